@@ -1,0 +1,90 @@
+"""Where each record lies. Every path of the metadata store is made here and nowhere else.
+
+    /quire/cluster                                          ClusterRecord: name, instance id
+    /quire/ids/ledger-NNNNNNNNNN                            sequential: ledger ids come from here, in ranges
+    /quire/bookies/{uuid}                                   BookieRecord (persistent: identity, incarnation)
+    /quire/bookies-available/{uuid}                         ephemeral, address: this bookie is up
+    /quire/brokers/{broker id}                              ephemeral BrokerRecord: addresses
+    /quire/tenants/{tenant}                                 TenantRecord
+    /quire/namespaces/{tenant}/{namespace}                  NamespaceRecord: policies, bundle boundaries
+    /quire/owners/{tenant}/{namespace}/{bundle}             ephemeral: the broker that owns the bundle
+    /quire/state/{tenant}/{namespace}/{bundle}              StateLogRecord: ledgers of the bundle's state log
+    /quire/topics/{tenant}/{namespace}/{domain}/{name}      TopicRecord: segments or partitions
+    /quire/manifests/{tenant}/{namespace}/{name}-{uuid}     immutable: older segments of a long topic
+    /quire/ledgers/{ab}/{cd}/{ledger id in 16 hex digits}   LedgerRecord, spread by the id's last digits
+
+Names are percent-encoded, so a topic may hold any character.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote, unquote
+
+ROOT = "/quire"
+CLUSTER = f"{ROOT}/cluster"
+LEDGER_IDS = f"{ROOT}/ids/ledger-"
+BOOKIES = f"{ROOT}/bookies"
+BOOKIES_AVAILABLE = f"{ROOT}/bookies-available"
+BROKERS = f"{ROOT}/brokers"
+TENANTS = f"{ROOT}/tenants"
+NAMESPACES = f"{ROOT}/namespaces"
+LEDGERS = f"{ROOT}/ledgers"
+
+
+def encode(name: str) -> str:
+    """A name as one path component."""
+    return quote(name, safe="-_.~")
+
+
+def decode(component: str) -> str:
+    """The reverse of `encode`."""
+    return unquote(component)
+
+
+def bookie(uuid: str) -> str:
+    return f"{BOOKIES}/{uuid}"
+
+
+def bookie_available(uuid: str) -> str:
+    return f"{BOOKIES_AVAILABLE}/{uuid}"
+
+
+def broker(broker_id: str) -> str:
+    return f"{BROKERS}/{encode(broker_id)}"
+
+
+def tenant(name: str) -> str:
+    return f"{TENANTS}/{encode(name)}"
+
+
+def namespaces_of(tenant_name: str) -> str:
+    return f"{NAMESPACES}/{encode(tenant_name)}"
+
+
+def namespace(tenant_name: str, name: str) -> str:
+    return f"{namespaces_of(tenant_name)}/{encode(name)}"
+
+
+def owner(tenant_name: str, namespace_name: str, bundle: str) -> str:
+    return f"{ROOT}/owners/{encode(tenant_name)}/{encode(namespace_name)}/{bundle}"
+
+
+def state_log(tenant_name: str, namespace_name: str, bundle: str) -> str:
+    return f"{ROOT}/state/{encode(tenant_name)}/{encode(namespace_name)}/{bundle}"
+
+
+def topics_of(tenant_name: str, namespace_name: str, domain: str = "persistent") -> str:
+    return f"{ROOT}/topics/{encode(tenant_name)}/{encode(namespace_name)}/{domain}"
+
+
+def topic(tenant_name: str, namespace_name: str, name: str, domain: str = "persistent") -> str:
+    return f"{topics_of(tenant_name, namespace_name, domain)}/{encode(name)}"
+
+
+def manifest(tenant_name: str, namespace_name: str, name: str, uuid: str) -> str:
+    return f"{ROOT}/manifests/{encode(tenant_name)}/{encode(namespace_name)}/{encode(name)}-{uuid}"
+
+
+def ledger(ledger_id: int) -> str:
+    digits = f"{ledger_id:016x}"
+    return f"{LEDGERS}/{digits[-2:]}/{digits[-4:-2]}/{digits}"

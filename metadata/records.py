@@ -1,0 +1,214 @@
+"""Every record of the metadata store, as JSON through msgspec. `paths` says where each lies.
+
+A field is never renamed or given another meaning; new ones have defaults, so an older record still reads.
+Times are wall-clock ms. Entry ids and indexes are inclusive unless a name ends in `_end`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TypeVar
+
+import msgspec
+
+from quire.runtime.errors import CorruptionError
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Base of all records: frozen; change one with `msgspec.structs.replace`."""
+
+
+class LedgerState(StrEnum):
+    """See `ledger-rules`: OPEN -> IN_RECOVERY -> CLOSED -> DELETING; OPEN -> CLOSED by its own writer."""
+
+    OPEN = "open"
+    IN_RECOVERY = "in-recovery"
+    CLOSED = "closed"
+    DELETING = "deleting"
+
+
+class Fragment(Record, frozen=True):
+    """From `first_entry` on, blocks go to `bookies` (str of BookieId); its length is this fragment's write quorum."""
+
+    first_entry: int
+    bookies: tuple[str, ...]
+
+
+class LedgerRecord(Record, frozen=True):
+    """A ledger: who holds which entries, and where it ends. `last_entry` and `bytes` are set when CLOSED."""
+
+    ledger_id: int
+    state: LedgerState = LedgerState.OPEN
+    write_quorum: int = 1
+    ack_quorum: int = 1
+    fragments: tuple[Fragment, ...] = ()
+    last_entry: int = -1
+    bytes: int = 0
+    purpose: str = ""
+    """Whose ledger it is: `topic:persistent://t/n/x` or `state:t/n/bundle`; a scrub finds orphans by it."""
+    created_ms: int = 0
+    closed_ms: int = 0
+
+
+class ArchivePointer(Record, frozen=True):
+    """Where a sealed segment lies in the object store, and what proves it."""
+
+    store: str
+    """URL of the store: `file:///…` or `s3://bucket/prefix`."""
+    name: str
+    bytes: int
+    crc: int
+    archived_ms: int
+
+
+class SegmentState(StrEnum):
+    """Active -> Sealed -> Flushed -> Archived -> Deleted; see docs/architecture.md."""
+
+    ACTIVE = "active"
+    SEALED = "sealed"
+    FLUSHED = "flushed"
+    ARCHIVED = "archived"
+    DELETED = "deleted"
+
+
+class SegmentRecord(Record, frozen=True):
+    """One ledger in a topic's list. Totals are final once it is sealed.
+
+    `first_index` is the topic-wide index of its first message. `on_bookies` turns False when the bookies'
+    copy has been deleted after the archive's lag.
+    """
+
+    ledger_id: int
+    first_index: int = 0
+    created_ms: int = 0
+    sealed_ms: int = 0
+    last_entry: int = -1
+    messages: int = 0
+    bytes: int = 0
+    first_clock_ms: int = 0
+    last_clock_ms: int = 0
+    archive: ArchivePointer | None = None
+    on_bookies: bool = True
+
+    @property
+    def is_sealed(self) -> bool:
+        return self.sealed_ms > 0
+
+
+class TopicRecord(Record, frozen=True):
+    """A topic: its segments (oldest first), or, for a partitioned topic, only its number of partitions.
+
+    `partitions` > 0 makes it the parent of NAME-partition-0 ... and leaves `segments` empty. `manifests` name
+    immutable lists of older segments, oldest first. `generation` grows with each incarnation (delete and
+    create again), so that cursors of a former topic of that name are never taken for this one's.
+    """
+
+    name: str
+    partitions: int = 0
+    segments: tuple[SegmentRecord, ...] = ()
+    manifests: tuple[str, ...] = ()
+    created_ms: int = 0
+    generation: int = 0
+    properties: dict[str, str] = {}
+    terminated: bool = False
+    deleting: bool = False
+
+
+class ManifestRecord(Record, frozen=True):
+    """Older segments of one topic, immutable."""
+
+    segments: tuple[SegmentRecord, ...]
+
+
+class StateLogRecord(Record, frozen=True):
+    """The ledgers of a bundle's state log, oldest first; the first begins with a snapshot."""
+
+    ledgers: tuple[int, ...] = ()
+
+
+class TenantRecord(Record, frozen=True):
+    name: str
+    admin_roles: tuple[str, ...] = ()
+    allowed_clusters: tuple[str, ...] = ()
+
+
+class PersistencePolicy(Record, frozen=True):
+    """Replication of new ledgers: ensemble = write quorum. 0 means the broker's default."""
+
+    write_quorum: int = 0
+    ack_quorum: int = 0
+
+
+class RetentionPolicy(Record, frozen=True):
+    """Acknowledged data is kept this long; -1 for ever, 0 not at all."""
+
+    retention_ms: int = 0
+    retention_bytes: int = 0
+
+
+class BacklogQuota(Record, frozen=True):
+    """At `limit_bytes` or `limit_ms` of unacknowledged data do `action`. -1: no limit."""
+
+    limit_bytes: int = -1
+    limit_ms: int = -1
+    action: str = "producer_request_hold"
+
+
+class Policies(Record, frozen=True):
+    """What a namespace (or topic) prescribes; None means the broker's default."""
+
+    deduplication: bool | None = None
+    persistence: PersistencePolicy | None = None
+    retention: RetentionPolicy | None = None
+    message_ttl_ms: int | None = None
+    backlog_quota: BacklogQuota | None = None
+    auto_topic_creation: bool | None = None
+    schema_compatibility: str | None = None
+    permissions: dict[str, tuple[str, ...]] = {}
+
+
+class NamespaceRecord(Record, frozen=True):
+    """`boundaries`: the bundles' edges in the 32-bit hash space, as eight hex digits, ascending."""
+
+    tenant: str
+    name: str
+    policies: Policies = Policies()
+    boundaries: tuple[str, ...] = ("00000000", "ffffffff")
+
+
+class BookieRecord(Record, frozen=True):
+    uuid: str
+    incarnation: int
+    rack: str = ""
+    address: str = ""
+    read_only: bool = False
+    free_bytes: int = 0
+    total_bytes: int = 0
+
+
+class BrokerRecord(Record, frozen=True):
+    broker_id: str
+    service_url: str
+    http_url: str
+    started_ms: int = 0
+
+
+class ClusterRecord(Record, frozen=True):
+    name: str
+    instance_id: str
+
+
+R = TypeVar("R", bound=Record)
+
+
+def encode(record: Record) -> bytes:
+    """A record as JSON bytes."""
+    return msgspec.json.encode(record)
+
+
+def decode(kind: type[R], value: bytes, path: str) -> R:
+    """A record of `kind` from JSON bytes. Raises `CorruptionError` naming `path`."""
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except msgspec.DecodeError as error:
+        raise CorruptionError(f"metadata record {path} is not a {kind.__name__}: {error}") from error

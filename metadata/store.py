@@ -1,0 +1,137 @@
+"""The metadata store: a small tree of versioned nodes, as ZooKeeper has it.
+
+A node has a path (`/a/b`), bytes and a version that grows by one with each put, from 0. Every change names the
+version it expects, so two writers never overwrite each other silently. An *ephemeral* node lives as long as
+the session that made it. A *watch* tells that something changed, not what: read again.
+
+The outcome of a call is one of: done; refused (`NotFound`, `AlreadyExists`, `VersionConflict`, `NotEmpty`), which
+proves the state it names; `Unavailable`: it did not happen; `OutcomeUnknown`: it may have happened, read again.
+
+Parents are made as needed by `create`, so a tree needs no set-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from quire.runtime.errors import QuireError
+
+ANY_VERSION = -1
+
+
+class NotEmpty(QuireError):
+    """A node with children cannot be deleted."""
+
+
+class Node(NamedTuple):
+    """A node's bytes and version. `ephemeral`: it dies with its session."""
+
+    value: bytes
+    version: int
+    ephemeral: bool = False
+
+
+class SessionEvent(Enum):
+    """What happened to the store's session."""
+
+    SUSPENDED = "suspended"
+    """The connection is lost; the session may be over, or not. Change nothing that rests on it."""
+    RESUMED = "resumed"
+    """The same session goes on; its ephemeral nodes are there."""
+    LOST = "lost"
+    """The session is over; its ephemeral nodes are gone. A new session begins by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Transaction step: create `path`; refused with `AlreadyExists`."""
+
+    path: str
+    value: bytes
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Transaction step: replace the bytes if the version is `version` (`ANY_VERSION`: whatever it is)."""
+
+    path: str
+    value: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Transaction step: delete if the version is `version`."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Transaction step: change nothing, but refuse the whole unless the version is `version`."""
+
+    path: str
+    version: int
+
+
+Step = Create | Put | Delete | Check
+WatchCallback = Callable[[str], None]
+SessionCallback = Callable[[SessionEvent], None]
+
+
+class MetadataStore(Protocol):
+    """See the top of the file. All methods may be called from the event loop's thread only."""
+
+    async def get(self, path: str) -> Node:
+        """The node at `path`. Raises `NotFound`."""
+        ...
+
+    async def create(
+        self, path: str, value: bytes, *, ephemeral: bool = False, sequential: bool = False
+    ) -> str:
+        """Make a node and answer its path; `sequential` appends a number of ten digits that only grows.
+
+        Raises `AlreadyExists`.
+        """
+        ...
+
+    async def put(self, path: str, value: bytes, version: int) -> int:
+        """Replace the bytes if the version is `version`; answer the new version. `NotFound`, `VersionConflict`."""
+        ...
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """Raises `NotFound`, `VersionConflict`, `NotEmpty`."""
+        ...
+
+    async def children(self, path: str) -> list[str]:
+        """Names (not paths) of the children, sorted; empty when there is no such node."""
+        ...
+
+    async def transact(self, steps: Sequence[Step]) -> None:
+        """All steps or none. Raises what the first refused step would raise."""
+        ...
+
+    def watch(self, path: str, callback: WatchCallback) -> Callable[[], None]:
+        """Call `callback(path)` on the loop after each change to the node or its list of children.
+
+        Persistent until the returned function is called. Changes may be merged, never lost.
+        """
+        ...
+
+    def on_session(self, callback: SessionCallback) -> Callable[[], None]:
+        """Call `callback(event)` on the loop for each session event, until the returned function is called."""
+        ...
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """How long a session outlives its connection, in ms."""
+        ...
+
+    async def close(self) -> None:
+        """End the session; its ephemeral nodes go."""
+        ...

@@ -1,0 +1,7 @@
+"""The ports through which Quire reaches the world: clock, randomness, disk, network, tasks, settings.
+
+Nothing here knows what a ledger or a topic is. Every core takes what it needs of the world from a port of
+this room, so that a test, or a whole simulated cluster, can put another world in its place.
+
+Read in this order: `errors`, `limits`, `clock`, `budget`, `disk`, `tasks`, `settings`, `log`, `metrics`.
+"""

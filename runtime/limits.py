@@ -1,0 +1,87 @@
+"""Every limit of Quire, with its reason; the relations between them are asserted at import.
+
+A limit that an operator may want to change is a setting whose default stands here. A full queue is
+back-pressure, never a drop.
+"""
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+# -- the Pulsar protocol -------------------------------------------------------------------------------
+MESSAGE_BYTES_MAX: Final = 5 * MIB
+"""`max_message_size` told to clients in CONNECTED: Pulsar's own default; clients chunk what is larger."""
+
+FRAME_SLACK_BYTES: Final = 10 * KIB
+"""What a frame may hold beside the payload: command and metadata (Pulsar allows the same)."""
+
+FRAME_BYTES_MAX: Final = MESSAGE_BYTES_MAX + FRAME_SLACK_BYTES
+COMMAND_BYTES_MAX: Final = 1 * MIB
+"""A command without payload: the largest legal one is an ACK or a REDELIVER with many ids."""
+
+CONNECTIONS_MAX: Final = 20_000
+REQUESTS_PENDING_PER_CONNECTION_MAX: Final = 50_000
+
+# -- the block -----------------------------------------------------------------------------------------
+BLOCK_BYTES_MAX: Final = 256 * KIB
+"""A block is cut at this size; one larger entry is a block of its own."""
+
+BLOCK_ENTRIES_MAX: Final = 1_000
+BLOCK_BYTES_HARD_MAX: Final = BLOCK_BYTES_MAX + FRAME_BYTES_MAX
+"""No valid block is larger: what was gathered, or one largest entry."""
+
+# -- the bookie protocol -------------------------------------------------------------------------------
+ADD_REQUEST_BYTES_MAX: Final = 8 * MIB
+"""Blocks that travel in one request to one bookie, and the largest journal group."""
+
+READ_BYTES_MAX: Final = 4 * MIB
+"""One range read answers at most this much (or one whole larger block)."""
+
+BOOKIE_FRAME_BYTES_MAX: Final = ADD_REQUEST_BYTES_MAX + BLOCK_BYTES_HARD_MAX + 64 * KIB
+
+# -- the broker's write path ---------------------------------------------------------------------------
+BLOCKS_IN_FLIGHT_PER_LEDGER_MAX: Final = 16
+"""Unconfirmed blocks of one ledger; what arrives meanwhile makes the next block larger."""
+
+BYTES_IN_FLIGHT_MAX: Final = 128 * MIB
+"""Bytes accepted from sockets and not yet in the entry log, per process; beyond it sockets are not read."""
+
+# -- the bookie ----------------------------------------------------------------------------------------
+MEMTABLE_BYTES: Final = 64 * MIB
+"""One memtable; there are two, and both full stops reading from sockets."""
+
+JOURNAL_GROUP_BYTES_MAX: Final = ADD_REQUEST_BYTES_MAX
+JOURNAL_SEGMENT_BYTES: Final = 128 * MIB
+ENTRY_LOG_BYTES: Final = 1 * GIB
+INDEX_RUN_BYTES_MAX: Final = 256 * KIB
+INDEX_RUN_ENTRIES_MAX: Final = 1_000
+
+# -- caches --------------------------------------------------------------------------------------------
+TAIL_CACHE_BYTES: Final = 128 * MIB
+"""Confirmed blocks kept for tailing readers, over all topics of the process."""
+
+READ_CACHE_BYTES: Final = 64 * MIB
+
+# -- the archive ---------------------------------------------------------------------------------------
+ARCHIVE_INDEX_RUN_BYTES: Final = 64 * KIB
+ARCHIVE_PART_BYTES: Final = 8 * MIB
+
+# -- messages ------------------------------------------------------------------------------------------
+UNCOMPRESSED_BYTES_MAX: Final = 128 * MIB
+"""What a batch may grow to when decompressed; more is refused as undecodable, not allocated."""
+
+BATCH_MESSAGES_MAX: Final = 1_000_000
+NAME_CHARS_MAX: Final = 512
+"""A tenant, namespace, topic, subscription or producer name."""
+
+PROPERTIES_BYTES_MAX: Final = 64 * KIB
+
+assert BLOCK_BYTES_MAX <= ADD_REQUEST_BYTES_MAX
+assert BLOCK_BYTES_HARD_MAX <= ADD_REQUEST_BYTES_MAX
+assert BLOCK_BYTES_HARD_MAX <= BOOKIE_FRAME_BYTES_MAX
+assert 2 * JOURNAL_GROUP_BYTES_MAX <= MEMTABLE_BYTES
+assert 2 * JOURNAL_GROUP_BYTES_MAX <= JOURNAL_SEGMENT_BYTES
+assert MEMTABLE_BYTES < ENTRY_LOG_BYTES
+assert INDEX_RUN_BYTES_MAX <= READ_BYTES_MAX

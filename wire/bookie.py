@@ -1,0 +1,199 @@
+"""What brokers and bookies say to each other: the requests, the answers, and the port they travel through.
+
+A request names the bookie it is meant for by UUID *and* incarnation: an address can be inherited by another
+bookie, an identity cannot. A request that reaches a bookie of another identity is answered `WRONG_BOOKIE`.
+
+Absence must be proven, so every answer is one of three kinds (`Status.is_negative`, `is_unknown`): an explicit
+"no such entry", something found, or *unknown*: an error is never an absence.
+
+`BookiePort` is the one interface for all this: implemented in process (`quire.bookie.api`), over TCP
+(`quire.ledger.bookie_client`) and by simulations, with one contract test for all. The bytes of the frames are
+in `quire.wire.bookie_codec`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+from quire.wire.block import Buffer
+
+
+class BookieId(NamedTuple):
+    """Who a bookie is: the UUID of its directories and how often it may have lost state."""
+
+    uuid: str
+    incarnation: int
+
+    def __str__(self) -> str:
+        return f"{self.uuid}:{self.incarnation}"
+
+    @classmethod
+    def parse(cls, text: str) -> "BookieId":
+        """The reverse of `str`. Raises ValueError when `text` is not `uuid:incarnation`."""
+        uuid, _, incarnation = text.rpartition(":")
+        if not uuid:
+            raise ValueError(f"{text!r} is not a bookie id")
+        return cls(uuid, int(incarnation))
+
+
+class Status(IntEnum):
+    """The outcome of one request, or of one block of an add request."""
+
+    OK = 0
+    NO_SUCH_ENTRY = 1
+    """Explicit: the ledger is known here (or was just created, fenced) and does not hold the entry."""
+    NO_SUCH_LEDGER = 2
+    """This incarnation has never heard of the ledger. Not an answer about any entry of it."""
+    FENCED = 3
+    """Another writer has taken the ledger over; only writes with the recovery flag pass."""
+    CONFLICT = 4
+    """Other bytes were given for a place that has some, or a block overlaps another one."""
+    DELETED = 5
+    """A tombstone is here: the ledger was deleted and never comes back."""
+    READ_ONLY = 6
+    """The disk is full or an operator said so: no new blocks here, reads go on."""
+    BAD_BLOCK = 7
+    """What was sent is not a valid block; nothing of it was kept."""
+    LIMBO = 8
+    """The bookie may have lost blocks of this ledger and cannot say."""
+    IO_ERROR = 9
+    """The disk failed or gave damaged bytes; `detail` names file and offset."""
+    WRONG_BOOKIE = 10
+    """The request was meant for another identity or incarnation."""
+    BAD_REQUEST = 11
+    BUSY = 12
+    """Not accepted because a budget is spent; try again later."""
+    UNREACHABLE = 64
+    """Never on the wire: the connection was lost or time ran out, the outcome is unknown."""
+
+    @property
+    def is_negative(self) -> bool:
+        """True for the one answer that proves absence."""
+        return self is Status.NO_SUCH_ENTRY
+
+    @property
+    def is_unknown(self) -> bool:
+        """True when a read's answer says nothing about whether the entry exists."""
+        return self not in (Status.OK, Status.NO_SUCH_ENTRY, Status.DELETED)
+
+
+@dataclass(slots=True)
+class AddRequest:
+    """All blocks that one loop turn cut for one bookie, of whatever ledgers; 8 MiB at most.
+
+    With `recovery` the blocks pass the ledgers' fences.
+    """
+
+    bookie: BookieId
+    blocks: Sequence[Buffer]
+    recovery: bool = False
+
+
+AddDone = Callable[[Sequence[Status]], None]
+"""Called exactly once, on the loop's thread, with one status per block in the request's order."""
+
+
+@dataclass(slots=True)
+class ReadRequest:
+    """Whole blocks of `ledger_id` from the one that contains `first_entry`, up to `bytes_max`.
+
+    At least one block is answered if it exists, however large. With `fence` the ledger is fenced first,
+    durably, and created (fenced) where it was never seen.
+    """
+
+    bookie: BookieId
+    ledger_id: int
+    first_entry: int
+    bytes_max: int
+    fence: bool = False
+
+
+@dataclass(slots=True)
+class ReadResponse:
+    """`blocks`: whole blocks in order, the first contains the entry asked for; empty unless `status` is OK.
+
+    `lac` is the greatest last-add-confirmed this bookie knows of the ledger (from blocks and explicit
+    writes), -1 when it knows none.
+    """
+
+    status: Status
+    lac: int = -1
+    blocks: Sequence[Buffer] = ()
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class WriteLacRequest:
+    """The writer is idle and tells its LAC explicitly; journalled before it is answered."""
+
+    bookie: BookieId
+    ledger_id: int
+    lac: int
+
+
+@dataclass(slots=True)
+class DeleteRequest:
+    """Lay a tombstone, which fences too. `version` is that of the ledger's metadata record in DELETING."""
+
+    bookie: BookieId
+    ledger_id: int
+    version: int
+
+
+@dataclass(slots=True)
+class FindTimeRequest:
+    """Where does reading begin so that no block whose clock is `time_ms` or later is missed?"""
+
+    bookie: BookieId
+    ledger_id: int
+    time_ms: int
+
+
+@dataclass(slots=True)
+class LedgerInfoRequest:
+    bookie: BookieId
+    ledger_id: int
+
+
+@dataclass(slots=True)
+class SimpleResponse:
+    """The answer to `WriteLacRequest` and `DeleteRequest`, and, with `entry`, to `FindTimeRequest`."""
+
+    status: Status
+    entry: int = -1
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class LedgerInfo:
+    """What a bookie knows of one ledger. `flushed`: the mark has passed its last block."""
+
+    status: Status
+    last_entry: int = -1
+    lac: int = -1
+    fenced: bool = False
+    flushed: bool = False
+    bytes: int = 0
+
+
+class BookiePort(Protocol):
+    """One bookie, as ledger writers, readers and recoveries see it.
+
+    No method raises for what the bookie or the network does: it answers with a status, `UNREACHABLE`
+    when the outcome is unknown.
+    """
+
+    def add(self, request: AddRequest, done: AddDone) -> None:
+        """Queue the blocks in order; `done` is called when each is durable or refused, never before `add` returns."""
+        ...
+
+    async def read(self, request: ReadRequest) -> ReadResponse: ...
+
+    async def write_lac(self, request: WriteLacRequest) -> SimpleResponse: ...
+
+    async def delete(self, request: DeleteRequest) -> SimpleResponse: ...
+
+    async def find_time(self, request: FindTimeRequest) -> SimpleResponse: ...
+
+    async def ledger_info(self, request: LedgerInfoRequest) -> LedgerInfo: ...
