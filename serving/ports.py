@@ -1,0 +1,125 @@
+"""What topics, subscriptions and sessions know of each other, and nothing more.
+
+A *session* is one client connection. A *topic* is one loaded partition: it takes entries, answers blocks. A
+*subscription* reads its topic, keeps a cursor and deals messages to *consumers*, each of which belongs to a
+session. The three rooms (`session/`, `topic/`, `subscription/`) import this file and not one another; `broker`
+joins them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from quire.wire.block import BlockHeader, Buffer
+
+
+class Position(NamedTuple):
+    """An entry of a topic. Positions of one topic compare in the topic's order (ledger ids only grow)."""
+
+    ledger_id: int
+    entry_id: int
+
+
+EARLIEST = Position(-1, -1)
+LATEST = Position(2**63 - 1, 2**63 - 1)
+
+
+class SegmentView(NamedTuple):
+    """One segment as subscriptions count it. `last_entry` is the last *confirmed* one, -1 when empty."""
+
+    ledger_id: int
+    last_entry: int
+    first_index: int
+    messages: int
+    bytes: int
+
+
+class TopicPort(Protocol):
+    """A loaded topic, as its subscriptions see it."""
+
+    name: str
+
+    @property
+    def last_confirmed(self) -> Position:
+        """The last entry that may be dealt out; `(ledger, -1)` when the last ledger is empty and all are."""
+        ...
+
+    @property
+    def confirmed_index(self) -> int:
+        """Topic-wide index behind the last confirmed message: the number of messages ever confirmed."""
+        ...
+
+    def segments(self) -> Sequence[SegmentView]:
+        """Oldest first, the active one last."""
+        ...
+
+    def first_position(self) -> Position:
+        """The oldest entry that is still here (or the next to be written, when there is none)."""
+        ...
+
+    def next_position(self, position: Position) -> Position:
+        """The position behind `position`, in the next segment if that one ends there. May not be written yet."""
+        ...
+
+    def cached(self, position: Position) -> Sequence[Buffer]:
+        """Blocks from the tail cache, the first contains `position`; empty when it is not cached (or not written)."""
+        ...
+
+    async def read(self, position: Position, bytes_max: int) -> Sequence[Buffer]:
+        """Whole confirmed blocks from the one that contains `position`, within one segment.
+
+        Empty when `position` is not confirmed yet. Raises `NotFound` when its segment was trimmed,
+        `CorruptionError`, `Unavailable`.
+        """
+        ...
+
+    async def index_of(self, position: Position) -> int:
+        """Topic-wide index of the first message of the entry at `position` (of the next entry, when not written)."""
+        ...
+
+    async def find_time(self, time_ms: int) -> Position:
+        """Where reading must begin so that no message published at `time_ms` or later is missed."""
+        ...
+
+    def acknowledged_up_to(self, subscription: str) -> None:
+        """A cursor's mark-delete position moved; the topic may trim."""
+        ...
+
+
+class ConsumerPort(Protocol):
+    """The session's end of one consumer: what a subscription does to it."""
+
+    def deliver(self, parts: list[Buffer]) -> None:
+        """Write MESSAGE frames, already made, to the connection: once per turn at most is best."""
+        ...
+
+    def writable(self) -> bool:
+        """False while the connection's write buffer is full; `Subscription.resumed` is called when it drains."""
+        ...
+
+    def active_changed(self, is_active: bool) -> None:
+        """Failover: this consumer became, or ceased to be, the active one."""
+        ...
+
+    def close(self) -> None:
+        """Send CLOSE_CONSUMER: the client will look up and subscribe again."""
+        ...
+
+
+class SubscriptionPort(Protocol):
+    """A subscription, as its topic sees it."""
+
+    name: str
+
+    def confirmed(self, block: Buffer, header: BlockHeader) -> None:
+        """A block of the topic was confirmed; the tail cache has it. Called in order, in the publishing turn."""
+        ...
+
+    @property
+    def mark_delete(self) -> Position:
+        """Everything up to and with it is acknowledged; trimming may go this far."""
+        ...
+
+    @property
+    def is_durable(self) -> bool: ...
