@@ -1,0 +1,561 @@
+"""Pulsar's commands: parse one that came, and build every one that we send, as whole frames.
+
+    offset size  field                    a frame without payload
+         0    4  total size               of what follows, u32 big-endian
+         4    4  command size             u32 big-endian
+         8       BaseCommand              protobuf (pulsar.proto)
+
+A command is handed on as its type and its own message (`CommandFlow`, not the envelope around it). The
+envelope keeps each message in the field that has the type's number, so one table made from the descriptor
+replaces a chain of cases.
+
+What a peer sends may be any bytes. `parse` raises `CommandError` and nothing else: for what is no protobuf,
+for a command we do not know, for an envelope without its message, for a missing required field and for text
+that is not UTF-8 (which the parser would otherwise report when somebody reads the field, far from here).
+
+Two builders are on the data path and do not touch protobuf. A receipt copies the producer's and sequence
+number's own bytes out of the SEND, which has them under the same tags, and looks up the entry id's last
+seven bits in a table; so does the header of a MESSAGE. Both work on runs of consecutive entries: everything
+but that one byte is constant over 128 entries.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+from google.protobuf.message import DecodeError, Message
+
+from quire.runtime.errors import ProtocolError
+from quire.wire import pulsar_pb2 as pb
+from quire.wire import varint
+
+PROTOCOL_VERSION: Final = 19
+"""The highest version we speak: 20 and later only add commands that we do not offer."""
+
+NO_REQUEST: Final = (1 << 64) - 1
+"""The request id of an ERROR that answers no request (a failed handshake)."""
+
+_Type = pb.BaseCommand
+_SIZES: Final = Struct(">II")
+_U32: Final = Struct(">I")
+
+
+class CommandError(ProtocolError):
+    """A frame holds no command that we know, or one with a broken or missing part."""
+
+
+class Command(NamedTuple):
+    """One command without payload: `kind` is a `BaseCommand.Type`, `body` the message of that type."""
+
+    kind: int
+    body: Message
+
+
+# -- Parsing -------------------------------------------------------------------------------------------
+
+_FIELD_OF_KIND: Final[dict[int, str]] = {
+    number: _Type.DESCRIPTOR.fields_by_number[number].name for number in _Type.Type.values()
+}
+_PARSE: Final[Callable[[bytes], pb.BaseCommand]] = _Type.FromString
+# These carry no text, or none that is ever read, and come often.
+_TEXTLESS: Final = frozenset((_Type.SEND, _Type.SEND_RECEIPT, _Type.MESSAGE, _Type.ACK, _Type.FLOW))
+
+
+def parse(raw: bytes) -> Command:
+    """The command in `raw`, the bytes of one BaseCommand. Raises `CommandError`."""
+    try:
+        envelope = _PARSE(raw)
+    except DecodeError:
+        raise CommandError("a frame's command is not a protobuf message") from None
+    # A type that the enum does not have is an unknown field to the parser.
+    if not envelope.HasField("type"):
+        raise CommandError("a command's type is missing or unknown")
+    kind = envelope.type
+    name = _FIELD_OF_KIND[kind]
+    if not envelope.HasField(name):  # type: ignore[arg-type]
+        raise CommandError(f"a {_name(kind)} command has no body")
+    body: Message = getattr(envelope, name)
+    if not body.IsInitialized():
+        raise CommandError(f"a {_name(kind)} command lacks a required field")
+    if kind not in _TEXTLESS and not text_is_valid(body):
+        raise CommandError(f"a {_name(kind)} command holds text that is not UTF-8")
+    return Command(kind, body)
+
+
+def _name(kind: int) -> str:
+    return _Type.Type.Name(kind)  # type: ignore[arg-type]
+
+
+def text_is_valid(message: Message) -> bool:
+    """Whether every string in `message` and below is UTF-8 (the parser decodes them when they are read)."""
+    try:
+        for field, value in message.ListFields():
+            if field.message_type is not None:
+                for part in value if field.is_repeated else (value,):
+                    if not text_is_valid(part):
+                        return False
+            elif field.is_repeated:
+                list(value)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+# -- Building ------------------------------------------------------------------------------------------
+
+
+def frame(command: pb.BaseCommand) -> bytes:
+    """`command` as a frame without payload."""
+    raw = command.SerializeToString()
+    return _SIZES.pack(len(raw) + 4, len(raw)) + raw
+
+
+def frame_with_entry(command: pb.BaseCommand, entry: bytes | memoryview) -> list[bytes | memoryview]:
+    """`command` and the entry that belongs to it (from its 0x0e01 on), as buffers for `writelines`."""
+    raw = command.SerializeToString()
+    return [_SIZES.pack(len(raw) + 4 + len(entry), len(raw)) + raw, entry]
+
+
+def _whole(kind: pb.BaseCommand.Type, body: Message) -> bytes:
+    """A frame of one command whose body is `body`."""
+    command = pb.BaseCommand(type=kind)
+    getattr(command, _FIELD_OF_KIND[kind]).CopyFrom(body)
+    getattr(command, _FIELD_OF_KIND[kind]).SetInParent()
+    return frame(command)
+
+
+PING: Final = _whole(_Type.PING, pb.CommandPing())
+PONG: Final = _whole(_Type.PONG, pb.CommandPong())
+
+MessageId = pb.MessageIdData
+
+
+def message_id(
+    ledger_id: int,
+    entry_id: int,
+    partition: int = -1,
+    batch_index: int = -1,
+    ack_set: Iterable[int] = (),
+    batch_size: int = 0,
+) -> pb.MessageIdData:
+    """A message id. -1 stands for 2^64-1 in ledger and entry (earliest); `ack_set` words are signed."""
+    made = pb.MessageIdData(ledgerId=ledger_id & varint.U64_MASK, entryId=entry_id & varint.U64_MASK)
+    if partition >= 0:
+        made.partition = partition
+    if batch_index >= 0:
+        made.batch_index = batch_index
+    if batch_size:
+        made.batch_size = batch_size
+    made.ack_set.extend(ack_set)
+    return made
+
+
+def position(id_data: pb.MessageIdData) -> tuple[int, int]:
+    """(ledger, entry) of a message id as signed numbers: (-1, -1) is earliest, both 2^63-1 is latest."""
+    return _signed(id_data.ledgerId), _signed(id_data.entryId)
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >> 63 else number
+
+
+# What a broker sends.
+
+
+def connected(server_version: str, client_protocol_version: int, message_bytes_max: int) -> bytes:
+    """CONNECTED: the lower of both protocol versions, and the largest message we take, in bytes."""
+    return _whole(
+        _Type.CONNECTED,
+        pb.CommandConnected(
+            server_version=server_version,
+            protocol_version=min(PROTOCOL_VERSION, client_protocol_version),
+            max_message_size=message_bytes_max,
+        ),
+    )
+
+
+def auth_challenge(server_version: str, method: str, challenge: bytes, protocol_version: int) -> bytes:
+    return _whole(
+        _Type.AUTH_CHALLENGE,
+        pb.CommandAuthChallenge(
+            server_version=server_version,
+            challenge=pb.AuthData(auth_method_name=method, auth_data=challenge),
+            protocol_version=protocol_version,
+        ),
+    )
+
+
+def success(request_id: int, schema: pb.Schema | None = None) -> bytes:
+    return _whole(_Type.SUCCESS, pb.CommandSuccess(request_id=request_id, schema=schema))
+
+
+def error(request_id: int, code: pb.ServerError, message: str) -> bytes:
+    """ERROR for a request; `NO_REQUEST` when none was made yet."""
+    return _whole(_Type.ERROR, pb.CommandError(request_id=request_id, error=code, message=message))
+
+
+def partitions(request_id: int, count: int) -> bytes:
+    """PARTITIONED_METADATA_RESPONSE: `count` partitions, 0 for a topic that has none."""
+    body = pb.CommandPartitionedTopicMetadataResponse(
+        partitions=count,
+        request_id=request_id,
+        response=pb.CommandPartitionedTopicMetadataResponse.Success,
+    )
+    return _whole(_Type.PARTITIONED_METADATA_RESPONSE, body)
+
+
+def partitions_failed(request_id: int, code: pb.ServerError, message: str) -> bytes:
+    body = pb.CommandPartitionedTopicMetadataResponse(
+        request_id=request_id,
+        response=pb.CommandPartitionedTopicMetadataResponse.Failed,
+        error=code,
+        message=message,
+    )
+    return _whole(_Type.PARTITIONED_METADATA_RESPONSE, body)
+
+
+def lookup_found(
+    request_id: int,
+    url: str,
+    url_tls: str = "",
+    *,
+    redirect: bool = False,
+    authoritative: bool = True,
+    proxy: bool = False,
+) -> bytes:
+    """LOOKUP_RESPONSE: connect to `url`, or (`redirect`) ask there; `proxy`: keep using the service URL."""
+    kind = pb.CommandLookupTopicResponse
+    body = kind(
+        brokerServiceUrl=url,
+        response=kind.Redirect if redirect else kind.Connect,
+        request_id=request_id,
+        authoritative=authoritative,
+        proxy_through_service_url=proxy,
+    )
+    if url_tls:
+        body.brokerServiceUrlTls = url_tls
+    return _whole(_Type.LOOKUP_RESPONSE, body)
+
+
+def lookup_failed(request_id: int, code: pb.ServerError, message: str) -> bytes:
+    kind = pb.CommandLookupTopicResponse
+    body = kind(response=kind.Failed, request_id=request_id, error=code, message=message)
+    return _whole(_Type.LOOKUP_RESPONSE, body)
+
+
+def producer_success(
+    request_id: int,
+    producer_name: str,
+    last_sequence_id: int = -1,
+    schema_version: bytes = b"",
+    topic_epoch: int | None = None,
+    *,
+    ready: bool = True,
+) -> bytes:
+    """PRODUCER_SUCCESS; the schema version is always there, empty when the topic has no schema."""
+    body = pb.CommandProducerSuccess(
+        request_id=request_id,
+        producer_name=producer_name,
+        last_sequence_id=last_sequence_id,
+        schema_version=schema_version,
+        topic_epoch=topic_epoch,
+        producer_ready=ready,
+    )
+    return _whole(_Type.PRODUCER_SUCCESS, body)
+
+
+def send_error(producer_id: int, sequence_id: int, code: pb.ServerError, message: str) -> bytes:
+    """SEND_ERROR. Any code but ChecksumError makes C++ clients reconnect and send again for ever."""
+    body = pb.CommandSendError(producer_id=producer_id, sequence_id=sequence_id, error=code, message=message)
+    return _whole(_Type.SEND_ERROR, body)
+
+
+def ack_response(
+    consumer_id: int, request_id: int, code: pb.ServerError | None = None, message: str | None = None
+) -> bytes:
+    body = pb.CommandAckResponse(consumer_id=consumer_id, request_id=request_id, error=code, message=message)
+    return _whole(_Type.ACK_RESPONSE, body)
+
+
+def active_consumer_change(consumer_id: int, *, active: bool) -> bytes:
+    body = pb.CommandActiveConsumerChange(consumer_id=consumer_id, is_active=active)
+    return _whole(_Type.ACTIVE_CONSUMER_CHANGE, body)
+
+
+def reached_end_of_topic(consumer_id: int) -> bytes:
+    """REACHED_END_OF_TOPIC: for Java clients only, C++ and Go clients drop the connection."""
+    return _whole(_Type.REACHED_END_OF_TOPIC, pb.CommandReachedEndOfTopic(consumer_id=consumer_id))
+
+
+def last_message_id(
+    request_id: int, last: pb.MessageIdData, mark_delete: pb.MessageIdData | None = None
+) -> bytes:
+    body = pb.CommandGetLastMessageIdResponse(
+        request_id=request_id, last_message_id=last, consumer_mark_delete_position=mark_delete
+    )
+    return _whole(_Type.GET_LAST_MESSAGE_ID_RESPONSE, body)
+
+
+def topics_of_namespace(request_id: int, topics: Iterable[str]) -> bytes:
+    body = pb.CommandGetTopicsOfNamespaceResponse(request_id=request_id, topics=topics)
+    return _whole(_Type.GET_TOPICS_OF_NAMESPACE_RESPONSE, body)
+
+
+def consumer_stats(body: pb.CommandConsumerStatsResponse) -> bytes:
+    return _whole(_Type.CONSUMER_STATS_RESPONSE, body)
+
+
+def schema_found(request_id: int, schema: pb.Schema, version: bytes) -> bytes:
+    """GET_SCHEMA_RESPONSE; a version is eight bytes, big-endian."""
+    body = pb.CommandGetSchemaResponse(request_id=request_id, schema=schema, schema_version=version)
+    return _whole(_Type.GET_SCHEMA_RESPONSE, body)
+
+
+def schema_failed(request_id: int, code: pb.ServerError, message: str) -> bytes:
+    body = pb.CommandGetSchemaResponse(request_id=request_id, error_code=code, error_message=message)
+    return _whole(_Type.GET_SCHEMA_RESPONSE, body)
+
+
+def schema_stored(request_id: int, version: bytes) -> bytes:
+    body = pb.CommandGetOrCreateSchemaResponse(request_id=request_id, schema_version=version)
+    return _whole(_Type.GET_OR_CREATE_SCHEMA_RESPONSE, body)
+
+
+def schema_refused(request_id: int, code: pb.ServerError, message: str) -> bytes:
+    body = pb.CommandGetOrCreateSchemaResponse(request_id=request_id, error_code=code, error_message=message)
+    return _whole(_Type.GET_OR_CREATE_SCHEMA_RESPONSE, body)
+
+
+# What a client sends; `close_producer` and `close_consumer` are sent by both sides.
+
+
+def connect(
+    client_version: str, auth_method: str = "none", auth_data: bytes = b"", proxy_to_url: str = ""
+) -> bytes:
+    body = pb.CommandConnect(
+        client_version=client_version,
+        protocol_version=PROTOCOL_VERSION,
+        auth_method_name=auth_method,
+        auth_data=auth_data,
+        feature_flags=pb.FeatureFlags(supports_auth_refresh=True),
+    )
+    if proxy_to_url:
+        body.proxy_to_broker_url = proxy_to_url
+    return _whole(_Type.CONNECT, body)
+
+
+def auth_response(client_version: str, method: str, data: bytes) -> bytes:
+    body = pb.CommandAuthResponse(
+        client_version=client_version,
+        response=pb.AuthData(auth_method_name=method, auth_data=data),
+        protocol_version=PROTOCOL_VERSION,
+    )
+    return _whole(_Type.AUTH_RESPONSE, body)
+
+
+def ask_partitions(request_id: int, topic: str) -> bytes:
+    body = pb.CommandPartitionedTopicMetadata(topic=topic, request_id=request_id)
+    return _whole(_Type.PARTITIONED_METADATA, body)
+
+
+def ask_lookup(request_id: int, topic: str, *, authoritative: bool = False) -> bytes:
+    body = pb.CommandLookupTopic(topic=topic, request_id=request_id, authoritative=authoritative)
+    return _whole(_Type.LOOKUP, body)
+
+
+def ask_topics(request_id: int, namespace: str) -> bytes:
+    body = pb.CommandGetTopicsOfNamespace(
+        request_id=request_id, namespace=namespace, mode=pb.CommandGetTopicsOfNamespace.PERSISTENT
+    )
+    return _whole(_Type.GET_TOPICS_OF_NAMESPACE, body)
+
+
+def producer(body: pb.CommandProducer) -> bytes:
+    return _whole(_Type.PRODUCER, body)
+
+
+def subscribe(body: pb.CommandSubscribe) -> bytes:
+    return _whole(_Type.SUBSCRIBE, body)
+
+
+def send(
+    producer_id: int, sequence_id: int, message_count: int, entry: bytes, highest_sequence_id: int = 0
+) -> list[bytes]:
+    """SEND of one entry: header and entry, for `writelines`. One message needs no count: the fast form."""
+    raw = b"\x08" + varint.encode(producer_id) + b"\x10" + varint.encode(sequence_id)
+    if message_count != 1:
+        raw += b"\x18" + varint.encode(message_count)
+    if highest_sequence_id:
+        raw += b"\x30" + varint.encode(highest_sequence_id)
+    return [_SIZES.pack(len(raw) + 8 + len(entry), len(raw) + 4) + b"\x08\x06\x32%c" % len(raw) + raw, entry]
+
+
+def flow(consumer_id: int, permits: int) -> bytes:
+    """FLOW: `permits` more messages (not entries) may be sent to the consumer."""
+    return _whole(_Type.FLOW, pb.CommandFlow(consumer_id=consumer_id, messagePermits=permits))
+
+
+def ack(
+    consumer_id: int,
+    ids: Iterable[pb.MessageIdData],
+    *,
+    cumulative: bool = False,
+    request_id: int | None = None,
+) -> bytes:
+    kind = pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual
+    body = pb.CommandAck(consumer_id=consumer_id, ack_type=kind, message_id=ids, request_id=request_id)
+    return _whole(_Type.ACK, body)
+
+
+def redeliver(consumer_id: int, ids: Iterable[pb.MessageIdData] = ()) -> bytes:
+    """REDELIVER_UNACKNOWLEDGED_MESSAGES: those of `ids`, or without ids all of the consumer's."""
+    body = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=consumer_id, message_ids=ids)
+    return _whole(_Type.REDELIVER_UNACKNOWLEDGED_MESSAGES, body)
+
+
+def unsubscribe(consumer_id: int, request_id: int) -> bytes:
+    body = pb.CommandUnsubscribe(consumer_id=consumer_id, request_id=request_id)
+    return _whole(_Type.UNSUBSCRIBE, body)
+
+
+def seek(
+    consumer_id: int,
+    request_id: int,
+    to: pb.MessageIdData | None = None,
+    publish_time_ms: int | None = None,
+) -> bytes:
+    body = pb.CommandSeek(
+        consumer_id=consumer_id, request_id=request_id, message_id=to, message_publish_time=publish_time_ms
+    )
+    return _whole(_Type.SEEK, body)
+
+
+def ask_last_message_id(consumer_id: int, request_id: int) -> bytes:
+    body = pb.CommandGetLastMessageId(consumer_id=consumer_id, request_id=request_id)
+    return _whole(_Type.GET_LAST_MESSAGE_ID, body)
+
+
+def ask_schema(request_id: int, topic: str, version: bytes | None = None) -> bytes:
+    body = pb.CommandGetSchema(request_id=request_id, topic=topic, schema_version=version)
+    return _whole(_Type.GET_SCHEMA, body)
+
+
+def close_producer(producer_id: int, request_id: int) -> bytes:
+    """From a client: it is done. From a broker: look the topic up again."""
+    body = pb.CommandCloseProducer(producer_id=producer_id, request_id=request_id)
+    return _whole(_Type.CLOSE_PRODUCER, body)
+
+
+def close_consumer(consumer_id: int, request_id: int) -> bytes:
+    """From a client: it is done. From a broker: look the topic up again."""
+    body = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id)
+    return _whole(_Type.CLOSE_CONSUMER, body)
+
+
+# -- The data path -------------------------------------------------------------------------------------
+
+_join: Final = b"".join
+
+# A head is the `08 producer 10 sequence` of a SEND, at most 22 bytes; with the message id below 64.
+_RECEIPT_PREFIXES: Final = tuple(_SIZES.pack(n + 8, n + 4) + b"\x08\x07\x3a%c" % n for n in range(64))
+
+
+def _chunks(first_entry: int, count: int) -> Iterator[tuple[int, int, bytes]]:
+    """Runs of entry ids that share all but their last seven bits: (first, end, varint of the bits above)."""
+    end = first_entry + count
+    while first_entry < end:
+        stop = min(end, (first_entry | 127) + 1)
+        high = first_entry >> 7
+        yield first_entry, stop, varint.encode(high) if high else b""
+        first_entry = stop
+
+
+def _low_bytes(first: int, stop: int) -> Sequence[bytes]:
+    """The first byte of the varint of each of `first` .. `stop`-1, which share all higher bits."""
+    table = varint.MORE if first >> 7 else varint.LAST
+    low = first & 127
+    return table[low : low + stop - first]
+
+
+def receipt_run(ledger_id: int, first_entry: int, heads: Sequence[bytes]) -> list[bytes]:
+    """A SEND_RECEIPT for each of `heads`, whose entries are consecutive from `first_entry` on.
+
+    A head is the bytes `08 producer-id 10 sequence-id` of the SEND (`SendRun.heads`).
+    """
+    receipts: list[bytes] = []
+    ledger = b"\x08" + varint.encode(ledger_id) + b"\x10"
+    at = 0
+    for first, stop, high in _chunks(first_entry, len(heads)):
+        id_bytes = len(ledger) + 1 + len(high)
+        middle = b"\x1a%c" % id_bytes + ledger
+        prefixes = _RECEIPT_PREFIXES[2 + id_bytes :]
+        here = heads[at : at + stop - first]
+        receipts += [
+            _join((prefixes[len(head)], head, middle, low, high))
+            for head, low in zip(here, _low_bytes(first, stop), strict=True)
+        ]
+        at += stop - first
+    return receipts
+
+
+def message_headers(
+    consumer_id: int,
+    ledger_id: int,
+    partition: int,
+    first_entry: int,
+    entry_lengths: Sequence[int],
+    redelivery_count: int = 0,
+) -> list[bytes]:
+    """What goes before each of consecutive entries in a MESSAGE frame, so that [header, entry, ...] is sent.
+
+    `entry_lengths` in bytes; `partition` -1 for a topic that has none.
+    """
+    headers: list[bytes] = []
+    consumer = b"\x08" + varint.encode(consumer_id) + b"\x12"
+    ledger = b"\x08" + varint.encode(ledger_id) + b"\x10"
+    partition_field = b"\x18" + varint.encode(partition) if partition >= 0 else b""
+    redelivery = b"\x18" + varint.encode(redelivery_count) if redelivery_count else b""
+    pack = _U32.pack
+    at = 0
+    for first, stop, high in _chunks(first_entry, len(entry_lengths)):
+        id_bytes = len(ledger) + 1 + len(high) + len(partition_field)
+        body_bytes = len(consumer) + 1 + id_bytes + len(redelivery)
+        before = (
+            _U32.pack(body_bytes + 4) + b"\x08\x09\x4a%c" % body_bytes + consumer + b"%c" % id_bytes + ledger
+        )
+        after = high + partition_field + redelivery
+        fixed = body_bytes + 8
+        here = entry_lengths[at : at + stop - first]
+        headers += [
+            _join((pack(fixed + length), before, low, after))
+            for length, low in zip(here, _low_bytes(first, stop), strict=True)
+        ]
+        at += stop - first
+    return headers
+
+
+def message_header(
+    consumer_id: int,
+    ids: pb.MessageIdData,
+    entry_length: int,
+    redelivery_count: int = 0,
+    ack_set: Iterable[int] = (),
+    entry_metadata: bytes = b"",
+) -> bytes:
+    """The header of one MESSAGE with all that a run does not have.
+
+    `ack_set`: signed 64-bit words, a set bit is a message of the batch to deliver. `entry_metadata`: what
+    `broker_entry_metadata` made, only for clients that asked for it.
+    """
+    body = pb.CommandMessage(consumer_id=consumer_id, message_id=ids, ack_set=ack_set)
+    if redelivery_count:
+        body.redelivery_count = redelivery_count
+    raw = pb.BaseCommand(type=_Type.MESSAGE, message=body).SerializeToString()
+    size = len(raw) + 4 + len(entry_metadata) + entry_length
+    return _SIZES.pack(size, len(raw)) + raw + entry_metadata
+
+
+def broker_entry_metadata(broker_time_ms: int, index: int) -> bytes:
+    """The 0x0e02 prefix of an entry: magic, size (u32), and when and as which message the broker took it."""
+    raw = pb.BrokerEntryMetadata(broker_timestamp=broker_time_ms, index=index).SerializeToString()
+    return b"\x0e\x02" + _U32.pack(len(raw)) + raw

@@ -1,0 +1,38 @@
+"""Protobuf's base-128 integers, for the few places that write or read one without a protobuf object.
+
+Little-endian groups of seven bits, the high bit of a byte says that more follow; at most ten bytes for a
+u64. `LAST` and `MORE` are the 128 possible final and non-final bytes as objects, so that a run of
+consecutive numbers is encoded by looking up one byte each (`quire.wire.commands`).
+"""
+
+from typing import Final
+
+LAST: Final = tuple(bytes((i,)) for i in range(128))
+MORE: Final = tuple(bytes((i | 128,)) for i in range(128))
+
+VARINT_BYTES_MAX: Final = 10
+U64_MASK: Final = (1 << 64) - 1
+
+
+def encode(number: int) -> bytes:
+    """`number` (0 .. 2^64-1) as a varint of 1 to 10 bytes."""
+    assert 0 <= number <= U64_MASK
+    groups = bytearray()
+    while number > 127:
+        groups.append(number & 127 | 128)
+        number >>= 7
+    groups.append(number)
+    return bytes(groups)
+
+
+def decode(buffer: bytes | bytearray | memoryview, offset: int = 0) -> tuple[int, int]:
+    """(number, offset behind it) of the varint at `offset`, cut to 64 bits as protobuf does.
+
+    Raises ValueError when it is cut short or longer than ten bytes.
+    """
+    number = 0
+    for i, byte in enumerate(buffer[offset : offset + VARINT_BYTES_MAX]):
+        number |= (byte & 127) << 7 * i
+        if byte < 128:
+            return number & U64_MASK, offset + i + 1
+    raise ValueError("a varint has no end")
