@@ -1,0 +1,57 @@
+# Two commands matter: `make run` and `make test`. Everything else is for people who change the code.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+ROOMS := runtime wire metadata bookie ledger tiering serving client spark_source cli
+
+.PHONY: run demo test check typecheck format proto bench clean
+
+run: $(VENV)/.run
+	@$(BIN)/quire standalone
+
+demo: $(VENV)/.run
+	@$(BIN)/quire demo
+
+test: $(VENV)/.dev
+	$(BIN)/pytest -q $(TESTS)
+
+check: $(VENV)/.dev typecheck
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# Type checkers do not follow the mapping in pyproject.toml, so the rooms are linked into one folder for them.
+typecheck: build/typed/quire
+	MYPYPATH=build/typed $(BIN)/mypy --cache-dir build/mypy $(if $(ROOM),-p quire.$(ROOM),-p quire)
+
+build/typed/quire: Makefile
+	@mkdir -p $@
+	@ln -sfn ../../../quire/__init__.py $@/__init__.py
+	@ln -sfn ../../../quire/__main__.py $@/__main__.py
+	@ln -sfn ../../../quire/py.typed $@/py.typed
+	@for room in $(ROOMS); do ln -sfn ../../../$$room $@/$$room; done
+	@touch $@
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+proto: $(VENV)/.dev
+	$(BIN)/python -m grpc_tools.protoc -Iwire --python_out=wire --pyi_out=wire wire/pulsar.proto
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m bench $(ARGS)
+
+$(VENV)/.run: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing Quire into $(VENV) ..."
+	@$(BIN)/python -m pip install -q -e .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing Quire and its tests' needs into $(VENV) ..."
+	@$(BIN)/python -m pip install -q -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf build dist *.egg-info $(VENV)
