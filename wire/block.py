@@ -80,7 +80,7 @@ class BlockHeader(NamedTuple):
 
     entries_crc: int
     length: int
-    count: int
+    entry_count: int
     ledger_id: int
     first_entry: int
     lac: int
@@ -89,12 +89,12 @@ class BlockHeader(NamedTuple):
 
     @property
     def last_entry(self) -> int:
-        return self.first_entry + self.count - 1
+        return self.first_entry + self.entry_count - 1
 
     @property
     def entries_offset(self) -> int:
         """Where the first entry begins, from the start of the block."""
-        return HEADER_BYTES + TABLE_ROW_BYTES * self.count
+        return HEADER_BYTES + TABLE_ROW_BYTES * self.entry_count
 
 
 def cut(
@@ -189,15 +189,15 @@ def read_header(buffer: Buffer, offset: int = 0) -> BlockHeader:
         raise BlockError("a block's header is cut short") from None
     if magic != MAGIC or version != VERSION or flags:
         raise BlockError(f"no block of version {VERSION} begins here (magic {magic:#x}, version {version})")
-    table_end = HEADER_BYTES + TABLE_ROW_BYTES * header.count
-    if not 0 < header.count <= COUNT_MAX or header.length < table_end:
-        raise BlockError(f"a block claims {header.count} entries in {header.length} bytes")
+    table_end = HEADER_BYTES + TABLE_ROW_BYTES * header.entry_count
+    if not 0 < header.entry_count <= COUNT_MAX or header.length < table_end:
+        raise BlockError(f"a block claims {header.entry_count} entries in {header.length} bytes")
     if len(buffer) - offset < header.length:
         raise BlockError(f"a block of {header.length} bytes is cut short")
     view = memoryview(buffer)
     if crc32c(view[offset + _CHECKED_OFFSET : offset + table_end]) != header_crc:
         raise BlockError("a block's header does not match its checksum")
-    if header.length - table_end != _U32.unpack_from(buffer, offset + HEADER_BYTES + 4 * header.count - 4)[0]:
+    if header.length - table_end != _U32.unpack_from(buffer, offset + HEADER_BYTES + 4 * header.entry_count - 4)[0]:
         raise BlockError("a block's table does not end where the block ends")
     return header
 
@@ -229,12 +229,12 @@ def scan(buffer: Buffer, offset: int = 0) -> Iterator[tuple[int, BlockHeader]]:
 
 def ends(buffer: Buffer, header: BlockHeader, offset: int = 0) -> array[int]:
     """For each entry the offset of its end, from the start of the entries. Shape (count,)."""
-    return _column(buffer, offset + HEADER_BYTES, header.count)
+    return _column(buffer, offset + HEADER_BYTES, header.entry_count)
 
 
 def message_counts(buffer: Buffer, header: BlockHeader, offset: int = 0) -> array[int]:
     """For each entry its number of messages. Shape (count,)."""
-    return _column(buffer, offset + HEADER_BYTES + 4 * header.count, header.count)
+    return _column(buffer, offset + HEADER_BYTES + 4 * header.entry_count, header.entry_count)
 
 
 def _column(buffer: Buffer, start: int, count: int) -> array[int]:
