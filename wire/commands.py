@@ -72,7 +72,7 @@ def parse(raw: bytes) -> Command:
         raise CommandError("a command's type is missing or unknown")
     kind = envelope.type
     name = _FIELD_OF_KIND[kind]
-    if not envelope.HasField(name):  # type: ignore[arg-type]
+    if not envelope.HasField(name):
         raise CommandError(f"a {_name(kind)} command has no body")
     body: Message = getattr(envelope, name)
     if not body.IsInitialized():
@@ -83,7 +83,7 @@ def parse(raw: bytes) -> Command:
 
 
 def _name(kind: int) -> str:
-    return _Type.Type.Name(kind)  # type: ignore[arg-type]
+    return _Type.Type.Name(kind)
 
 
 def text_is_valid(message: Message) -> bool:

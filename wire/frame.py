@@ -1,0 +1,459 @@
+"""The frame cutter: bytes from a socket in, runs of SENDs and other commands out. No I/O.
+
+    offset size  field
+         0    4  total size       T of what follows, u32 big-endian, at most FRAME_BYTES_MAX - 4
+         4    4  command size     C, u32 big-endian
+         8    C  BaseCommand      protobuf, see `quire.wire.commands`
+       8+C       entry            in SEND and MESSAGE only, up to the end of the frame (4+T):
+                   2  magic            0x0e01
+                   4  crc              CRC32C over all that follows
+                   4  metadata size    M, u32 big-endian
+                   M  MessageMetadata  protobuf, see `quire.wire.message`
+                      payload          possibly compressed or encrypted
+         In MESSAGE a prefix may stand before the magic: 0x0e02, size u32, BrokerEntryMetadata.
+
+Frames are recognised in two tiers.
+
+(a) A SEND that holds a producer id and a sequence id and nothing else is always these bytes:
+
+         4 C | 08 06 32 C-4 | 08 producer.. 10 sequence.. | 0e 01 crc ...
+
+    with two varints. Two `unpack_from` and one masked compare per 8 bytes prove it: constants must be equal,
+    and the top bits of the varints' bytes must say where each ends. A `_Shape` has the masks for one pair
+    of varint lengths. Within a run the mask proves the producer id too, so that the same compare says
+    "the next entry of this run". Producer ids of 1-5 bytes and sequence ids of 1-10 are covered, together up
+    to 14 bytes.
+(b) Everything else goes through protobuf: batches (which carry `num_messages`), chunks, transactions, all
+    other commands, and whatever tier (a) did not recognise.
+
+`fast_sends` and `slow_sends` count the tiers: falling off the fast one is silent and costs half the
+throughput. An entry is copied once, out of the read buffer, after its checksum was proven over the buffer.
+
+An entry that does not match its checksum is the client's or the network's damage, not a broken protocol: it
+comes out as a `Send` with `checksum_ok` False, to be answered by SEND_ERROR ChecksumError. A frame that is too
+short, too large or holds no command raises `FrameError` or `CommandError`; the connection is then useless, and
+what the same read held before it is dropped (nothing of it was acknowledged).
+
+Memory: one buffer, small for a quiet connection, up to READ_BUFFER_BYTES_MAX for a busy one. A frame larger
+than it is assembled in a buffer that doubles up to the frame's exact size, so a peer must send half of what it makes
+us allocate, and each byte is moved at most a few times.
+"""
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from quire.runtime.errors import ProtocolError
+from quire.runtime.limits import BATCH_MESSAGES_MAX, COMMAND_BYTES_MAX, FRAME_BYTES_MAX, KIB, MIB
+from quire.wire import pulsar_pb2 as pb
+from quire.wire import varint
+from quire.wire.checksum import crc32c
+from quire.wire.commands import Command, parse
+
+READ_BUFFER_BYTES_MIN: Final = 16 * KIB
+READ_BUFFER_BYTES_MAX: Final = 1 * MIB
+
+ENTRY_MAGIC: Final = 0x0E01
+BROKER_METADATA_MAGIC: Final = 0x0E02
+ENTRY_BYTES_MIN: Final = 10
+"""Magic, crc and metadata size: no entry is shorter."""
+
+
+class FrameError(ProtocolError):
+    """A frame's sizes contradict each other or a limit, or what should be an entry is not one."""
+
+
+class SendRun:
+    """Consecutive SENDs of one producer, all with a right checksum, none special (see `Send`).
+
+    `heads` are the bytes `08 producer-id 10 sequence-id` of each, as `commands.receipt_run` takes them;
+    `entries` the bytes from each entry's magic on.
+    """
+
+    __slots__ = ("_counts", "_highest", "entries", "heads", "producer_id")
+
+    def __init__(self, producer_id: int) -> None:
+        self.producer_id = producer_id
+        self.heads: list[bytes] = []
+        self.entries: list[bytes] = []
+        self._counts: list[int] = []
+        self._highest: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __repr__(self) -> str:
+        return f"SendRun(producer {self.producer_id}, {len(self)} entries)"
+
+    @property
+    def counts(self) -> list[int] | None:
+        """The number of messages of each entry; None when each holds one."""
+        if self._counts:
+            self._fill_counts()
+        return self._counts or None
+
+    @property
+    def byte_count(self) -> int:
+        return sum(map(len, self.entries))
+
+    @property
+    def first_sequence_id(self) -> int:
+        return _sequence_id(self.heads[0])
+
+    @property
+    def last_sequence_id(self) -> int:
+        """The highest sequence id of the last entry: its last message's, where the client tells it."""
+        last = len(self.heads) - 1
+        return self._highest.get(last) or _sequence_id(self.heads[last])
+
+    def sequence_ids(self) -> list[tuple[int, int]]:
+        """(sequence id, highest sequence id) of each entry, for deduplication."""
+        lows = list(map(_sequence_id, self.heads))
+        return [(low, self._highest.get(i) or low) for i, low in enumerate(lows)]
+
+    def _add(self, send: "Send") -> None:
+        """Take a SEND that came by the slow tier."""
+        if send.message_count != 1:
+            self._fill_counts()
+            self._counts.append(send.message_count)
+        if send.highest_sequence_id > send.sequence_id:
+            self._highest[len(self.heads)] = send.highest_sequence_id
+        self.heads.append(send.head)
+        self.entries.append(send.entry)
+
+    def _fill_counts(self) -> None:
+        """Count one message for each entry since the last one that was counted."""
+        self._counts += [1] * (len(self.entries) - len(self._counts))
+
+
+class Send(NamedTuple):
+    """One SEND that does not belong into a run: damaged, a chunk, a marker or part of a transaction."""
+
+    producer_id: int
+    sequence_id: int
+    highest_sequence_id: int
+    message_count: int
+    head: bytes
+    entry: bytes
+    checksum_ok: bool
+    is_chunk: bool
+    is_marker: bool
+    txn: tuple[int, int] | None
+    """(most, least significant bits) of the transaction id."""
+
+    @property
+    def is_plain(self) -> bool:
+        return self.checksum_ok and not (self.is_chunk or self.is_marker) and self.txn is None
+
+
+class Delivery(NamedTuple):
+    """One MESSAGE, as a client gets it. `broker_metadata` is None unless the client asked for it."""
+
+    body: pb.CommandMessage
+    entry: bytes
+    checksum_ok: bool
+    broker_metadata: pb.BrokerEntryMetadata | None
+
+
+Cut = SendRun | Send | Delivery | Command
+
+
+def _sequence_id(head: bytes) -> int:
+    return varint.decode(head, varint.decode(head, 1)[1] + 1)[0]
+
+
+# -- Tier (a): what a plain SEND looks like ------------------------------------------------------------
+
+# total size, then command size with `08 06 32 C-4`, then the 16 bytes from `08 producer` on
+_OPENING: Final = Struct(">IQQQ")
+_ENTRY_OPENING: Final = Struct(">HI")
+_BROKER_OPENING: Final = Struct(">HI")
+_U32: Final = Struct(">I")
+_OPENING_BYTES: Final = _OPENING.size
+_HEAD_OFFSET: Final = 12
+
+
+class _Shape(NamedTuple):
+    """A pair of varint lengths: the masks that prove it, and where the entry begins in the frame.
+
+    The producer's part of `front_mask` proves only the form; `_run_masks` narrows it to one producer.
+    """
+
+    front_mask: int
+    front: int
+    back_mask: int
+    back: int
+    producer_mask: int
+    entry_offset: int
+
+
+def _shape(producer_bytes: int, sequence_bytes: int) -> _Shape:
+    rest = bytes(14 - producer_bytes - sequence_bytes)
+    mask = b"\xff" + b"\x80" * producer_bytes + b"\xff" + b"\x80" * sequence_bytes + rest
+    want = b"\x08" + _varint_form(producer_bytes) + b"\x10" + _varint_form(sequence_bytes) + rest
+    return _Shape(
+        front_mask=int.from_bytes(mask[:8], "big"),
+        front=int.from_bytes(want[:8], "big"),
+        back_mask=int.from_bytes(mask[8:], "big"),
+        back=int.from_bytes(want[8:], "big"),
+        producer_mask=int.from_bytes((b"\0" + b"\xff" * producer_bytes).ljust(8, b"\0"), "big"),
+        entry_offset=_HEAD_OFFSET + 2 + producer_bytes + sequence_bytes,
+    )
+
+
+def _varint_form(size: int) -> bytes:
+    """The top bits of a varint of `size` bytes: all but the last say that more follows."""
+    return b"\x80" * (size - 1) + b"\x00"
+
+
+def _shapes() -> dict[int, tuple[_Shape, ...]]:
+    """The shapes by the eight bytes that precede them: command size and `08 06 32 C-4`."""
+    found: dict[int, tuple[_Shape, ...]] = {}
+    for producer_bytes in range(1, 6):
+        for sequence_bytes in range(1, min(10, 14 - producer_bytes) + 1):
+            shape = _shape(producer_bytes, sequence_bytes)
+            command_size = shape.entry_offset - 8
+            opening = command_size << 32 | 0x080632 << 8 | command_size - 4
+            found[opening] = (*found.get(opening, ()), shape)
+    return found
+
+
+_SHAPES: Final = _shapes()
+_NO_SHAPES: Final[tuple[_Shape, ...]] = ()
+
+
+def _find_shape(opening: int, front: int, back: int) -> _Shape | None:
+    for shape in _SHAPES.get(opening, _NO_SHAPES):
+        if front & shape.front_mask == shape.front and back & shape.back_mask == shape.back:
+            return shape
+    return None
+
+
+# -- The cutter ----------------------------------------------------------------------------------------
+
+
+class FrameCutter:
+    """One connection's bytes into commands. Feed it as an asyncio `BufferedProtocol` is fed:
+
+    `get_buffer` gives the room to read into, `received(n)` cuts what n more bytes complete.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_end",
+        "_frame_bytes_max",
+        "_size",
+        "_start",
+        "_view",
+        "fast_sends",
+        "slow_sends",
+    )
+
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._size = READ_BUFFER_BYTES_MIN
+        self._buffer = bytearray(self._size)
+        self._view = memoryview(self._buffer)
+        self._start = 0
+        self._end = 0
+        self.fast_sends = 0
+        self.slow_sends = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of a frame that is not complete yet."""
+        return self._end - self._start
+
+    @property
+    def buffer_bytes(self) -> int:
+        return len(self._buffer)
+
+    def get_buffer(self, sizehint: int = -1) -> memoryview:
+        """Where to read to: never empty, valid until the next `received`."""
+        return self._view[self._end :]
+
+    def received(self, count: int) -> list[Cut]:
+        """What is complete now that `count` bytes were read into `get_buffer()`, in the peer's order.
+
+        Raises `FrameError` or `CommandError`; the cutter is of no use afterwards.
+        """
+        self._end += count
+        assert self._end <= len(self._buffer)
+        if self._end == len(self._buffer) and self._size < READ_BUFFER_BYTES_MAX:
+            self._size *= 4
+        cuts: list[Cut] = []
+        self._cut_plain_sends(cuts)
+        while self._cut_one(cuts):
+            self._cut_plain_sends(cuts)
+        self._make_room()
+        return cuts
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[Cut]:
+        """`received` for bytes that were read elsewhere (tests, simulations)."""
+        cuts: list[Cut] = []
+        rest = memoryview(data)
+        while rest:
+            room = self.get_buffer()
+            taken = min(len(room), len(rest))
+            room[:taken] = rest[:taken]
+            cuts += self.received(taken)
+            rest = rest[taken:]
+        return cuts
+
+    def rest(self) -> None:
+        """The connection is quiet: give back the large buffer (asked for by the keep-alive timer)."""
+        self._size = READ_BUFFER_BYTES_MIN
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Have room for more, and for the whole pending frame once half of it is here."""
+        pending = self._end - self._start
+        wanted = self._size
+        if pending > wanted // 2:
+            wanted = max(wanted, min(4 + _U32.unpack_from(self._buffer, self._start)[0], 2 * pending))
+        capacity = len(self._buffer)
+        if capacity < wanted or (capacity > wanted and not pending):
+            fresh = bytearray(wanted)
+            fresh[:pending] = self._view[self._start : self._end]
+            self._buffer, self._view = fresh, memoryview(fresh)
+        elif not pending or (self._start and capacity - self._end < capacity // 2):
+            # Each byte is moved here at most once: its frame then lies at the front until it is complete.
+            self._view[:pending] = self._view[self._start : self._end]
+        else:
+            return
+        self._start, self._end = 0, pending
+
+    # -- tier (a) --
+
+    def _cut_plain_sends(self, cuts: list[Cut]) -> None:
+        """Cut plain SENDs from the start, up to a frame of another kind or an incomplete one.
+
+        One loop over local variables: this is the hottest Python of the whole broker.
+        """
+        buffer, view, start, end = self._buffer, self._view, self._start, self._end
+        read_opening, read_entry = _OPENING.unpack_from, _ENTRY_OPENING.unpack_from
+        run_opening = front_mask = front_wanted = back_mask = back_wanted = entry_offset = -1
+        count = 0
+        while end - start >= _OPENING_BYTES:
+            total, opening, front, back = read_opening(buffer, start)
+            frame_end = start + 4 + total
+            if frame_end > end:
+                break
+            if (
+                opening != run_opening
+                or front & front_mask != front_wanted
+                or back & back_mask != back_wanted
+            ):
+                shape = _find_shape(opening, front, back)
+                if shape is None:
+                    break
+                run_opening, entry_offset = opening, shape.entry_offset
+                front_mask = shape.front_mask | shape.producer_mask
+                front_wanted = front & front_mask
+                back_mask, back_wanted = shape.back_mask, shape.back
+                run = None
+            entry_start = start + entry_offset
+            if frame_end - entry_start < ENTRY_BYTES_MIN:
+                break
+            magic, crc = read_entry(buffer, entry_start)
+            if magic != ENTRY_MAGIC or crc32c(view[entry_start + 6 : frame_end]) != crc:
+                break
+            if run is None:
+                run = _run_for(cuts, varint.decode(buffer, start + _HEAD_OFFSET + 1)[0])
+                add_head, add_entry = run.heads.append, run.entries.append
+            add_head(view[start + _HEAD_OFFSET : entry_start].tobytes())
+            add_entry(view[entry_start:frame_end].tobytes())
+            start = frame_end
+            count += 1
+        self._start = start
+        self.fast_sends += count
+
+    # -- tier (b) --
+
+    def _cut_one(self, cuts: list[Cut]) -> bool:
+        """Cut the frame at the start, whatever it is; False when it is not complete."""
+        start, buffer = self._start, self._buffer
+        if self._end - start < 4:
+            return False
+        total = _U32.unpack_from(buffer, start)[0]
+        if not 4 <= total <= self._frame_bytes_max - 4:
+            raise FrameError(f"a frame of {total} bytes; allowed are 4 to {self._frame_bytes_max - 4}")
+        frame_end = start + 4 + total
+        if frame_end > self._end:
+            return False
+        command_size = _U32.unpack_from(buffer, start + 4)[0]
+        command_end = start + 8 + command_size
+        if command_end > frame_end or command_size > COMMAND_BYTES_MAX:
+            raise FrameError(f"a command of {command_size} bytes in a frame of {total}")
+        command = parse(bytes(self._view[start + 8 : command_end]))
+        self._take(cuts, command, self._view[command_end:frame_end])
+        self._start = frame_end
+        return True
+
+    def _take(self, cuts: list[Cut], command: Command, tail: memoryview) -> None:
+        body = command.body
+        if isinstance(body, pb.CommandSend):
+            self.slow_sends += 1
+            send = _send(body, tail)
+            if send.is_plain:
+                _run_for(cuts, send.producer_id)._add(send)
+            else:
+                cuts.append(send)
+        elif isinstance(body, pb.CommandMessage):
+            broker_metadata, tail = _broker_metadata(tail)
+            cuts.append(Delivery(body, *_entry(tail), broker_metadata))
+        elif tail:
+            raise FrameError(f"{len(tail)} bytes follow a command that carries no entry")
+        else:
+            cuts.append(command)
+
+
+def _run_for(cuts: list[Cut], producer_id: int) -> SendRun:
+    """The run that the next SEND of the producer belongs to: the last cut's, or a new one."""
+    last = cuts[-1] if cuts else None
+    if isinstance(last, SendRun) and last.producer_id == producer_id:
+        return last
+    run = SendRun(producer_id)
+    cuts.append(run)
+    return run
+
+
+def _send(body: pb.CommandSend, tail: memoryview) -> Send:
+    if not 1 <= body.num_messages <= BATCH_MESSAGES_MAX:
+        raise FrameError(f"a SEND of {body.num_messages} messages")
+    entry, checksum_ok = _entry(tail)
+    in_txn = body.HasField("txnid_least_bits") or body.HasField("txnid_most_bits")
+    return Send(
+        producer_id=body.producer_id,
+        sequence_id=body.sequence_id,
+        highest_sequence_id=max(body.sequence_id, body.highest_sequence_id),
+        message_count=body.num_messages,
+        head=b"\x08" + varint.encode(body.producer_id) + b"\x10" + varint.encode(body.sequence_id),
+        entry=entry,
+        checksum_ok=checksum_ok,
+        is_chunk=body.is_chunk,
+        is_marker=body.marker,
+        txn=(body.txnid_most_bits, body.txnid_least_bits) if in_txn else None,
+    )
+
+
+def _entry(tail: memoryview) -> tuple[bytes, bool]:
+    """(the entry, whether its checksum is right)."""
+    if len(tail) < ENTRY_BYTES_MIN:
+        raise FrameError(f"an entry of {len(tail)} bytes; the shortest has {ENTRY_BYTES_MIN}")
+    magic, crc = _ENTRY_OPENING.unpack_from(tail)
+    if magic != ENTRY_MAGIC:
+        raise FrameError(f"an entry begins with {magic:#06x} instead of {ENTRY_MAGIC:#06x}")
+    return bytes(tail), crc32c(tail[6:]) == crc
+
+
+def _broker_metadata(tail: memoryview) -> tuple[pb.BrokerEntryMetadata | None, memoryview]:
+    """(what the broker put before the entry, the entry)."""
+    if len(tail) < 6 or _BROKER_OPENING.unpack_from(tail)[0] != BROKER_METADATA_MAGIC:
+        return None, tail
+    size = _BROKER_OPENING.unpack_from(tail)[1]
+    try:
+        return pb.BrokerEntryMetadata.FromString(bytes(tail[6 : 6 + size])), tail[6 + size :]
+    except DecodeError:
+        raise FrameError("a broker entry metadata is not a protobuf message") from None
