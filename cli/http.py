@@ -1,0 +1,99 @@
+"""Asking a broker's REST interface, for commands that need no event loop.
+
+Standard library only: a client library's import would take longer than the request.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+import click
+
+from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, QuireError, Unavailable
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+
+admin_url_option = click.option(
+    "--admin-url",
+    default=lambda: os.environ.get("QUIRE_ADMIN_URL", DEFAULT_URL),
+    show_default=DEFAULT_URL,
+    metavar="URL",
+    help="HTTP address of a broker (environment: QUIRE_ADMIN_URL).",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+
+
+class Admin:
+    """A broker's REST interface. Errors come as the `QuireError` that fits the status."""
+
+    def __init__(self, url: str, timeout_s: float = 60.0) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ConfigurationError(f"{url!r} is not the HTTP address of a broker, such as {DEFAULT_URL}")
+        self._url = url.rstrip("/")
+        self._timeout_s = timeout_s
+
+    def get(self, path: str) -> Any:
+        return self._ask("GET", path, None)
+
+    def put(self, path: str, body: Any = None) -> Any:
+        return self._ask("PUT", path, body)
+
+    def post(self, path: str, body: Any = None) -> Any:
+        return self._ask("POST", path, body)
+
+    def delete(self, path: str) -> Any:
+        return self._ask("DELETE", path, None)
+
+    def _ask(self, method: str, path: str, body: Any) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(self._url + path, data, {"Content-Type": "application/json"}, method=method)
+        try:
+            with urlopen(request, timeout=self._timeout_s) as answer:
+                text = answer.read()
+        except HTTPError as error:
+            raise _error_of(error) from None
+        except (URLError, TimeoutError, ConnectionError) as error:
+            reason = getattr(error, "reason", error)
+            raise Unavailable(
+                f"no broker answers at {self._url} ({reason}); is `quire standalone` running?"
+            ) from None
+        return json.loads(text) if text.strip() else None
+
+
+def _error_of(error: HTTPError) -> QuireError:
+    reason = _reason(error)
+    if error.code == 404:
+        return NotFound(reason)
+    if error.code == 409:
+        return AlreadyExists(reason)
+    if error.code in (400, 405, 412, 422):
+        return ConfigurationError(reason)
+    if error.code in (429, 503, 504):
+        return Unavailable(reason)
+    return QuireError(reason)
+
+
+def _reason(error: HTTPError) -> str:
+    text = error.read().decode(errors="replace")
+    try:
+        return str(json.loads(text)["reason"])
+    except (ValueError, KeyError, TypeError):
+        return text.strip() or f"the broker answered {error.code} {error.reason}"
+
+
+def topic_path(topic: str) -> str:
+    """`persistent://t/n/x`, `t/n/x` or `x` as the path `persistent/t/n/x`. Raises `ConfigurationError`."""
+    domain, separator, rest = topic.partition("://")
+    if not separator:
+        domain, rest = "persistent", topic
+    parts = rest.split("/", 2)
+    if len(parts) == 1:
+        parts = ["public", "default", *parts]
+    if len(parts) != 3 or not all(parts) or domain not in ("persistent", "non-persistent"):
+        raise ConfigurationError(f"{topic!r} is not a topic, such as persistent://public/default/orders")
+    return "/".join([domain, *(quote(part, safe="") for part in parts)])

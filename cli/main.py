@@ -1,0 +1,52 @@
+"""`quire`: finds its subcommands by name and imports only the one that is called.
+
+A subcommand lives in `quire.cli.NAME` as the click command `command`. So `quire --help` costs the import of click
+and nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+import quire
+from quire.cli.output import exit_with_one_sentence
+
+SUBCOMMANDS = {
+    "standalone": "Run everything in one process: broker, bookie, metadata, archive.",
+    "topics": "Create, list, look into and delete topics.",
+    "produce": "Publish lines from files or standard input.",
+    "consume": "Print messages of a topic.",
+    "archive": "Move sealed segments to the archive, and verify it.",
+    "demo": "Publish, kill, recover, archive and read back: a tour in half a minute.",
+    "config": "Show the effective settings and where each came from.",
+    "ledgers": "Recover a ledger by hand.",
+}
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(SUBCOMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in SUBCOMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"quire.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(SUBCOMMANDS.items()))
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(quire.__version__, prog_name="quire")
+def cli() -> None:
+    """Quire: a pub-sub log with compute and storage apart. Stock Pulsar clients in, Spark out."""
+
+
+def main() -> None:
+    """The console script: errors become one sentence on standard error and an exit code."""
+    with exit_with_one_sentence():
+        cli(standalone_mode=False)

@@ -1,0 +1,76 @@
+"""What the command prints: tables for people, JSON for programs, one sentence and an exit code for errors.
+
+Exit codes: 0 done, 1 failed, 2 wrong use or configuration, 3 not found, 4 try again later.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from quire.runtime.errors import ConfigurationError, NotFound, OutcomeUnknown, QuireError, Unavailable
+
+FAILED = 1
+WRONG_USE = 2
+NOT_FOUND = 3
+TRY_AGAIN = 4
+
+
+@contextmanager
+def exit_with_one_sentence() -> Iterator[None]:
+    """Run a command; end the process with the exit code of whatever it raised."""
+    try:
+        yield
+    except click.ClickException as error:
+        error.show()
+        sys.exit(WRONG_USE)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(0)
+    except QuireError as error:
+        click.echo(f"quire: {error}", err=True)
+        sys.exit(exit_code(error))
+
+
+def exit_code(error: QuireError) -> int:
+    """Which exit code tells a script what kind of error this was."""
+    if isinstance(error, ConfigurationError):
+        return WRONG_USE
+    if isinstance(error, NotFound):
+        return NOT_FOUND
+    if isinstance(error, Unavailable | OutcomeUnknown):
+        return TRY_AGAIN
+    return FAILED
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2, sort_keys=False))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, right: Sequence[str] = ()) -> None:
+    """A table as wide as its content; the columns named in `right` are numbers."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=240)
+    console.print(table)
+
+
+def print_fields(values: Mapping[str, Any]) -> None:
+    """Names and values below each other."""
+    width = max((len(name) for name in values), default=0)
+    for name, value in values.items():
+        click.echo(f"{name:<{width}}  {value}")

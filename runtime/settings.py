@@ -1,0 +1,207 @@
+"""Settings: one frozen dataclass per service, from which the file, the environment and the flags all come.
+
+A setting has one name. `journal_group_bytes_max` is the flag `--journal-group-bytes-max`, the variable
+`QUIRE_JOURNAL_GROUP_BYTES_MAX` and the TOML key `journal_group_bytes_max`. A flag beats the environment, which beats
+the file, which beats the default. Sizes and times are written with units: `64MiB`, `250ms`, `7d`.
+
+A settings class looks like this:
+
+    @dataclass(frozen=True)
+    class BookieSettings:
+        memtable_bytes: int = setting(64 * MIB, "One of the two memtables; both full stop the sockets.", unit=BYTES)
+
+        def validate(self) -> None: ...      # raises ConfigurationError
+
+`load` puts one together and remembers where each value came from, for `quire config show`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Generic, TypeVar, get_type_hints
+
+from quire.runtime.errors import ConfigurationError
+
+BYTES = "bytes"
+MILLISECONDS = "ms"
+
+_SIZE_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+_SIZE_UNITS |= {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_TIME_UNITS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_NUMBER = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_TRUE = {"1", "true", "yes", "on"}
+_FALSE = {"0", "false", "no", "off"}
+
+S = TypeVar("S")
+
+
+def setting(default: Any, prose: str, *, unit: str = "") -> Any:
+    """A field of a settings class: its safe default, one sentence of prose, and `BYTES` or `MILLISECONDS`."""
+    return field(default=default, metadata={"prose": prose, "unit": unit})
+
+
+@dataclass(frozen=True)
+class Loaded(Generic[S]):
+    """Settings and, for each name, where its value came from: `flag`, `environment`, `file` or `default`."""
+
+    values: S
+    sources: Mapping[str, str]
+
+
+def parse_size(text: str) -> int:
+    """`64MiB` in bytes. Raises `ConfigurationError`."""
+    return _parse_number(text, _SIZE_UNITS, "a size such as 64MiB")
+
+
+def parse_duration_ms(text: str) -> int:
+    """`250ms`, `7d` in milliseconds. Raises `ConfigurationError`."""
+    return _parse_number(text, _TIME_UNITS, "a time such as 250ms or 7d")
+
+
+def _parse_number(text: str, units: Mapping[str, int], what: str) -> int:
+    match = _NUMBER.fullmatch(text)
+    if match is None or match[2].lower() not in units:
+        raise ConfigurationError(f"{text!r} is not {what}")
+    return int(float(match[1]) * units[match[2].lower()])
+
+
+def format_size(count: int) -> str:
+    """Bytes as a person writes them: exact, with the largest unit that divides it."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count and count % factor == 0:
+            return f"{count // factor}{unit}"
+    return str(count)
+
+
+def format_duration_ms(ms: int) -> str:
+    """Milliseconds as a person writes them, exact."""
+    for unit, factor in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
+        if ms and ms % factor == 0:
+            return f"{ms // factor}{unit}"
+    return f"{ms}ms"
+
+
+def load(
+    kind: type[S],
+    flags: Mapping[str, Any] | None = None,
+    *,
+    environment: Mapping[str, str] = os.environ,
+    file: Path | None = None,
+) -> Loaded[S]:
+    """Put a settings object together and validate it. Raises `ConfigurationError` that names the setting.
+
+    `flags` maps names to values or to None (not given). Keys of `file` that no setting has are refused.
+    """
+    from_file = read_file(file) if file is not None else {}
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    hints = get_type_hints(kind)
+    for spec in fields(kind):  # type: ignore[arg-type]
+        found = _find(spec, flags or {}, environment, from_file)
+        if found is None:
+            sources[spec.name] = "default"
+            continue
+        sources[spec.name], raw = found
+        values[spec.name] = convert(spec, hints[spec.name], raw)
+    made = kind(**values)
+    validate = getattr(made, "validate", None)
+    if validate is not None:
+        validate()
+    return Loaded(made, sources)
+
+
+def read_file(file: Path) -> dict[str, Any]:
+    """A TOML file's keys. Raises `ConfigurationError` when it cannot be read."""
+    try:
+        return tomllib.loads(file.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"cannot read the configuration file {file}: {error}") from error
+
+
+def refuse_unknown_keys(file: Path, kinds: tuple[type, ...]) -> None:
+    """Raise `ConfigurationError` when the file has a key that none of `kinds` knows."""
+    known = {spec.name for kind in kinds for spec in fields(kind)}
+    unknown = sorted(set(read_file(file)) - known)
+    if unknown:
+        raise ConfigurationError(f"{file} sets {', '.join(unknown)}, which is no setting of this process")
+
+
+def _find(
+    spec: Field[Any], flags: Mapping[str, Any], environment: Mapping[str, str], from_file: Mapping[str, Any]
+) -> tuple[str, Any] | None:
+    if flags.get(spec.name) is not None:
+        return "flag", flags[spec.name]
+    variable = f"QUIRE_{spec.name.upper()}"
+    if variable in environment:
+        return "environment", environment[variable]
+    if spec.name in from_file:
+        return "file", from_file[spec.name]
+    return None
+
+
+def convert(spec: Field[Any], hint: Any, raw: Any) -> Any:
+    """`raw` (text or a TOML value) as the field's type. Raises `ConfigurationError` naming the setting."""
+    try:
+        return _convert(spec, hint, raw)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"setting {spec.name}: {error}") from error
+    except ValueError as error:
+        raise ConfigurationError(f"setting {spec.name}: {raw!r} is not {hint.__name__}") from error
+
+
+def _convert(spec: Field[Any], hint: Any, raw: Any) -> Any:
+    if isinstance(raw, str):
+        if spec.metadata.get("unit") == BYTES:
+            return parse_size(raw)
+        if spec.metadata.get("unit") == MILLISECONDS:
+            return parse_duration_ms(raw)
+        if hint is bool:
+            return _parse_bool(raw)
+    if hint is bool and not isinstance(raw, bool):
+        raise ConfigurationError(f"{raw!r} is not true or false")
+    return hint(raw)
+
+
+def _parse_bool(text: str) -> bool:
+    if text.lower() in _TRUE:
+        return True
+    if text.lower() in _FALSE:
+        return False
+    raise ConfigurationError(f"{text!r} is not true or false")
+
+
+def show(spec: Field[Any], value: Any) -> str:
+    """A value as it would be written in the file or on the command line."""
+    if spec.metadata.get("unit") == BYTES:
+        return format_size(value)
+    if spec.metadata.get("unit") == MILLISECONDS:
+        return format_duration_ms(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def sample_toml(kinds: tuple[type, ...]) -> str:
+    """A configuration file with every setting at its default, commented out, with its prose."""
+    lines = ["# Every setting of Quire, at its default. Flags and QUIRE_… variables beat this file.", ""]
+    seen: set[str] = set()
+    for kind in kinds:
+        for spec in fields(kind):
+            if spec.name in seen:
+                continue
+            seen.add(spec.name)
+            default = "" if spec.default is MISSING else show(spec, spec.default)
+            quoted = (
+                default
+                if isinstance(spec.default, bool | int)
+                and default.isalnum()
+                and not spec.metadata.get("unit")
+                else f'"{default}"'
+            )
+            lines += [f"# {spec.metadata.get('prose', '')}", f"# {spec.name} = {quoted}", ""]
+    return "\n".join(lines)

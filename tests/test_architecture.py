@@ -1,0 +1,117 @@
+"""The import table of docs/architecture.md is true, and cores reach for no I/O."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "runtime": set(),
+    "wire": {"runtime"},
+    "metadata": {"runtime"},
+    "bookie": {"wire", "runtime", "metadata"},
+    "ledger": {"wire", "runtime", "metadata"},
+    "tiering": {"wire", "runtime", "metadata", "ledger"},
+    "serving": {"wire", "runtime", "metadata", "ledger", "tiering", "client", "spark_source"},
+    "client": {"wire", "runtime"},
+    "spark_source": {"wire", "runtime", "metadata", "tiering", "client"},
+    "cli": {
+        "wire",
+        "runtime",
+        "metadata",
+        "bookie",
+        "ledger",
+        "tiering",
+        "serving",
+        "client",
+        "spark_source",
+    },
+}
+
+CORES = (
+    "wire/*.py",
+    "metadata/paths.py",
+    "metadata/records.py",
+    "bookie/journal_core.py",
+    "bookie/memtable.py",
+    "ledger/states.py",
+    "ledger/placement.py",
+    "ledger/writer_core.py",
+    "ledger/recovery_core.py",
+    "serving/ports.py",
+    "serving/subscription/cursor.py",
+    "serving/subscription/exclusive.py",
+    "serving/subscription/failover.py",
+    "serving/subscription/shared.py",
+    "serving/topic/dedup.py",
+    "tiering/segment_object.py",
+    "spark_source/decode.py",
+)
+
+NOT_IN_A_CORE = frozenset(
+    "asyncio socket ssl select selectors threading subprocess multiprocessing concurrent time random os io pathlib "
+    "shutil tempfile sqlite3 lmdb kazoo boto3 aiohttp uvloop".split()
+)
+
+
+def imports_of(file: Path) -> set[str]:
+    """Every module a file imports, anywhere in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file} has a relative import"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("room", MAY_IMPORT)
+def test_a_room_imports_only_what_the_table_allows(room: str) -> None:
+    files = sorted((REPOSITORY / room).rglob("*.py"))
+    assert files, f"the room {room} is empty"
+    for file in files:
+        for name in imports_of(file):
+            if not name.startswith("quire."):
+                continue
+            other = name.split(".")[1]
+            if other in ("__version__", room):
+                continue
+            assert other in MAY_IMPORT[room], f"{file.relative_to(REPOSITORY)} imports {name}"
+
+
+def test_the_table_has_no_circle() -> None:
+    done: set[str] = set()
+    while len(done) < len(MAY_IMPORT):
+        ready = {room for room, needs in MAY_IMPORT.items() if room not in done and needs <= done}
+        assert ready, f"a circle among {set(MAY_IMPORT) - done}"
+        done |= ready
+
+
+@pytest.mark.parametrize("pattern", CORES)
+def test_a_core_imports_no_io(pattern: str) -> None:
+    files = sorted(REPOSITORY.glob(pattern))
+    assert files, f"no core matches {pattern}; mend the list"
+    for file in files:
+        roots = {name.split(".")[0] for name in imports_of(file)}
+        assert not roots & NOT_IN_A_CORE, (
+            f"{file.relative_to(REPOSITORY)} reaches for {roots & NOT_IN_A_CORE}"
+        )
+
+
+def test_the_table_in_the_documentation_is_this_one() -> None:
+    lines = (REPOSITORY / "docs/architecture.md").read_text().splitlines()
+    rows = {
+        line.split("`")[1].rstrip("/"): line.split("|")[3].strip() for line in lines if line.startswith("| `")
+    }
+    assert set(rows) == set(MAY_IMPORT)
+    words = {"nothing of ours": set(), "all": set(MAY_IMPORT) - {"cli"}, "all above but bookie": None}
+    for room, may in rows.items():
+        if may == "all above but bookie":
+            continue
+        expected = words.get(may, {word.strip() for word in may.split(",")})
+        assert expected == MAY_IMPORT[room], f"{room}: the page says {may}"
