@@ -1,0 +1,63 @@
+"""`quire archive`: move sealed segments to the archive now, see what lies where, and verify it."""
+
+from __future__ import annotations
+
+import click
+
+from quire.cli.http import Admin, admin_url_option, json_option
+from quire.cli.output import print_fields, print_json, print_table
+from quire.runtime.errors import CorruptionError
+
+
+@click.group("archive")
+def command() -> None:
+    """Move sealed segments to the archive, and verify it."""
+
+
+@command.command("run")
+@click.option("--seal", is_flag=True, help="Seal the active segments first, so that everything is archived.")
+@admin_url_option
+@json_option
+def run(seal: bool, admin_url: str, as_json: bool) -> None:
+    """Archive every sealed segment now and wait until it is done."""
+    report = Admin(admin_url, timeout_s=3600).post(f"/quire/v1/archive/run?seal={str(seal).lower()}")
+    print_json(report) if as_json else print_fields(report)
+
+
+@command.command("status")
+@admin_url_option
+@json_option
+def status(admin_url: str, as_json: bool) -> None:
+    """Count the segments by state, and show what is under way."""
+    answer = Admin(admin_url).get("/quire/v1/archive/status")
+    if as_json:
+        print_json(answer)
+        return
+    states = answer["segments"]
+    print_table(
+        ("state", "segments", "bytes"),
+        [(state, one["segments"], one["bytes"]) for state, one in states.items()],
+        right=("segments", "bytes"),
+    )
+    click.echo()
+    print_fields({name: value for name, value in answer.items() if name != "segments"})
+
+
+@command.command("verify")
+@click.option("--delete-orphans", is_flag=True, help="Delete objects that no segment names.")
+@admin_url_option
+@json_option
+def verify(delete_orphans: bool, admin_url: str, as_json: bool) -> None:
+    """Read every archived segment and check every byte; find objects that belong to none."""
+    flag = str(delete_orphans).lower()
+    report = Admin(admin_url, timeout_s=3600).post(f"/quire/v1/archive/verify?delete_orphans={flag}")
+    if as_json:
+        print_json(report)
+    else:
+        print_fields({name: value for name, value in report.items() if not isinstance(value, list)})
+        for damage in report.get("damaged", ()):
+            click.echo(f"damaged: {damage}")
+        for orphan in report.get("orphans", ()):
+            click.echo(f"orphan: {orphan}")
+    if report.get("damaged"):
+        raise CorruptionError(f"{len(report['damaged'])} archived segments are damaged or missing")

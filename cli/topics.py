@@ -1,0 +1,197 @@
+"""`quire topics`: create, list, look into and delete topics, through a broker's REST interface."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from quire.cli.http import Admin, admin_url_option, json_option, topic_path
+from quire.cli.output import print_fields, print_json, print_table
+from quire.runtime.errors import ConfigurationError
+
+
+@click.group("topics")
+def command() -> None:
+    """Create, list, look into and delete topics.
+
+    TOPIC is a full name (persistent://tenant/namespace/name) or a short one in public/default.
+    """
+
+
+def _path(topic: str) -> str:
+    return f"/admin/v2/{topic_path(topic)}"
+
+
+@command.command("list")
+@click.argument("namespace", default="public/default")
+@admin_url_option
+@json_option
+def list_topics(namespace: str, admin_url: str, as_json: bool) -> None:
+    """List the topics of NAMESPACE (public/default)."""
+    if namespace.count("/") != 1:
+        raise ConfigurationError(f"{namespace!r} is not a namespace, such as public/default")
+    names = Admin(admin_url).get(f"/admin/v2/persistent/{namespace}")
+    if as_json:
+        print_json(names)
+        return
+    for name in names:
+        click.echo(name)
+
+
+@command.command("create")
+@click.argument("topic")
+@click.option(
+    "--partitions", type=click.IntRange(min=1), help="Make a partitioned topic of that many partitions."
+)
+@admin_url_option
+@json_option
+def create(topic: str, partitions: int | None, admin_url: str, as_json: bool) -> None:
+    """Create TOPIC."""
+    admin = Admin(admin_url)
+    if partitions is None:
+        admin.put(_path(topic))
+    else:
+        admin.put(f"{_path(topic)}/partitions", partitions)
+    _done(as_json, topic=topic, created=True, partitions=partitions or 0)
+
+
+@command.command("update")
+@click.argument("topic")
+@click.option(
+    "--partitions", type=click.IntRange(min=1), required=True, help="The new, larger number of partitions."
+)
+@admin_url_option
+@json_option
+def update(topic: str, partitions: int, admin_url: str, as_json: bool) -> None:
+    """Give the partitioned TOPIC more partitions."""
+    Admin(admin_url).post(f"{_path(topic)}/partitions", partitions)
+    _done(as_json, topic=topic, partitions=partitions)
+
+
+@command.command("delete")
+@click.argument("topic")
+@click.option("--force", is_flag=True, help="Also when producers or subscriptions are connected.")
+@admin_url_option
+@json_option
+def delete(topic: str, force: bool, admin_url: str, as_json: bool) -> None:
+    """Delete TOPIC with all its messages, partitions and subscriptions."""
+    admin = Admin(admin_url)
+    partitioned = admin.get(f"{_path(topic)}/partitions").get("partitions", 0) > 0
+    suffix = "/partitions" if partitioned else ""
+    admin.delete(f"{_path(topic)}{suffix}?force={str(force).lower()}")
+    _done(as_json, topic=topic, deleted=True)
+
+
+@command.command("partitions")
+@click.argument("topic")
+@admin_url_option
+@json_option
+def partitions(topic: str, admin_url: str, as_json: bool) -> None:
+    """Print the number of partitions of TOPIC (0: it is not partitioned)."""
+    answer = Admin(admin_url).get(f"{_path(topic)}/partitions")
+    print_json(answer) if as_json else click.echo(answer["partitions"])
+
+
+@command.command("lookup")
+@click.argument("topic")
+@admin_url_option
+@json_option
+def lookup(topic: str, admin_url: str, as_json: bool) -> None:
+    """Print the broker that serves TOPIC."""
+    answer = Admin(admin_url).get(f"/lookup/v2/topic/{topic_path(topic)}")
+    print_json(answer) if as_json else click.echo(answer["brokerUrl"])
+
+
+@command.command("unload")
+@click.argument("topic")
+@admin_url_option
+@json_option
+def unload(topic: str, admin_url: str, as_json: bool) -> None:
+    """Close TOPIC on its broker; clients look it up again. Its active segment is sealed."""
+    Admin(admin_url).put(f"{_path(topic)}/unload")
+    _done(as_json, topic=topic, unloaded=True)
+
+
+@command.command("stats")
+@click.argument("topic")
+@admin_url_option
+@json_option
+def stats(topic: str, admin_url: str, as_json: bool) -> None:
+    """Show the rates, sizes, producers and subscriptions of TOPIC."""
+    answer = Admin(admin_url).get(f"{_path(topic)}/stats")
+    if as_json:
+        print_json(answer)
+        return
+    print_fields(
+        {
+            "messages in": answer.get("msgInCounter", 0),
+            "bytes in": answer.get("bytesInCounter", 0),
+            "storage bytes": answer.get("storageSize", 0),
+            "producers": len(answer.get("publishers", ())),
+        }
+    )
+    subscriptions: dict[str, Any] = answer.get("subscriptions", {})
+    if subscriptions:
+        click.echo()
+        print_table(
+            ("subscription", "type", "backlog", "unacked", "consumers"),
+            [
+                (
+                    name,
+                    one.get("type", ""),
+                    one.get("msgBacklog", 0),
+                    one.get("unackedMessages", 0),
+                    len(one.get("consumers", ())),
+                )
+                for name, one in subscriptions.items()
+            ],
+            right=("backlog", "unacked", "consumers"),
+        )
+
+
+@command.command("internal-stats")
+@click.argument("topic")
+@admin_url_option
+@json_option
+def internal_stats(topic: str, admin_url: str, as_json: bool) -> None:
+    """Show the segments of TOPIC, their states and where they are, and the cursors."""
+    answer = Admin(admin_url).get(f"{_path(topic)}/internalStats")
+    if as_json:
+        print_json(answer)
+        return
+    print_table(
+        ("ledger", "state", "entries", "bytes", "archive"),
+        [
+            (
+                segment["ledgerId"],
+                segment.get("state", ""),
+                segment.get("entries", 0),
+                segment.get("size", 0),
+                segment.get("archive", "") or "",
+            )
+            for segment in answer.get("ledgers", ())
+        ],
+        right=("ledger", "entries", "bytes"),
+    )
+    click.echo()
+    print_fields({"last confirmed": answer.get("lastConfirmedEntry", "")})
+    for name, cursor in answer.get("cursors", {}).items():
+        print_fields({f"cursor {name}": f"mark-delete {cursor.get('markDeletePosition', '')}"})
+
+
+@command.command("terminate")
+@click.argument("topic")
+@admin_url_option
+@json_option
+def terminate(topic: str, admin_url: str, as_json: bool) -> None:
+    """Accept no more messages on TOPIC; what is there stays readable."""
+    answer = Admin(admin_url).post(f"{_path(topic)}/terminate")
+    _done(as_json, topic=topic, terminated=True, last=answer)
+
+
+def _done(as_json: bool, **values: Any) -> None:
+    if as_json:
+        print_json(values)
+    else:
+        click.echo(", ".join(f"{name} {value}" for name, value in values.items() if value is not None))
