@@ -32,8 +32,8 @@ LEDGERS = f"{ROOT}/ledgers"
 
 
 def encode(name: str) -> str:
-    """A name as one path component."""
-    return quote(name, safe="-_.~")
+    """A name as one path component; `.` and `..` are escaped too, for ZooKeeper refuses them."""
+    return quote(name, safe="-_.~") if name.strip(".") else name.replace(".", "%2E")
 
 
 def decode(component: str) -> str:

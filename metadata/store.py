@@ -4,8 +4,9 @@ A node has a path (`/a/b`), bytes and a version that grows by one with each put,
 version it expects, so two writers never overwrite each other silently. An *ephemeral* node lives as long as
 the session that made it. A *watch* tells that something changed, not what: read again.
 
-The outcome of a call is one of: done; refused (`NotFound`, `AlreadyExists`, `VersionConflict`, `NotEmpty`), which
-proves the state it names; `Unavailable`: it did not happen; `OutcomeUnknown`: it may have happened, read again.
+The outcome of a call is one of: done; refused (`NotFound`, `AlreadyExists`, `VersionConflict`, `NotEmpty`,
+`EphemeralParent`), which proves the state it names; `Unavailable`: it did not happen; `OutcomeUnknown`: it may
+have happened, read again.
 
 Parents are made as needed by `create`, so a tree needs no set-up.
 """
@@ -24,6 +25,10 @@ ANY_VERSION = -1
 
 class NotEmpty(QuireError):
     """A node with children cannot be deleted."""
+
+
+class EphemeralParent(QuireError):
+    """An ephemeral node cannot have children."""
 
 
 class Node(NamedTuple):

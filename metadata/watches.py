@@ -1,0 +1,82 @@
+"""Who wants to hear of which path, and of the session: callbacks, called on the loop, merged but never lost.
+
+`notify` may come several times before the loop turns; each callback then runs once per path. A callback that
+was cancelled in between is not called any more. A callback that raises is logged by the loop and hurts no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from quire.metadata.store import SessionCallback, SessionEvent, WatchCallback
+
+
+class Watches:
+    """The watchers of one session. All methods on the loop's thread."""
+
+    def __init__(self) -> None:
+        self._by_path: dict[str, dict[int, WatchCallback]] = {}
+        self._session: dict[int, SessionCallback] = {}
+        self._pending: set[tuple[str, int]] = set()
+        self._last_token = 0
+
+    def watch(self, path: str, callback: WatchCallback) -> Callable[[], None]:
+        token = self._token()
+        self._by_path.setdefault(path, {})[token] = callback
+        return lambda: self._cancel(path, token)
+
+    def on_session(self, callback: SessionCallback) -> Callable[[], None]:
+        token = self._token()
+        self._session[token] = callback
+        return lambda: void(self._session.pop(token, None))
+
+    def notify(self, paths: Iterable[str]) -> None:
+        """Tell the watchers of `paths`, later in this turn of the loop."""
+        if not self._by_path:
+            return
+        loop = asyncio.get_running_loop()
+        for path in paths:
+            for token in self._by_path.get(path, ()):
+                if (path, token) not in self._pending:
+                    self._pending.add((path, token))
+                    loop.call_soon(self._call, path, token)
+
+    def notify_session(self, event: SessionEvent) -> None:
+        """Tell all who asked for session events, later in this turn of the loop, in order."""
+        loop = asyncio.get_running_loop()
+        for token in self._session:
+            loop.call_soon(self._call_session, token, event)
+
+    def notify_all(self) -> None:
+        """Tell every watcher: what changed meanwhile is not known."""
+        self.notify(list(self._by_path))
+
+    def clear(self) -> None:
+        self._by_path.clear()
+        self._session.clear()
+
+    def _token(self) -> int:
+        self._last_token += 1
+        return self._last_token
+
+    def _cancel(self, path: str, token: int) -> None:
+        callbacks = self._by_path.get(path, {})
+        callbacks.pop(token, None)
+        if not callbacks:
+            self._by_path.pop(path, None)
+
+    def _call(self, path: str, token: int) -> None:
+        self._pending.discard((path, token))
+        callback = self._by_path.get(path, {}).get(token)
+        if callback is not None:
+            callback(path)
+
+    def _call_session(self, token: int, event: SessionEvent) -> None:
+        callback = self._session.get(token)
+        if callback is not None:
+            callback(event)
+
+
+def void(_: object) -> None:
+    """Drop a value where a callback must answer None."""
