@@ -1,0 +1,1 @@
+"""What tenants and namespaces prescribe: who may have topics, and how these are kept."""
