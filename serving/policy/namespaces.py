@@ -29,6 +29,7 @@ class Namespaces:
         self._cluster = cluster
         self._cache: dict[str, NamespaceRecord] = {}
         self._watched: set[str] = set()
+        self._changes = 0
 
     async def ensure_defaults(self) -> None:
         """Make `public/default` where it is not there yet."""
@@ -84,15 +85,21 @@ class Namespaces:
         if path not in self._watched:
             self._store.watch(path, self._forget(tenant, name))
             self._watched.add(path)
+        changes = self._changes
         record = decode(NamespaceRecord, (await self._store.get(path)).value, path)
-        self._cache[f"{tenant}/{name}"] = record
+        if changes == self._changes:  # else what was read may be older than the change
+            self._cache[f"{tenant}/{name}"] = record
         return record
 
     def _forget(self, tenant: str, name: str) -> Callable[[str], None]:
         def changed(_: str) -> None:
-            self._cache.pop(f"{tenant}/{name}", None)
+            self._drop(tenant, name)
 
         return changed
+
+    def _drop(self, tenant: str, name: str) -> None:
+        self._changes += 1
+        self._cache.pop(f"{tenant}/{name}", None)
 
     async def create(self, tenant: str, name: str, policies: Policies | None = None) -> None:
         """Raises `AlreadyExists`, `NotFound` for an unknown tenant, `ConfigurationError` for a bad name."""
@@ -106,7 +113,7 @@ class Namespaces:
         if await self._store.children(paths.topics_of(tenant, name)):
             raise ConfigurationError(f"namespace {tenant}/{name} still has topics; delete them first")
         await self._store.delete(paths.namespace(tenant, name))
-        self._cache.pop(f"{tenant}/{name}", None)
+        self._drop(tenant, name)
 
     async def change(self, tenant: str, name: str, change: Callable[[Policies], Policies]) -> None:
         """Replace the policies by what `change` makes of them. Raises `NotFound`, `VersionConflict`."""
@@ -115,18 +122,10 @@ class Namespaces:
         record = decode(NamespaceRecord, node.value, path)
         record = replace(record, policies=change(record.policies))
         await self._store.put(path, encode(record), node.version)
-        self._cache.pop(f"{tenant}/{name}", None)
+        self._drop(tenant, name)
 
 
 def check_name(what: str, name: str) -> None:
     """Raise `ConfigurationError` unless `name` may be a tenant's or a namespace's name."""
     if not _NAME.fullmatch(name):
         raise ConfigurationError(f"{name!r} cannot be the name of a {what}: letters, digits and -=:._ only")
-
-
-async def exists(namespaces: Namespaces, tenant: str, name: str) -> bool:
-    try:
-        await namespaces.get(tenant, name)
-    except NotFound:
-        return False
-    return True

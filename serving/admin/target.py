@@ -1,0 +1,110 @@
+"""What the REST interface asks of the broker. `serving.broker.Broker` implements it.
+
+Topics are named in full (`persistent://tenant/namespace/name`). Methods raise `NotFound`, `AlreadyExists`,
+`ConfigurationError` (a request that cannot be), `Unavailable` and other `QuireError`s; `app` maps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from quire.serving.policy.namespaces import Namespaces
+from quire.serving.ports import Position
+from quire.wire.block import Buffer
+
+
+class AdminTarget(Protocol):
+    """One broker, as its REST interface sees it."""
+
+    namespaces: Namespaces
+
+    @property
+    def cluster(self) -> str: ...
+
+    @property
+    def service_url(self) -> str:
+        """`pulsar://host:port` for clients."""
+        ...
+
+    @property
+    def http_url(self) -> str: ...
+
+    def why_not_ready(self) -> Sequence[str]:
+        """Reasons why this broker should get no traffic now; empty when it should."""
+        ...
+
+    def metrics(self) -> Mapping[str, float]:
+        """Counters and gauges by their full name (`quire_serving_entries_in_total`)."""
+        ...
+
+    # -- topics
+    async def list_topics(self, tenant: str, namespace: str, domain: str = "persistent") -> list[str]:
+        """Full names, partitions listed one by one, parents of partitions not."""
+        ...
+
+    async def list_partitioned(
+        self, tenant: str, namespace: str, domain: str = "persistent"
+    ) -> list[str]: ...
+
+    async def create_topic(self, topic: str) -> None: ...
+
+    async def create_partitioned(self, topic: str, partitions: int) -> None: ...
+
+    async def update_partitions(self, topic: str, partitions: int) -> None: ...
+
+    async def partitions(self, topic: str) -> int:
+        """0 for a topic without partitions. Raises `NotFound` when there is neither."""
+        ...
+
+    async def delete_topic(self, topic: str, *, force: bool = False) -> None: ...
+
+    async def delete_partitioned(self, topic: str, *, force: bool = False) -> None: ...
+
+    async def unload_topic(self, topic: str) -> None: ...
+
+    async def terminate_topic(self, topic: str) -> Position: ...
+
+    async def last_position(self, topic: str) -> Position: ...
+
+    async def stats(self, topic: str) -> dict[str, Any]:
+        """As Pulsar's `stats`."""
+        ...
+
+    async def internal_stats(self, topic: str) -> dict[str, Any]:
+        """As Pulsar's `internalStats`; each of `ledgers` has a `state` and an `archive`."""
+        ...
+
+    # -- subscriptions
+    async def subscriptions(self, topic: str) -> list[str]: ...
+
+    async def create_subscription(self, topic: str, name: str, start: Position) -> None: ...
+
+    async def delete_subscription(self, topic: str, name: str, *, force: bool = False) -> None: ...
+
+    async def reset_cursor(self, topic: str, name: str, to: Position | int) -> None:
+        """To a position (inclusive) or to a publish time in ms."""
+        ...
+
+    async def skip_messages(self, topic: str, name: str, count: int | None) -> None:
+        """`None`: all of the backlog."""
+        ...
+
+    # -- bytes, for Spark
+    async def segments(self, topic: str) -> dict[str, Any]:
+        """The JSON of `GET /quire/v1/topics/…/segments`; see `quire.spark_source.plan`."""
+        ...
+
+    async def blocks(self, topic: str, position: Position, bytes_max: int) -> Iterable[Buffer]:
+        """Whole confirmed blocks from the one that contains `position`. Raises `NotFound` when it was trimmed."""
+        ...
+
+    # -- the archive
+    async def archive_run(self, *, seal: bool) -> dict[str, Any]: ...
+
+    async def archive_status(self) -> dict[str, Any]: ...
+
+    async def archive_verify(self, *, delete_orphans: bool) -> dict[str, Any]: ...
+
+    # -- ledgers
+    async def recover_ledger(self, ledger_id: int, *, accept_loss: bool) -> dict[str, Any]: ...
