@@ -8,7 +8,7 @@ joins them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from quire.wire.block import BlockHeader, Buffer
@@ -23,6 +23,9 @@ class Position(NamedTuple):
 
 EARLIEST = Position(-1, -1)
 LATEST = Position(2**63 - 1, 2**63 - 1)
+
+
+Done = Callable[[], None]
 
 
 class SegmentView(NamedTuple):
@@ -84,6 +87,22 @@ class TopicPort(Protocol):
 
     def acknowledged_up_to(self, subscription: str) -> None:
         """A cursor's mark-delete position moved; the topic may trim."""
+        ...
+
+
+class ProducerPort(Protocol):
+    """The session's end of one producer: what its topic does to it."""
+
+    name: str
+    write: Callable[[bytes], None]
+    """Queue bytes for the connection; they leave with all others of the turn. Nothing once it is closed."""
+
+    def ready(self, last_sequence_id: int) -> None:
+        """It waited for exclusive access and has it now."""
+        ...
+
+    def close(self) -> None:
+        """Send CLOSE_PRODUCER: the client will look up and begin again."""
         ...
 
 

@@ -1,0 +1,51 @@
+"""One way to start a task, so that none is lost and no failure is silent.
+
+asyncio keeps only a weak reference to a task and tells of its exception when the garbage collector finds it, if
+ever. A `TaskGroup` of the standard library waits for its tasks, which a server's background work must not. So:
+a `Tasks` belongs to whoever starts tasks; it holds them, logs what fails, and cancels and awaits all of them when
+its owner stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Tasks:
+    """The background tasks of one owner."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._log = logging.getLogger(f"quire.{owner}")
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def start(self, work: Coroutine[Any, Any, T], what: str) -> asyncio.Task[T]:
+        """Run `work` in the background; a failure is logged with `what`, unless somebody awaits the task too."""
+        task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}: {what}")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            self._log.error("%s failed: %s", task.get_name(), error, exc_info=error)
+
+    async def stop(self) -> None:
+        """Cancel what still runs and wait until it has ended. Tasks that end by themselves are no error."""
+        current = asyncio.current_task()
+        running = [task for task in self._tasks if task is not current]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

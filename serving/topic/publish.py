@@ -1,0 +1,384 @@
+"""Publishing: what producers sent becomes blocks, and confirmed blocks become receipts.
+
+    run of SENDs ─▶ waiting ──cut──▶ in flight ──confirmed──▶ receipts, then the sink (cache, subscriptions)
+                       ▲                 │
+                       └── take_back ────┘   the ledger ended early: the rest is cut anew for the next one
+
+Everything that one turn of the event loop read for a topic waits until the turn is over; `Turn` then lets each
+topic cut its blocks. A block holds up to 256 KiB or 1,000 entries (a larger entry is a block of its own), and at most
+BLOCKS_IN_FLIGHT_PER_LEDGER_MAX are unconfirmed, so under load what waits makes the next block larger, and at rest an
+entry is a block at once. There is no timer here.
+
+The receipts of a block are built after all blocks of the turn were handed over, which is while the disk works, one
+piece of bytes per producer. They leave when the block is confirmed, in order.
+
+There is no object per entry beyond its bytes: a run keeps its lists, a block in flight remembers which producers'
+lists it was made of. Cutting again needs no more than that, since the block itself holds the entries.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Final, Protocol
+
+from quire.runtime.budget import ByteBudget
+from quire.runtime.clock import Clock
+from quire.runtime.limits import BLOCK_BYTES_MAX, BLOCK_ENTRIES_MAX, BLOCKS_IN_FLIGHT_PER_LEDGER_MAX
+from quire.serving.ports import Done, ProducerPort
+from quire.wire import block as blocks
+from quire.wire.block import Buffer
+from quire.wire.commands import receipt_run
+
+NO_ENTRY: Final = 2**64 - 1
+"""Ledger and entry of the receipt of a duplicate: it has no place of its own. Clients read it as -1."""
+
+
+class Writer(Protocol):
+    """What publishing needs of a `LedgerWriter`."""
+
+    ledger_id: int
+
+    def add(self, block: Buffer, header_last_entry: int) -> None: ...
+
+
+class Sink(Protocol):
+    """What happens to a block when it is confirmed, after its receipts were written."""
+
+    def block_confirmed(self, flight: Flight) -> None: ...
+
+
+class Waiting:
+    """Entries of one producer that wait to be cut; `counts` is None when each holds one message.
+
+    `after` is called behind the receipt of the last of them.
+    """
+
+    __slots__ = ("after", "byte_count", "counts", "entries", "heads", "producer")
+
+    def __init__(
+        self,
+        producer: ProducerPort,
+        heads: list[bytes],
+        entries: Sequence[Buffer],
+        counts: list[int] | None,
+        byte_count: int,
+    ) -> None:
+        self.producer = producer
+        self.heads = heads
+        self.entries = entries
+        self.counts = counts
+        self.byte_count = byte_count
+        self.after: list[Done] | None = None
+
+    def split(self, at: int, byte_count: int) -> Waiting:
+        """Cut off the first `at` entries, which have `byte_count` bytes, and answer them."""
+        counts = self.counts[:at] if self.counts else None
+        front = Waiting(self.producer, self.heads[:at], self.entries[:at], counts, byte_count)
+        self.heads, self.entries = self.heads[at:], self.entries[at:]
+        self.counts = self.counts[at:] if self.counts else None
+        self.byte_count -= byte_count
+        return front
+
+
+class Flight:
+    """A block that was handed to the writer: what it was made of, to answer it or to cut it again."""
+
+    __slots__ = (
+        "block",
+        "byte_count",
+        "clock_ms",
+        "entry_count",
+        "first_entry",
+        "first_index",
+        "last_entry",
+        "ledger_id",
+        "message_count",
+        "parts",
+        "receipts",
+    )
+
+    def __init__(
+        self,
+        ledger_id: int,
+        first_entry: int,
+        first_index: int,
+        clock_ms: int,
+        block: Buffer,
+        parts: list[Waiting],
+        entry_count: int,
+        message_count: int,
+        byte_count: int,
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.first_entry = first_entry
+        self.last_entry = first_entry + entry_count - 1
+        self.first_index = first_index
+        self.clock_ms = clock_ms
+        self.block = block
+        self.parts = parts
+        self.entry_count = entry_count
+        self.message_count = message_count
+        self.byte_count = byte_count
+        self.receipts: list[bytes] | None = None
+
+    def build_receipts(self) -> list[bytes]:
+        """The receipts of each part, as one piece of bytes; built once."""
+        if self.receipts is None:
+            self.receipts = built = []
+            entry = self.first_entry
+            for part in self.parts:
+                heads = part.heads
+                built.append(b"".join(receipt_run(self.ledger_id, entry, heads)))
+                entry += len(heads)
+        return self.receipts
+
+    def answer(self) -> None:
+        """Write the receipts, and call what waited behind them."""
+        for part, receipts in zip(self.parts, self.build_receipts(), strict=True):
+            part.producer.write(receipts)
+            if part.after:
+                for done in part.after:
+                    done()
+
+    def undo(self) -> list[Waiting]:
+        """The parts as they waited before, their entries now views into the block."""
+        entries = blocks.entries(self.block, blocks.read_header(self.block))
+        start = 0
+        for part in self.parts:
+            part.entries = entries[start : start + len(part.heads)]
+            start += len(part.heads)
+        return self.parts
+
+
+class Turn:
+    """The end of a turn of the event loop, shared by all topics of a broker."""
+
+    def __init__(self, clock: Clock, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._clock = clock
+        self._call_soon = call_soon
+        self._due: list[Publisher] = []
+        self._cut: list[Flight] = []
+
+    def add(self, publisher: Publisher) -> None:
+        """Let `publisher` cut when this turn is over. To be called once per publisher and turn."""
+        self._due.append(publisher)
+        if len(self._due) == 1:
+            self._call_soon(self._end)
+
+    def _end(self) -> None:
+        due, self._due = self._due, []
+        now_ms = self._clock.now_ms()
+        for publisher in due:
+            publisher.cut(now_ms, self._cut)
+        # Behind the outbox's own call: the blocks leave first, the receipts are built while the disk works.
+        self._call_soon(self._build_receipts)
+
+    def _build_receipts(self) -> None:
+        flights, self._cut = self._cut, []
+        for flight in flights:
+            flight.build_receipts()
+
+
+class Publisher:
+    """One topic's way from runs to receipts. Without a writer it only gathers."""
+
+    __slots__ = (
+        "_armed",
+        "_budget",
+        "_clock_ms",
+        "_confirmed_entry",
+        "_flights",
+        "_next_entry",
+        "_sink",
+        "_turn",
+        "_waiting",
+        "_writer",
+        "next_index",
+    )
+
+    def __init__(self, turn: Turn, budget: ByteBudget, sink: Sink) -> None:
+        self._turn = turn
+        self._budget = budget
+        self._sink = sink
+        self._writer: Writer | None = None
+        self._waiting: deque[Waiting] = deque()
+        self._flights: deque[Flight] = deque()
+        self._armed = False
+        self._next_entry = 0
+        self._confirmed_entry = -1
+        self._clock_ms = 0
+        self.next_index = 0
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._waiting and not self._flights
+
+    @property
+    def has_flights(self) -> bool:
+        return bool(self._flights)
+
+    def attach(self, writer: Writer, next_index: int, clock_ms: int) -> None:
+        """Write to a new, empty ledger; its first message has `next_index`, no block an earlier clock."""
+        assert not self._flights
+        self._writer = writer
+        self._next_entry = 0
+        self._confirmed_entry = -1
+        self.next_index = next_index
+        self._clock_ms = max(self._clock_ms, clock_ms)
+        if self._waiting:
+            self._arm()
+
+    def detach(self) -> None:
+        """Cut no more blocks until `attach`."""
+        self._writer = None
+
+    def publish(
+        self, producer: ProducerPort, heads: list[bytes], entries: list[bytes], counts: list[int] | None
+    ) -> None:
+        """Queue entries behind everything published before. The lists are the publisher's from here on."""
+        byte_count = sum(map(len, entries))
+        self._budget.held_bytes += byte_count
+        self._waiting.append(Waiting(producer, heads, entries, counts, byte_count))
+        if not self._armed:
+            self._arm()
+
+    def when_answered(self, done: Done) -> None:
+        """Call `done` when everything published so far has its receipt; now, if there is nothing."""
+        if self._waiting:
+            part = self._waiting[-1]
+        elif self._flights:
+            part = self._flights[-1].parts[-1]
+        else:
+            done()
+            return
+        if part.after is None:
+            part.after = []
+        part.after.append(done)
+
+    def _arm(self) -> None:
+        if self._writer is not None and len(self._flights) < BLOCKS_IN_FLIGHT_PER_LEDGER_MAX:
+            self._armed = True
+            self._turn.add(self)
+
+    # -- cutting --
+
+    def cut(self, now_ms: int, made: list[Flight]) -> None:
+        """Cut what waits, as far as blocks may be in flight; append the blocks to `made`."""
+        self._armed = False
+        writer, flights = self._writer, self._flights
+        if writer is None:
+            return
+        if now_ms > self._clock_ms:
+            self._clock_ms = now_ms
+        while self._waiting and len(flights) < BLOCKS_IN_FLIGHT_PER_LEDGER_MAX:
+            flight = self._cut_one(writer.ledger_id)
+            flights.append(flight)
+            made.append(flight)
+            writer.add(flight.block, flight.last_entry)
+
+    def _cut_one(self, ledger_id: int) -> Flight:
+        parts, entries, counts, byte_count = self._gather()
+        entry_count = len(entries)
+        message_count = entry_count if counts is None else sum(counts)
+        first_entry, first_index, clock_ms = self._next_entry, self.next_index, self._clock_ms
+        block = blocks.cut(
+            ledger_id, first_entry, self._confirmed_entry, clock_ms, first_index, entries, counts
+        )
+        self._next_entry = first_entry + entry_count
+        self.next_index = first_index + message_count
+        return Flight(
+            ledger_id,
+            first_entry,
+            first_index,
+            clock_ms,
+            block,
+            parts,
+            entry_count,
+            message_count,
+            byte_count,
+        )
+
+    def _gather(self) -> tuple[list[Waiting], Sequence[Buffer], list[int] | None, int]:
+        """Take one block's worth from the front: (parts, entries, counts, bytes of the entries)."""
+        part = self._next_part(BLOCK_BYTES_MAX, BLOCK_ENTRIES_MAX)
+        assert part is not None
+        if not self._waiting:
+            # The entries will be in the block; the part must not keep them alive.
+            alone, part.entries = part.entries, ()
+            return [part], alone, part.counts, part.byte_count
+        parts: list[Waiting] = []
+        entries: list[Buffer] = []
+        byte_count = 0
+        while part is not None:
+            parts.append(part)
+            entries += part.entries
+            byte_count += part.byte_count
+            part = self._next_part(BLOCK_BYTES_MAX - byte_count, BLOCK_ENTRIES_MAX - len(entries))
+        for part in parts:
+            part.entries = ()
+        return parts, entries, _join_counts(parts), byte_count
+
+    def _next_part(self, bytes_left: int, entries_left: int) -> Waiting | None:
+        """The part at the front, or as much of it as fits; always something when there is the whole room."""
+        waiting = self._waiting
+        if not waiting or entries_left <= 0:
+            return None
+        front = waiting[0]
+        if front.byte_count <= bytes_left and len(front.heads) <= entries_left:
+            return waiting.popleft()
+        sizes = list(accumulate(map(len, front.entries[:entries_left])))
+        at = bisect_right(sizes, bytes_left)
+        if at == 0:
+            if bytes_left < BLOCK_BYTES_MAX:
+                return None
+            at = 1
+        if at == len(front.heads):
+            return waiting.popleft()
+        return front.split(at, sizes[at - 1])
+
+    # -- answering --
+
+    def confirmed(self, last_entry: int) -> None:
+        """Every block up to the one that ends with `last_entry` is durable."""
+        flights, sink = self._flights, self._sink
+        byte_count = 0
+        self._confirmed_entry = max(self._confirmed_entry, last_entry)
+        while flights and flights[0].last_entry <= last_entry:
+            flight = flights.popleft()
+            byte_count += flight.byte_count
+            flight.answer()
+            sink.block_confirmed(flight)
+        if byte_count:
+            self._budget.give_back(byte_count)
+        if self._waiting and not self._armed:
+            self._arm()
+
+    def take_back(self, last_entry: int) -> None:
+        """The ledger ended behind `last_entry`: answer what was kept and let the rest wait again, in order."""
+        self.detach()
+        self.confirmed(last_entry)
+        while self._flights:
+            flight = self._flights.pop()
+            self.next_index = flight.first_index
+            self._waiting.extendleft(reversed(flight.undo()))
+
+    def drop(self) -> None:
+        """Forget what is not confirmed: the topic is another broker's now, the clients will send again."""
+        self.detach()
+        held = sum(part.byte_count for part in self._waiting)
+        held += sum(flight.byte_count for flight in self._flights)
+        self._waiting.clear()
+        self._flights.clear()
+        self._budget.give_back(held)
+
+
+def _join_counts(parts: Sequence[Waiting]) -> list[int] | None:
+    if all(part.counts is None for part in parts):
+        return None
+    counts: list[int] = []
+    for part in parts:
+        counts += part.counts or [1] * len(part.heads)
+    return counts
