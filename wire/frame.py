@@ -23,36 +23,33 @@ Frames are recognised in two tiers.
     of varint lengths. Within a run the mask proves the producer id too, so that the same compare says
     "the next entry of this run". Producer ids of 1-5 bytes and sequence ids of 1-10 are covered, together up
     to 14 bytes.
-(b) Everything else goes through protobuf: batches (which carry `num_messages`), chunks, transactions, all
-    other commands, and whatever tier (a) did not recognise.
+(b) A SEND that also tells its number of messages and its highest sequence id, as every batch does, is
+    recognised by one regular expression over the command.
+(c) Everything else goes through protobuf: chunks, transactions, all other commands, and whatever the tiers
+    above did not recognise.
 
-`fast_sends` and `slow_sends` count the tiers: falling off the fast one is silent and costs half the
+`fast_sends`, `batch_sends` and `slow_sends` count the tiers: falling off one is silent and costs half the
 throughput. An entry is copied once, out of the read buffer, after its checksum was proven over the buffer.
 
 An entry that does not match its checksum is the client's or the network's damage, not a broken protocol: it
 comes out as a `Send` with `checksum_ok` False, to be answered by SEND_ERROR ChecksumError. A frame that is too
 short, too large or holds no command raises `FrameError` or `CommandError`; the connection is then useless, and
 what the same read held before it is dropped (nothing of it was acknowledged).
-
-Memory: one buffer, small for a quiet connection, up to READ_BUFFER_BYTES_MAX for a busy one. A frame larger
-than it is assembled in a buffer that doubles up to the frame's exact size, so a peer must send half of what it makes
-us allocate, and each byte is moved at most a few times.
 """
 
+import re
 from struct import Struct
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from quire.runtime.errors import ProtocolError
-from quire.runtime.limits import BATCH_MESSAGES_MAX, COMMAND_BYTES_MAX, FRAME_BYTES_MAX, KIB, MIB
+from quire.runtime.limits import BATCH_MESSAGES_MAX, COMMAND_BYTES_MAX, FRAME_BYTES_MAX
 from quire.wire import pulsar_pb2 as pb
 from quire.wire import varint
 from quire.wire.checksum import crc32c
 from quire.wire.commands import Command, parse
-
-READ_BUFFER_BYTES_MIN: Final = 16 * KIB
-READ_BUFFER_BYTES_MAX: Final = 1 * MIB
+from quire.wire.frame_buffer import FrameBuffer
 
 ENTRY_MAGIC: Final = 0x0E01
 BROKER_METADATA_MAGIC: Final = 0x0E02
@@ -113,7 +110,7 @@ class SendRun:
         return [(low, self._highest.get(i) or low) for i, low in enumerate(lows)]
 
     def _add(self, send: "Send") -> None:
-        """Take a SEND that came by the slow tier."""
+        """Take a SEND that did not come by tier (a)."""
         if send.message_count != 1:
             self._fill_counts()
             self._counts.append(send.message_count)
@@ -137,9 +134,9 @@ class Send(NamedTuple):
     head: bytes
     entry: bytes
     checksum_ok: bool
-    is_chunk: bool
-    is_marker: bool
-    txn: tuple[int, int] | None
+    is_chunk: bool = False
+    is_marker: bool = False
+    txn: tuple[int, int] | None = None
     """(most, least significant bits) of the transaction id."""
 
     @property
@@ -230,99 +227,62 @@ def _find_shape(opening: int, front: int, back: int) -> _Shape | None:
     return None
 
 
+# -- Tier (b): what the SEND of a batch looks like -----------------------------------------------------
+
+_VARINT: Final = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
+_match_batch_send: Final = re.compile(
+    rb"\x08\x06\x32(?P<size>[\x00-\x7f])(?P<head>\x08%b\x10(?P<sequence>%b))"
+    rb"(?:\x18(?P<count>%b))?(?:\x30(?P<highest>%b))?" % (_VARINT, _VARINT, _VARINT, _VARINT)
+).fullmatch
+
+
+def _batch_send(raw: bytes, tail: memoryview) -> "Send | None":
+    """The SEND whose command is `raw`, if it holds what a batch's does and nothing else."""
+    match = _match_batch_send(raw)
+    if match is None or raw[3] != len(raw) - 4:
+        return None
+    head, sequence, count, highest = match.group("head", "sequence", "count", "highest")
+    sequence_id = varint.decode(sequence)[0]
+    return Send(
+        varint.decode(head, 1)[0],
+        sequence_id,
+        max(sequence_id, varint.decode(highest)[0]) if highest else sequence_id,
+        _checked_count(varint.decode(count)[0]) if count else 1,
+        head,
+        *_entry(tail),
+    )
+
+
+def _checked_count(count: int) -> int:
+    if not 1 <= count <= BATCH_MESSAGES_MAX:
+        raise FrameError(f"a SEND of {count} messages")
+    return count
+
+
 # -- The cutter ----------------------------------------------------------------------------------------
 
 
-class FrameCutter:
-    """One connection's bytes into commands. Feed it as an asyncio `BufferedProtocol` is fed:
+class FrameCutter(FrameBuffer[Cut]):
+    """One connection's bytes into commands, fed as `FrameBuffer` tells.
 
-    `get_buffer` gives the room to read into, `received(n)` cuts what n more bytes complete.
+    `received` raises `FrameError` or `CommandError`; the cutter is of no use afterwards.
     """
 
-    __slots__ = (
-        "_buffer",
-        "_end",
-        "_frame_bytes_max",
-        "_size",
-        "_start",
-        "_view",
-        "fast_sends",
-        "slow_sends",
-    )
+    __slots__ = ("_frame_bytes_max", "batch_sends", "fast_sends", "slow_sends")
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        super().__init__()
         self._frame_bytes_max = frame_bytes_max
-        self._size = READ_BUFFER_BYTES_MIN
-        self._buffer = bytearray(self._size)
-        self._view = memoryview(self._buffer)
-        self._start = 0
-        self._end = 0
         self.fast_sends = 0
+        self.batch_sends = 0
         self.slow_sends = 0
 
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes of a frame that is not complete yet."""
-        return self._end - self._start
-
-    @property
-    def buffer_bytes(self) -> int:
-        return len(self._buffer)
-
-    def get_buffer(self, sizehint: int = -1) -> memoryview:
-        """Where to read to: never empty, valid until the next `received`."""
-        return self._view[self._end :]
-
-    def received(self, count: int) -> list[Cut]:
-        """What is complete now that `count` bytes were read into `get_buffer()`, in the peer's order.
-
-        Raises `FrameError` or `CommandError`; the cutter is of no use afterwards.
-        """
-        self._end += count
-        assert self._end <= len(self._buffer)
-        if self._end == len(self._buffer) and self._size < READ_BUFFER_BYTES_MAX:
-            self._size *= 4
+    def _cut(self) -> list[Cut]:
         cuts: list[Cut] = []
         self._cut_plain_sends(cuts)
         while self._cut_one(cuts):
             self._cut_plain_sends(cuts)
-        self._make_room()
         return cuts
-
-    def feed(self, data: bytes | bytearray | memoryview) -> list[Cut]:
-        """`received` for bytes that were read elsewhere (tests, simulations)."""
-        cuts: list[Cut] = []
-        rest = memoryview(data)
-        while rest:
-            room = self.get_buffer()
-            taken = min(len(room), len(rest))
-            room[:taken] = rest[:taken]
-            cuts += self.received(taken)
-            rest = rest[taken:]
-        return cuts
-
-    def rest(self) -> None:
-        """The connection is quiet: give back the large buffer (asked for by the keep-alive timer)."""
-        self._size = READ_BUFFER_BYTES_MIN
-        self._make_room()
-
-    def _make_room(self) -> None:
-        """Have room for more, and for the whole pending frame once half of it is here."""
-        pending = self._end - self._start
-        wanted = self._size
-        if pending > wanted // 2:
-            wanted = max(wanted, min(4 + _U32.unpack_from(self._buffer, self._start)[0], 2 * pending))
-        capacity = len(self._buffer)
-        if capacity < wanted or (capacity > wanted and not pending):
-            fresh = bytearray(wanted)
-            fresh[:pending] = self._view[self._start : self._end]
-            self._buffer, self._view = fresh, memoryview(fresh)
-        elif not pending or (self._start and capacity - self._end < capacity // 2):
-            # Each byte is moved here at most once: its frame then lies at the front until it is complete.
-            self._view[:pending] = self._view[self._start : self._end]
-        else:
-            return
-        self._start, self._end = 0, pending
 
     # -- tier (a) --
 
@@ -369,7 +329,7 @@ class FrameCutter:
         self._start = start
         self.fast_sends += count
 
-    # -- tier (b) --
+    # -- tiers (b) and (c) --
 
     def _cut_one(self, cuts: list[Cut]) -> bool:
         """Cut the frame at the start, whatever it is; False when it is not complete."""
@@ -386,20 +346,23 @@ class FrameCutter:
         command_end = start + 8 + command_size
         if command_end > frame_end or command_size > COMMAND_BYTES_MAX:
             raise FrameError(f"a command of {command_size} bytes in a frame of {total}")
-        command = parse(bytes(self._view[start + 8 : command_end]))
-        self._take(cuts, command, self._view[command_end:frame_end])
+        raw = self._view[start + 8 : command_end].tobytes()
+        tail = self._view[command_end:frame_end]
+        send = _batch_send(raw, tail)
+        if send is None:
+            self._take(cuts, parse(raw), tail)
+        else:
+            self.batch_sends += 1
+            _add_send(cuts, send)
         self._start = frame_end
         return True
 
     def _take(self, cuts: list[Cut], command: Command, tail: memoryview) -> None:
+        """Tier (c): a command that the parser had to read."""
         body = command.body
         if isinstance(body, pb.CommandSend):
             self.slow_sends += 1
-            send = _send(body, tail)
-            if send.is_plain:
-                _run_for(cuts, send.producer_id)._add(send)
-            else:
-                cuts.append(send)
+            _add_send(cuts, _send(body, tail))
         elif isinstance(body, pb.CommandMessage):
             broker_metadata, tail = _broker_metadata(tail)
             cuts.append(Delivery(body, *_entry(tail), broker_metadata))
@@ -419,16 +382,21 @@ def _run_for(cuts: list[Cut], producer_id: int) -> SendRun:
     return run
 
 
+def _add_send(cuts: list[Cut], send: Send) -> None:
+    if send.is_plain:
+        _run_for(cuts, send.producer_id)._add(send)
+    else:
+        cuts.append(send)
+
+
 def _send(body: pb.CommandSend, tail: memoryview) -> Send:
-    if not 1 <= body.num_messages <= BATCH_MESSAGES_MAX:
-        raise FrameError(f"a SEND of {body.num_messages} messages")
     entry, checksum_ok = _entry(tail)
     in_txn = body.HasField("txnid_least_bits") or body.HasField("txnid_most_bits")
     return Send(
         producer_id=body.producer_id,
         sequence_id=body.sequence_id,
         highest_sequence_id=max(body.sequence_id, body.highest_sequence_id),
-        message_count=body.num_messages,
+        message_count=_checked_count(body.num_messages),
         head=b"\x08" + varint.encode(body.producer_id) + b"\x10" + varint.encode(body.sequence_id),
         entry=entry,
         checksum_ok=checksum_ok,

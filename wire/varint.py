@@ -30,6 +30,8 @@ def decode(buffer: bytes | bytearray | memoryview, offset: int = 0) -> tuple[int
 
     Raises ValueError when it is cut short or longer than ten bytes.
     """
+    if offset < len(buffer) and buffer[offset] < 128:
+        return buffer[offset], offset + 1
     number = 0
     for i, byte in enumerate(buffer[offset : offset + VARINT_BYTES_MAX]):
         number |= (byte & 127) << 7 * i

@@ -1,0 +1,341 @@
+"""An entry, from the inside: metadata, compression, the messages of a batch.
+
+    offset size  field            an entry, as a client sent it and as everything keeps it
+         0    2  magic            0x0e01
+         2    4  crc              CRC32C over all that follows, big-endian like every size here
+         6    4  metadata size    M
+        10    M  MessageMetadata
+      10+M       payload          encrypted if there are encryption keys; else compressed as `compression` tells
+
+    The payload of a batch, decompressed, is for each message:
+         0    4  metadata size    S
+         4    S  SingleMessageMetadata
+       4+S       payload          `payload_size` bytes
+
+It is a batch when `num_messages_in_batch` is *present*, even when it is 1. Brokers look inside an entry only
+for a key; clients and Spark decode. Whatever is wrong with an entry raises `Undecodable` (`Encrypted` if that is
+the reason), never anything else: the bytes were written by a client and are its own.
+"""
+
+from base64 import b64decode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from struct import Struct
+from struct import error as StructError
+from typing import Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from quire.runtime.errors import QuireError
+from quire.runtime.limits import BATCH_MESSAGES_MAX
+from quire.wire import pulsar_pb2 as pb
+from quire.wire.checksum import crc32c
+from quire.wire.commands import text_is_valid
+from quire.wire.compression import CompressionError, compress, decompress
+
+Buffer = bytes | bytearray | memoryview
+
+MAGIC: Final = 0x0E01
+_OPENING: Final = Struct(">HII")
+_MAGIC_AND_CRC: Final = Struct(">HI")
+_U32: Final = Struct(">I")
+_NO_PROPERTIES: Final[Mapping[str, str]] = {}
+
+
+class Undecodable(QuireError):
+    """An entry's bytes are not what an entry should be; the message tells which part."""
+
+
+class Encrypted(Undecodable):
+    """An entry is encrypted by its producer; only a holder of its keys can read it."""
+
+
+class Chunk(Undecodable):
+    """An entry is a piece of a message that was too large for one; alone it means nothing."""
+
+
+@dataclass(slots=True)
+class OutgoingMessage:
+    """What an application publishes. `payload` None is a null value (a delete, for compaction)."""
+
+    payload: bytes | None
+    key: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    event_time_ms: int = 0
+    ordering_key: bytes | None = None
+    deliver_at_ms: int | None = None
+    sequence_id: int | None = None
+
+    @property
+    def size(self) -> int:
+        """About what it takes in a batch, in bytes."""
+        extra = sum(len(k) + len(v) + 4 for k, v in self.properties.items()) if self.properties else 0
+        return len(self.payload or b"") + len(self.key or "") + extra + 16
+
+
+class DecodedMessage(NamedTuple):
+    """One message of an entry. Times in ms since 1970; `event_time_ms` 0: none was given."""
+
+    payload: bytes | None
+    key: str | None
+    key_is_base64: bool
+    ordering_key: bytes | None
+    properties: Mapping[str, str]
+    event_time_ms: int
+    publish_time_ms: int
+    producer_name: str
+    sequence_id: int
+    batch_index: int
+    """-1 when the entry is one message, not a batch."""
+    batch_size: int
+    compacted_out: bool
+
+
+# -- Reading -------------------------------------------------------------------------------------------
+
+
+def read_metadata(entry: Buffer) -> tuple[pb.MessageMetadata, memoryview]:
+    """(metadata, payload as it is) of an entry whose checksum is not looked at. Raises `Undecodable`."""
+    view = memoryview(entry)
+    try:
+        magic, _, size = _OPENING.unpack_from(view)
+    except StructError:
+        raise Undecodable(f"an entry of {len(view)} bytes is cut short") from None
+    if magic != MAGIC:
+        raise Undecodable(f"an entry begins with {magic:#06x} instead of {MAGIC:#06x}")
+    if size > len(view) - _OPENING.size:
+        raise Undecodable(f"an entry's metadata of {size} bytes is cut short")
+    end = _OPENING.size + size
+    try:
+        metadata = pb.MessageMetadata.FromString(view[_OPENING.size : end].tobytes())
+    except DecodeError:
+        raise Undecodable("an entry's metadata is not a protobuf message") from None
+    if not metadata.IsInitialized():
+        raise Undecodable("an entry's metadata lacks a required field")
+    if not text_is_valid(metadata):
+        raise Undecodable("an entry's metadata holds text that is not UTF-8")
+    return metadata, view[end:]
+
+
+def checksum_ok(entry: Buffer) -> bool:
+    """Whether the entry is what its producer sent."""
+    if len(entry) < _OPENING.size:
+        return False
+    magic, crc = _MAGIC_AND_CRC.unpack_from(entry)
+    return bool(magic == MAGIC and crc32c(memoryview(entry)[6:]) == crc)
+
+
+def is_batch(metadata: pb.MessageMetadata) -> bool:
+    return metadata.HasField("num_messages_in_batch")
+
+
+def is_encrypted(metadata: pb.MessageMetadata) -> bool:
+    return len(metadata.encryption_keys) > 0
+
+
+def plain_payload(metadata: pb.MessageMetadata, payload: memoryview) -> memoryview:
+    """The payload decompressed. Raises `Encrypted`, `Chunk` or `Undecodable`."""
+    if is_encrypted(metadata):
+        raise Encrypted("an entry is encrypted by its producer")
+    if metadata.HasField("chunk_id") and metadata.num_chunks_from_msg > 1:
+        raise Chunk("an entry is a chunk: a piece of one compressed message, to be joined with the others")
+    try:
+        return memoryview(decompress(metadata.compression, payload, metadata.uncompressed_size))
+    except CompressionError as error:
+        raise Undecodable(str(error)) from None
+
+
+def split_batch(
+    metadata: pb.MessageMetadata, payload: memoryview
+) -> Iterator[tuple[pb.SingleMessageMetadata, memoryview]]:
+    """(metadata, payload) of each message of a batch's decompressed payload. Raises `Undecodable`."""
+    count = metadata.num_messages_in_batch
+    if not 0 <= count <= BATCH_MESSAGES_MAX:
+        raise Undecodable(f"a batch claims {count} messages")
+    parse, end = pb.SingleMessageMetadata.FromString, len(payload)
+    at = 0
+    for _ in range(count):
+        if end - at < 4:
+            raise Undecodable("a batch is cut short")
+        begin = at + 4
+        at = begin + _U32.unpack_from(payload, at)[0]
+        if at > end:
+            raise Undecodable("a message's metadata in a batch is cut short")
+        try:
+            single = parse(payload[begin:at].tobytes())
+        except DecodeError:
+            raise Undecodable("a message's metadata in a batch is not a protobuf message") from None
+        size = single.payload_size
+        if not (single.IsInitialized() and 0 <= size <= end - at):
+            raise Undecodable(f"a message in a batch claims {size} bytes of {end - at}")
+        yield single, payload[at : at + size]
+        at += size
+
+
+def decode(entry: Buffer) -> list[DecodedMessage]:
+    """The messages of an entry, in order. Raises `Encrypted`, `Chunk` or `Undecodable`."""
+    metadata, payload = read_metadata(entry)
+    payload = plain_payload(metadata, payload)
+    if not is_batch(metadata):
+        return [_single(metadata, payload)]
+    try:
+        return _batch(metadata, payload)
+    except UnicodeDecodeError:
+        raise Undecodable("a message in a batch holds text that is not UTF-8") from None
+
+
+def _single(metadata: pb.MessageMetadata, payload: memoryview) -> DecodedMessage:
+    return DecodedMessage(
+        payload=None if metadata.null_value else payload.tobytes(),
+        key=metadata.partition_key if metadata.HasField("partition_key") else None,
+        key_is_base64=metadata.partition_key_b64_encoded,
+        ordering_key=metadata.ordering_key if metadata.HasField("ordering_key") else None,
+        properties={p.key: p.value for p in metadata.properties} if metadata.properties else _NO_PROPERTIES,
+        event_time_ms=metadata.event_time,
+        publish_time_ms=metadata.publish_time,
+        producer_name=metadata.producer_name,
+        sequence_id=metadata.sequence_id,
+        batch_index=-1,
+        batch_size=1,
+        compacted_out=False,
+    )
+
+
+def _batch(metadata: pb.MessageMetadata, payload: memoryview) -> list[DecodedMessage]:
+    time, name, first = metadata.publish_time, metadata.producer_name, metadata.sequence_id
+    count = metadata.num_messages_in_batch
+    return [
+        DecodedMessage(
+            None if one.null_value else body.tobytes(),
+            one.partition_key if one.HasField("partition_key") else None,
+            one.partition_key_b64_encoded,
+            one.ordering_key if one.HasField("ordering_key") else None,
+            {p.key: p.value for p in one.properties} if one.properties else _NO_PROPERTIES,
+            one.event_time,
+            time,
+            name,
+            one.sequence_id if one.HasField("sequence_id") else first + index,
+            index,
+            count,
+            one.compacted_out,
+        )
+        for index, (one, body) in enumerate(split_batch(metadata, payload))
+    ]
+
+
+def sticky_key(entry: Buffer) -> bytes:
+    """The bytes a Key_Shared subscription hashes: the ordering key, else the key (its base64 decoded).
+
+    Looked up in the metadata, else in the first message of a batch; empty when there is none, or when
+    the entry cannot be decoded (all such entries go to one consumer).
+    """
+    try:
+        metadata, payload = read_metadata(entry)
+        key = _key_of(metadata)
+        if key is not None or not is_batch(metadata) or is_encrypted(metadata):
+            return key or b""
+        for single, _ in split_batch(metadata, plain_payload(metadata, payload)):
+            return _key_of(single) or b""
+    except (Undecodable, UnicodeDecodeError):
+        pass
+    return b""
+
+
+def _key_of(holder: pb.MessageMetadata | pb.SingleMessageMetadata) -> bytes | None:
+    if holder.HasField("ordering_key"):
+        return holder.ordering_key
+    if not holder.HasField("partition_key"):
+        return None
+    key = holder.partition_key.encode()
+    if holder.partition_key_b64_encoded:
+        try:
+            return b64decode(key, validate=True)
+        except ValueError:
+            return key
+    return key
+
+
+# -- Writing -------------------------------------------------------------------------------------------
+
+
+def seal(metadata: pb.MessageMetadata, payload: Buffer) -> bytes:
+    """An entry of `metadata` and `payload` as they are, with magic and checksum."""
+    raw = metadata.SerializeToString()
+    body = b"".join((_U32.pack(len(raw)), raw, payload))
+    return _MAGIC_AND_CRC.pack(MAGIC, crc32c(body)) + body
+
+
+def encode_one(
+    message: OutgoingMessage,
+    producer_name: str,
+    sequence_id: int,
+    publish_time_ms: int,
+    codec: int = pb.NONE,
+    schema_version: bytes | None = None,
+) -> bytes:
+    """An entry that is one message, not a batch."""
+    metadata = _metadata(producer_name, sequence_id, publish_time_ms, schema_version)
+    _describe(metadata, message)
+    if message.deliver_at_ms is not None:
+        metadata.deliver_at_time = message.deliver_at_ms
+    return _compressed(metadata, message.payload or b"", codec)
+
+
+def encode_batch(
+    messages: Sequence[OutgoingMessage],
+    producer_name: str,
+    first_sequence_id: int,
+    publish_time_ms: int,
+    codec: int = pb.NONE,
+    schema_version: bytes | None = None,
+) -> bytes:
+    """An entry that is a batch. Messages without a sequence id of their own count on from the first.
+
+    The first message's key stands in the metadata too, so that a broker finds it without decompressing:
+    batch only messages of one key for a Key_Shared subscription. Delayed messages are not batched.
+    """
+    assert 0 < len(messages) <= BATCH_MESSAGES_MAX
+    parts: list[bytes] = []
+    sequence_id = first_sequence_id
+    for offset, message in enumerate(messages):
+        sequence_id = first_sequence_id + offset if message.sequence_id is None else message.sequence_id
+        body = message.payload or b""
+        single = pb.SingleMessageMetadata(payload_size=len(body), sequence_id=sequence_id)
+        _describe(single, message)
+        raw = single.SerializeToString()
+        parts += (_U32.pack(len(raw)), raw, body)
+    metadata = _metadata(producer_name, first_sequence_id, publish_time_ms, schema_version)
+    metadata.num_messages_in_batch = len(messages)
+    metadata.highest_sequence_id = sequence_id
+    if messages[0].key is not None:
+        metadata.partition_key = messages[0].key
+    if messages[0].ordering_key is not None:
+        metadata.ordering_key = messages[0].ordering_key
+    return _compressed(metadata, b"".join(parts), codec)
+
+
+def _metadata(name: str, sequence_id: int, time_ms: int, schema_version: bytes | None) -> pb.MessageMetadata:
+    return pb.MessageMetadata(
+        producer_name=name, sequence_id=sequence_id, publish_time=time_ms, schema_version=schema_version
+    )
+
+
+def _describe(holder: pb.MessageMetadata | pb.SingleMessageMetadata, message: OutgoingMessage) -> None:
+    if message.key is not None:
+        holder.partition_key = message.key
+    if message.ordering_key is not None:
+        holder.ordering_key = message.ordering_key
+    if message.event_time_ms:
+        holder.event_time = message.event_time_ms
+    if message.payload is None:
+        holder.null_value = True
+    for key, value in message.properties.items():
+        holder.properties.add(key=key, value=value)
+
+
+def _compressed(metadata: pb.MessageMetadata, payload: bytes, codec: int) -> bytes:
+    if codec != pb.NONE and payload:
+        metadata.compression = codec  # type: ignore[assignment]
+        metadata.uncompressed_size = len(payload)
+        return seal(metadata, compress(codec, payload))
+    return seal(metadata, payload)
