@@ -11,7 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from quire.runtime.errors import QuireError
 from quire.wire.block import BlockHeader, Buffer
+
+
+class ConsumerBusy(QuireError):
+    """Another consumer has what this one asked for alone (ServerError.ConsumerBusy)."""
+
+
+class NotAllowed(QuireError):
+    """The request can never be granted in this way (ServerError.NotAllowedError)."""
 
 
 class Position(NamedTuple):
@@ -114,7 +123,7 @@ class ConsumerPort(Protocol):
         ...
 
     def writable(self) -> bool:
-        """False while the connection's write buffer is full; `Subscription.resumed` is called when it drains."""
+        """False while the connection's write buffer is full; `Consumer.resumed` is called when it drains."""
         ...
 
     def active_changed(self, is_active: bool) -> None:
