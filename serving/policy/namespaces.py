@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from quire.metadata import paths
 from quire.metadata.records import NamespaceRecord, Policies, TenantRecord, decode, encode
 from quire.metadata.store import MetadataStore
-from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound
+from quire.runtime.errors import AlreadyExists, ConfigurationError
 
 _NAME = re.compile(r"[-=:.\w]{1,128}")
 DEFAULT_TENANT = "public"

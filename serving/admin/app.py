@@ -1,0 +1,83 @@
+"""Joins the resources into one aiohttp application and maps errors to status codes.
+
+An error's answer is JSON with one field, `reason`, as Pulsar's tools expect. A request body that is not what the
+resource takes is 400; nothing was changed then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from quire.runtime.errors import (
+    AlreadyExists,
+    ConfigurationError,
+    LimitExceeded,
+    NotFound,
+    OutcomeUnknown,
+    ProtocolError,
+    QuireError,
+    Unavailable,
+    VersionConflict,
+)
+from quire.serving.admin import (
+    archive,
+    blocks,
+    cluster,
+    lookup,
+    namespaces,
+    probes,
+    subscriptions,
+    tenants,
+    topics,
+)
+from quire.serving.admin.target import AdminTarget
+
+log = logging.getLogger(__name__)
+
+REQUEST_BYTES_MAX = 1 << 20
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def make_app(target: AdminTarget) -> web.Application:
+    """The REST interface of one broker."""
+    application = web.Application(middlewares=[_errors_as_json], client_max_size=REQUEST_BYTES_MAX)
+    for resource in (cluster, tenants, namespaces, topics, subscriptions, lookup, archive, blocks, probes):
+        application.add_routes(resource.routes(target))
+    return application
+
+
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        return _refusal(error.status, error.reason)
+    except QuireError as error:
+        status = status_of(error)
+        if status >= 500 and status != 503:
+            log.error("%s %s failed: %s", request.method, request.path, error)
+        return _refusal(status, str(error))
+
+
+def _refusal(status: int, reason: str) -> web.Response:
+    return web.json_response({"reason": reason}, status=status)
+
+
+def status_of(error: QuireError) -> int:
+    """The HTTP status that tells a client what kind of error this was."""
+    if isinstance(error, NotFound):
+        return 404
+    if isinstance(error, AlreadyExists | VersionConflict):
+        return 409
+    if isinstance(error, ConfigurationError | ProtocolError):
+        return 400
+    if isinstance(error, LimitExceeded):
+        return 413
+    if isinstance(error, Unavailable | OutcomeUnknown):
+        return 503
+    return 500

@@ -1,0 +1,37 @@
+"""`/quire/v1/archive` and `/quire/v1/ledgers`: the archive's work, and an operator's recovery of one ledger."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from quire.runtime.errors import ConfigurationError
+from quire.serving.admin.requests import flag
+from quire.serving.admin.target import AdminTarget
+
+ARCHIVE = "/quire/v1/archive"
+
+
+def routes(target: AdminTarget) -> list[web.RouteDef]:
+    async def run(request: web.Request) -> web.Response:
+        return web.json_response(await target.archive_run(seal=flag(request, "seal")))
+
+    async def status(_: web.Request) -> web.Response:
+        return web.json_response(await target.archive_status())
+
+    async def verify(request: web.Request) -> web.Response:
+        return web.json_response(await target.archive_verify(delete_orphans=flag(request, "delete_orphans")))
+
+    async def recover(request: web.Request) -> web.Response:
+        text = request.match_info["ledger"]
+        if not text.isdigit():
+            raise ConfigurationError(f"{text!r} is not a ledger id")
+        return web.json_response(
+            await target.recover_ledger(int(text), accept_loss=flag(request, "accept_loss"))
+        )
+
+    return [
+        web.post(f"{ARCHIVE}/run", run),
+        web.get(f"{ARCHIVE}/status", status),
+        web.post(f"{ARCHIVE}/verify", verify),
+        web.post("/quire/v1/ledgers/{ledger}/recover", recover),
+    ]

@@ -1,0 +1,33 @@
+"""`/quire/v1/topics/…`: a topic's segments and its raw blocks, for Spark. The format is `quire.spark_source.plan`'s."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from quire.runtime.errors import ConfigurationError
+from quire.runtime.limits import READ_BYTES_MAX
+from quire.serving.admin.requests import topic_of
+from quire.serving.admin.target import AdminTarget
+from quire.serving.ports import Position
+
+TOPIC = "/quire/v1/topics/{domain:persistent}/{tenant}/{namespace}/{topic}"
+
+
+def routes(target: AdminTarget) -> list[web.RouteDef]:
+    async def segments(request: web.Request) -> web.Response:
+        return web.json_response(await target.segments(topic_of(request)))
+
+    async def blocks(request: web.Request) -> web.Response:
+        position = Position(_number(request, "ledger"), _number(request, "entry"))
+        bytes_max = min(_number(request, "bytes", READ_BYTES_MAX), READ_BYTES_MAX)
+        found = await target.blocks(topic_of(request), position, bytes_max)
+        return web.Response(body=b"".join(found), content_type="application/octet-stream")
+
+    return [web.get(f"{TOPIC}/segments", segments), web.get(f"{TOPIC}/blocks", blocks)]
+
+
+def _number(request: web.Request, name: str, default: int | None = None) -> int:
+    text = request.query.get(name, "" if default is None else str(default))
+    if not text.isdigit():
+        raise ConfigurationError(f"the query needs {name}, a number")
+    return int(text)

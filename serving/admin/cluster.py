@@ -1,0 +1,35 @@
+"""`/admin/v2/clusters`, `/admin/v2/brokers`: who is there."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from quire.runtime.errors import NotFound
+from quire.serving.admin.target import AdminTarget
+
+V2 = "/admin/v2"
+
+
+def routes(target: AdminTarget) -> list[web.RouteDef]:
+    async def clusters(_: web.Request) -> web.Response:
+        return web.json_response([target.cluster])
+
+    async def cluster(request: web.Request) -> web.Response:
+        if request.match_info["cluster"] != target.cluster:
+            raise NotFound(f"there is no cluster {request.match_info['cluster']}, only {target.cluster}")
+        return web.json_response({"serviceUrl": target.http_url, "brokerServiceUrl": target.service_url})
+
+    async def brokers(_: web.Request) -> web.Response:
+        return web.json_response([target.http_url.split("://", 1)[1]])
+
+    async def health(_: web.Request) -> web.Response:
+        reasons = target.why_not_ready()
+        return web.Response(text="ok") if not reasons else web.Response(status=503, text="; ".join(reasons))
+
+    return [
+        web.get(f"{V2}/clusters", clusters),
+        web.get(f"{V2}/clusters/{{cluster}}", cluster),
+        web.get(f"{V2}/brokers", brokers),
+        web.get(f"{V2}/brokers/health", health),
+        web.get(f"{V2}/brokers/{{cluster}}", brokers),
+    ]

@@ -1,0 +1,55 @@
+"""`/health`, `/metrics`: for orchestrators and Prometheus.
+
+Counters are plain numbers that the rooms keep; they are turned into Prometheus' text only when somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from quire.serving.admin.target import AdminTarget
+
+
+class _TargetCollector(Collector):
+    def __init__(self, target: AdminTarget) -> None:
+        self._target = target
+
+    def collect(self) -> Iterator[Metric]:
+        for name, value in self._target.metrics().items():
+            if name.endswith("_total"):
+                yield CounterMetricFamily(name, name.replace("_", " "), value)
+            else:
+                yield GaugeMetricFamily(name, name.replace("_", " "), value)
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+
+def routes(target: AdminTarget) -> list[web.RouteDef]:
+    registry = CollectorRegistry()
+    registry.register(_TargetCollector(target))
+    ProcessCollector(registry=registry)
+
+    async def live(_: web.Request) -> web.Response:
+        return web.json_response({"live": True})
+
+    async def ready(_: web.Request) -> web.Response:
+        reasons = list(target.why_not_ready())
+        return web.json_response({"ready": not reasons, "reasons": reasons}, status=503 if reasons else 200)
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    return [
+        web.get("/health", ready),
+        web.get("/health/live", live),
+        web.get("/health/ready", ready),
+        web.get("/metrics", metrics),
+        web.get("/metrics/", metrics),
+    ]

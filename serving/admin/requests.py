@@ -1,0 +1,81 @@
+"""Reading requests: names out of the path, JSON out of the body, flags out of the query; all with clear refusals."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from aiohttp import web
+
+from quire.runtime.errors import ConfigurationError
+from quire.serving.ports import EARLIEST, LATEST, Position
+
+
+def topic_of(request: web.Request) -> str:
+    """`/{domain}/{tenant}/{namespace}/{topic}` as a full topic name."""
+    part = request.match_info
+    domain = part.get("domain", "persistent")
+    return f"{domain}://{part['tenant']}/{part['namespace']}/{part['topic']}"
+
+
+def flag(request: web.Request, name: str) -> bool:
+    return request.query.get(name, "false").lower() == "true"
+
+
+async def json_of(request: web.Request) -> Any:
+    """The body as JSON, None when there is none. Raises `ConfigurationError`."""
+    text = await request.text()
+    if not text.strip():
+        return None
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ConfigurationError(f"the request's body is not JSON: {error}") from error
+
+
+async def number_of(request: web.Request, what: str, *, least: int) -> int:
+    """The body as one number (some tools send it quoted). Raises `ConfigurationError`."""
+    value = await json_of(request)
+    if isinstance(value, str) and value.lstrip("-").isdigit():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigurationError(f"the request's body must be the {what}, a number of at least {least}")
+    return value
+
+
+def fields_of(value: Any, **kinds: type) -> dict[str, Any]:
+    """The fields `kinds` of a JSON object; absent ones are left out. Raises `ConfigurationError`."""
+    if not isinstance(value, dict):
+        raise ConfigurationError("the request's body must be a JSON object")
+    found: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        if value.get(name) is None:
+            continue
+        if not isinstance(value[name], kind) or (kind is int and isinstance(value[name], bool)):
+            raise ConfigurationError(f"field {name} must be of type {kind.__name__}")
+        found[name] = value[name]
+    return found
+
+
+def position_of(value: Any) -> Position:
+    """Pulsar's JSON for a message id (`ledgerId`, `entryId`), or `earliest` / `latest`."""
+    if value is None or value == "latest":
+        return LATEST
+    if value == "earliest":
+        return EARLIEST
+    found = fields_of(value, ledgerId=int, entryId=int)
+    if len(found) != 2:
+        raise ConfigurationError("a message id needs ledgerId and entryId")
+    return Position(_signed(found["ledgerId"]), _signed(found["entryId"]))
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def position_json(position: Position, partition: int = -1) -> dict[str, int]:
+    return {"ledgerId": position.ledger_id, "entryId": position.entry_id, "partitionIndex": partition}
+
+
+def no_content() -> web.Response:
+    return web.Response(status=204)

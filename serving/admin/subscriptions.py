@@ -1,0 +1,68 @@
+"""`/admin/v2/persistent/…/subscription/…`: subscriptions of a topic."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from quire.runtime.errors import ConfigurationError
+from quire.serving.admin.requests import flag, json_of, no_content, position_of, topic_of
+from quire.serving.admin.target import AdminTarget
+from quire.serving.admin.topics import TOPIC
+
+ONE = f"{TOPIC}/subscription/{{subscription}}"
+
+
+def routes(target: AdminTarget) -> list[web.RouteDef]:
+    return _list_and_delete(target) + _move(target)
+
+
+def _name(request: web.Request) -> str:
+    return request.match_info["subscription"]
+
+
+def _list_and_delete(target: AdminTarget) -> list[web.RouteDef]:
+    async def names(request: web.Request) -> web.Response:
+        return web.json_response(await target.subscriptions(topic_of(request)))
+
+    async def create(request: web.Request) -> web.Response:
+        start = position_of(await json_of(request))
+        await target.create_subscription(topic_of(request), _name(request), start)
+        return no_content()
+
+    async def delete(request: web.Request) -> web.Response:
+        await target.delete_subscription(topic_of(request), _name(request), force=flag(request, "force"))
+        return no_content()
+
+    return [web.get(f"{TOPIC}/subscriptions", names), web.put(ONE, create), web.delete(ONE, delete)]
+
+
+def _move(target: AdminTarget) -> list[web.RouteDef]:
+    async def skip_all(request: web.Request) -> web.Response:
+        await target.skip_messages(topic_of(request), _name(request), None)
+        return no_content()
+
+    async def skip(request: web.Request) -> web.Response:
+        await target.skip_messages(topic_of(request), _name(request), _number(request, "count"))
+        return no_content()
+
+    async def reset_to_time(request: web.Request) -> web.Response:
+        await target.reset_cursor(topic_of(request), _name(request), _number(request, "time"))
+        return no_content()
+
+    async def reset_to_position(request: web.Request) -> web.Response:
+        await target.reset_cursor(topic_of(request), _name(request), position_of(await json_of(request)))
+        return no_content()
+
+    return [
+        web.post(f"{ONE}/skip_all", skip_all),
+        web.post(f"{ONE}/skip/{{count}}", skip),
+        web.post(f"{ONE}/resetcursor/{{time}}", reset_to_time),
+        web.post(f"{ONE}/resetcursor", reset_to_position),
+    ]
+
+
+def _number(request: web.Request, name: str) -> int:
+    text = request.match_info[name]
+    if not text.isdigit():
+        raise ConfigurationError(f"{text!r} in the path must be a number")
+    return int(text)

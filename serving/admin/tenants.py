@@ -1,0 +1,56 @@
+"""`/admin/v2/tenants`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from quire.metadata.records import TenantRecord
+from quire.serving.admin.requests import fields_of, json_of, no_content
+from quire.serving.admin.target import AdminTarget
+
+TENANTS = "/admin/v2/tenants"
+
+
+def _record(name: str, body: Any, cluster: str) -> TenantRecord:
+    found = fields_of(body or {}, adminRoles=list, allowedClusters=list)
+    clusters = tuple(map(str, found.get("allowedClusters", ()))) or (cluster,)
+    return TenantRecord(
+        name=name, admin_roles=tuple(map(str, found.get("adminRoles", ()))), allowed_clusters=clusters
+    )
+
+
+def routes(target: AdminTarget) -> list[web.RouteDef]:
+    namespaces = target.namespaces
+
+    async def names(_: web.Request) -> web.Response:
+        return web.json_response(await namespaces.tenants())
+
+    async def get(request: web.Request) -> web.Response:
+        record = await namespaces.tenant(request.match_info["tenant"])
+        return web.json_response(
+            {"adminRoles": list(record.admin_roles), "allowedClusters": list(record.allowed_clusters)}
+        )
+
+    async def put(request: web.Request) -> web.Response:
+        name = request.match_info["tenant"]
+        await namespaces.create_tenant(name, _record(name, await json_of(request), target.cluster))
+        return no_content()
+
+    async def post(request: web.Request) -> web.Response:
+        name = request.match_info["tenant"]
+        await namespaces.update_tenant(name, _record(name, await json_of(request), target.cluster))
+        return no_content()
+
+    async def delete(request: web.Request) -> web.Response:
+        await namespaces.delete_tenant(request.match_info["tenant"])
+        return no_content()
+
+    return [
+        web.get(TENANTS, names),
+        web.get(f"{TENANTS}/{{tenant}}", get),
+        web.put(f"{TENANTS}/{{tenant}}", put),
+        web.post(f"{TENANTS}/{{tenant}}", post),
+        web.delete(f"{TENANTS}/{{tenant}}", delete),
+    ]

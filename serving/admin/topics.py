@@ -1,0 +1,100 @@
+"""`/admin/v2/persistent/…` (and `non-persistent`): topics and partitions."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from quire.runtime.errors import ConfigurationError
+from quire.serving.admin.requests import flag, no_content, number_of, position_json, topic_of
+from quire.serving.admin.target import AdminTarget
+
+DOMAIN = "/admin/v2/{domain:persistent|non-persistent}"
+NAMESPACE = f"{DOMAIN}/{{tenant}}/{{namespace}}"
+TOPIC = f"{NAMESPACE}/{{topic}}"
+PARTITIONS_MAX = 10_000
+
+
+def routes(target: AdminTarget) -> list[web.RouteDef]:
+    return _lists(target) + _partitions(target) + _one(target) + _statistics(target)
+
+
+def _lists(target: AdminTarget) -> list[web.RouteDef]:
+    async def names(request: web.Request) -> web.Response:
+        part = request.match_info
+        return web.json_response(await target.list_topics(part["tenant"], part["namespace"], part["domain"]))
+
+    async def partitioned(request: web.Request) -> web.Response:
+        part = request.match_info
+        return web.json_response(
+            await target.list_partitioned(part["tenant"], part["namespace"], part["domain"])
+        )
+
+    return [web.get(NAMESPACE, names), web.get(f"{NAMESPACE}/partitioned", partitioned)]
+
+
+async def _count(request: web.Request) -> int:
+    count = await number_of(request, "number of partitions", least=1)
+    if count > PARTITIONS_MAX:
+        raise ConfigurationError(f"{count} partitions are more than a topic may have ({PARTITIONS_MAX})")
+    return count
+
+
+def _partitions(target: AdminTarget) -> list[web.RouteDef]:
+    async def get(request: web.Request) -> web.Response:
+        return web.json_response({"partitions": await target.partitions(topic_of(request))})
+
+    async def put(request: web.Request) -> web.Response:
+        await target.create_partitioned(topic_of(request), await _count(request))
+        return no_content()
+
+    async def post(request: web.Request) -> web.Response:
+        await target.update_partitions(topic_of(request), await _count(request))
+        return no_content()
+
+    async def delete(request: web.Request) -> web.Response:
+        await target.delete_partitioned(topic_of(request), force=flag(request, "force"))
+        return no_content()
+
+    path = f"{TOPIC}/partitions"
+    return [web.get(path, get), web.put(path, put), web.post(path, post), web.delete(path, delete)]
+
+
+def _one(target: AdminTarget) -> list[web.RouteDef]:
+    async def create(request: web.Request) -> web.Response:
+        await target.create_topic(topic_of(request))
+        return no_content()
+
+    async def delete(request: web.Request) -> web.Response:
+        await target.delete_topic(topic_of(request), force=flag(request, "force"))
+        return no_content()
+
+    async def unload(request: web.Request) -> web.Response:
+        await target.unload_topic(topic_of(request))
+        return no_content()
+
+    async def terminate(request: web.Request) -> web.Response:
+        return web.json_response(position_json(await target.terminate_topic(topic_of(request))))
+
+    return [
+        web.put(TOPIC, create),
+        web.delete(TOPIC, delete),
+        web.put(f"{TOPIC}/unload", unload),
+        web.post(f"{TOPIC}/terminate", terminate),
+    ]
+
+
+def _statistics(target: AdminTarget) -> list[web.RouteDef]:
+    async def stats(request: web.Request) -> web.Response:
+        return web.json_response(await target.stats(topic_of(request)))
+
+    async def internal(request: web.Request) -> web.Response:
+        return web.json_response(await target.internal_stats(topic_of(request)))
+
+    async def last(request: web.Request) -> web.Response:
+        return web.json_response(position_json(await target.last_position(topic_of(request))))
+
+    return [
+        web.get(f"{TOPIC}/stats", stats),
+        web.get(f"{TOPIC}/internalStats", internal),
+        web.get(f"{TOPIC}/lastMessageId", last),
+    ]
