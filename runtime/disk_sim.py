@@ -1,0 +1,336 @@
+"""A simulated disk: a `Disk` in memory that can crash, lie and fail, all from one seed.
+
+What a real disk may do at a power cut is done here on purpose, by `crash`:
+
+- of the sectors (512 bytes) written since the last sync of their file, some are kept, some are not, by the page
+  or by the sector, or all of a file are lost, or all kept;
+- of the names created, renamed and removed since the last sync of their directory, some changes are kept.
+
+`crash_after(n)` lets n more operations succeed, tears the next one and takes the machine down: everything then
+raises `DiskError` until `crash` starts it anew. So a test can crash at every point of a history.
+
+`fail` injects errors (EIO, ENOSPC), `flip` turns a bit that was at rest, `capacity_bytes` bounds the disk.
+
+`LoopWorker` is the worker to use with it: works run on the event loop itself, in order, each in its own turn; so a
+run is a function of the seed alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno as errnos
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final, TypeVar
+
+from quire.runtime.disk import PAGE_BYTES, Buffer, Done, File, Space, map_error, pages_up, run_on
+from quire.runtime.errors import ConfigurationError, DiskError, NotFound
+
+T = TypeVar("T")
+
+SECTOR_BYTES: Final = 512
+_SECTORS_PER_PAGE: Final = PAGE_BYTES // SECTOR_BYTES
+
+
+@dataclass(slots=True)
+class _Inode:
+    """A file's bytes as programs see them (`live`), and as they lie on the platter (`kept`)."""
+
+    live: bytearray = field(default_factory=bytearray)
+    kept: bytearray = field(default_factory=bytearray)
+    dirty: set[int] = field(default_factory=set)
+    """Sectors of `live` that were written since the last sync."""
+
+    def make_durable(self, sectors: set[int]) -> None:
+        _resize(self.kept, len(self.live))
+        for sector in sectors:
+            start = sector * SECTOR_BYTES
+            self.kept[start : start + SECTOR_BYTES] = self.live[start : start + SECTOR_BYTES]
+        self.dirty -= sectors
+
+    def crash(self, rng: Random) -> None:
+        """Keep of the dirty sectors what chance keeps; a longer size is kept or not, too."""
+        how = rng.choice(("none", "all", "pages", "sectors"))
+        survivors = {sector for sector in self.dirty if how != "none"}
+        if how == "pages":
+            pages = {page for page in {s // _SECTORS_PER_PAGE for s in self.dirty} if rng.random() < 0.5}
+            survivors = {s for s in self.dirty if s // _SECTORS_PER_PAGE in pages}
+        elif how == "sectors":
+            survivors = {s for s in sorted(self.dirty) if rng.random() < 0.5}
+        if survivors or (how != "none" and rng.random() < 0.5):
+            self.make_durable(survivors)
+        self.live = bytearray(self.kept)
+        self.dirty.clear()
+
+
+@dataclass(slots=True)
+class _Fault:
+    operation: str
+    part_of_name: str
+    error: int
+    skip: int
+    times: int
+
+
+_NameChange = Callable[[dict[str, _Inode]], None]
+
+
+class SimulatedDisk:
+    """See the top of the file. `operations` counts calls that touch the disk, to choose crash points from."""
+
+    def __init__(self, seed: int = 0, root: str = "simulated", capacity_bytes: int = 1 << 40) -> None:
+        self.root = root
+        self.capacity_bytes = capacity_bytes
+        self.operations = 0
+        self.is_down = False
+        self._rng = Random(seed)
+        self._names: dict[str, _Inode] = {}
+        self._kept_names: dict[str, _Inode] = {}
+        self._name_changes: list[tuple[str, _NameChange]] = []
+        self._faults: list[_Fault] = []
+        self._operations_left: int | None = None
+        self._boots = 0
+        self._locked = False
+
+    # -- what a test does to it ------------------------------------------------------------------------
+    def crash(self) -> None:
+        """Power cut and restart: unsynced bytes and names are kept, dropped or torn; open files are dead."""
+        for _, change in self._name_changes:
+            if self._rng.random() < 0.5:
+                change(self._kept_names)
+        self._names = dict(self._kept_names)
+        self._name_changes.clear()
+        for name in sorted(self._names):
+            self._names[name].crash(self._rng)
+        self._boots += 1
+        self._locked = False
+        self.is_down = False
+        self._operations_left = None
+
+    def crash_after(self, operations: int) -> None:
+        """After so many more operations the next is torn and the machine goes down until `crash`."""
+        self._operations_left = operations
+
+    def fail(self, operation: str, error: int, name: str = "", *, skip: int = 0, times: int = 1) -> None:
+        """Let the operation (`write`, `durable`, `read`, `sync`, `allocate`, `open`) fail with an errno.
+
+        On files whose name contains `name`; the first `skip` go well, then `times` fail.
+        """
+        self._faults.append(_Fault(operation, name, error, skip, times))
+
+    def heal(self) -> None:
+        """Forget the faults that were injected."""
+        self._faults.clear()
+
+    def flip(self, name: str, offset: int, bit: int = 0) -> None:
+        """Turn one bit of a file, as rot at rest does."""
+        inode = self._inode(name)
+        for image in (inode.live, inode.kept):
+            if offset < len(image):
+                image[offset] ^= 1 << bit
+
+    def content(self, name: str) -> bytes:
+        """What programs would read now; for tests."""
+        return bytes(self._inode(name).live)
+
+    # -- Disk --------------------------------------------------------------------------------------------
+    def open(self, name: str, *, create: bool = False) -> File:
+        self._step("open", name)
+        if create and name not in self._names:
+            inode = _Inode()
+            self._change_names(name, lambda names: names.__setitem__(name, inode))
+        return _SimulatedFile(self, name, self._inode(name), self._boots)
+
+    def exists(self, name: str) -> bool:
+        return name in self._names or any(other.startswith(name + "/") for other in self._names)
+
+    def names(self, directory: str = "") -> list[str]:
+        prefix = directory + "/" if directory else ""
+        inside = (name[len(prefix) :] for name in self._names if name.startswith(prefix))
+        return sorted({name.split("/")[0] for name in inside})
+
+    def make_directory(self, directory: str = "") -> None:
+        self._step("open", directory)
+
+    def rename(self, old: str, new: str) -> None:
+        self._step("rename", old)
+        self._inode(old)
+
+        def change(names: dict[str, _Inode]) -> None:
+            if old in names:
+                names[new] = names.pop(old)
+
+        self._change_names(new, change)
+
+    def remove(self, name: str) -> None:
+        self._step("remove", name)
+        self._inode(name)
+
+        def change(names: dict[str, _Inode]) -> None:
+            names.pop(name, None)
+
+        self._change_names(name, change)
+
+    def sync_directory(self, directory: str = "") -> None:
+        self._step("sync", directory)
+        rest = []
+        for name, change in self._name_changes:
+            if os.path.dirname(name) == directory:
+                change(self._kept_names)
+            else:
+                rest.append((name, change))
+        self._name_changes = rest
+
+    def read_bytes(self, name: str) -> bytes:
+        self._step("read", name)
+        return bytes(self._inode(name).live)
+
+    def write_bytes(self, name: str, content: bytes) -> None:
+        self._step("write", name)
+        inode = _Inode(bytearray(content), bytearray(content))
+        self._names[name] = inode
+        self._kept_names[name] = inode
+
+    def space(self) -> Space:
+        used = sum(len(inode.live) for inode in self._names.values())
+        return Space(self.capacity_bytes, max(0, self.capacity_bytes - used))
+
+    def lock(self) -> None:
+        if self._locked:
+            raise ConfigurationError(
+                f"data directory {self.root} is in use by another process; stop it or choose another directory"
+            )
+        self._locked = True
+
+    def close(self) -> None:
+        self._locked = False
+
+    # -- inside ------------------------------------------------------------------------------------------
+    def _inode(self, name: str) -> _Inode:
+        try:
+            return self._names[name]
+        except KeyError:
+            raise NotFound(f"cannot open {self.root}/{name}: No such file or directory") from None
+
+    def _change_names(self, name: str, change: _NameChange) -> None:
+        change(self._names)
+        self._name_changes.append((name, change))
+
+    def _step(self, operation: str, name: str) -> None:
+        """Count one operation; raise what was injected for it."""
+        if self.is_down:
+            raise DiskError(f"cannot {operation} {self.root}/{name}: the machine is down")
+        self.operations += 1
+        if self._operations_left is not None:
+            if self._operations_left == 0:
+                self.is_down = True
+                raise DiskError(f"cannot {operation} {self.root}/{name}: the machine goes down")
+            self._operations_left -= 1
+        for fault in self._faults:
+            if fault.operation == operation and fault.part_of_name in name:
+                if fault.skip > 0:
+                    fault.skip -= 1
+                elif fault.times > 0:
+                    fault.times -= 1
+                    error = OSError(fault.error, os.strerror(fault.error))
+                    raise map_error(error, operation, f"{self.root}/{name}")
+
+
+class _SimulatedFile:
+    def __init__(self, disk: SimulatedDisk, name: str, inode: _Inode, boot: int) -> None:
+        self.name = f"{disk.root}/{name}"
+        self._disk = disk
+        self._short_name = name
+        self._inode = inode
+        self._boot = boot
+
+    def write(self, buffer: Buffer, offset: int, *, durable: bool = False) -> None:
+        view = memoryview(buffer)
+        assert offset % PAGE_BYTES == 0 and len(view) % PAGE_BYTES == 0
+        self._alive()
+        self._make_room(offset + len(view))
+        was_down = self._disk.is_down
+        try:
+            self._disk._step("write", self._short_name)
+            if durable:
+                self._disk._step("durable", self._short_name)
+        except DiskError:
+            if not was_down:  # what fails half way is torn: in the cache, and of the disk nobody knows
+                self._put(view, offset)
+            raise
+        self._put(view, offset)
+        if durable:
+            self._inode.make_durable(_sectors(offset, len(view)))
+
+    def _put(self, view: memoryview, offset: int) -> None:
+        _resize(self._inode.live, max(len(self._inode.live), offset + len(view)))
+        self._inode.live[offset : offset + len(view)] = view
+        self._inode.dirty |= _sectors(offset, len(view))
+
+    def read_into(self, buffer: Buffer, offset: int) -> int:
+        view = memoryview(buffer)
+        assert offset % PAGE_BYTES == 0 and len(view) % PAGE_BYTES == 0
+        self._alive()
+        self._disk._step("read", self._short_name)
+        found = self._inode.live[offset : offset + len(view)]
+        view[: len(found)] = found
+        return len(found)
+
+    def sync(self) -> None:
+        self._alive()
+        self._disk._step("sync", self._short_name)
+        self._inode.make_durable(set(self._inode.dirty))
+
+    def allocate(self, size_bytes: int) -> None:
+        self._alive()
+        self._disk._step("allocate", self._short_name)
+        self._make_room(size_bytes)
+        _resize(self._inode.live, max(len(self._inode.live), size_bytes))
+
+    def size_bytes(self) -> int:
+        return len(self._inode.live)
+
+    def close(self) -> None:
+        self._boot = -1
+
+    def _make_room(self, size_bytes: int) -> None:
+        if size_bytes - len(self._inode.live) > self._disk.space().free_bytes:
+            raise map_error(OSError(errnos.ENOSPC, os.strerror(errnos.ENOSPC)), "write", self.name)
+
+    def _alive(self) -> None:
+        if self._boot != self._disk._boots:
+            raise DiskError(f"cannot use {self.name}: it was closed, or open before a crash")
+
+
+def _sectors(offset: int, length: int) -> set[int]:
+    return set(range(offset // SECTOR_BYTES, pages_up(offset + length) // SECTOR_BYTES))
+
+
+def _resize(image: bytearray, size_bytes: int) -> None:
+    if len(image) < size_bytes:
+        image.extend(bytes(size_bytes - len(image)))
+    else:
+        del image[size_bytes:]
+
+
+class LoopWorker:
+    """A `Worker` without a thread: each work runs on the loop, in a turn of its own, in order."""
+
+    def submit(self, work: Callable[[], T], done: Done[T]) -> None:
+        asyncio.get_running_loop().call_soon(self._step, work, done)
+
+    def _step(self, work: Callable[[], T], done: Done[T]) -> None:
+        try:
+            result = work()
+        except Exception as error:
+            done(None, error)
+        else:
+            done(result, None)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        return await run_on(self, work)
+
+    async def close(self) -> None:
+        await self.run(lambda: None)
