@@ -1,8 +1,7 @@
 """`/admin/v2/namespaces`: namespaces and their policies.
 
 Each policy is one row of `POLICIES`: the path's last word, how its JSON becomes a field of `Policies`, and back.
-`DELETE`
-of a policy returns it to the broker's default.
+`DELETE` of a policy returns it to the broker's default.
 """
 
 from __future__ import annotations
