@@ -10,7 +10,7 @@
     /quire/owners/{tenant}/{namespace}/{bundle}             ephemeral: the broker that owns the bundle
     /quire/state/{tenant}/{namespace}/{bundle}              StateLogRecord: ledgers of the bundle's state log
     /quire/topics/{tenant}/{namespace}/{domain}/{name}      TopicRecord: segments or partitions
-    /quire/manifests/{tenant}/{namespace}/{name}-{uuid}     immutable: older segments of a long topic
+    /quire/manifests/{tenant}/{namespace}/{domain}/{name}-{uuid}   immutable: older segments of a long topic
     /quire/ledgers/{ab}/{cd}/{ledger id in 16 hex digits}   LedgerRecord, spread by the id's last digits
 
 Names are percent-encoded, so a topic may hold any character.
@@ -28,6 +28,8 @@ BOOKIES_AVAILABLE = f"{ROOT}/bookies-available"
 BROKERS = f"{ROOT}/brokers"
 TENANTS = f"{ROOT}/tenants"
 NAMESPACES = f"{ROOT}/namespaces"
+TOPICS = f"{ROOT}/topics"
+MANIFESTS = f"{ROOT}/manifests"
 LEDGERS = f"{ROOT}/ledgers"
 
 
@@ -74,15 +76,17 @@ def state_log(tenant_name: str, namespace_name: str, bundle: str) -> str:
 
 
 def topics_of(tenant_name: str, namespace_name: str, domain: str = "persistent") -> str:
-    return f"{ROOT}/topics/{encode(tenant_name)}/{encode(namespace_name)}/{domain}"
+    return f"{TOPICS}/{encode(tenant_name)}/{encode(namespace_name)}/{domain}"
 
 
 def topic(tenant_name: str, namespace_name: str, name: str, domain: str = "persistent") -> str:
     return f"{topics_of(tenant_name, namespace_name, domain)}/{encode(name)}"
 
 
-def manifest(tenant_name: str, namespace_name: str, name: str, uuid: str) -> str:
-    return f"{ROOT}/manifests/{encode(tenant_name)}/{encode(namespace_name)}/{encode(name)}-{uuid}"
+def manifest(topic_path: str, unique: str) -> str:
+    """A node for older segments of the topic at `topic_path`."""
+    assert topic_path.startswith(f"{TOPICS}/")
+    return f"{MANIFESTS}{topic_path.removeprefix(TOPICS)}-{unique}"
 
 
 def ledger(ledger_id: int) -> str:

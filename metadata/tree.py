@@ -32,7 +32,7 @@ from quire.metadata.store import (
     Put,
     Step,
 )
-from quire.runtime.errors import AlreadyExists, NotFound, QuireError, VersionConflict
+from quire.runtime.errors import AlreadyExists, NotFound, VersionConflict
 
 ROOT: Final = "/"
 PERSISTENT: Final = 0
@@ -104,7 +104,7 @@ class Tree:
         self._undo = []
         try:
             path = self._create(path, value, session, sequential, changed)
-        except QuireError:
+        except BaseException:
             self._roll_back()
             raise
         return path, changed
@@ -115,7 +115,7 @@ class Tree:
         self._undo = []
         try:
             versions = [self._step(step, session, changed) for step in steps]
-        except QuireError:
+        except BaseException:
             self._roll_back()
             raise
         return versions, changed

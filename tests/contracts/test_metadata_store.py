@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from quire.metadata.memory import MemoryStore
+from quire.metadata.sqlite import SqliteStore
 from quire.metadata.store import (
     ANY_VERSION,
     Check,
@@ -30,7 +31,11 @@ async def memory(directory: Path) -> MetadataStore:
     return MemoryStore()
 
 
-MAKERS: dict[str, Callable[[Path], Awaitable[MetadataStore]]] = {"memory": memory}
+async def sqlite(directory: Path) -> MetadataStore:
+    return await SqliteStore.open(directory / "metadata.db")
+
+
+MAKERS: dict[str, Callable[[Path], Awaitable[MetadataStore]]] = {"memory": memory, "sqlite": sqlite}
 
 
 @pytest.fixture(params=list(MAKERS))

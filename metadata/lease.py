@@ -1,0 +1,190 @@
+"""A lease: something that at most one process holds, as an ephemeral node.
+
+    state      event                                        next
+    FREE       our node was made                            HELD
+    HELD       session suspended                            IN_DOUBT, until now + session time-out
+    IN_DOUBT   session resumed                              HELD
+    IN_DOUBT   the time-out passes, by our monotonic clock  LOST
+    any        session lost; the node is not ours           LOST (from FREE: FREE)
+    LOST       our node was made again                      HELD
+
+A holder in doubt may go on with what its lease covers, but begins nothing that rests on it. It gives up by its own
+clock, without a word from the store, at the latest when the store would let another process in. Even so, safety never
+rests on a lease alone: a process may sleep between looking at it and acting (the next owner fences).
+
+`LeaseCore` is the table, a state machine without I/O; `Lease` is the shell that makes and watches the node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+
+from quire.metadata.store import MetadataStore, SessionEvent
+from quire.runtime.clock import Clock
+from quire.runtime.errors import AlreadyExists, NotFound, OutcomeUnknown, Unavailable
+
+
+class LeaseState(Enum):
+    FREE = "free"
+    HELD = "held"
+    IN_DOUBT = "in doubt"
+    LOST = "lost"
+
+
+class LeaseCore:
+    """See the table. Times are monotonic seconds."""
+
+    def __init__(self, session_timeout_s: float) -> None:
+        self._session_timeout_s = session_timeout_s
+        self._state = LeaseState.FREE
+        self._deadline = 0.0
+
+    def state(self, now: float) -> LeaseState:
+        if self._state is LeaseState.IN_DOUBT and now >= self._deadline:
+            self._state = LeaseState.LOST
+        return self._state
+
+    def doubt_ends_in(self, now: float) -> float:
+        """Seconds until a lease in doubt is lost."""
+        return max(0.0, self._deadline - now)
+
+    def made(self) -> None:
+        self._state = LeaseState.HELD
+
+    def gone(self) -> None:
+        """The node is not there, or another's; or the session is over."""
+        if self._state is not LeaseState.FREE:
+            self._state = LeaseState.LOST
+
+    def released(self) -> None:
+        self._state = LeaseState.FREE
+
+    def session(self, event: SessionEvent, now: float) -> None:
+        state = self.state(now)
+        if event is SessionEvent.LOST:
+            self.gone()
+        elif event is SessionEvent.SUSPENDED and state is LeaseState.HELD:
+            self._state = LeaseState.IN_DOUBT
+            self._deadline = now + self._session_timeout_s
+        elif event is SessionEvent.RESUMED and state is LeaseState.IN_DOUBT:
+            self._state = LeaseState.HELD
+
+
+class Lease:
+    """One lease on `path`. `value` must be this holder's alone (a broker id with a unique part).
+
+    `changed` is called on the loop with each new state.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        path: str,
+        value: bytes,
+        clock: Clock,
+        changed: Callable[[LeaseState], None] = lambda _: None,
+    ) -> None:
+        self._store = store
+        self._path = path
+        self._value = value
+        self._clock = clock
+        self._changed = changed
+        self._core = LeaseCore(store.session_timeout_ms / 1000)
+        self._told = LeaseState.FREE
+        self._node_changed = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._look_task: asyncio.Task[None] | None = None
+        self._cancels = [store.watch(path, self._node_event), store.on_session(self._session_event)]
+
+    @property
+    def state(self) -> LeaseState:
+        """By the clock of this moment; `changed` may hear of it a little later."""
+        return self._core.state(self._clock.monotonic())
+
+    async def try_acquire(self) -> bool:
+        """Take the lease if nobody holds it. Raises `Unavailable`, `OutcomeUnknown`."""
+        try:
+            await self._store.create(self._path, self._value, ephemeral=True)
+        except (AlreadyExists, OutcomeUnknown):
+            if not await self._is_ours():
+                return False
+        self._core.made()
+        self._tell()
+        return True
+
+    async def acquire(self) -> None:
+        """Take the lease as soon as it is free. Raises `Unavailable`, `OutcomeUnknown`."""
+        while True:
+            self._node_changed.clear()
+            if await self.try_acquire():
+                return
+            await self._node_changed.wait()
+
+    async def release(self) -> None:
+        """Give the lease up and forget the node. Afterwards this object is of no use."""
+        for cancel in self._cancels:
+            cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._look_task is not None:
+            self._look_task.cancel()
+        held = self.state in (LeaseState.HELD, LeaseState.IN_DOUBT)
+        self._core.released()
+        self._tell()
+        if held:
+            await self._delete_node()
+
+    async def _delete_node(self) -> None:
+        try:
+            node = await self._store.get(self._path)
+            if node.value == self._value:
+                await self._store.delete(self._path, node.version)
+        except (NotFound, Unavailable, OutcomeUnknown):
+            pass  # it goes with the session
+
+    async def _is_ours(self) -> bool:
+        try:
+            node = await self._store.get(self._path)
+        except NotFound:
+            return False
+        return node.value == self._value
+
+    # -- events ----------------------------------------------------------------------------------------
+    def _session_event(self, event: SessionEvent) -> None:
+        self._core.session(event, self._clock.monotonic())
+        if event is SessionEvent.SUSPENDED:
+            self._arm()
+        self._node_changed.set()
+        self._tell()
+
+    def _node_event(self, _: str) -> None:
+        self._node_changed.set()
+        if self.state is LeaseState.HELD and (self._look_task is None or self._look_task.done()):
+            self._look_task = asyncio.create_task(self._look())
+
+    async def _look(self) -> None:
+        """After a change to the node: is it still ours?"""
+        try:
+            ours = await self._is_ours()
+        except (Unavailable, OutcomeUnknown):
+            return  # the session's events will tell
+        if not ours and self.state is LeaseState.HELD:
+            self._core.gone()
+            self._tell()
+
+    def _arm(self) -> None:
+        remaining = self._core.doubt_ends_in(self._clock.monotonic())
+        self._timer = asyncio.get_running_loop().call_later(remaining, self._timeout)
+
+    def _timeout(self) -> None:
+        if self.state is LeaseState.IN_DOUBT:
+            self._arm()  # the loop's clock and ours are not the same one
+        self._tell()
+
+    def _tell(self) -> None:
+        state = self.state
+        if state is not self._told:
+            self._told = state
+            self._changed(state)

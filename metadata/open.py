@@ -1,0 +1,30 @@
+"""A metadata store from its URL: `sqlite:///var/lib/quire/metadata.db` or `memory://`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from quire.metadata.memory import MemoryStore
+from quire.metadata.sqlite import SqliteStore
+from quire.metadata.store import MetadataStore
+from quire.runtime.errors import ConfigurationError
+
+
+async def open_store(url: str) -> MetadataStore:
+    """Open the store that `url` names. Raises `ConfigurationError` with what to write instead."""
+    parts = urlsplit(url)
+    match parts.scheme:
+        case "memory":
+            return MemoryStore()
+        case "sqlite":
+            return await SqliteStore.open(_path(url, parts.netloc, parts.path))
+        case "zk":
+            raise ConfigurationError(f"{url}: this build has no ZooKeeper store; use sqlite:///PATH")
+    raise ConfigurationError(f"{url} is no metadata URL; use sqlite:///PATH or memory://")
+
+
+def _path(url: str, host: str, path: str) -> Path:
+    if host or path in ("", "/"):
+        raise ConfigurationError(f"{url} names no file; write sqlite:///absolute/path")
+    return Path(unquote(path))

@@ -1,0 +1,189 @@
+"""A topic's record and its list of segments, changed only by version.
+
+The node of a topic holds its newest segments and names *manifests*, immutable nodes that hold the older ones, oldest
+first; so the node stays small however long the topic grows, and each roll rewrites only the newest part. Every
+change is one transaction: the topic's node by version, the manifests that it makes, those that it drops. A changed
+manifest is a new manifest under a new name.
+
+Nothing here tries again after a `VersionConflict`: a conflict means that someone else owns the topic now, and the
+incarnation that hears it must stop. After `OutcomeUnknown`, load again and compare.
+
+A `Topic` is a snapshot: each change answers the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+
+from quire.metadata import paths
+from quire.metadata.records import ManifestRecord, SegmentRecord, TopicRecord, decode, encode
+from quire.metadata.store import Create, Delete, MetadataStore, Put, Step
+from quire.runtime.errors import CorruptionError, NotFound
+
+SEGMENTS_INLINE_MAX: Final = 100
+"""Segments in the topic's own node: about 30 KiB of JSON, far below ZooKeeper's 1 MiB."""
+
+SEGMENTS_PER_MANIFEST: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as it was read: its node's path and version, its record, and the manifests' contents in order."""
+
+    path: str
+    version: int
+    record: TopicRecord
+    older: tuple[tuple[SegmentRecord, ...], ...] = ()
+
+    @property
+    def segments(self) -> tuple[SegmentRecord, ...]:
+        """All segments, oldest first."""
+        return tuple(chain(*self.older, self.record.segments))
+
+    def segment(self, ledger_id: int) -> SegmentRecord:
+        """Raises `NotFound`."""
+        for segment in self.segments:
+            if segment.ledger_id == ledger_id:
+                return segment
+        raise NotFound(f"topic {self.record.name} has no segment {ledger_id}")
+
+
+async def load(store: MetadataStore, path: str) -> Topic:
+    """The topic at `path`, with all its segments. Raises `NotFound`, `CorruptionError`."""
+    while True:
+        node = await store.get(path)
+        record = decode(TopicRecord, node.value, path)
+        try:
+            older = [await _load_manifest(store, manifest) for manifest in record.manifests]
+        except NotFound as missing:
+            if (await store.get(path)).version == node.version:
+                raise CorruptionError(
+                    f"topic {record.name} names a manifest that is missing: {missing}"
+                ) from None
+            continue  # the list moved on while it was being read
+        return Topic(path, node.version, record, tuple(older))
+
+
+async def create(store: MetadataStore, path: str, record: TopicRecord) -> Topic:
+    """Raises `AlreadyExists`."""
+    assert not record.manifests
+    await store.create(path, encode(record))
+    return Topic(path, 0, record)
+
+
+async def delete(store: MetadataStore, topic: Topic) -> None:
+    """Delete the record and its manifests; the ledgers must be gone before. `VersionConflict`, `NotFound`."""
+    steps: list[Step] = [Delete(topic.path, topic.version)]
+    await store.transact(steps + [Delete(manifest) for manifest in topic.record.manifests])
+
+
+async def update(store: MetadataStore, topic: Topic, record: TopicRecord) -> Topic:
+    """Replace everything but the segments, which are taken from `topic`."""
+    return await _save(store, topic, record, topic.older, topic.record.segments)
+
+
+async def append_segment(store: MetadataStore, topic: Topic, segment: SegmentRecord) -> Topic:
+    """Add a new last segment; those that no longer fit move to a manifest."""
+    assert all(known.ledger_id != segment.ledger_id for known in topic.segments)
+    inline = (*topic.record.segments, segment)
+    older = topic.older
+    if len(inline) > SEGMENTS_INLINE_MAX:
+        older = (*older, inline[:SEGMENTS_PER_MANIFEST])
+        inline = inline[SEGMENTS_PER_MANIFEST:]
+    return await _save(store, topic, topic.record, older, inline)
+
+
+async def replace_segment(store: MetadataStore, topic: Topic, segment: SegmentRecord) -> Topic:
+    """Put `segment` where the one with its ledger id is. Raises `NotFound` when there is none."""
+    return await change_segment(store, topic, segment.ledger_id, lambda _: segment)
+
+
+async def change_segment(
+    store: MetadataStore, topic: Topic, ledger_id: int, change: Callable[[SegmentRecord], SegmentRecord]
+) -> Topic:
+    """Replace one segment by `change` of it. Raises `NotFound` when there is none."""
+    topic.segment(ledger_id)
+
+    def changed(part: tuple[SegmentRecord, ...]) -> tuple[SegmentRecord, ...]:
+        return tuple(change(known) if known.ledger_id == ledger_id else known for known in part)
+
+    older = tuple(changed(part) for part in topic.older)
+    return await _save(store, topic, topic.record, older, changed(topic.record.segments))
+
+
+async def seal_segment(
+    store: MetadataStore,
+    topic: Topic,
+    ledger_id: int,
+    *,
+    sealed_ms: int,
+    last_entry: int,
+    messages: int,
+    bytes: int,
+    first_clock_ms: int,
+    last_clock_ms: int,
+) -> Topic:
+    """Write a closed ledger's totals into its segment; they are final."""
+    assert sealed_ms > 0
+    return await change_segment(
+        store,
+        topic,
+        ledger_id,
+        lambda segment: msgspec.structs.replace(
+            segment,
+            sealed_ms=sealed_ms,
+            last_entry=last_entry,
+            messages=messages,
+            bytes=bytes,
+            first_clock_ms=first_clock_ms,
+            last_clock_ms=last_clock_ms,
+        ),
+    )
+
+
+async def trim_front(store: MetadataStore, topic: Topic, first_kept_ledger: int) -> Topic:
+    """Drop the segments before `first_kept_ledger`. Raises `NotFound` when the topic has no such segment."""
+    topic.segment(first_kept_ledger)
+    gone: set[int] = set()
+    for segment in topic.segments:
+        if segment.ledger_id == first_kept_ledger:
+            break
+        gone.add(segment.ledger_id)
+
+    def kept(part: Iterable[SegmentRecord]) -> tuple[SegmentRecord, ...]:
+        return tuple(segment for segment in part if segment.ledger_id not in gone)
+
+    older = tuple(filter(None, map(kept, topic.older)))
+    return await _save(store, topic, topic.record, older, kept(topic.record.segments))
+
+
+async def _load_manifest(store: MetadataStore, path: str) -> tuple[SegmentRecord, ...]:
+    return decode(ManifestRecord, (await store.get(path)).value, path).segments
+
+
+async def _save(
+    store: MetadataStore,
+    topic: Topic,
+    record: TopicRecord,
+    older: tuple[tuple[SegmentRecord, ...], ...],
+    inline: tuple[SegmentRecord, ...],
+) -> Topic:
+    """One transaction from `topic` to the new lists; an unchanged manifest keeps its name."""
+    known = dict(zip(topic.older, topic.record.manifests, strict=True))
+    names = [known.get(part) or paths.manifest(topic.path, uuid4().hex) for part in older]
+    record = msgspec.structs.replace(record, segments=inline, manifests=tuple(names))
+    steps: list[Step] = [Put(topic.path, encode(record), topic.version)]
+    steps += [
+        Create(name, encode(ManifestRecord(segments=part)))
+        for name, part in zip(names, older, strict=True)
+        if part not in known
+    ]
+    steps += [Delete(name) for name in topic.record.manifests if name not in names]
+    await store.transact(steps)
+    return replace(topic, version=topic.version + 1, record=record, older=older)
