@@ -58,6 +58,26 @@ ENTRY_LOG_BYTES: Final = 1 * GIB
 INDEX_RUN_BYTES_MAX: Final = 256 * KIB
 INDEX_RUN_ENTRIES_MAX: Final = 1_000
 
+ENTRY_LOG_RECORD_BYTES: Final = 1 * MIB
+"""One direct write to an entry log; it closes with the block that reaches this size."""
+
+ENTRY_LOG_STEP_BYTES: Final = 64 * MIB
+"""An entry log grows by this much at a time: an empty node must not occupy a gigabyte."""
+
+ENTRY_LOG_SPARES_MAX: Final = 4
+"""Freed logs kept for reuse; beyond it they are removed."""
+
+COMPACTION_BATCH_BYTES: Final = 16 * MIB
+COMPACTION_BYTES_PER_S: Final = 64 * MIB
+"""What compaction may copy a second: a tenth of what a modest disk writes, so that nobody notices it."""
+
+INDEX_MAP_BYTES: Final = 64 * GIB
+"""Address space for the index, not memory and not disk; it doubles when it does not do."""
+
+READ_CHUNK_BYTES_MIN: Final = 256 * KIB
+READ_CHUNK_BYTES_MAX: Final = 1 * MIB
+"""One direct read of the entry log: a lone read, and one of a sequential reader."""
+
 # -- caches --------------------------------------------------------------------------------------------
 TAIL_CACHE_BYTES: Final = 128 * MIB
 """Confirmed blocks kept for tailing readers, over all topics of the process."""
@@ -85,3 +105,5 @@ assert 2 * JOURNAL_GROUP_BYTES_MAX <= MEMTABLE_BYTES
 assert 2 * JOURNAL_GROUP_BYTES_MAX <= JOURNAL_SEGMENT_BYTES
 assert MEMTABLE_BYTES < ENTRY_LOG_BYTES
 assert INDEX_RUN_BYTES_MAX <= READ_BYTES_MAX
+assert ENTRY_LOG_RECORD_BYTES + BLOCK_BYTES_HARD_MAX <= ENTRY_LOG_STEP_BYTES <= ENTRY_LOG_BYTES
+assert INDEX_RUN_BYTES_MAX <= READ_CHUNK_BYTES_MIN <= READ_CHUNK_BYTES_MAX
