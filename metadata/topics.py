@@ -147,6 +147,26 @@ async def seal_segment(
     )
 
 
+async def roll(
+    store: MetadataStore, topic: Topic, sealed: SegmentRecord | None, opened: SegmentRecord
+) -> Topic:
+    """In one transaction write the last segment's totals, if it is given, and add `opened` behind it.
+
+    A last segment that is empty (`last_entry` -1) is dropped from the list: each restart would leave one.
+    """
+    inline = topic.record.segments
+    if sealed is not None:
+        assert inline[-1].ledger_id == sealed.ledger_id
+        inline = (*inline[:-1], sealed) if sealed.last_entry >= 0 else inline[:-1]
+    assert all(known.ledger_id < opened.ledger_id for known in inline)
+    inline = (*inline, opened)
+    older = topic.older
+    if len(inline) > SEGMENTS_INLINE_MAX:
+        older = (*older, inline[:SEGMENTS_PER_MANIFEST])
+        inline = inline[SEGMENTS_PER_MANIFEST:]
+    return await _save(store, topic, topic.record, older, inline)
+
+
 async def trim_front(store: MetadataStore, topic: Topic, first_kept_ledger: int) -> Topic:
     """Drop the segments before `first_kept_ledger`. Raises `NotFound` when the topic has no such segment."""
     topic.segment(first_kept_ledger)
