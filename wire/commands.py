@@ -11,7 +11,7 @@ replaces a chain of cases.
 
 What a peer sends may be any bytes. `parse` raises `CommandError` and nothing else: for what is no protobuf,
 for a command we do not know, for an envelope without its message, for a missing required field and for text
-that is not UTF-8 (which the parser would otherwise report when somebody reads the field, far from here).
+that is not UTF-8 (which the parser would hand to whoever reads the field as bytes, far from here).
 
 Two builders are on the data path and do not touch protobuf. A receipt copies the producer's and sequence
 number's own bytes out of the SEND, which has them under the same tags, and looks up the entry id's last
@@ -87,17 +87,14 @@ def _name(kind: int) -> str:
 
 
 def text_is_valid(message: Message) -> bool:
-    """Whether every string in `message` and below is UTF-8 (the parser decodes them when they are read)."""
-    try:
-        for field, value in message.ListFields():
-            if field.message_type is not None:
-                for part in value if field.is_repeated else (value,):
-                    if not text_is_valid(part):
-                        return False
-            elif field.is_repeated:
-                list(value)
-    except UnicodeDecodeError:
-        return False
+    """Whether every string in `message` and below is UTF-8: the parser gives one that is not as bytes."""
+    for field, value in message.ListFields():
+        values = value if field.is_repeated else (value,)
+        if field.type == field.TYPE_MESSAGE:
+            if not all(map(text_is_valid, values)):
+                return False
+        elif field.type == field.TYPE_STRING and not all(isinstance(text, str) for text in values):
+            return False
     return True
 
 

@@ -76,7 +76,11 @@ def _from_lz4(data: Bytes, size: int) -> bytes:
 
 
 def _from_zlib(data: Bytes, size: int) -> bytes:
-    return zlib.decompressobj().decompress(data, size + 1)
+    stream = zlib.decompressobj()
+    result = stream.decompress(data, size + 1)
+    if len(result) == size and not stream.eof:
+        raise ValueError("the stream is cut short")
+    return result
 
 
 def _from_zstd(data: Bytes, size: int) -> bytes:

@@ -102,22 +102,23 @@ class SendRun:
     def last_sequence_id(self) -> int:
         """The highest sequence id of the last entry: its last message's, where the client tells it."""
         last = len(self.heads) - 1
-        return self._highest.get(last) or _sequence_id(self.heads[last])
+        return max(_sequence_id(self.heads[last]), self._highest.get(last, 0))
 
     def sequence_ids(self) -> list[tuple[int, int]]:
         """(sequence id, highest sequence id) of each entry, for deduplication."""
         lows = list(map(_sequence_id, self.heads))
-        return [(low, self._highest.get(i) or low) for i, low in enumerate(lows)]
+        return [(low, max(low, self._highest.get(i, 0))) for i, low in enumerate(lows)]
 
-    def _add(self, send: "Send") -> None:
-        """Take a SEND that did not come by tier (a)."""
-        if send.message_count != 1:
-            self._fill_counts()
-            self._counts.append(send.message_count)
-        if send.highest_sequence_id > send.sequence_id:
-            self._highest[len(self.heads)] = send.highest_sequence_id
-        self.heads.append(send.head)
-        self.entries.append(send.entry)
+    def _add(self, head: bytes, entry: bytes, count: int, highest: int) -> None:
+        """Take a SEND that did not come by tier (a); `highest` is 0 when it told no highest sequence id."""
+        if count != 1:
+            if len(self._counts) < len(self.entries):
+                self._fill_counts()
+            self._counts.append(count)
+        if highest:
+            self._highest[len(self.heads)] = highest
+        self.heads.append(head)
+        self.entries.append(entry)
 
     def _fill_counts(self) -> None:
         """Count one message for each entry since the last one that was counted."""
@@ -231,26 +232,29 @@ def _find_shape(opening: int, front: int, back: int) -> _Shape | None:
 
 _VARINT: Final = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
 _match_batch_send: Final = re.compile(
-    rb"\x08\x06\x32(?P<size>[\x00-\x7f])(?P<head>\x08%b\x10(?P<sequence>%b))"
-    rb"(?:\x18(?P<count>%b))?(?:\x30(?P<highest>%b))?" % (_VARINT, _VARINT, _VARINT, _VARINT)
+    rb"\x08\x06\x32[\x00-\x7f](\x08%b\x10(%b))"
+    rb"(?:\x18(%b))?(?:\x30(%b))?" % (_VARINT, _VARINT, _VARINT, _VARINT)
 ).fullmatch
 
 
-def _batch_send(raw: bytes, tail: memoryview) -> "Send | None":
-    """The SEND whose command is `raw`, if it holds what a batch's does and nothing else."""
+def _take_batch_send(cuts: "list[Cut]", raw: bytes, tail: memoryview) -> bool:
+    """Take the SEND whose command is `raw`, if it holds what a batch's does and nothing else."""
     match = _match_batch_send(raw)
     if match is None or raw[3] != len(raw) - 4:
-        return None
-    head, sequence, count, highest = match.group("head", "sequence", "count", "highest")
-    sequence_id = varint.decode(sequence)[0]
-    return Send(
-        varint.decode(head, 1)[0],
-        sequence_id,
-        max(sequence_id, varint.decode(highest)[0]) if highest else sequence_id,
-        _checked_count(varint.decode(count)[0]) if count else 1,
-        head,
-        *_entry(tail),
-    )
+        return False
+    head, sequence, count, highest = match.groups()
+    producer_id = varint.decode(head, 1)[0]
+    message_count = _checked_count(varint.decode(count)[0]) if count else 1
+    highest_id = varint.decode(highest)[0] if highest else 0
+    entry, right = _entry(tail)
+    if right:
+        _run_for(cuts, producer_id)._add(head, entry, message_count, highest_id)
+    else:
+        sequence_id = varint.decode(sequence)[0]
+        cuts.append(
+            Send(producer_id, sequence_id, max(sequence_id, highest_id), message_count, head, entry, False)
+        )
+    return True
 
 
 def _checked_count(count: int) -> int:
@@ -348,12 +352,10 @@ class FrameCutter(FrameBuffer[Cut]):
             raise FrameError(f"a command of {command_size} bytes in a frame of {total}")
         raw = self._view[start + 8 : command_end].tobytes()
         tail = self._view[command_end:frame_end]
-        send = _batch_send(raw, tail)
-        if send is None:
-            self._take(cuts, parse(raw), tail)
-        else:
+        if _take_batch_send(cuts, raw, tail):
             self.batch_sends += 1
-            _add_send(cuts, send)
+        else:
+            self._take(cuts, parse(raw), tail)
         self._start = frame_end
         return True
 
@@ -362,7 +364,12 @@ class FrameCutter(FrameBuffer[Cut]):
         body = command.body
         if isinstance(body, pb.CommandSend):
             self.slow_sends += 1
-            _add_send(cuts, _send(body, tail))
+            send = _send(body, tail)
+            if send.is_plain:
+                run = _run_for(cuts, send.producer_id)
+                run._add(send.head, send.entry, send.message_count, body.highest_sequence_id)
+            else:
+                cuts.append(send)
         elif isinstance(body, pb.CommandMessage):
             broker_metadata, tail = _broker_metadata(tail)
             cuts.append(Delivery(body, *_entry(tail), broker_metadata))
@@ -380,13 +387,6 @@ def _run_for(cuts: list[Cut], producer_id: int) -> SendRun:
     run = SendRun(producer_id)
     cuts.append(run)
     return run
-
-
-def _add_send(cuts: list[Cut], send: Send) -> None:
-    if send.is_plain:
-        _run_for(cuts, send.producer_id)._add(send)
-    else:
-        cuts.append(send)
 
 
 def _send(body: pb.CommandSend, tail: memoryview) -> Send:

@@ -168,6 +168,8 @@ def split_batch(
         size = single.payload_size
         if not (single.IsInitialized() and 0 <= size <= end - at):
             raise Undecodable(f"a message in a batch claims {size} bytes of {end - at}")
+        if (single.properties or single.HasField("partition_key")) and not text_is_valid(single):
+            raise Undecodable("a message in a batch holds text that is not UTF-8")
         yield single, payload[at : at + size]
         at += size
 
@@ -178,10 +180,7 @@ def decode(entry: Buffer) -> list[DecodedMessage]:
     payload = plain_payload(metadata, payload)
     if not is_batch(metadata):
         return [_single(metadata, payload)]
-    try:
-        return _batch(metadata, payload)
-    except UnicodeDecodeError:
-        raise Undecodable("a message in a batch holds text that is not UTF-8") from None
+    return _batch(metadata, payload)
 
 
 def _single(metadata: pb.MessageMetadata, payload: memoryview) -> DecodedMessage:
@@ -236,7 +235,7 @@ def sticky_key(entry: Buffer) -> bytes:
             return key or b""
         for single, _ in split_batch(metadata, plain_payload(metadata, payload)):
             return _key_of(single) or b""
-    except (Undecodable, UnicodeDecodeError):
+    except Undecodable:
         pass
     return b""
 

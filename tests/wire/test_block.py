@@ -1,0 +1,66 @@
+"""The block: what is cut reads back, and a flipped bit anywhere, or a missing end, is found."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.wire import block
+
+u64 = st.integers(0, (1 << 64) - 1)
+entry_lists = st.lists(st.binary(max_size=100), min_size=1, max_size=20)
+
+
+@st.composite
+def blocks(draw: st.DrawFn) -> tuple[bytes, list[bytes], list[int] | None]:
+    entries = draw(entry_lists)
+    counts = draw(st.none() | st.lists(st.integers(1, 1000), min_size=len(entries), max_size=len(entries)))
+    raw = block.cut(draw(u64), draw(u64), draw(st.integers(-1, 9)), draw(u64), draw(u64), entries, counts)
+    return bytes(raw), entries, counts
+
+
+@given(blocks(), st.binary(max_size=20))
+def test_a_block_reads_back(made: tuple[bytes, list[bytes], list[int] | None], before: bytes) -> None:
+    raw, entries, counts = made
+    buffer, offset = before + raw + b"what follows", len(before)
+    header = block.verify(buffer, offset)
+    assert header.length == len(raw) and header.count == len(entries)
+    assert list(map(bytes, block.entries(buffer, header, offset))) == entries
+    assert list(block.message_counts(buffer, header, offset)) == (counts or [1] * len(entries))
+    assert block.ends(buffer, header, offset)[-1] == sum(map(len, entries))
+
+
+@settings(max_examples=300)
+@given(blocks(), st.data())
+def test_a_flipped_bit_anywhere_is_found(
+    made: tuple[bytes, list[bytes], list[int] | None], data: st.DataObject
+) -> None:
+    damaged = bytearray(made[0])
+    position = data.draw(st.integers(0, 8 * len(damaged) - 1))
+    damaged[position // 8] ^= 1 << position % 8
+    with pytest.raises(block.BlockError):
+        block.verify(damaged)
+
+
+@given(blocks(), st.data())
+def test_a_block_cut_short_is_found(
+    made: tuple[bytes, list[bytes], list[int] | None], data: st.DataObject
+) -> None:
+    with pytest.raises(block.BlockError):
+        block.verify(made[0][: data.draw(st.integers(0, len(made[0]) - 1))])
+
+
+@given(st.binary(max_size=300))
+def test_garbage_is_no_block(garbage: bytes) -> None:
+    with pytest.raises(block.BlockError):
+        block.verify(garbage)
+
+
+@given(st.lists(blocks(), max_size=4), st.booleans())
+def test_a_run_of_blocks_is_scanned_to_its_end(
+    made: list[tuple[bytes, list[bytes], list[int] | None]], torn: bool
+) -> None:
+    run = b"".join(raw for raw, _, _ in made)
+    assert [header.length for _, header in block.scan(run)] == [len(raw) for raw, _, _ in made]
+    if torn and made:
+        with pytest.raises(block.BlockError):
+            list(block.scan(run[:-1]))

@@ -1,0 +1,279 @@
+"""The cutter: every cut of a stream gives the same commands, the fast tier is taken, damage has a name."""
+
+from struct import pack
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.runtime.errors import ProtocolError
+from quire.runtime.limits import FRAME_BYTES_MAX
+from quire.wire import commands, varint
+from quire.wire import pulsar_pb2 as pb
+from quire.wire.checksum import crc32c
+from quire.wire.frame import Delivery, FrameCutter, FrameError, Send, SendRun
+from quire.wire.frame_buffer import READ_BUFFER_BYTES_MAX, READ_BUFFER_BYTES_MIN
+
+
+def entry(payload: bytes) -> bytes:
+    body = pack(">I", 0) + payload
+    return b"\x0e\x01" + pack(">I", crc32c(body)) + body
+
+
+def plain(producer: int, sequence: int, payload: bytes) -> bytes:
+    return b"".join(commands.send(producer, sequence, 1, entry(payload)))
+
+
+def flat(cuts: list[Any]) -> list[Any]:
+    """The cuts without the borders of runs, which depend on how the stream was read."""
+    result: list[Any] = []
+    for cut in cuts:
+        if isinstance(cut, SendRun):
+            counts = cut.counts or [1] * len(cut)
+            ids = cut.sequence_ids()
+            result += zip([cut.producer_id] * len(cut), cut.heads, cut.entries, counts, ids, strict=True)
+        elif isinstance(cut, Delivery):
+            result.append((cut.body.SerializeToString(), *cut[1:3], str(cut.broker_metadata)))
+        elif isinstance(cut, Send):
+            result.append(cut)
+        else:
+            result.append((cut.kind, cut.body.SerializeToString()))
+    return result
+
+
+def cut_in(stream: bytes, sizes: list[int]) -> list[Any]:
+    """What comes out when the stream is read in pieces of `sizes`, over and over."""
+    cutter = FrameCutter()
+    cuts: list[Any] = []
+    at = i = 0
+    while at < len(stream):
+        size = sizes[i % len(sizes)]
+        cuts += cutter.feed(stream[at : at + size])
+        at += size
+        i += 1
+    assert cutter.pending_bytes == 0
+    return flat(cuts)
+
+
+ids = st.one_of(st.integers(0, 300), st.integers(0, (1 << 64) - 1))
+payloads = st.binary(max_size=200)
+
+
+@st.composite
+def one_frame(draw: st.DrawFn) -> bytes:
+    kind = draw(st.integers(0, 6))
+    body = entry(draw(payloads))
+    if kind <= 1:
+        return b"".join(commands.send(draw(st.integers(0, 2)), draw(ids), 1, body))
+    if kind == 2:
+        return b"".join(commands.send(draw(ids), draw(ids), draw(st.integers(1, 1000)), body, draw(ids)))
+    if kind == 3:
+        return commands.flow(draw(ids), draw(st.integers(0, 1000)))
+    if kind == 4:
+        at = commands.message_id(draw(ids), draw(ids))
+        prefix = commands.broker_entry_metadata(5, 6) if draw(st.booleans()) else b""
+        return commands.message_header(draw(ids), at, len(body), entry_metadata=prefix) + body
+    if kind == 5:
+        return commands.ack(draw(ids), [commands.message_id(draw(ids), draw(ids), ack_set=[-1, 3])])
+    chunk = pb.CommandSend(producer_id=draw(ids), sequence_id=draw(ids), is_chunk=True)
+    return b"".join(commands.frame_with_entry(pb.BaseCommand(type=pb.BaseCommand.SEND, send=chunk), body))
+
+
+streams = st.lists(one_frame(), min_size=1, max_size=30).map(b"".join)
+
+
+@given(streams, st.lists(st.integers(1, 400), min_size=1, max_size=10))
+def test_any_cut_of_a_stream_into_reads_gives_the_same_commands(stream: bytes, sizes: list[int]) -> None:
+    assert cut_in(stream, sizes) == cut_in(stream, [len(stream)])
+
+
+@settings(max_examples=300)
+@given(streams, st.data())
+def test_a_flipped_bit_is_refused_by_name_or_gives_a_valid_command(stream: bytes, data: st.DataObject) -> None:
+    position = data.draw(st.integers(0, 8 * len(stream) - 1))
+    damaged = bytearray(stream)
+    damaged[position // 8] ^= 1 << position % 8
+    cutter = FrameCutter()
+    try:
+        flat(cutter.feed(damaged))
+    except ProtocolError:
+        pass
+    assert cutter.buffer_bytes <= FRAME_BYTES_MAX
+
+
+@given(st.binary(max_size=300))
+def test_garbage_is_refused_by_name(garbage: bytes) -> None:
+    cutter = FrameCutter()
+    try:
+        cutter.feed(garbage)
+    except ProtocolError:
+        pass
+    assert cutter.buffer_bytes == READ_BUFFER_BYTES_MIN
+
+
+@given(st.binary(max_size=60))
+def test_a_garbage_command_is_refused_by_name(garbage: bytes) -> None:
+    try:
+        flat(FrameCutter().feed(pack(">II", len(garbage) + 4, len(garbage)) + garbage))
+    except ProtocolError:
+        pass
+
+
+@pytest.mark.parametrize("producer_bytes", range(1, 6))
+@pytest.mark.parametrize("sequence_bytes", range(1, 11))
+def test_plain_sends_take_the_fast_tier(producer_bytes: int, sequence_bytes: int) -> None:
+    producer, sequence = (1 << 7 * producer_bytes) - 1, min((1 << 7 * sequence_bytes) - 1, (1 << 64) - 1)
+    cutter = FrameCutter()
+    (run,) = cutter.feed(plain(producer, sequence - 1, b"payload") + plain(producer, sequence, b"payload"))
+    assert isinstance(run, SendRun)
+    assert (run.producer_id, run.first_sequence_id, run.last_sequence_id) == (producer, sequence - 1, sequence)
+    assert run.entries == [entry(b"payload")] * 2
+    assert run.counts is None
+    if producer_bytes + sequence_bytes <= 14:
+        assert (cutter.fast_sends, cutter.batch_sends, cutter.slow_sends) == (2, 0, 0)
+    else:
+        assert (cutter.fast_sends, cutter.batch_sends, cutter.slow_sends) == (0, 2, 0)
+
+
+def test_the_fast_tier_holds_over_every_growth_of_the_sequence_id() -> None:
+    borders = [1 << 7 * n for n in range(1, 10)]
+    sequences = [border + i for border in borders for i in (-1, 0, 1)]
+    cutter = FrameCutter()
+    (run,) = cutter.feed(b"".join(plain(300, s, b"x" * 20) for s in sequences))
+    assert isinstance(run, SendRun)
+    assert [low for low, _ in run.sequence_ids()] == sequences
+    assert (cutter.fast_sends, cutter.slow_sends) == (len(sequences), 0)
+
+
+def test_the_heads_of_a_run_become_its_receipts() -> None:
+    (run,) = FrameCutter().feed(b"".join(plain(9, s, b"x" * 20) for s in range(100, 400)))
+    assert isinstance(run, SendRun)
+    receipts = commands.receipt_run(7, 90, run.heads)
+    for i, command in enumerate(FrameCutter().feed(b"".join(receipts))):
+        body = command.body  # type: ignore[union-attr]
+        assert isinstance(body, pb.CommandSendReceipt)
+        assert (body.producer_id, body.sequence_id) == (9, 100 + i)
+        assert (body.message_id.ledgerId, body.message_id.entryId) == (7, 90 + i)
+
+
+def test_a_batch_counts_its_messages_and_joins_the_run() -> None:
+    stream = plain(1, 5, b"a" * 9) + b"".join(commands.send(1, 6, 10, entry(b"b"), 15)) + plain(1, 16, b"c" * 9)
+    cutter = FrameCutter()
+    (run,) = cutter.feed(stream)
+    assert isinstance(run, SendRun)
+    assert run.counts == [1, 10, 1]
+    assert run.sequence_ids() == [(5, 5), (6, 15), (16, 16)]
+    assert (cutter.fast_sends, cutter.batch_sends, cutter.slow_sends) == (2, 1, 0)
+
+
+def test_another_producer_is_another_run() -> None:
+    cuts = FrameCutter().feed(plain(1, 1, b"a" * 9) + plain(2, 1, b"a" * 9) + plain(1, 2, b"a" * 9))
+    assert [cut.producer_id for cut in cuts] == [1, 2, 1]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_wrong_checksum_is_told_and_breaks_nothing(count: int) -> None:
+    damaged = bytearray(entry(b"payload"))
+    damaged[-1] ^= 1
+    stream = plain(1, 1, b"x" * 9) + b"".join(commands.send(1, 2, count, bytes(damaged))) + plain(1, 3, b"x" * 9)
+    first, bad, last = FrameCutter().feed(stream)
+    assert isinstance(bad, Send)
+    assert (bad.checksum_ok, bad.sequence_id, bad.message_count, bad.entry) == (False, 2, count, damaged)
+    assert isinstance(first, SendRun) and isinstance(last, SendRun)
+
+
+def test_chunks_transactions_and_markers_stand_alone() -> None:
+    specials = [
+        pb.CommandSend(producer_id=1, sequence_id=2, is_chunk=True),
+        pb.CommandSend(producer_id=1, sequence_id=2, txnid_least_bits=7, txnid_most_bits=8),
+        pb.CommandSend(producer_id=1, sequence_id=2, marker=True),
+    ]
+    envelopes = [pb.BaseCommand(type=pb.BaseCommand.SEND, send=body) for body in specials]
+    stream = b"".join(b"".join(commands.frame_with_entry(e, entry(b"x"))) for e in envelopes)
+    cutter = FrameCutter()
+    chunk, in_txn, marker = cutter.feed(stream)
+    assert isinstance(chunk, Send) and chunk.is_chunk
+    assert isinstance(in_txn, Send) and in_txn.txn == (8, 7)
+    assert isinstance(marker, Send) and marker.is_marker
+    assert cutter.slow_sends == 3
+
+
+def test_a_message_with_broker_metadata() -> None:
+    body, prefix = entry(b"x"), commands.broker_entry_metadata(123, 456)
+    header = commands.message_header(3, commands.message_id(1, 2), len(body), 4, [-2], prefix)
+    (delivery,) = FrameCutter().feed(header + body)
+    assert isinstance(delivery, Delivery)
+    assert delivery.entry == body and delivery.checksum_ok
+    assert delivery.broker_metadata is not None
+    assert (delivery.broker_metadata.broker_timestamp, delivery.broker_metadata.index) == (123, 456)
+    assert delivery.body.redelivery_count == 4 and list(delivery.body.ack_set) == [-2]
+
+
+FLOW = commands.flow(1, 1)
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        pack(">I", FRAME_BYTES_MAX - 3),
+        pack(">I", 0xFFFFFFFF),
+        pack(">I", 3),
+        pack(">II", 4, 1),
+        pack(">II", 8, 0xFFFFFFF0) + b"1234",
+        pack(">I", len(FLOW)) + FLOW[4:] + b"tail",
+        b"".join(commands.send(1, 2, 1, b"\x0e\x01tooshor")),
+        b"".join(commands.send(1, 2, 1, b"\x0e\x03" + entry(b"no magic")[2:])),
+        b"".join(commands.send(1, 2, 0, entry(b"no messages"))),
+        b"".join(commands.send(1, 2, (1 << 64) - 1, entry(b"minus one message"))),
+    ],
+)
+def test_what_is_no_frame_is_refused(stream: bytes) -> None:
+    with pytest.raises(FrameError):
+        FrameCutter().feed(stream)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\x08\x63",
+        b"\x08\x06",
+        b"\x08\x06\x32\x02\x08\x01",
+        b"\xff\xff",
+        b"\x08\x02\x12\x03\x0a\x01\xff",
+        b"\x08\x17\xba\x01\x05\x0a\x01\xff\x10\x01",
+    ],
+    ids=["empty", "unknown", "no body", "no sequence", "no protobuf", "text", "text of a lookup"],
+)
+def test_what_is_no_command_is_refused(raw: bytes) -> None:
+    with pytest.raises(commands.CommandError):
+        FrameCutter().feed(pack(">II", len(raw) + 4, len(raw)) + raw)
+
+
+def test_a_large_frame_is_assembled_in_a_buffer_of_its_size() -> None:
+    large = plain(1, 1, bytes(FRAME_BYTES_MAX - 100))
+    cutter = FrameCutter()
+    cuts: list[Any] = []
+    for at in range(0, len(large), 65_536):
+        cuts += cutter.feed(large[at : at + 65_536])
+        assert cutter.buffer_bytes <= max(READ_BUFFER_BYTES_MAX, 2 * (at + 65_536), 4 * READ_BUFFER_BYTES_MIN)
+        assert cutter.buffer_bytes <= len(large) or cutter.buffer_bytes <= READ_BUFFER_BYTES_MAX
+    (run,) = cuts
+    assert run.entries == [entry(bytes(FRAME_BYTES_MAX - 100))]
+    assert cutter.buffer_bytes <= READ_BUFFER_BYTES_MAX
+    cutter.rest()
+    assert cutter.buffer_bytes == READ_BUFFER_BYTES_MIN
+
+
+def test_a_claim_alone_allocates_nothing() -> None:
+    cutter = FrameCutter()
+    cutter.feed(pack(">II", FRAME_BYTES_MAX - 4, 10) + b"12")
+    assert cutter.buffer_bytes == READ_BUFFER_BYTES_MIN
+    assert len(cutter.get_buffer()) > 0
+
+
+@given(st.integers(0, (1 << 64) - 1))
+def test_varints_come_back(number: int) -> None:
+    raw = varint.encode(number)
+    assert varint.decode(b"x" + raw + b"y", 1) == (number, 1 + len(raw))
