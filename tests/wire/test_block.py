@@ -23,7 +23,7 @@ def test_a_block_reads_back(made: tuple[bytes, list[bytes], list[int] | None], b
     raw, entries, counts = made
     buffer, offset = before + raw + b"what follows", len(before)
     header = block.verify(buffer, offset)
-    assert header.length == len(raw) and header.count == len(entries)
+    assert header.length == len(raw) and header.entry_count == len(entries)
     assert list(map(bytes, block.entries(buffer, header, offset))) == entries
     assert list(block.message_counts(buffer, header, offset)) == (counts or [1] * len(entries))
     assert block.ends(buffer, header, offset)[-1] == sum(map(len, entries))

@@ -90,7 +90,9 @@ def test_any_cut_of_a_stream_into_reads_gives_the_same_commands(stream: bytes, s
 
 @settings(max_examples=300)
 @given(streams, st.data())
-def test_a_flipped_bit_is_refused_by_name_or_gives_a_valid_command(stream: bytes, data: st.DataObject) -> None:
+def test_a_flipped_bit_is_refused_by_name_or_gives_a_valid_command(
+    stream: bytes, data: st.DataObject
+) -> None:
     position = data.draw(st.integers(0, 8 * len(stream) - 1))
     damaged = bytearray(stream)
     damaged[position // 8] ^= 1 << position % 8
@@ -127,7 +129,11 @@ def test_plain_sends_take_the_fast_tier(producer_bytes: int, sequence_bytes: int
     cutter = FrameCutter()
     (run,) = cutter.feed(plain(producer, sequence - 1, b"payload") + plain(producer, sequence, b"payload"))
     assert isinstance(run, SendRun)
-    assert (run.producer_id, run.first_sequence_id, run.last_sequence_id) == (producer, sequence - 1, sequence)
+    assert (run.producer_id, run.first_sequence_id, run.last_sequence_id) == (
+        producer,
+        sequence - 1,
+        sequence,
+    )
     assert run.entries == [entry(b"payload")] * 2
     assert run.counts is None
     if producer_bytes + sequence_bytes <= 14:
@@ -158,7 +164,9 @@ def test_the_heads_of_a_run_become_its_receipts() -> None:
 
 
 def test_a_batch_counts_its_messages_and_joins_the_run() -> None:
-    stream = plain(1, 5, b"a" * 9) + b"".join(commands.send(1, 6, 10, entry(b"b"), 15)) + plain(1, 16, b"c" * 9)
+    stream = (
+        plain(1, 5, b"a" * 9) + b"".join(commands.send(1, 6, 10, entry(b"b"), 15)) + plain(1, 16, b"c" * 9)
+    )
     cutter = FrameCutter()
     (run,) = cutter.feed(stream)
     assert isinstance(run, SendRun)
@@ -176,7 +184,9 @@ def test_another_producer_is_another_run() -> None:
 def test_a_wrong_checksum_is_told_and_breaks_nothing(count: int) -> None:
     damaged = bytearray(entry(b"payload"))
     damaged[-1] ^= 1
-    stream = plain(1, 1, b"x" * 9) + b"".join(commands.send(1, 2, count, bytes(damaged))) + plain(1, 3, b"x" * 9)
+    stream = (
+        plain(1, 1, b"x" * 9) + b"".join(commands.send(1, 2, count, bytes(damaged))) + plain(1, 3, b"x" * 9)
+    )
     first, bad, last = FrameCutter().feed(stream)
     assert isinstance(bad, Send)
     assert (bad.checksum_ok, bad.sequence_id, bad.message_count, bad.entry) == (False, 2, count, damaged)

@@ -64,7 +64,11 @@ def test_a_flipped_bit_fails_the_checksum_and_never_breaks_the_decoder(
     data: st.DataObject, codec: int, batch: bool
 ) -> None:
     one = OutgoingMessage(b"payload " * 5, "key", {"name": "value"})
-    entry = message.encode_batch([one] * 3, "p", 1, 2, codec) if batch else message.encode_one(one, "p", 1, 2, codec)
+    entry = (
+        message.encode_batch([one] * 3, "p", 1, 2, codec)
+        if batch
+        else message.encode_one(one, "p", 1, 2, codec)
+    )
     position = data.draw(st.integers(0, 8 * len(entry) - 1))
     damaged = bytearray(entry)
     damaged[position // 8] ^= 1 << position % 8
