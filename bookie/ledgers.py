@@ -1,0 +1,105 @@
+"""What a bookie knows of each ledger beside its blocks: fence, limbo, tombstone, LAC.
+
+    fenced      another writer took over: only blocks with the recovery flag are taken (rules 9, 10)
+    limbo       blocks of it may have been lost here: absence can no longer be proven (rules 17, 19)
+    tombstone   it was deleted, and never comes back (rule 20); fences, too
+    LAC         the greatest last-add-confirmed that any block or explicit write said
+
+All this is journalled or derived from what is, and each checkpoint commits it with the index (rule 21), as this
+record:
+
+    offset size
+         0    1  version        1
+         1    1  flags          1 fenced, 2 limbo, 4 tombstone
+         2    8  LAC            signed, -1 none
+        10    8  last entry     of the blocks in the entry log, signed, -1 none
+        18    8  bytes          of the blocks in the entry log
+        26    8  tombstone      version of the metadata record in DELETING, signed
+        34    4  crc            CRC32C over the bytes before
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from quire.runtime.errors import CorruptionError
+from quire.wire.checksum import crc32c
+
+_RECORD: Final = Struct(">BBqqqq")
+_CRC: Final = Struct(">I")
+RECORD_BYTES: Final = _RECORD.size + _CRC.size
+_VERSION: Final = 1
+_FENCED: Final = 1
+_LIMBO: Final = 2
+_TOMBSTONE: Final = 4
+
+assert RECORD_BYTES == 38
+
+
+class LedgerState:
+    """One ledger. `last_entry` and `size_bytes` count all blocks, those with `flushed_` what is in the entry log.
+
+    `is_closed_to_writers` is the one test that the hot path makes: fenced, or a tombstone is here.
+    """
+
+    __slots__ = (
+        "flushed_bytes",
+        "flushed_last_entry",
+        "is_closed_to_writers",
+        "is_fenced",
+        "is_limbo",
+        "lac",
+        "last_entry",
+        "ledger_id",
+        "tombstone_version",
+    )
+
+    def __init__(self, ledger_id: int) -> None:
+        self.ledger_id = ledger_id
+        self.is_fenced = False
+        self.is_limbo = False
+        self.is_closed_to_writers = False
+        self.tombstone_version: int | None = None
+        self.lac = -1
+        self.last_entry = -1
+        self.flushed_last_entry = -1
+        self.flushed_bytes = 0
+
+    def fence(self) -> None:
+        self.is_fenced = True
+        self.is_closed_to_writers = True
+
+    def bury(self, version: int) -> None:
+        """Lay the tombstone."""
+        self.fence()
+        self.tombstone_version = version
+
+    def put_in_limbo(self) -> None:
+        """Blocks may be lost: fence, and never again deny that an entry exists."""
+        self.fence()
+        self.is_limbo = True
+
+    def encode(self) -> bytes:
+        buried = self.tombstone_version is not None
+        flags = _FENCED * self.is_fenced | _LIMBO * self.is_limbo | _TOMBSTONE * buried
+        version = self.tombstone_version if self.tombstone_version is not None else -1
+        fields = _RECORD.pack(_VERSION, flags, self.lac, self.flushed_last_entry, self.flushed_bytes, version)
+        return fields + _CRC.pack(crc32c(fields))
+
+
+def decode(ledger_id: int, record: bytes) -> LedgerState:
+    """The state as it was at the checkpoint. Raises `CorruptionError`."""
+    fields, crc = record[: _RECORD.size], record[_RECORD.size :]
+    if len(record) != RECORD_BYTES or _CRC.unpack(crc)[0] != crc32c(fields) or fields[0] != _VERSION:
+        raise CorruptionError(f"the index's record of ledger {ledger_id} is damaged")
+    _, flags, lac, last_entry, size_bytes, version = _RECORD.unpack(fields)
+    state = LedgerState(ledger_id)
+    state.lac, state.last_entry = lac, last_entry
+    state.flushed_last_entry, state.flushed_bytes = last_entry, size_bytes
+    if flags & _FENCED:
+        state.fence()
+    if flags & _TOMBSTONE:
+        state.bury(version)
+    state.is_limbo = bool(flags & _LIMBO)
+    return state
