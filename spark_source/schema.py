@@ -1,0 +1,77 @@
+"""The columns of a row, as Arrow and as Spark know them. One row is one message.
+
+| column | type | is |
+|---|---|---|
+| topic | string | full name without `-partition-N` |
+| partition | int | N of `-partition-N`; -1 for a topic without partitions |
+| ledger, entry | bigint | the entry's position |
+| batch_index | int | place in the entry's batch, -1 when the entry is one message |
+| message_index | bigint | topic-wide (per partition) index, without gaps but for trimmed and compacted messages |
+| key | binary | the partition key, its base64 decoded where the producer says it is base64; null: none |
+| value | binary | the payload, decompressed; null for a null value (a tombstone) |
+| properties | map<string,string> | the message's properties; empty when it has none |
+| publish_time | timestamp | the producer's clock |
+| event_time | timestamp | set by the application; null: not set |
+| producer | string | the producer's name |
+| sequence | bigint | the producer's sequence id |
+| undecoded | string | only with `on_undecodable=raw`: why the entry could not be decoded, null for all others |
+
+With `on_undecodable=raw` an entry that cannot be decoded is one row: `value` holds the whole entry as it is
+stored (from its magic 0x0e01 on), `undecoded` the reason; key, properties, times, producer and sequence are null.
+
+A message that its producer sent in chunks (it was larger than `max_message_size`) is one row for each chunk,
+in order; nothing is joined. The chunk's `value` is its piece of the payload *as sent*, still compressed when the producer
+compresses, and its properties have four more entries that say how to join: `quire.chunk.uuid`, `quire.chunk.id`,
+`quire.chunk.count`, `quire.chunk.compression`.
+
+Arrow types must be exactly what Spark derives from its own (no large types, no dictionaries, microseconds in UTC).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+TIME: Final = pa.timestamp("us", tz="UTC")
+PROPERTIES: Final = pa.map_(pa.string(), pa.string())
+
+UNDECODED: Final = "undecoded"
+
+FIELDS: Final = {
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "ledger": pa.int64(),
+    "entry": pa.int64(),
+    "batch_index": pa.int32(),
+    "message_index": pa.int64(),
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "properties": PROPERTIES,
+    "publish_time": TIME,
+    "event_time": TIME,
+    "producer": pa.string(),
+    "sequence": pa.int64(),
+    UNDECODED: pa.string(),
+}
+COLUMNS: Final = tuple(name for name in FIELDS if name != UNDECODED)
+
+_SPARK: Final = {
+    pa.string(): "string",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.binary(): "binary",
+    PROPERTIES: "map<string,string>",
+    TIME: "timestamp",
+}
+
+
+def arrow(columns: Sequence[str]) -> pa.Schema:
+    """The Arrow schema of these columns."""
+    return pa.schema([(name, FIELDS[name]) for name in columns])
+
+
+def ddl(columns: Sequence[str]) -> str:
+    """The same in Spark's words."""
+    return ", ".join(f"`{name}` {_SPARK[FIELDS[name]]}" for name in columns)
