@@ -1,0 +1,14 @@
+"""Every byte that crosses a process or reaches a disk. Pure functions and cores: no I/O.
+
+Read in this order:
+
+    frame_buffer   the read buffer of a connection
+    frame          bytes from a socket into runs of SENDs and commands
+    commands       commands parsed; replies, requests, receipts and message headers built
+    message        an entry from the inside: metadata, batches (compression, hashing, checksum, varint help)
+    block          the unit of everything behind the socket
+    bookie         the requests between brokers and bookies, and the port they travel through
+    bookie_codec   their bytes
+
+pulsar_pb2 is generated from pulsar.proto (`make proto`).
+"""
