@@ -1,0 +1,62 @@
+"""One way to print a result, and how a server process is accounted for."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a process has used so far: CPU seconds, memory now and at its peak, bytes moved to and from disk."""
+
+    cpu_s: float
+    resident_bytes: int
+    peak_bytes: int
+    written_bytes: int
+    read_bytes: int
+
+
+def usage(pid: int) -> Usage:
+    """Read off `/proc`."""
+    root = Path("/proc") / str(pid)
+    stat = (root / "stat").read_text().rpartition(")")[2].split()
+    status = _fields((root / "status").read_text())
+    io = _fields((root / "io").read_text())
+    return Usage(
+        cpu_s=(int(stat[11]) + int(stat[12])) / _TICK,
+        resident_bytes=status["VmRSS"] * 1024,
+        peak_bytes=status["VmHWM"] * 1024,
+        written_bytes=io["write_bytes"],
+        read_bytes=io["read_bytes"],
+    )
+
+
+def _fields(text: str) -> dict[str, int]:
+    found = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition(":")
+        first = rest.split()[:1]
+        if first and first[0].isdigit():
+            found[name] = int(first[0])
+    return found
+
+
+def show(question: str, **figures: Any) -> None:
+    """Print one result as one line of JSON; floats are rounded to what a reader can use."""
+    rounded = {
+        name: round(value, 3 if abs(value) < 100 else 0) if isinstance(value, float) else value
+        for name, value in figures.items()
+    }
+    print(json.dumps({"question": question, **rounded}), flush=True)
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    return {"cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
