@@ -1,6 +1,6 @@
 """What the wire's hot loops cost, in µs per entry: cutting SENDs, receipts, message headers, batches.
 
-    python bench/wire.py
+python -m bench.wire
 """
 
 import os
@@ -8,7 +8,8 @@ from collections.abc import Callable
 from struct import pack
 from time import perf_counter
 
-from quire.wire import commands, varint
+from bench.report import show
+from quire.wire import commands, message, varint
 from quire.wire.checksum import crc32c
 from quire.wire.frame import FrameCutter
 
@@ -45,24 +46,24 @@ def cut(stream: bytes, read_bytes: int = 1 << 20) -> FrameCutter:
     return cutter
 
 
-def row(what: str, microseconds: float, note: str = "") -> None:
-    print(f"{what:<44}{microseconds:8.3f} µs   {note}")
-
-
 def main() -> None:
     for size, count in ((100, 40_000), (1024, 20_000), (16 * 1024, 2_000), (128 * 1024, 300)):
         stream = sends(size, count, 300)
-        cutter = cut(stream)
-        row(f"cut a SEND of {size} B", best_us(lambda s=stream: cut(s), count), f"{cutter.slow_sends} slow")
+        assert cut(stream).fast_sends == count
+        show(f"cut a SEND of {size} B", us=best_us(lambda s=stream: cut(s), count))
     stream = sends(1024, 20_000, 3_000_000, producers=1_000)
-    row("cut a SEND of 1024 B, 1000 producers in turn", best_us(lambda: cut(stream), 20_000))
+    show("cut a SEND of 1024 B, 1000 producers in turn", us=best_us(lambda: cut(stream), 20_000))
     batched = sends(1024, 20_000, 300, messages=100)
-    row("cut a SEND of 1024 B with num_messages", best_us(lambda: cut(batched), 20_000))
+    show("cut a batch's SEND of 1024 B", us=best_us(lambda: cut(batched), 20_000))
     heads = [b"\x08\x01\x10" + varint.encode(300 + i) for i in range(1_000)]
-    row("a receipt", best_us(lambda: commands.receipt_run(77, 5_000, heads), 1_000))
-    row("a receipt alone", best_us(lambda: commands.receipt_run(77, 5_000, heads[:1]), 1))
+    show("a receipt", us=best_us(lambda: commands.receipt_run(77, 5_000, heads), 1_000))
+    show("a receipt alone", us=best_us(lambda: commands.receipt_run(77, 5_000, heads[:1]), 1))
     lengths = [1_100] * 1_000
-    row("a message header", best_us(lambda: commands.message_headers(1, 77, 0, 5_000, lengths), 1_000))
+    show("a message header", us=best_us(lambda: commands.message_headers(1, 77, 0, 5_000, lengths), 1_000))
+    messages = [message.OutgoingMessage(bytes(100), f"key {i}") for i in range(1_000)]
+    batch = message.encode_batch(messages, "p", 0, 1)
+    show("encode a message of a batch", us=best_us(lambda: message.encode_batch(messages, "p", 0, 1), 1_000))
+    show("decode a message of a batch", us=best_us(lambda: message.decode(batch), 1_000))
 
 
 if __name__ == "__main__":

@@ -298,11 +298,12 @@ class FrameCutter(FrameBuffer[Cut]):
         buffer, view, start, end = self._buffer, self._view, self._start, self._end
         read_opening, read_entry = _OPENING.unpack_from, _ENTRY_OPENING.unpack_from
         run_opening = front_mask = front_wanted = back_mask = back_wanted = entry_offset = -1
+        total_max = self._frame_bytes_max - 4
         count = 0
         while end - start >= _OPENING_BYTES:
             total, opening, front, back = read_opening(buffer, start)
             frame_end = start + 4 + total
-            if frame_end > end:
+            if frame_end > end or total > total_max:
                 break
             if (
                 opening != run_opening

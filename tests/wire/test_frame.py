@@ -220,6 +220,14 @@ def test_a_message_with_broker_metadata() -> None:
     assert delivery.body.redelivery_count == 4 and list(delivery.body.ack_set) == [-2]
 
 
+def test_the_limit_holds_in_every_tier() -> None:
+    for count in (1, 2):
+        frame = b"".join(commands.send(1, 2, count, entry(bytes(500))))
+        assert len(FrameCutter(len(frame)).feed(frame)) == 1
+        with pytest.raises(FrameError):
+            FrameCutter(len(frame) - 1).feed(frame)
+
+
 FLOW = commands.flow(1, 1)
 
 
