@@ -1,7 +1,7 @@
 """Where each record lies. Every path of the metadata store is made here and nowhere else.
 
     /quire/cluster                                          ClusterRecord: name, instance id
-    /quire/ids/ledger-NNNNNNNNNN                            sequential: ledger ids come from here, in ranges
+    /quire/ids/ledgers                                      empty: its version counts ranges of ledger ids
     /quire/bookies/{uuid}                                   BookieRecord (persistent: identity, incarnation)
     /quire/bookies-available/{uuid}                         ephemeral, address: this bookie is up
     /quire/brokers/{broker id}                              ephemeral BrokerRecord: addresses
@@ -22,7 +22,7 @@ from urllib.parse import quote, unquote
 
 ROOT = "/quire"
 CLUSTER = f"{ROOT}/cluster"
-LEDGER_IDS = f"{ROOT}/ids/ledger-"
+LEDGER_IDS = f"{ROOT}/ids/ledgers"
 BOOKIES = f"{ROOT}/bookies"
 BOOKIES_AVAILABLE = f"{ROOT}/bookies-available"
 BROKERS = f"{ROOT}/brokers"

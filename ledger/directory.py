@@ -1,0 +1,194 @@
+"""Who is there, and how to reach them.
+
+A `BookieDirectory` answers two questions at once and without waiting: which bookies are up, and which port leads to
+a given one. Identity is UUID and incarnation, never an address: a port that was opened for one identity is not
+handed out for another, and a bookie that nobody knows has a port as well, which says `UNREACHABLE`.
+
+`LocalDirectory` has ports that were put into it (one process, tests); `ClusterDirectory` follows the metadata store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from quire.ledger.placement import bookie_id
+from quire.metadata import paths
+from quire.metadata.records import BookieRecord, decode
+from quire.metadata.store import MetadataStore
+from quire.runtime.errors import NotFound, QuireError
+from quire.runtime.tasks import Tasks
+from quire.wire.bookie import (
+    AddDone,
+    AddRequest,
+    BookieId,
+    BookiePort,
+    DeleteRequest,
+    FindTimeRequest,
+    LedgerInfo,
+    LedgerInfoRequest,
+    ReadRequest,
+    ReadResponse,
+    SimpleResponse,
+    Status,
+    WriteLacRequest,
+)
+
+_log = logging.getLogger(__name__)
+
+
+class BookieDirectory(Protocol):
+    """See the top of the file."""
+
+    def available(self) -> Sequence[BookieRecord]:
+        """Bookies that are up, read-only ones among them."""
+        ...
+
+    def port(self, bookie: BookieId) -> BookiePort:
+        """The way to `bookie`; one that answers `UNREACHABLE` when there is none."""
+        ...
+
+
+class UnreachablePort:
+    """The port of a bookie that nobody knows: every outcome is unknown. A `BookiePort`."""
+
+    def add(self, request: AddRequest, done: AddDone) -> None:
+        asyncio.get_running_loop().call_soon(done, [Status.UNREACHABLE] * len(request.blocks))
+
+    async def read(self, request: ReadRequest) -> ReadResponse:
+        return ReadResponse(Status.UNREACHABLE)
+
+    async def write_lac(self, request: WriteLacRequest) -> SimpleResponse:
+        return SimpleResponse(Status.UNREACHABLE)
+
+    async def delete(self, request: DeleteRequest) -> SimpleResponse:
+        return SimpleResponse(Status.UNREACHABLE)
+
+    async def find_time(self, request: FindTimeRequest) -> SimpleResponse:
+        return SimpleResponse(Status.UNREACHABLE)
+
+    async def ledger_info(self, request: LedgerInfoRequest) -> LedgerInfo:
+        return LedgerInfo(Status.UNREACHABLE)
+
+
+_NOBODY = UnreachablePort()
+
+
+class LocalDirectory:
+    """Bookies of this process. A `BookieDirectory`."""
+
+    def __init__(self) -> None:
+        self._records: dict[BookieId, Callable[[], BookieRecord]] = {}
+        self._ports: dict[BookieId, BookiePort] = {}
+
+    def join(self, record: BookieRecord | Callable[[], BookieRecord], port: BookiePort) -> None:
+        """A bookie is up; a callable record is asked each time (it may turn read-only)."""
+        describe = record if callable(record) else (lambda: record)
+        bookie = bookie_id(describe())
+        self._records[bookie] = describe
+        self._ports[bookie] = port
+
+    def leave(self, bookie: BookieId) -> None:
+        self._records.pop(bookie, None)
+        self._ports.pop(bookie, None)
+
+    def available(self) -> Sequence[BookieRecord]:
+        return [describe() for describe in self._records.values()]
+
+    def port(self, bookie: BookieId) -> BookiePort:
+        return self._ports.get(bookie, _NOBODY)
+
+
+class ClosablePort(BookiePort, Protocol):
+    """A port with a connection behind it."""
+
+    async def close(self) -> None: ...
+
+
+class ClusterDirectory:
+    """Follows `bookies-available` in the metadata store and opens a port per identity when it is first needed.
+
+    A port outlives its bookie's registration: a bookie whose session is over may still answer, and its answers are
+    as good as ever. It is closed when the same UUID registers under another address or incarnation.
+    """
+
+    def __init__(self, store: MetadataStore, connect: Callable[[BookieRecord], ClosablePort]) -> None:
+        self._store = store
+        self._connect = connect
+        self._tasks = Tasks("bookie directory")
+        self._available: dict[str, BookieRecord] = {}
+        self._known: dict[str, BookieRecord] = {}
+        self._ports: dict[BookieId, ClosablePort] = {}
+        self._unwatch: list[Callable[[], None]] = []
+        self._node_watches: dict[str, Callable[[], None]] = {}
+        self._changed = asyncio.Event()
+
+    async def start(self) -> None:
+        """Read who is there and follow it from now on. Raises `Unavailable`."""
+        self._unwatch.append(self._store.watch(paths.BOOKIES_AVAILABLE, self._on_change))
+        await self._refresh()
+        self._tasks.start(self._follow(), "follow the bookies")
+
+    async def stop(self) -> None:
+        for unwatch in (*self._unwatch, *self._node_watches.values()):
+            unwatch()
+        await self._tasks.stop()
+        for port in self._ports.values():
+            await port.close()
+        self._ports.clear()
+
+    def available(self) -> Sequence[BookieRecord]:
+        return list(self._available.values())
+
+    def port(self, bookie: BookieId) -> BookiePort:
+        port = self._ports.get(bookie)
+        if port is not None:
+            return port
+        record = self._known.get(bookie.uuid)
+        if record is None or bookie_id(record) != bookie:
+            return _NOBODY
+        port = self._ports[bookie] = self._connect(record)
+        return port
+
+    # -- following -------------------------------------------------------------------------------------
+    def _on_change(self, _path: str) -> None:
+        self._changed.set()
+
+    async def _follow(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self._refresh()
+            except QuireError as error:
+                _log.warning("cannot read which bookies are up: %s", error)
+                await asyncio.sleep(1)
+                self._changed.set()
+
+    async def _refresh(self) -> None:
+        names = await self._store.children(paths.BOOKIES_AVAILABLE)
+        found: dict[str, BookieRecord] = {}
+        for name in names:
+            path = paths.bookie_available(name)
+            if name not in self._node_watches:
+                self._node_watches[name] = self._store.watch(path, self._on_change)
+            try:
+                found[name] = decode(BookieRecord, (await self._store.get(path)).value, path)
+            except NotFound:
+                continue
+        for gone in self._node_watches.keys() - set(names):
+            self._node_watches.pop(gone)()
+        self._available = found
+        for record in found.values():
+            self._learn(record)
+
+    def _learn(self, record: BookieRecord) -> None:
+        before = self._known.get(record.uuid)
+        self._known[record.uuid] = record
+        if before is None or (bookie_id(before), before.address) == (bookie_id(record), record.address):
+            return
+        port = self._ports.pop(bookie_id(before), None)
+        if port is not None:
+            self._tasks.start(port.close(), f"close the port of {bookie_id(before)}")

@@ -1,0 +1,271 @@
+"""The door of the room: create, recover, open and delete ledgers.
+
+A ledger costs one metadata operation to create, one to close, one to take over, two to delete. Its record, the
+intent, is written before anything is sent to a bookie, so whatever a bookie holds has (or had) a record.
+
+Ids are unique and grow: the version of one node counts ranges of a hundred, and a process takes the next range by a
+put. Two processes that take turns with one topic hold different ranges; `create(above=)` makes the id greater than
+that of the topic's last ledger, at the price of the rest of a range.
+
+A ledger that is created with fewer bookies than the write quorum, but no fewer than the ack quorum, starts narrow.
+
+Deleting goes DELETING by version -> a tombstone at every bookie that may hold something -> record removed. A bookie
+that does not answer keeps the record there; `delete` again later. A bookie counts as retired only when its own
+record is gone from the metadata.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from quire.ledger import placement, recovery, states
+from quire.ledger.directory import BookieDirectory
+from quire.ledger.outbox import Outbox
+from quire.ledger.reader import LedgerReader
+from quire.ledger.settings import LedgerSettings
+from quire.ledger.writer import IdleLacs, LedgerWriter, Parts, WriterListener
+from quire.metadata import paths
+from quire.metadata.records import BookieRecord, LedgerRecord, LedgerState, decode, encode
+from quire.metadata.store import MetadataStore
+from quire.runtime.clock import Clock
+from quire.runtime.errors import (
+    AlreadyExists,
+    ConfigurationError,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+    VersionConflict,
+)
+from quire.runtime.tasks import Tasks
+from quire.wire.bookie import BookieId, DeleteRequest, LedgerInfoRequest, Status
+
+__all__ = ["LedgerReader", "LedgerWriter", "Ledgers", "WriterListener"]
+
+_log = logging.getLogger(__name__)
+
+IDS_PER_RANGE: Final = 100
+
+
+class Ledgers:
+    """See the top of the file."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        bookies: BookieDirectory,
+        clock: Clock,
+        rng: Random,
+        settings: LedgerSettings,
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self._ids = _Ids(store)
+        self._writers: dict[int, LedgerWriter] = {}
+        tasks = Tasks("ledgers")
+        self._parts = Parts(
+            store=store,
+            bookies=bookies,
+            clock=clock,
+            dice=rng.random,
+            settings=settings,
+            tasks=tasks,
+            outbox=Outbox(bookies.port),
+            recovery_outbox=Outbox(bookies.port, recovery=True),
+            loads=Counter(),
+        )
+        self._idle = IdleLacs(tasks, settings.idle_lac_ms)
+
+    async def create(
+        self,
+        purpose: str,
+        listener: WriterListener,
+        *,
+        write_quorum: int | None = None,
+        ack_quorum: int | None = None,
+        above: int = -1,
+    ) -> LedgerWriter:
+        """A new ledger, open, with an id greater than `above`. `purpose` says whose it is.
+
+        Raises `Unavailable` when fewer bookies than the ack quorum are up, or the metadata store does not answer
+        (then a record without blocks may be left behind).
+        """
+        settings = self._parts.settings
+        width = write_quorum or settings.write_quorum
+        quorum = ack_quorum or min(settings.ack_quorum, width)
+        if not 1 <= quorum <= width:
+            raise ConfigurationError(f"ack quorum {quorum} must lie between 1 and write quorum {width}")
+        bookies = self._place(width, quorum)
+        ledger_id = await self._ids.next(above)
+        record = states.opened(ledger_id, width, quorum, bookies, purpose, self.clock.now_ms())
+        try:
+            await self.store.create(paths.ledger(ledger_id), encode(record))
+        except (OutcomeUnknown, AlreadyExists) as error:
+            raise Unavailable(f"ledger {ledger_id} for {purpose} could not be created: {error}") from error
+        writer = LedgerWriter(self._parts, record, 0, listener, self._idle, self._forget)
+        self._writers[ledger_id] = writer
+        return writer
+
+    async def recover(self, ledger_id: int, *, accept_loss: bool = False) -> LedgerRecord:
+        """Fence, recover and close; a closed ledger is answered as it is.
+
+        Raises `NotFound`, `Unavailable` (try again), `CorruptionError` (damage stands in the way; only an operator's
+        `accept_loss` closes before it, and the log says what was given up).
+        """
+        return await recovery.recover(self._parts, ledger_id, accept_loss=accept_loss)
+
+    async def open(self, ledger_id: int, confirmed: Callable[[], int] | None = None) -> LedgerReader:
+        """A reader; does not fence. `confirmed` tells the last confirmed entry of an open ledger.
+
+        Of a ledger that this process writes, its writer tells. Raises `NotFound`.
+        """
+        record = await self.info(ledger_id)
+        if record.state is LedgerState.DELETING:
+            raise NotFound(f"ledger {ledger_id} is being deleted")
+        writer = self._writers.get(ledger_id)
+        if confirmed is None and writer is not None:
+            confirmed = _last_confirmed_of(writer)
+        return LedgerReader(self.store, self._parts.bookies, record, confirmed)
+
+    async def delete(self, ledger_id: int) -> None:
+        """DELETING, tombstones, record removed; nothing when there is no such ledger (any more).
+
+        Raises `Unavailable` while a bookie does not answer: the record stays, call again.
+        """
+        path = paths.ledger(ledger_id)
+        try:
+            record, version = await self._begin_delete(path)
+            answers = [self._bury(bookie, ledger_id, version) for bookie in states.all_bookies(record)]
+            silent = [bookie for bookie in await asyncio.gather(*answers) if bookie is not None]
+            if silent:
+                raise Unavailable(
+                    f"ledger {ledger_id} is not deleted yet: no answer from {', '.join(map(str, silent))}"
+                )
+            await self.store.delete(path, version)
+        except NotFound:
+            return
+
+    async def info(self, ledger_id: int) -> LedgerRecord:
+        """The ledger's record. Raises `NotFound`."""
+        path = paths.ledger(ledger_id)
+        return decode(LedgerRecord, (await self.store.get(path)).value, path)
+
+    async def is_flushed(self, ledger_id: int) -> bool:
+        """True when the ledger is closed and every replica's checkpoint mark has passed its last block."""
+        record = await self.info(ledger_id)
+        if record.state is not LedgerState.CLOSED:
+            return False
+        bookies = states.all_bookies(record)
+        infos = await asyncio.gather(
+            *(
+                self._parts.bookies.port(bookie).ledger_info(LedgerInfoRequest(bookie, ledger_id))
+                for bookie in bookies
+            )
+        )
+        holds_something = record.last_entry >= 0
+        return all(
+            info.flushed
+            if info.status is Status.OK
+            else (info.status is Status.NO_SUCH_LEDGER and not holds_something)
+            for info in infos
+        )
+
+    async def stop(self) -> None:
+        """End background work. Writers that are still open are abandoned: their ledgers will be recovered."""
+        for writer in list(self._writers.values()):
+            writer.abandon()
+        self._idle.stop()
+        await self._parts.tasks.stop()
+
+    # -- inside ----------------------------------------------------------------------------------------
+    def _place(self, width: int, quorum: int) -> list[BookieId]:
+        parts = self._parts
+        available = parts.bookies.available()
+        bookies = placement.choose(width, available, parts.loads, parts.dice)
+        if len(bookies) < quorum:
+            raise Unavailable(
+                f"{len(bookies)} of {len(available)} bookies take writes and {quorum} must acknowledge; "
+                "start more bookies or free disk space"
+            )
+        return bookies
+
+    def _forget(self, writer: LedgerWriter) -> None:
+        self._writers.pop(writer.ledger_id, None)
+
+    async def _begin_delete(self, path: str) -> tuple[LedgerRecord, int]:
+        """The record in DELETING, and its version. Raises `NotFound`, `Unavailable`."""
+        while True:
+            node = await self.store.get(path)
+            record = decode(LedgerRecord, node.value, path)
+            if record.state is LedgerState.DELETING:
+                return record, node.version
+            record = states.deleting(record)
+            try:
+                return record, await self.store.put(path, encode(record), node.version)
+            except (VersionConflict, OutcomeUnknown):
+                continue
+
+    async def _bury(self, bookie: BookieId, ledger_id: int, version: int) -> BookieId | None:
+        """Lay a tombstone; None when it lies there or the bookie was retired, else the bookie.
+
+        A bookie that came back as another incarnation may still have the bytes: it gets the tombstone, too.
+        """
+        response = await self._parts.bookies.port(bookie).delete(DeleteRequest(bookie, ledger_id, version))
+        if response.status in (Status.OK, Status.DELETED, Status.NO_SUCH_LEDGER):
+            return None
+        try:
+            path = paths.bookie(bookie.uuid)
+            current = placement.bookie_id(decode(BookieRecord, (await self.store.get(path)).value, path))
+        except NotFound:
+            return None
+        if current == bookie:
+            return bookie
+        response = await self._parts.bookies.port(current).delete(DeleteRequest(current, ledger_id, version))
+        return None if response.status in (Status.OK, Status.DELETED, Status.NO_SUCH_LEDGER) else bookie
+
+
+class _Ids:
+    """Ledger ids out of ranges; see the top of the file. Range n, from 1, holds 100 n + 1 to 100 n + 100."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._next = 0
+        self._last = -1
+        self._lock = asyncio.Lock()
+
+    async def next(self, above: int) -> int:
+        """The next id, greater than `above`. Raises `Unavailable`."""
+        async with self._lock:
+            self._next = max(self._next, above + 1)
+            while self._next > self._last:
+                first = await self._take_range() * IDS_PER_RANGE + 1
+                self._last = first + IDS_PER_RANGE - 1
+                self._next = max(first, above + 1)
+            ledger_id = self._next
+            self._next += 1
+            return ledger_id
+
+    async def _take_range(self) -> int:
+        """A range that nobody else has: the version that our own put gave the node."""
+        while True:
+            try:
+                version = (await self._store.get(paths.LEDGER_IDS)).version
+                return await self._store.put(paths.LEDGER_IDS, b"", version)
+            except NotFound:
+                await self._begin()
+            except (VersionConflict, OutcomeUnknown):
+                continue
+
+    async def _begin(self) -> None:
+        try:
+            await self._store.create(paths.LEDGER_IDS, b"")
+        except (AlreadyExists, OutcomeUnknown):
+            pass
+
+
+def _last_confirmed_of(writer: LedgerWriter) -> Callable[[], int]:
+    return lambda: writer.last_confirmed

@@ -1,0 +1,168 @@
+"""Reading one ledger: sequential, verified, from whichever replica answers.
+
+The answer is whole blocks, the first of which contains the entry asked for; nothing beyond what is confirmed is ever
+given out, because an unconfirmed block may yet turn out not to exist. What is confirmed: a closed ledger's last
+entry; of the own writer's ledger what the writer says; of somebody else's open ledger the greatest LAC that a bookie
+tells (looked up only when a reader comes to the end of what it knows).
+
+A reader keeps to one replica, which makes its reads sequential there, and changes to the next when an answer is
+unknown, damaged or negative: one replica may lack what the others confirmed. Only when all have answered and none has
+it, it is an error, and never "no such entry": confirmed data that nobody has is damage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from quire.ledger import states
+from quire.ledger.answers import valid_run
+from quire.ledger.directory import BookieDirectory
+from quire.ledger.recovery_core import BEYOND
+from quire.metadata import paths
+from quire.metadata.records import LedgerRecord, LedgerState, decode
+from quire.metadata.store import MetadataStore
+from quire.runtime.errors import CorruptionError, NotFound, QuireError, Unavailable
+from quire.wire.block import Buffer
+from quire.wire.bookie import BookieId, FindTimeRequest, ReadRequest, ReadResponse, SimpleResponse, Status
+
+
+class LedgerReader:
+    """See the top of the file. Any number of reads may run at once."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        bookies: BookieDirectory,
+        record: LedgerRecord,
+        confirmed: Callable[[], int] | None = None,
+    ) -> None:
+        self.ledger_id = record.ledger_id
+        self._store = store
+        self._bookies = bookies
+        self._record = record
+        self._confirmed = confirmed
+        self._lac = -1
+        self._preferred: BookieId | None = None
+
+    @property
+    def last_confirmed(self) -> int:
+        """The last entry that may be read, as far as this reader knows."""
+        if self._is_closed():
+            return self._record.last_entry
+        return self._confirmed() if self._confirmed is not None else self._lac
+
+    async def read(self, first_entry: int, bytes_max: int) -> list[Buffer]:
+        """Whole, verified blocks, the first contains `first_entry`; [] when that is beyond what is confirmed.
+
+        At least one block when there is one, then as many as `bytes_max` allows and one fragment's replica has in a
+        row. Raises `NotFound` (deleted), `CorruptionError`, `Unavailable` (try again).
+        """
+        if first_entry > self.last_confirmed:
+            await self._look_further()
+        end = self.last_confirmed
+        if first_entry > end:
+            return []
+        try:
+            return await self._read(first_entry, bytes_max, end)
+        except (CorruptionError, Unavailable):
+            if not await self._ensembles_changed():
+                raise
+            return await self._read(first_entry, bytes_max, end)
+
+    async def find_time(self, time_ms: int) -> int:
+        """The entry where reading must begin so that no block whose clock is `time_ms` or later is missed.
+
+        Raises `Unavailable` when too few replicas answer to be sure.
+        """
+        fragments = self._record.fragments
+        for index, fragment in enumerate(fragments):
+            found = await self._find_time(states.ensemble(fragment), time_ms)
+            is_last = index + 1 == len(fragments)
+            if is_last or found < fragments[index + 1].first_entry:
+                return max(found, fragment.first_entry)
+        raise AssertionError("a ledger has a last fragment")
+
+    # -- inside ----------------------------------------------------------------------------------------
+    def _is_closed(self) -> bool:
+        return self._record.state is LedgerState.CLOSED
+
+    async def _read(self, first_entry: int, bytes_max: int, end: int) -> list[Buffer]:
+        answers: dict[BookieId, ReadResponse] = {}
+        for bookie in self._replicas(first_entry):
+            request = ReadRequest(bookie, self.ledger_id, first_entry, bytes_max)
+            response = await self._bookies.port(bookie).read(request)
+            if response.status is Status.OK:
+                run = valid_run(response.blocks, self.ledger_id, first_entry)
+                blocks = [found for found, header in run.blocks if header.last_entry <= end]
+                if blocks:
+                    self._preferred = bookie
+                    return blocks
+                detail = run.damage or f"a block that reaches beyond the last confirmed entry {end}"
+                response = ReadResponse(Status.IO_ERROR, response.lac, detail=detail)
+            answers[bookie] = response
+        raise self._unreadable(first_entry, answers)
+
+    def _replicas(self, entry: int) -> list[BookieId]:
+        """The preferred one first; to begin with, each ledger prefers another one."""
+        fragment = self._record.fragments[states.fragment_index(self._record, entry)]
+        ensemble = list(states.ensemble(fragment))
+        start = self.ledger_id % len(ensemble)
+        if self._preferred is not None and self._preferred in ensemble:
+            start = ensemble.index(self._preferred)
+        return ensemble[start:] + ensemble[:start]
+
+    def _unreadable(self, entry: int, answers: dict[BookieId, ReadResponse]) -> QuireError:
+        statuses = {answer.status for answer in answers.values()}
+        if Status.DELETED in statuses:
+            return NotFound(f"ledger {self.ledger_id} was deleted")
+        told = ", ".join(
+            f"{bookie} says {answer.status.name}" + (f" ({answer.detail})" if answer.detail else "")
+            for bookie, answer in answers.items()
+        )
+        if statuses <= {Status.IO_ERROR, Status.NO_SUCH_ENTRY}:
+            return CorruptionError(
+                f"entry {entry} of ledger {self.ledger_id} is confirmed and cannot be read: {told}"
+            )
+        return Unavailable(f"entry {entry} of ledger {self.ledger_id} cannot be read now: {told}; try again")
+
+    async def _refresh(self) -> None:
+        path = paths.ledger(self.ledger_id)
+        self._record = decode(LedgerRecord, (await self._store.get(path)).value, path)
+
+    async def _ensembles_changed(self) -> bool:
+        """An open ledger's ensemble may have changed since the record was read."""
+        if self._is_closed():
+            return False
+        before = self._record.fragments
+        await self._refresh()
+        return self._record.fragments != before
+
+    async def _look_further(self) -> None:
+        """Somebody else writes this ledger: is it closed now, or is more confirmed?"""
+        if self._confirmed is not None or self._is_closed():
+            return
+        await self._refresh()
+        if not self._is_closed():
+            ensemble = states.ensemble(self._record.fragments[-1])
+            answers = await asyncio.gather(
+                *(
+                    self._bookies.port(bookie).read(ReadRequest(bookie, self.ledger_id, BEYOND, 1))
+                    for bookie in ensemble
+                )
+            )
+            self._lac = max(self._lac, *(answer.lac for answer in answers))
+
+    async def _find_time(self, ensemble: tuple[BookieId, ...], time_ms: int) -> int:
+        """The least answer of so many replicas that one of them has each confirmed block."""
+        answers: list[SimpleResponse] = await asyncio.gather(
+            *(
+                self._bookies.port(bookie).find_time(FindTimeRequest(bookie, self.ledger_id, time_ms))
+                for bookie in ensemble
+            )
+        )
+        found = [answer.entry for answer in answers if answer.status is Status.OK]
+        if len(found) < len(ensemble) - self._record.ack_quorum + 1:
+            told = ", ".join(answer.status.name for answer in answers)
+            raise Unavailable(f"ledger {self.ledger_id} cannot be searched by time now: {told}; try again")
+        return min(found)

@@ -1,0 +1,160 @@
+"""The shell of recovery: metadata before and after, reads and writes in between.
+
+OPEN -> IN_RECOVERY by version stops the old writer's ensemble changes; then the core fences, reads and writes again;
+then IN_RECOVERY -> CLOSED by version, with the end and the ensemble changes that writing made. Those stay in memory
+until then: published earlier, they would send another recovery to bookies that were never asked about what the old
+ensemble may hold. A conflict at any step means that somebody else is ahead: read again, and take theirs.
+
+Any number of recoveries may run at once, in one process or many. They write the same bytes to the same places, and
+one closing put wins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from quire.ledger import states
+from quire.ledger.recovery_core import Loss, RecoveryCore
+from quire.ledger.writer import BlockWriter, Parts
+from quire.metadata import paths
+from quire.metadata.records import Fragment, LedgerRecord, LedgerState, decode, encode
+from quire.metadata.store import Node
+from quire.runtime.errors import NotFound, OutcomeUnknown, QuireError, Unavailable, VersionConflict
+from quire.runtime.limits import MIB
+from quire.wire.block import BlockHeader, Buffer
+from quire.wire.bookie import BookieId, LedgerInfoRequest, ReadRequest, Status
+
+_log = logging.getLogger(__name__)
+
+_READ_BYTES = 1 * MIB
+_ROUNDS_MAX = 20
+"""Conflicts with others before recovery says "try again": each means that somebody made progress."""
+
+
+async def recover(parts: Parts, ledger_id: int, *, accept_loss: bool = False) -> LedgerRecord:
+    """Fence, recover and close the ledger; a closed one is answered as it is.
+
+    Raises `NotFound` when it was deleted, `Unavailable` when too few bookies answer (the ledger stays in recovery:
+    try again), `CorruptionError` when damage stands in the way.
+    """
+    path = paths.ledger(ledger_id)
+    for _ in range(_ROUNDS_MAX):
+        node = await parts.store.get(path)
+        record = decode(LedgerRecord, node.value, path)
+        try:
+            if record.state is LedgerState.CLOSED:
+                return record
+            if record.state is LedgerState.DELETING:
+                raise NotFound(f"ledger {ledger_id} is being deleted")
+            if record.state is LedgerState.OPEN:
+                await parts.store.put(path, encode(states.in_recovery(record)), node.version)
+                continue
+            end = await _Recovery(parts, record, accept_loss).run()
+            return await _close(parts, path, node, end)
+        except (VersionConflict, OutcomeUnknown):
+            continue
+    raise Unavailable(f"ledger {ledger_id} is being changed by others all the time; try again")
+
+
+async def _close(parts: Parts, path: str, node: Node, end: LedgerRecord) -> LedgerRecord:
+    await parts.store.put(path, encode(end), node.version)
+    _log.info("ledger %d recovered: it ends with entry %d", end.ledger_id, end.last_entry)
+    return end
+
+
+class _Rewriter(BlockWriter):
+    """Writes found blocks past the fence. Ensemble changes are committed in memory, at once."""
+
+    def __init__(self, parts: Parts, record: LedgerRecord, recovery: _Recovery, next_entry: int) -> None:
+        super().__init__(parts, record, parts.recovery_outbox, next_entry)
+        self._recovery = recovery
+
+    def confirmed(self, last_entry: int) -> None:
+        self._recovery.core.written(last_entry)
+
+    def commit(self, fragments: tuple[Fragment, ...]) -> None:
+        asyncio.get_running_loop().call_soon(self.core.change_committed)
+
+    def failed(self, error: QuireError) -> None:
+        self._recovery.core.write_failed(Unavailable(f"recovery cannot write again: {error}"))
+
+
+class _Recovery:
+    """One run of the core over one record in IN_RECOVERY."""
+
+    def __init__(self, parts: Parts, record: LedgerRecord, accept_loss: bool) -> None:
+        self._parts = parts
+        self._record = record
+        self._rewriter: _Rewriter | None = None
+        self._reads: set[asyncio.Task[None]] = set()
+        self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.core = RecoveryCore(
+            record.ledger_id, record.fragments[-1], record.ack_quorum, self, accept_loss=accept_loss
+        )
+
+    async def run(self) -> LedgerRecord:
+        """The record to close with."""
+        self.core.start()
+        try:
+            last_entry = await self._ended
+        finally:
+            for task in self._reads:
+                task.cancel()
+        record, rewriter = self._record, self._rewriter
+        fragments = rewriter.core.fragments if rewriter is not None else record.fragments
+        last_known, ledger_bytes = await self._sizes()
+        if self.core.loss is not None:
+            self._tell(self.core.loss, last_known)
+        return states.closed(record, fragments, last_entry, ledger_bytes, self._parts.clock.now_ms())
+
+    async def _sizes(self) -> tuple[int, int]:
+        """Greatest last entry and size in bytes that a bookie of the ledger tells; a statistic, not a proof."""
+        ledger_id = self._record.ledger_id
+        infos = await asyncio.gather(
+            *(
+                self._parts.bookies.port(bookie).ledger_info(LedgerInfoRequest(bookie, ledger_id))
+                for bookie in states.ensemble(self._record.fragments[-1])
+            )
+        )
+        known = [info for info in infos if info.status is Status.OK]
+        return max((info.last_entry for info in known), default=-1), max(
+            (info.bytes for info in known), default=0
+        )
+
+    def _tell(self, loss: Loss, last_known: int) -> None:
+        last = max(last_known, self.core.lac, loss.first_entry)
+        _log.warning(
+            "ledger %d (%s): entries %d to %d were given up on an operator's word: %s",
+            self._record.ledger_id,
+            self._record.purpose,
+            loss.first_entry,
+            last,
+            loss.damage,
+        )
+
+    # -- effects ---------------------------------------------------------------------------------------
+    def read(self, bookie: BookieId, first_entry: int) -> None:
+        task = self._parts.tasks.start(
+            self._read(bookie, first_entry), f"recovery read of ledger {self._record.ledger_id}"
+        )
+        self._reads.add(task)
+        task.add_done_callback(self._reads.discard)
+
+    async def _read(self, bookie: BookieId, first_entry: int) -> None:
+        request = ReadRequest(bookie, self._record.ledger_id, first_entry, _READ_BYTES, fence=True)
+        response = await self._parts.bookies.port(bookie).read(request)
+        self.core.answered(bookie, first_entry, response)
+
+    def write(self, found: Buffer, header: BlockHeader) -> None:
+        if self._rewriter is None:
+            self._rewriter = _Rewriter(self._parts, self._record, self, header.first_entry)
+        self._rewriter.core.add(found, header.last_entry)
+
+    def end(self, last_entry: int) -> None:
+        if not self._ended.done():
+            self._ended.set_result(last_entry)
+
+    def stop(self, error: QuireError) -> None:
+        if not self._ended.done():
+            self._ended.set_exception(error)

@@ -1,0 +1,220 @@
+"""Taking a ledger over, as a state machine: answers in; fencing reads, writes and one end out.
+
+    state      does                                              goes on when
+    FENCING    a fencing read beyond any entry, at each bookie   w - Qa + 1 bookies said that they are fenced
+    READING    a fencing read of entry e, at each bookie         one has it: WRITING; absent: ENDED
+    WRITING    hands the blocks found to a writer that passes    Qa bookies hold them: READING behind them
+               the fence
+    ENDED      closes before e, or stops and is tried again
+
+`w` is the length of the ledger's last fragment as it was when recovery began. With w - Qa + 1 bookies fenced the old
+writer can gather no ack quorum any more. Reading starts behind the greatest LAC that was answered, and not before the
+last fragment (11). Every read fences (9): there is no read effect that does not.
+
+A block exists if one bookie has it. It is absent only after w - Qa + 1 explicit negatives about its first entry; an
+error, a bookie in limbo or one that never heard of the ledger under this incarnation is *unknown* (12): then
+recovery stops, and never closes. If what is absent was confirmed (a bookie's LAC is beyond it), data was lost: that
+is damage, too.
+
+Only `accept_loss`, an operator's word, makes damage count as absence (26): the ledger is then closed before it.
+Silence never does: a bookie that does not answer may come back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, Protocol
+
+from quire.ledger import states
+from quire.ledger.answers import valid_run
+from quire.metadata.records import Fragment
+from quire.runtime.errors import CorruptionError, NotFound, QuireError, Unavailable
+from quire.wire.block import BlockHeader, Buffer
+from quire.wire.bookie import BookieId, ReadResponse, Status
+
+BEYOND: Final = 1 << 62
+"""An entry that no ledger has: a read of it only fences, and tells the LAC."""
+
+
+class State(Enum):
+    FENCING = auto()
+    READING = auto()
+    WRITING = auto()
+    ENDED = auto()
+
+
+class RecoveryEffects(Protocol):
+    """What a recovery asks of the world."""
+
+    def read(self, bookie: BookieId, first_entry: int) -> None:
+        """A read with the fence flag; answer by `core.answered`, not within the call."""
+        ...
+
+    def write(self, found: Buffer, header: BlockHeader) -> None:
+        """Write the block again, past the fence; answer by `core.written` when `Qa` bookies hold it."""
+        ...
+
+    def end(self, last_entry: int) -> None:
+        """The ledger ends here; close it."""
+        ...
+
+    def stop(self, error: QuireError) -> None:
+        """The end is not known; the ledger stays as it is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What an operator's `accept_loss` gave up: everything from `first_entry` on, for the damage named."""
+
+    first_entry: int
+    damage: str
+
+
+_DAMAGE = frozenset({Status.IO_ERROR, Status.LIMBO, Status.WRONG_BOOKIE, Status.NO_SUCH_LEDGER})
+"""Answers that will be the same tomorrow."""
+
+
+class RecoveryCore:
+    """See the top of the file."""
+
+    def __init__(
+        self,
+        ledger_id: int,
+        last_fragment: Fragment,
+        ack_quorum: int,
+        effects: RecoveryEffects,
+        *,
+        accept_loss: bool = False,
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.state = State.FENCING
+        self.lac = -1
+        self.loss: Loss | None = None
+        self._first_entry = last_fragment.first_entry
+        self._ensemble = states.ensemble(last_fragment)
+        self._coverage = len(self._ensemble) - ack_quorum + 1
+        assert self._coverage >= 1
+        self._effects = effects
+        self._accept_loss = accept_loss
+        self._entry = BEYOND
+        self._answers: dict[BookieId, ReadResponse] = {}
+
+    def start(self) -> None:
+        self._ask(BEYOND)
+
+    # -- events ----------------------------------------------------------------------------------------
+    def answered(self, bookie: BookieId, first_entry: int, response: ReadResponse) -> None:
+        """A bookie's answer to the read of `first_entry`; one that comes late only adds to the LAC."""
+        if self.state is State.ENDED:
+            return
+        self.lac = max(self.lac, response.lac)
+        if first_entry != self._entry or self.state is State.WRITING:
+            return
+        if response.status is Status.DELETED:
+            self._stop(NotFound(f"ledger {self.ledger_id} was deleted"))
+        elif self.state is State.FENCING:
+            self._fenced(bookie, response)
+        else:
+            self._read(bookie, response)
+
+    def written(self, last_entry: int) -> None:
+        """`Qa` bookies hold everything up to `last_entry`."""
+        if self.state is State.WRITING and last_entry >= self._written_last:
+            self.state = State.READING
+            self._ask(self._written_last + 1)
+
+    def write_failed(self, error: QuireError) -> None:
+        if self.state is not State.ENDED:
+            self._stop(error)
+
+    # -- inside ----------------------------------------------------------------------------------------
+    def _ask(self, entry: int) -> None:
+        self._entry = entry
+        self._answers = {}
+        for bookie in self._ensemble:
+            self._effects.read(bookie, entry)
+
+    def _fenced(self, bookie: BookieId, response: ReadResponse) -> None:
+        self._answers[bookie] = response
+        fenced = sum(answer.status in (Status.OK, Status.NO_SUCH_ENTRY) for answer in self._answers.values())
+        if fenced >= self._coverage or (self._all_answered() and self._may_give_up()):
+            self.state = State.READING
+            self._ask(max(self.lac, self._first_entry - 1) + 1)
+        elif self._all_answered():
+            self._stop(self._unknown("its end"))
+
+    def _read(self, bookie: BookieId, response: ReadResponse) -> None:
+        if response.status is Status.OK:
+            run = valid_run(response.blocks, self.ledger_id, self._entry)
+            if run.blocks and run.blocks[0][1].first_entry == self._entry:
+                return self._write(run.blocks)
+            damage = (
+                run.damage or f"a block that begins before entry {self._entry}, which is the end of another"
+            )
+            response = ReadResponse(Status.IO_ERROR, response.lac, detail=damage)
+        self._answers[bookie] = response
+        negatives = sum(answer.status is Status.NO_SUCH_ENTRY for answer in self._answers.values())
+        if negatives >= self._coverage:
+            self._absent()
+        elif self._all_answered():
+            if self._may_give_up():
+                self._give_up(self._damage())
+            else:
+                self._stop(self._unknown(f"entry {self._entry}"))
+        return None
+
+    def _write(self, run: list[tuple[Buffer, BlockHeader]]) -> None:
+        self.state = State.WRITING
+        self._written_last = run[-1][1].last_entry
+        for found, header in run:
+            self._effects.write(found, header)
+
+    def _absent(self) -> None:
+        if self.lac < self._entry:
+            self._end()
+        elif self._accept_loss:
+            self._give_up("no bookie has it")
+        else:
+            self._stop(
+                CorruptionError(
+                    f"ledger {self.ledger_id}: entries {self._entry} to {self.lac} were confirmed and are gone; "
+                    "bring back a bookie that has them, or recover with --accept-loss"
+                )
+            )
+
+    def _give_up(self, damage: str) -> None:
+        self.loss = Loss(self._entry, damage)
+        self._end()
+
+    def _end(self) -> None:
+        self.state = State.ENDED
+        self._effects.end(self._entry - 1)
+
+    def _stop(self, error: QuireError) -> None:
+        self.state = State.ENDED
+        self._effects.stop(error)
+
+    def _all_answered(self) -> bool:
+        return len(self._answers) == len(self._ensemble)
+
+    def _may_give_up(self) -> bool:
+        """An operator said so, and everyone who has not said no is damaged for good."""
+        return self._accept_loss and all(
+            answer.status in _DAMAGE or not answer.status.is_unknown for answer in self._answers.values()
+        )
+
+    def _unknown(self, what: str) -> QuireError:
+        """Why recovery stops: damage when nothing but damage stands in the way, else "try again"."""
+        unknown = [answer.status for answer in self._answers.values() if answer.status.is_unknown]
+        text = f"ledger {self.ledger_id} cannot be recovered: {what} is unknown: {self._damage()}"
+        if all(status is Status.IO_ERROR for status in unknown):
+            return CorruptionError(f"{text}; recover with --accept-loss to close it before the damage")
+        return Unavailable(f"{text}; try again when the bookies answer")
+
+    def _damage(self) -> str:
+        return ", ".join(
+            f"{bookie} says {answer.status.name}" + (f" ({answer.detail})" if answer.detail else "")
+            for bookie, answer in self._answers.items()
+        )

@@ -1,0 +1,99 @@
+"""What a ledger's metadata record may become. Every change is one of these functions, then a put by version.
+
+    from          to            by                               changes
+    -             OPEN          its writer, before any block     one fragment from entry 0 (may start narrow)
+    OPEN          OPEN          its writer                       fragments, from LAC + 1 (an ensemble change)
+    OPEN          CLOSED        its writer                       last entry; fragments stay
+    OPEN          IN_RECOVERY   whoever takes over               nothing else: the writer's next change conflicts
+    IN_RECOVERY   CLOSED        any recovery                     last entry, and the fragments it made meanwhile
+    any           DELETING      whoever deletes                  nothing else; bookies' tombstones carry the version
+    DELETING      (removed)     whoever deletes                  when every replica has answered or was retired
+
+A *fragment* says who holds the entries from its first one on, up to the next fragment. Its length is the write
+quorum that holds for it: a fragment without a full set of bookies is *narrow*, never below the ack quorum.
+Fragments only ever grow at the end, from the entry behind the last confirmed one; an empty last fragment is
+replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from quire.metadata.records import Fragment, LedgerRecord, LedgerState
+from quire.wire.bookie import BookieId
+
+
+def opened(
+    ledger_id: int, write_quorum: int, ack_quorum: int, bookies: Sequence[BookieId], purpose: str, now_ms: int
+) -> LedgerRecord:
+    """The intent of a new ledger."""
+    assert 1 <= ack_quorum <= len(bookies) <= write_quorum
+    return LedgerRecord(
+        ledger_id=ledger_id,
+        write_quorum=write_quorum,
+        ack_quorum=ack_quorum,
+        fragments=(fragment(0, bookies),),
+        purpose=purpose,
+        created_ms=now_ms,
+    )
+
+
+def changed(record: LedgerRecord, fragments: tuple[Fragment, ...]) -> LedgerRecord:
+    """The record with an ensemble change in it."""
+    assert record.state is LedgerState.OPEN
+    return replace(record, fragments=fragments)
+
+
+def in_recovery(record: LedgerRecord) -> LedgerRecord:
+    assert record.state is LedgerState.OPEN
+    return replace(record, state=LedgerState.IN_RECOVERY)
+
+
+def closed(
+    record: LedgerRecord, fragments: tuple[Fragment, ...], last_entry: int, ledger_bytes: int, now_ms: int
+) -> LedgerRecord:
+    """The record with its end in it; `last_entry` is -1 for an empty ledger."""
+    assert record.state in (LedgerState.OPEN, LedgerState.IN_RECOVERY)
+    assert last_entry >= record.fragments[-1].first_entry - 1, "a confirmed entry would lie beyond the end"
+    return replace(
+        record,
+        state=LedgerState.CLOSED,
+        fragments=fragments,
+        last_entry=last_entry,
+        bytes=ledger_bytes,
+        closed_ms=now_ms,
+    )
+
+
+def deleting(record: LedgerRecord) -> LedgerRecord:
+    return replace(record, state=LedgerState.DELETING)
+
+
+def fragment(first_entry: int, bookies: Sequence[BookieId]) -> Fragment:
+    return Fragment(first_entry=first_entry, bookies=tuple(map(str, bookies)))
+
+
+def with_fragment(fragments: tuple[Fragment, ...], new: Fragment) -> tuple[Fragment, ...]:
+    """`fragments` and `new` behind them; a last one in which no entry was confirmed is replaced."""
+    assert new.first_entry >= fragments[-1].first_entry
+    kept = fragments[:-1] if fragments[-1].first_entry == new.first_entry else fragments
+    return (*kept, new)
+
+
+def ensemble(of: Fragment) -> tuple[BookieId, ...]:
+    return tuple(map(BookieId.parse, of.bookies))
+
+
+def fragment_index(record: LedgerRecord, entry: int) -> int:
+    """Which fragment holds `entry`."""
+    for index in range(len(record.fragments) - 1, 0, -1):
+        if record.fragments[index].first_entry <= entry:
+            return index
+    return 0
+
+
+def all_bookies(record: LedgerRecord) -> tuple[BookieId, ...]:
+    """Every bookie that may hold something of the ledger, each once."""
+    return tuple(dict.fromkeys(bookie for each in record.fragments for bookie in ensemble(each)))

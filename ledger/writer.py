@@ -1,0 +1,351 @@
+"""The shell around the writer core: timers, placement and metadata for one ledger that is being written.
+
+`BlockWriter` performs what every writer needs: it sends through the outbox, waits before a change and before a busy
+bookie is asked again, and finds replacements. Where a change is committed is its subclasses' matter: `LedgerWriter`
+puts it into the metadata by version; a recovery (`quire.ledger.recovery`) keeps it in memory.
+
+A put by version whose outcome is unknown is followed by a read: the record is ours as we wrote it (done), as it was
+(try again) or anything else, which means that somebody took the ledger over (`Fenced`).
+
+A writer that is idle tells its bookies what is confirmed, once (`IdleLacs`), because a block carries only the LAC of
+the moment when it was cut: without it a recovery would have to look at the last blocks one by one, and a reader in
+another process would not see them. One timer serves all writers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from quire.ledger import placement, states
+from quire.ledger.directory import BookieDirectory
+from quire.ledger.outbox import Outbox
+from quire.ledger.settings import LedgerSettings
+from quire.ledger.writer_core import Pending, Replica, State, WriterCore
+from quire.metadata import paths
+from quire.metadata.records import Fragment, LedgerRecord, decode, encode
+from quire.metadata.store import MetadataStore
+from quire.runtime.clock import Clock
+from quire.runtime.errors import Fenced, NotFound, OutcomeUnknown, QuireError, Unavailable, VersionConflict
+from quire.runtime.tasks import Tasks
+from quire.wire.block import Buffer
+from quire.wire.bookie import BookieId, WriteLacRequest
+
+_log = logging.getLogger(__name__)
+
+LACS_PER_TICK_MAX: Final = 512
+"""Explicit LACs that one tick of the idle timer sends: ten thousand topics that fall silent are no burst."""
+
+
+class WriterListener(Protocol):
+    """Called on the loop, in order."""
+
+    def confirmed(self, last_entry: int) -> None:
+        """Everything up to and with `last_entry` is confirmed."""
+        ...
+
+    def failed(self, error: QuireError) -> None:
+        """`Fenced` or `OutcomeUnknown`: what is pending has an unknown outcome; nothing is confirmed after it."""
+        ...
+
+
+@dataclass(slots=True)
+class Parts:
+    """What the ledgers of one process share."""
+
+    store: MetadataStore
+    bookies: BookieDirectory
+    clock: Clock
+    dice: Callable[[], float]
+    settings: LedgerSettings
+    tasks: Tasks
+    outbox: Outbox
+    recovery_outbox: Outbox
+    loads: Counter[BookieId]
+    """Open ledgers of this process on each bookie."""
+
+
+class BlockWriter:
+    """The effects that all writers have in common."""
+
+    def __init__(self, parts: Parts, record: LedgerRecord, outbox: Outbox, next_entry: int = 0) -> None:
+        self._parts = parts
+        self._record = record
+        self.send = outbox.send
+        self.core = WriterCore(
+            record.ledger_id,
+            record.fragments,
+            record.ack_quorum,
+            self,
+            changes_max=parts.settings.ensemble_changes_max,
+            next_entry=next_entry,
+        )
+
+    def confirmed(self, last_entry: int) -> None:
+        raise NotImplementedError
+
+    def commit(self, fragments: tuple[Fragment, ...]) -> None:
+        raise NotImplementedError
+
+    def failed(self, error: QuireError) -> None:
+        raise NotImplementedError
+
+    def send_later(self, pending: Pending, replica: Replica) -> None:
+        def again() -> None:
+            if replica.is_live and self.core.state is not State.ENDED:
+                self.send(pending, replica)
+
+        asyncio.get_running_loop().call_later(self._parts.settings.busy_retry_ms / 1000, again)
+
+    def arm_change(self) -> None:
+        delay = self._parts.settings.ensemble_change_delay_ms / 1000
+        asyncio.get_running_loop().call_later(delay, self._change)
+
+    def _change(self) -> None:
+        core, parts = self.core, self._parts
+        live = core.live_bookies()
+        replacements = placement.choose(
+            self._record.write_quorum - len(live),
+            parts.bookies.available(),
+            parts.loads,
+            parts.dice,
+            beside=live,
+            never=core.failed_bookies(),
+        )
+        core.begin_change(replacements)
+
+
+class LedgerWriter(BlockWriter):
+    """The one writer of an open ledger; made by `Ledgers.create`."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        record: LedgerRecord,
+        version: int,
+        listener: WriterListener,
+        idle: IdleLacs,
+        ended: Callable[[LedgerWriter], None],
+    ) -> None:
+        super().__init__(parts, record, parts.outbox)
+        self.ledger_id = record.ledger_id
+        self._path = paths.ledger(record.ledger_id)
+        self._version = version
+        self._listener = listener
+        self._idle = idle
+        self._ended = ended
+        self._bytes = 0
+        self._error: QuireError | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._is_closing = False
+        self._metadata = asyncio.Lock()
+        self._counted_on = states.ensemble(record.fragments[-1])
+        parts.loads.update(self._counted_on)
+
+    @property
+    def last_confirmed(self) -> int:
+        """Last entry of the confirmed prefix, -1 when nothing is."""
+        return self.core.last_confirmed
+
+    @property
+    def blocks_pending(self) -> int:
+        """Blocks that are not confirmed."""
+        return self.core.blocks_pending
+
+    @property
+    def bytes_pending(self) -> int:
+        """Bytes of blocks that not every live replica has answered: confirmed ones may be among them."""
+        return self.core.bytes_pending
+
+    @property
+    def error(self) -> QuireError | None:
+        """Why this writer ended, if it failed."""
+        return self._error
+
+    def add(self, block: Buffer, header_last_entry: int) -> None:
+        """Write the next block, whose last entry is `header_last_entry`; never blocks.
+
+        The order of calls is the order of entries. After `failed` a block is dropped: its outcome is as unknown as
+        that of those before it.
+        """
+        assert not self._is_closing
+        if self._error is None:
+            self._bytes += len(block)
+            self.core.add(block, header_last_entry)
+
+    async def close(self) -> LedgerRecord:
+        """Wait for what is pending, then OPEN -> CLOSED. Answers the closed record.
+
+        Raises `Fenced` when another owner took the ledger over, `OutcomeUnknown` when the writer failed before or
+        the metadata store does not tell: then recover the ledger.
+        """
+        assert not self._is_closing
+        self._is_closing = True
+        if self.core.blocks_pending and self._error is None:
+            self._drained = asyncio.get_running_loop().create_future()
+            await self._drained
+        async with self._metadata:
+            if self._error is not None:
+                raise self._error
+            await self._close()
+        return self._record
+
+    def abandon(self) -> None:
+        """Stop without closing: nothing is confirmed or told after it. Whoever comes next recovers the ledger."""
+        if self._error is None:
+            self._error = OutcomeUnknown(f"ledger {self.ledger_id} was abandoned by its writer")
+            self.core.finish()
+            self._leave()
+            self._wake()
+
+    # -- effects ---------------------------------------------------------------------------------------
+    def confirmed(self, last_entry: int) -> None:
+        self._idle.touch(self)
+        self._listener.confirmed(last_entry)
+        if self._drained is not None and not self.core.blocks_pending:
+            self._wake()
+
+    def commit(self, fragments: tuple[Fragment, ...]) -> None:
+        self._parts.tasks.start(self._commit(fragments), f"ensemble change of ledger {self.ledger_id}")
+
+    def failed(self, error: QuireError) -> None:
+        self._error = error
+        self._leave()
+        _log.info("ledger %d ends: %s", self.ledger_id, error)
+        self._listener.failed(error)
+        self._wake()
+
+    def _wake(self) -> None:
+        """`close` need not wait any longer."""
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    # -- metadata, one change at a time ----------------------------------------------------------------
+    async def _close(self) -> None:
+        core, now_ms = self.core, self._parts.clock.now_ms()
+        end = states.closed(self._record, core.fragments, core.last_confirmed, self._bytes, now_ms)
+        try:
+            await self._put(end)
+            self._error = Fenced(f"ledger {self.ledger_id} is closed")
+        except QuireError as error:
+            self._error = error
+            raise
+        finally:
+            core.finish()
+            self._leave()
+
+    async def _commit(self, fragments: tuple[Fragment, ...]) -> None:
+        async with self._metadata:
+            if self._error is not None:
+                return
+            try:
+                await self._put(states.changed(self._record, fragments))
+            except QuireError as error:
+                self.core.fail(error)
+            else:
+                self._changed(fragments[-1])
+
+    def _changed(self, fragment: Fragment) -> None:
+        bookies = ", ".join(fragment.bookies)
+        _log.info("ledger %d goes on from entry %d on %s", self.ledger_id, fragment.first_entry, bookies)
+        self._parts.loads.subtract(self._counted_on)
+        self._counted_on = states.ensemble(fragment)
+        self._parts.loads.update(self._counted_on)
+        self.core.change_committed()
+
+    async def _put(self, record: LedgerRecord) -> None:
+        """Make `record` the ledger's, or raise `Fenced` or `OutcomeUnknown`."""
+        settings = self._parts.settings
+        for _ in range(settings.metadata_attempts_max):
+            if self._error is not None:
+                raise self._error
+            try:
+                self._version = await self._parts.store.put(self._path, encode(record), self._version)
+                self._record = record
+                return
+            except (VersionConflict, NotFound, OutcomeUnknown):
+                if await self._is_written(record):
+                    return
+            except Unavailable:
+                pass
+            await asyncio.sleep(settings.metadata_retry_ms / 1000)
+        raise OutcomeUnknown(
+            f"ledger {self.ledger_id}: the metadata store does not answer; recover the ledger"
+        )
+
+    async def _is_written(self, record: LedgerRecord) -> bool:
+        """True when the store has `record`, False when it has the former one (or does not answer)."""
+        try:
+            node = await self._parts.store.get(self._path)
+        except NotFound:
+            raise Fenced(f"ledger {self.ledger_id} was deleted") from None
+        except QuireError:
+            return False
+        theirs = decode(LedgerRecord, node.value, self._path)
+        if theirs == record:
+            self._version, self._record = node.version, record
+            return True
+        if theirs != self._record:
+            raise Fenced(f"ledger {self.ledger_id} was taken over: it is {theirs.state.value} now")
+        self._version = node.version
+        return False
+
+    def _leave(self) -> None:
+        """Stop counting as load and as one of the idle."""
+        self._parts.loads.subtract(self._counted_on)
+        self._counted_on = ()
+        self._idle.forget(self)
+        self._ended(self)
+
+    async def tell_lac(self) -> None:
+        """Write the LAC to every live bookie; best effort, for it saves work and proves nothing."""
+        lac = self.core.last_confirmed
+        for bookie in self.core.live_bookies():
+            await self._parts.bookies.port(bookie).write_lac(WriteLacRequest(bookie, self.ledger_id, lac))
+
+
+class IdleLacs:
+    """Two generations of writers that confirmed something: who is in the older and not in the younger is idle."""
+
+    def __init__(self, tasks: Tasks, interval_ms: int) -> None:
+        self._tasks = tasks
+        self._interval = interval_ms / 1000
+        self._young: set[LedgerWriter] = set()
+        self._old: set[LedgerWriter] = set()
+        self._silent: deque[LedgerWriter] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def touch(self, writer: LedgerWriter) -> None:
+        self._young.add(writer)
+        if self._timer is None:
+            self._arm()
+
+    def forget(self, writer: LedgerWriter) -> None:
+        self._young.discard(writer)
+        self._old.discard(writer)
+
+    def _arm(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._interval, self._tick)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._silent.extend(self._old - self._young)
+        self._old, self._young = self._young, set()
+        if self._silent:
+            count = min(len(self._silent), LACS_PER_TICK_MAX)
+            batch = [self._silent.popleft() for _ in range(count)]
+            self._tasks.start(self._tell(batch), "explicit LACs")
+        if self._old or self._silent:
+            self._arm()
+
+    async def _tell(self, writers: list[LedgerWriter]) -> None:
+        told = [writer.tell_lac() for writer in writers if writer.error is None]
+        await asyncio.gather(*told, return_exceptions=True)

@@ -1,0 +1,295 @@
+"""The writer of one ledger as a state machine: blocks and answers in; sends, confirmations and changes out.
+
+    state      an answer                a bookie lost                 a block
+    STEADY     confirms a prefix        arms a change                 is sent to every live replica
+    CHANGING   is counted, and waits    is kept for the next change   is sent to the replicas that stay
+    ENDED      is ignored               is ignored                    is refused (assertion)
+
+- A block is confirmed when `ack_quorum` bookies of the fragment have it and everything before it is confirmed (rule 1).
+- Every place in an ensemble is a `Replica` with a bit of its own, never used again: acks are counted per (bookie,
+  generation), so a bookie that was replaced and comes back counts only for what its new generation answered (2).
+- While a change is not committed nothing is confirmed; what is confirmed stays where the metadata say it is (3).
+  When it is committed the masks of live bits change in one step, which resets the acks of replaced bookies on every
+  pending block before anyone hears anything.
+- All bookies that failed when a change begins are replaced by that one change, or, for want of bookies, the fragment
+  narrows, never below the ack quorum (4). The number of changes has a limit.
+- FENCED, and whatever else ends the writer, leaves pending blocks with an unknown outcome (5).
+- A block's bytes count until every live replica has answered it (6): confirmed blocks that wait for a slow bookie
+  lie in `_lagging` until it answers or is dropped.
+
+A recovery writes through the same machine, with effects that commit a change in memory at once.
+
+Per block the path is: one `Pending`, one append, one `send` per replica; per answer one `|=`; then one `advance` per
+writer and response. Effects are calls on `WriterEffects`; each is the last thing an event does, so a callee may add
+blocks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import NamedTuple, Protocol
+
+from quire.ledger import states
+from quire.metadata.records import Fragment
+from quire.runtime.errors import Fenced, OutcomeUnknown, QuireError
+from quire.wire.block import Buffer
+from quire.wire.bookie import BookieId, Status
+
+
+class State(Enum):
+    STEADY = auto()
+    CHANGING = auto()
+    ENDED = auto()
+
+
+class Pending:
+    """A block on its way. `acks`: the bits of the replicas that have it on disk."""
+
+    __slots__ = ("acks", "block", "last_entry")
+
+    def __init__(self, block: Buffer, last_entry: int) -> None:
+        self.block = block
+        self.last_entry = last_entry
+        self.acks = 0
+
+
+class Replica:
+    """One bookie's place in the ensemble, in one generation of the fragment."""
+
+    __slots__ = ("bit", "bookie", "core", "is_live")
+
+    def __init__(self, core: WriterCore, bookie: BookieId, bit: int) -> None:
+        self.core = core
+        self.bookie = bookie
+        self.bit = bit
+        self.is_live = True
+        """False once it has failed or was replaced; its answers to earlier blocks may still come."""
+
+
+class WriterEffects(Protocol):
+    """What a writer asks of the world."""
+
+    def send(self, pending: Pending, replica: Replica) -> None:
+        """Send the block to the replica's bookie; answer by `core.answered`, then `core.advance`, never within."""
+        ...
+
+    def send_later(self, pending: Pending, replica: Replica) -> None:
+        """The bookie is busy: send again after a while, if the replica is still live."""
+        ...
+
+    def confirmed(self, last_entry: int) -> None: ...
+
+    def arm_change(self) -> None:
+        """A bookie failed: after a short delay, choose replacements and call `core.begin_change`."""
+        ...
+
+    def commit(self, fragments: tuple[Fragment, ...]) -> None:
+        """Write the fragments to the metadata by version; answer by `change_committed` or `fail`."""
+        ...
+
+    def failed(self, error: QuireError) -> None:
+        """The end: what is pending has an unknown outcome."""
+        ...
+
+
+class _Change(NamedTuple):
+    kept: list[Replica]
+    added: Sequence[BookieId]
+    fragments: tuple[Fragment, ...]
+
+
+_BOOKIE_LOST = frozenset(
+    {Status.UNREACHABLE, Status.READ_ONLY, Status.IO_ERROR, Status.LIMBO, Status.WRONG_BOOKIE}
+)
+"""Answers that say: not this bookie. Any other refusal is about the ledger or the block, and ends the writer."""
+
+
+class WriterCore:
+    """See the top of the file. `fragments` is the record's; `next_entry` where this writer begins."""
+
+    def __init__(
+        self,
+        ledger_id: int,
+        fragments: tuple[Fragment, ...],
+        ack_quorum: int,
+        effects: WriterEffects,
+        *,
+        changes_max: int,
+        next_entry: int = 0,
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.fragments = fragments
+        self.ack_quorum = ack_quorum
+        self.state = State.STEADY
+        self.last_confirmed = next_entry - 1
+        self.last_added = next_entry - 1
+        self.bytes_pending = 0
+        self.changes = 0
+        self._changes_max = changes_max
+        self._effects = effects
+        self._send = effects.send
+        self._unconfirmed: deque[Pending] = deque()
+        self._lagging: deque[Pending] = deque()
+        self._change: _Change | None = None
+        self._change_armed = False
+        self._next_bit = 1
+        self._enter([], states.ensemble(fragments[-1]))
+
+    # -- what others may ask ---------------------------------------------------------------------------
+    @property
+    def blocks_pending(self) -> int:
+        """Blocks that are not confirmed."""
+        return len(self._unconfirmed)
+
+    def live_bookies(self) -> list[BookieId]:
+        return [replica.bookie for replica in self._replicas if replica.is_live]
+
+    def failed_bookies(self) -> list[BookieId]:
+        return [replica.bookie for replica in self._replicas if not replica.is_live]
+
+    # -- events ----------------------------------------------------------------------------------------
+    def add(self, block: Buffer, last_entry: int) -> None:
+        """The next block, whose last entry is `last_entry`."""
+        assert self.state is not State.ENDED and last_entry > self.last_added
+        self.last_added = last_entry
+        pending = Pending(block, last_entry)
+        self._unconfirmed.append(pending)
+        self.bytes_pending += len(block)
+        send = self._send
+        for replica in self._replicas:
+            if replica.is_live:
+                send(pending, replica)
+
+    def answered(self, pending: Pending, replica: Replica, status: Status) -> None:
+        """A bookie's answer to one block. Nothing is confirmed before `advance`."""
+        if status is Status.OK:
+            pending.acks |= replica.bit
+        elif self.state is not State.ENDED:
+            self._refused(pending, replica, status)
+
+    def advance(self) -> None:
+        """Confirm what may be confirmed: once per response, after all its answers."""
+        if self._lagging:
+            self._release()
+        if self.state is not State.STEADY:
+            return
+        queue, quorum, counted, awaited = self._unconfirmed, self.ack_quorum, self._counted, self._awaited
+        last_entry = -1
+        while queue and (queue[0].acks & counted).bit_count() >= quorum:
+            pending = queue.popleft()
+            last_entry = pending.last_entry
+            if pending.acks & awaited == awaited:
+                self.bytes_pending -= len(pending.block)
+            else:
+                self._lagging.append(pending)
+        if last_entry >= 0:
+            assert last_entry > self.last_confirmed
+            self.last_confirmed = last_entry
+            self._effects.confirmed(last_entry)
+
+    def begin_change(self, replacements: Sequence[BookieId]) -> None:
+        """Replace every failed bookie by `replacements`, of which there may be too few: then narrow."""
+        self._change_armed = False
+        if self.state is not State.STEADY or not self.failed_bookies():
+            return None
+        kept = [replica for replica in self._replicas if replica.is_live]
+        bookies = [replica.bookie for replica in kept] + list(replacements)
+        if len(bookies) < self.ack_quorum:
+            return self.fail(
+                OutcomeUnknown(
+                    f"ledger {self.ledger_id}: {len(bookies)} bookies are left and {self.ack_quorum} must acknowledge"
+                )
+            )
+        self.changes += 1
+        if self.changes > self._changes_max:
+            return self.fail(
+                OutcomeUnknown(f"ledger {self.ledger_id}: more than {self._changes_max} ensemble changes")
+            )
+        fragments = states.with_fragment(self.fragments, states.fragment(self.last_confirmed + 1, bookies))
+        self.state = State.CHANGING
+        self._change = _Change(kept, replacements, fragments)
+        return self._effects.commit(fragments)
+
+    def change_committed(self) -> None:
+        """The metadata have the new fragment: send it what is pending, and confirm again."""
+        if self.state is not State.CHANGING:
+            return
+        assert self._change is not None
+        kept, added, self.fragments = self._change
+        self._change = None
+        self.state = State.STEADY
+        fresh = self._enter(kept, added)
+        for pending in self._unconfirmed:
+            for replica in fresh:
+                self._send(pending, replica)
+        if self.failed_bookies():
+            self._arm()
+        self.advance()
+
+    def fail(self, error: QuireError) -> None:
+        """End here, once, and say so."""
+        if self.state is not State.ENDED:
+            self.finish()
+            self._effects.failed(error)
+
+    def finish(self) -> None:
+        """End here in silence: the ledger is closed, or nobody wants to know."""
+        self.state = State.ENDED
+        self._change = None
+        self._unconfirmed.clear()
+        self._lagging.clear()
+        self.bytes_pending = 0
+
+    # -- inside ----------------------------------------------------------------------------------------
+    def _enter(self, kept: list[Replica], added: Sequence[BookieId]) -> list[Replica]:
+        """Make `kept` and `added` the ensemble. Answers the replicas that are new in it."""
+        fresh = []
+        for bookie in added:
+            fresh.append(Replica(self, bookie, self._next_bit))
+            self._next_bit <<= 1
+        self._replicas = kept + fresh
+        self._counted = sum(replica.bit for replica in self._replicas)
+        self._count_awaited()
+        never_sent = sum(replica.bit for replica in fresh)
+        for pending in self._lagging:
+            pending.acks |= never_sent
+        self._release()
+        return fresh
+
+    def _count_awaited(self) -> None:
+        self._awaited = sum(replica.bit for replica in self._replicas if replica.is_live)
+
+    def _release(self) -> None:
+        """Stop counting confirmed blocks that nobody owes an answer for."""
+        lagging, awaited = self._lagging, self._awaited
+        while lagging and lagging[0].acks & awaited == awaited:
+            self.bytes_pending -= len(lagging.popleft().block)
+
+    def _refused(self, pending: Pending, replica: Replica, status: Status) -> None:
+        if status is Status.FENCED or status is Status.DELETED:
+            self.fail(Fenced(f"ledger {self.ledger_id} was taken over: {replica.bookie} says {status.name}"))
+        elif status is Status.BUSY:
+            if replica.is_live:
+                self._effects.send_later(pending, replica)
+        elif status in _BOOKIE_LOST:
+            self._lose(replica)
+        else:
+            self.fail(
+                OutcomeUnknown(f"ledger {self.ledger_id}: {replica.bookie} refused a block: {status.name}")
+            )
+
+    def _lose(self, replica: Replica) -> None:
+        if not replica.is_live:
+            return
+        replica.is_live = False
+        self._count_awaited()
+        self._release()
+        self._arm()
+
+    def _arm(self) -> None:
+        """One change for all that fail until it begins; what fails during it waits for the next."""
+        if self.state is State.STEADY and not self._change_armed:
+            self._change_armed = True
+            self._effects.arm_change()
