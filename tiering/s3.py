@@ -1,0 +1,282 @@
+"""The object store in S3, or in what speaks its protocol, through boto3.
+
+    s3://bucket/prefix?endpoint=http://host:9000&region=eu-west-1&access_key=…&secret_key=…
+
+Without keys in the URL boto3 finds credentials where it always does (environment, `~/.aws`, the instance's role). Keys
+never reach the metadata store: the store's `url` leaves them out.
+
+An object of one part is one PUT, a larger one a multipart upload in parts of 8 MiB and more; both are conditional
+(`If-None-Match: *`), so a name is never overwritten. boto3 tries again by itself; a "taken already" after such a second
+try may be our own first one, which is why it is told as `OutcomeUnknown`.
+
+boto3 is an optional dependency and takes half a second to import: it is imported when the first store is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from quire.runtime.errors import (
+    AlreadyExists,
+    ConfigurationError,
+    CorruptionError,
+    NotFound,
+    OutcomeUnknown,
+    QuireError,
+    Unavailable,
+)
+from quire.runtime.limits import MIB
+from quire.tiering.store import THREADS, ObjectInfo, ObjectStore
+from quire.wire.block import Buffer
+
+CONNECT_TIMEOUT_S: Final = 5
+READ_TIMEOUT_S: Final = 30
+ATTEMPTS_MAX: Final = 4
+_OPTIONS: Final = {"endpoint", "region", "access_key", "secret_key", "session_token"}
+_MISCONFIGURED: Final = {
+    "AccessDenied",
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "NoSuchBucket",
+    "PermanentRedirect",
+    "AuthorizationHeaderMalformed",
+    "403",
+}
+
+
+@dataclass(frozen=True)
+class S3Location:
+    """Where a store lies and how it is reached. `prefix` is empty or ends in `/`."""
+
+    bucket: str
+    prefix: str
+    endpoint: str | None = None
+    region: str | None = None
+    access_key: str | None = None
+    secret_key: str | None = None
+    session_token: str | None = None
+
+    @classmethod
+    def parse(cls, url: str) -> S3Location:
+        """Raises `ConfigurationError`."""
+        parts = urlsplit(url)
+        options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        unknown = options.keys() - _OPTIONS
+        if parts.scheme != "s3" or not parts.netloc or unknown:
+            what = f"unknown option {', '.join(sorted(unknown))}" if unknown else "no bucket"
+            raise ConfigurationError(
+                f"archive URL {_without_query(url)}: {what}; write s3://bucket/prefix?endpoint=…"
+            )
+        prefix = unquote(parts.path).strip("/")
+        return cls(parts.netloc, f"{prefix}/" if prefix else "", **options)
+
+    @property
+    def url(self) -> str:
+        """Without credentials."""
+        named = {"endpoint": self.endpoint, "region": self.region}
+        query = "&".join(f"{name}={quote(value, safe=':/')}" for name, value in named.items() if value)
+        return f"s3://{self.bucket}/{quote(self.prefix.rstrip('/'))}" + (f"?{query}" if query else "")
+
+
+class S3BlockingStore:
+    """A `BlockingStore` in an S3 bucket. Makes no call: a wrong bucket shows at the first one."""
+
+    def __init__(self, location: S3Location) -> None:
+        self.url = location.url
+        self.read_bytes_best = 4 * MIB
+        self.bucket = location.bucket
+        self._prefix = location.prefix
+        self.client = _client(location)
+
+    def begin(self, name: str) -> _S3Upload:
+        return _S3Upload(self, name)
+
+    def key(self, name: str) -> str:
+        return self._prefix + name
+
+    def get_range(self, name: str, offset: int, length: int) -> Buffer:
+        with self.mapped_errors("read", name):
+            answer = self.client.get_object(
+                Bucket=self.bucket, Key=self.key(name), Range=f"bytes={offset}-{offset + length - 1}"
+            )
+            content: bytes = answer["Body"].read()
+        if len(content) != length:
+            raise CorruptionError(
+                f"an object ends before {offset + length}", self.describe(name), offset + len(content)
+            )
+        return content
+
+    def size(self, name: str) -> int:
+        with self.mapped_errors("look at", name):
+            return int(self.client.head_object(Bucket=self.bucket, Key=self.key(name))["ContentLength"])
+
+    def delete(self, name: str) -> None:
+        with self.mapped_errors("delete", name, writes=True):
+            self.client.delete_object(Bucket=self.bucket, Key=self.key(name))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        with self.mapped_errors("list", prefix):
+            pages = self.client.get_paginator("list_objects_v2").paginate(
+                Bucket=self.bucket, Prefix=self.key(prefix)
+            )
+            for page in pages:
+                for item in page.get("Contents", ()):
+                    name = item["Key"].removeprefix(self._prefix)
+                    yield ObjectInfo(name, item["Size"], int(item["LastModified"].timestamp() * 1000))
+
+    def sweep(self, before_ms: int) -> int:
+        swept = 0
+        with self.mapped_errors("sweep", ""):
+            pages = self.client.get_paginator("list_multipart_uploads").paginate(
+                Bucket=self.bucket, Prefix=self._prefix
+            )
+            for page in pages:
+                for item in page.get("Uploads", ()):
+                    if item["Initiated"].timestamp() * 1000 < before_ms:
+                        self.client.abort_multipart_upload(
+                            Bucket=self.bucket, Key=item["Key"], UploadId=item["UploadId"]
+                        )
+                        swept += 1
+        return swept
+
+    def close(self) -> None:
+        self.client.close()
+
+    def describe(self, name: str) -> str:
+        return f"s3://{self.bucket}/{self.key(name)}"
+
+    @contextmanager
+    def mapped_errors(self, what: str, name: str, *, writes: bool = False) -> Iterator[None]:
+        """boto3's exceptions as ours. `writes`: a lost answer leaves the outcome unknown."""
+        import botocore.exceptions as foreign
+
+        try:
+            yield
+        except foreign.ClientError as error:
+            raise _map_answer(error.response, f"cannot {what} {self.describe(name)}", writes) from error
+        except (foreign.NoCredentialsError, foreign.PartialCredentialsError) as error:
+            raise ConfigurationError(f"no credentials for {self.describe(name)}: {error}") from error
+        except foreign.EndpointConnectionError as error:
+            raise Unavailable(f"cannot {what} {self.describe(name)}: {error}") from error
+        except (foreign.BotoCoreError, foreign.HTTPClientError, OSError) as error:
+            kind = OutcomeUnknown if writes else Unavailable
+            raise kind(f"cannot {what} {self.describe(name)}: {error}") from error
+
+
+class S3Store(ObjectStore):
+    """The archive in an S3 bucket, for the event loop."""
+
+    def __init__(self, location: S3Location) -> None:
+        super().__init__(S3BlockingStore(location))
+
+
+class _S3Upload:
+    """Holds one part back, because a single one is a plain PUT and the last one may be small."""
+
+    def __init__(self, store: S3BlockingStore, name: str) -> None:
+        self._store = store
+        self._name = name
+        self._where = {"Bucket": store.bucket, "Key": store.key(name)}
+        self._held: bytes | None = None
+        self._upload_id = ""
+        self._parts: list[dict[str, Any]] = []
+
+    def write(self, parts: Sequence[Buffer]) -> None:
+        if self._held is not None:
+            self._upload_held()
+        self._held = b"".join(parts)
+
+    def finish(self) -> None:
+        if not self._upload_id:
+            with self._store.mapped_errors("write", self._name, writes=True):
+                self._store.client.put_object(**self._where, Body=self._held or b"", IfNoneMatch="*")
+            return
+        self._upload_held()
+        with self._store.mapped_errors("write", self._name, writes=True):
+            self._store.client.complete_multipart_upload(
+                **self._where,
+                UploadId=self._upload_id,
+                MultipartUpload={"Parts": self._parts},
+                IfNoneMatch="*",
+            )
+        self._upload_id = ""
+
+    def abort(self) -> None:
+        if not self._upload_id:
+            return
+        try:
+            with self._store.mapped_errors("abort", self._name):
+                self._store.client.abort_multipart_upload(**self._where, UploadId=self._upload_id)
+        except QuireError:
+            pass  # `sweep` will find it
+
+    def _upload_held(self) -> None:
+        """Upload a part; nothing appears by it, so a lost answer is only `Unavailable`."""
+        assert self._held is not None
+        with self._store.mapped_errors("write", self._name):
+            if not self._upload_id:
+                self._upload_id = self._store.client.create_multipart_upload(**self._where)["UploadId"]
+            number = len(self._parts) + 1
+            answer = self._store.client.upload_part(
+                **self._where, UploadId=self._upload_id, PartNumber=number, Body=self._held
+            )
+        self._parts.append({"PartNumber": number, "ETag": answer["ETag"]})
+        self._held = None
+
+
+def _map_answer(response: Any, message: str, writes: bool) -> QuireError:
+    """The error of ours for an answer that is one."""
+    code = response.get("Error", {}).get("Code", "")
+    meta = response.get("ResponseMetadata", {})
+    status = meta.get("HTTPStatusCode", 0)
+    message = f"{message}: {code or status} {response.get('Error', {}).get('Message', '')}".rstrip()
+    if code in _MISCONFIGURED:
+        return ConfigurationError(message)
+    if code in ("PreconditionFailed", "412"):
+        return OutcomeUnknown(message) if meta.get("RetryAttempts") else AlreadyExists(message)
+    if status == 404:
+        return NotFound(message)
+    if status == 416:
+        return CorruptionError(message)
+    return OutcomeUnknown(message) if writes and status >= 500 else Unavailable(message)
+
+
+def _client(location: S3Location) -> Any:
+    try:
+        import boto3
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
+    except ImportError:
+        raise ConfigurationError(
+            "an s3:// archive needs boto3; install it with: pip install quire[s3]"
+        ) from None
+    config = Config(
+        connect_timeout=CONNECT_TIMEOUT_S,
+        read_timeout=READ_TIMEOUT_S,
+        retries={"mode": "standard", "total_max_attempts": ATTEMPTS_MAX},
+        max_pool_connections=THREADS * 2,
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        s3={"addressing_style": "path"} if location.endpoint else {},
+    )
+    try:
+        return boto3.session.Session().client(
+            "s3",
+            endpoint_url=location.endpoint,
+            region_name=location.region or ("us-east-1" if location.endpoint else None),
+            aws_access_key_id=location.access_key,
+            aws_secret_access_key=location.secret_key,
+            aws_session_token=location.session_token,
+            config=config,
+        )
+    except (BotoCoreError, ValueError) as error:
+        raise ConfigurationError(f"archive {location.url} cannot be opened: {error}") from error
+
+
+def _without_query(url: str) -> str:
+    """A URL as it may be shown: credentials are in the query."""
+    return url.partition("?")[0]
