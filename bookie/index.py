@@ -221,7 +221,8 @@ class MemoryIndex:
     def drop_log(self, log_id: int) -> None:
         with _Transaction(self) as happens:
             if happens:
-                assert self._usage.pop(log_id, 0) == 0
+                assert not self._usage.get(log_id)
+                self._usage.pop(log_id, None)
 
     def verify(self) -> None:
         assert not self._closed

@@ -318,6 +318,16 @@ class LmdbIndex:
             raise DiskError(f"the index in {self._path} cannot be read or written: {error}") from error
 
 
+def set_aside(path: str | Path) -> str:
+    """Give a damaged index another name, so that a new one can be made; answer that name. `DiskError`."""
+    file = os.path.join(path, "data.mdb")
+    try:
+        os.replace(file, file + ".damaged")
+    except OSError as error:
+        raise DiskError(f"the damaged index {file} cannot be renamed: {error}") from error
+    return file + ".damaged"
+
+
 class _MapFull(Exception):
     """The map must grow; never leaves this file."""
 

@@ -58,11 +58,14 @@ ENTRY_LOG_BYTES: Final = 1 * GIB
 INDEX_RUN_BYTES_MAX: Final = 256 * KIB
 INDEX_RUN_ENTRIES_MAX: Final = 1_000
 
-ENTRY_LOG_RECORD_BYTES: Final = 1 * MIB
-"""One direct write to an entry log; it closes with the block that reaches this size."""
+ENTRY_LOG_RECORD_BYTES: Final = 2 * MIB
+"""One direct write to an entry log; a larger block is a record of its own."""
 
 ENTRY_LOG_STEP_BYTES: Final = 64 * MIB
 """An entry log grows by this much at a time: an empty node must not occupy a gigabyte."""
+
+ENTRY_LOG_RESERVE_BYTES: Final = 4 * ENTRY_LOG_STEP_BYTES
+"""Room on the disk that only compaction may use, so that it can work when the disk is full."""
 
 ENTRY_LOG_SPARES_MAX: Final = 4
 """Freed logs kept for reuse; beyond it they are removed."""

@@ -1,0 +1,384 @@
+"""The entry logs: a few large files in which the blocks of all ledgers lie, those of one ledger together.
+
+A checkpoint appends a whole memtable sorted by ledger. Blocks are stored byte for byte, many to a *record*
+(`bookie/entry_record.py` has its bytes), and a record is one direct write of up to 2 MiB. Whole blocks of one
+ledger that lie side by side in a record make a run, and a run is one `IndexRow`.
+
+**The log id is the epoch.** A log that holds nothing any more is renamed to `<log id>.free` and later to the next
+log id, the new name durable before the first write: what a former life left in the file names another log id
+and is never read. Writing into room that a file already has costs microseconds where a fresh file costs
+milliseconds at the p99, so freed logs are kept (a few) and nothing is deleted while the path is hot. A new file
+grows by steps of 64 MiB, reserved and not written: writing it twice would cost more than it gains.
+
+**A start never appends to an old log**: behind its last committed row may lie records that no index names. It begins
+a new one, and the collector merges what stays small.
+
+**Rebuild.** `scan_all` finds every run again. A record that is damaged, or missing before a valid one, is reported:
+as `CorruptionError` when a later record proves that it had been durable, as `TornRecord` when nothing does and it
+may be no more than the tail of an unfinished flush. Blocks of a damaged record whose own headers hold are still
+told of: reading them then says what is wrong, and where, instead of "no such entry".
+
+One thread appends, syncs and frees; any thread may read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from mmap import mmap
+from struct import Struct
+from threading import Lock
+from typing import Final
+
+from crc32c import crc32c
+
+from quire.bookie.entry_record import HEADER_BYTES, RecordHeader, RunBuilder, Span, seal, survey, walk
+from quire.bookie.index import IndexRow
+from quire.runtime.disk import PAGE_BYTES, Disk, File, aligned_buffer, pages_up
+from quire.runtime.errors import CorruptionError, DiskError, DiskFull, Unavailable
+from quire.runtime.limits import (
+    ENTRY_LOG_BYTES,
+    ENTRY_LOG_RECORD_BYTES,
+    ENTRY_LOG_RESERVE_BYTES,
+    ENTRY_LOG_SPARES_MAX,
+    ENTRY_LOG_STEP_BYTES,
+)
+from quire.wire.block import BlockError, Buffer
+
+_BLOCK_FIELDS: Final = Struct(">IQQqQ")
+"""Count, ledger, first entry, LAC and clock of a block, at offset 20 of its header."""
+_BLOCK_FIELDS_OFFSET: Final = 20
+
+Report = Callable[[int, CorruptionError], None]
+"""Is told of each damage that a scan finds: (log id, what and where)."""
+
+
+class LogFreed(Unavailable):
+    """The log was freed since its row was read: the run lies elsewhere now, or nowhere. Ask the index again."""
+
+
+class TornRecord(CorruptionError):
+    """A record that does not match its checksum, and that nothing proves to have ever been durable."""
+
+
+class EntryLogs:
+    """The entry logs in `directory` of `disk`. See the top of the file.
+
+    `file_bytes` is what a log holds, `step_bytes` what it grows by, `record_bytes` the most that one write
+    holds (a larger block is a record of its own), `reserve_bytes` the room that only compaction may use.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str = "",
+        *,
+        file_bytes: int = ENTRY_LOG_BYTES,
+        step_bytes: int = ENTRY_LOG_STEP_BYTES,
+        record_bytes: int = ENTRY_LOG_RECORD_BYTES,
+        reserve_bytes: int = ENTRY_LOG_RESERVE_BYTES,
+    ) -> None:
+        assert not (file_bytes % PAGE_BYTES or step_bytes % PAGE_BYTES or record_bytes % PAGE_BYTES)
+        self._disk = disk
+        self._directory = directory
+        self._file_bytes, self._step_bytes, self._record_bytes = file_bytes, step_bytes, record_bytes
+        self._reserve_bytes = reserve_bytes
+        self._lock = Lock()
+        self._logs: dict[int, File] = {}
+        self._spares: list[int] = []
+        self._reads = 0
+        self._idle_files: list[File] = []
+        self._active: _Active | None = None
+        self._unsynced: list[_Active] = []
+        self._durable = (0, 0)
+        self._last_log_id = 0
+        self._buffer = aligned_buffer(record_bytes)
+        self._view = memoryview(self._buffer)
+
+    def open(self) -> None:
+        """Find the logs and the spare ones. The first append begins a new log."""
+        self._disk.make_directory(self._directory)
+        for name in self._disk.names(self._directory):
+            stem, _, kind = name.partition(".")
+            if kind not in ("log", "free") or not stem.isdigit():
+                continue
+            log_id = int(stem)
+            self._last_log_id = max(self._last_log_id, log_id)
+            if kind == "log":
+                self._logs[log_id] = self._disk.open(self._path(log_id))
+            else:
+                self._spares.append(log_id)
+
+    def close(self) -> None:
+        """Nothing may be called afterwards. What was not synced is not durable."""
+        with self._lock:
+            for file in [*self._logs.values(), *self._idle_files]:
+                file.close()
+            self._logs.clear()
+            self._idle_files.clear()
+
+    # -- writing -----------------------------------------------------------------------------------------
+
+    def append(
+        self, runs: Iterable[tuple[int, Sequence[Buffer]]], *, reserved: bool = False
+    ) -> list[IndexRow]:
+        """Write the blocks, each ledger's in order of entries; answer the rows that find them, in the same order.
+
+        Nothing is durable before `sync`. `reserved` allows the room that is kept for compaction. When it raises
+        (`DiskFull`, `DiskError`) no row stands for anything: append the same again, later or never.
+        """
+        found = RunBuilder()
+        try:
+            for ledger_id, blocks in runs:
+                for block in blocks:
+                    self._add(ledger_id, block, found, reserved)
+            if self._active is not None:
+                self._write_record(self._active)
+        except DiskFull:
+            if self._active is not None:
+                self._active.filled = HEADER_BYTES
+            raise
+        except BaseException:
+            self._active = None  # nobody knows what is in the file: begin another one
+            raise
+        return found.finish()
+
+    def _add(self, ledger_id: int, block: Buffer, found: RunBuilder, reserved: bool) -> None:
+        """Copy one block into the record that is being filled. This runs once per block."""
+        length = len(block)
+        active = self._active
+        if active is None or active.filled + length > len(self._view):
+            active = self._next_record(length, reserved)
+        start = active.filled
+        active.filled = end = start + length
+        self._view[start:end] = block
+        count, block_ledger_id, first_entry, lac, clock_ms = _BLOCK_FIELDS.unpack_from(
+            block, _BLOCK_FIELDS_OFFSET
+        )
+        assert block_ledger_id == ledger_id
+        found.add(active.log_id, active.end + start, length, count, ledger_id, first_entry, lac, clock_ms)
+
+    def _next_record(self, block_bytes: int, reserved: bool) -> _Active:
+        """Write what is filled and make room, in buffer and file, for a record that begins with such a block."""
+        active = self._active
+        if active is not None:
+            self._write_record(active)
+        record_bytes = max(self._record_bytes, pages_up(HEADER_BYTES + block_bytes))
+        if record_bytes != len(self._view):
+            self._view.release()
+            self._buffer = aligned_buffer(record_bytes)
+            self._view = memoryview(self._buffer)
+        if active is None or (active.end and active.end + record_bytes > self._file_bytes):
+            self._active = None
+            self._active = active = self._new_log(reserved)
+        self._grow(active, active.end + record_bytes, reserved)
+        return active
+
+    def _write_record(self, active: _Active) -> None:
+        if active.filled == HEADER_BYTES:
+            return
+        whole = seal(self._view, active.filled, active.log_id, active.number, self._durable)
+        if active not in self._unsynced:
+            self._unsynced.append(active)
+        active.file.write(self._view[:whole], active.end)
+        active.end += whole
+        active.number += 1
+        active.filled = HEADER_BYTES
+
+    def sync(self) -> None:
+        """Make everything appended durable. When it raises, what was appended since the last sync is not to be
+        committed; the next append begins a new log.
+        """
+        try:
+            for written in self._unsynced:
+                written.file.sync()
+        except BaseException:
+            self._active = None
+            self._unsynced.clear()
+            raise
+        if self._unsynced:
+            last = self._unsynced[-1]
+            self._durable = (last.log_id, last.number - 1)
+        self._unsynced.clear()
+
+    def _new_log(self, reserved: bool) -> _Active:
+        """A spare file under a new name, or a new file; the name is durable before anything is written."""
+        log_id = self._last_log_id + 1
+        if self._spares:
+            self._disk.rename(self._path(self._spares[0], "free"), self._path(log_id))
+            self._spares.pop(0)
+        elif not reserved and self._free_bytes() < self._step_bytes:
+            raise DiskFull(f"{self._disk.root} has no room for another entry log; free space or add a disk")
+        self._last_log_id = log_id
+        file = self._disk.open(self._path(log_id), create=True)
+        self._disk.sync_directory(self._directory)
+        with self._lock:
+            self._logs[log_id] = file
+        return _Active(log_id, file, file.size_bytes())
+
+    def _grow(self, active: _Active, size_bytes: int, reserved: bool) -> None:
+        if size_bytes <= active.allocated:
+            return
+        wanted = max(size_bytes, min(self._file_bytes, active.allocated + self._step_bytes))
+        if not reserved and self._free_bytes() < wanted - active.allocated:
+            raise DiskFull(f"{self._disk.root} is full but for its reserve; free space or add a disk")
+        active.file.allocate(wanted)
+        active.allocated = wanted
+
+    def _free_bytes(self) -> int:
+        return self._disk.space().free_bytes - self._reserve_bytes
+
+    def room_bytes(self, *, reserved: bool = False) -> int:
+        """What can be appended before `DiskFull`; negative when the reserve is touched and does not count."""
+        active = self._active.allocated - self._active.end if self._active else 0
+        reserve = self._reserve_bytes if reserved else 0
+        return active + len(self._spares) * self._file_bytes + self._free_bytes() + reserve
+
+    # -- freeing -----------------------------------------------------------------------------------------
+
+    def sizes(self) -> dict[int, int]:
+        """For each log the bytes it occupies; the one that is being written is not among them."""
+        active = self._active.log_id if self._active else 0
+        with self._lock:
+            return {log_id: file.size_bytes() for log_id, file in self._logs.items() if log_id != active}
+
+    def free(self, log_id: int) -> None:
+        """Give up a log that no row points into: it becomes a spare."""
+        assert self._active is None or self._active.log_id != log_id
+        assert all(written.log_id != log_id for written in self._unsynced)
+        with self._lock:
+            file = self._logs.pop(log_id)
+            self._idle_files.append(file)
+        # The file may come back under its old name after a crash: no row points to it, it is freed again.
+        self._disk.rename(self._path(log_id), self._path(log_id, "free"))
+        self._spares.append(log_id)
+        self._close_idle_files()
+
+    def trim_spares(self, keep: int = ENTRY_LOG_SPARES_MAX) -> bool:
+        """Remove one spare file beyond `keep`, not more, because a removal costs; answer whether there was one."""
+        self._close_idle_files()
+        if len(self._spares) <= keep:
+            return False
+        self._disk.remove(self._path(self._spares.pop(), "free"))
+        return True
+
+    def _close_idle_files(self) -> None:
+        """Close what readers may still have had in hand when it was freed, once nobody reads."""
+        with self._lock:
+            if not self._reads:
+                for file in self._idle_files:
+                    file.close()
+                self._idle_files.clear()
+
+    # -- reading -----------------------------------------------------------------------------------------
+
+    def read(self, log_id: int, offset: int, length: int) -> memoryview:
+        """`length` bytes from `offset`, unverified, in memory of their own.
+
+        Raises `LogFreed`, `CorruptionError` when the file ends before, `DiskError`.
+        """
+        start = offset % PAGE_BYTES
+        return self.read_into(aligned_buffer(start + length), log_id, offset, length)
+
+    def read_into(self, buffer: mmap, log_id: int, offset: int, length: int) -> memoryview:
+        """Like `read`, into an aligned buffer that holds the pages around; answer a view into it."""
+        start = offset % PAGE_BYTES
+        whole = pages_up(start + length)
+        with self._lock:
+            file = self._logs.get(log_id)
+            if file is None:
+                raise LogFreed(f"entry log {log_id} was freed")
+            self._reads += 1
+        try:
+            got = file.read_into(memoryview(buffer)[:whole], offset - start)
+        finally:
+            with self._lock:
+                self._reads -= 1
+                freed = self._logs.get(log_id) is not file
+        if freed:  # its file may have been written to under another name while we read
+            raise LogFreed(f"entry log {log_id} was freed")
+        if got < start + length:
+            raise CorruptionError("an entry log is cut short", file.name, offset - start + got)
+        return memoryview(buffer)[start : start + length]
+
+    def file_name(self, log_id: int) -> str:
+        """What to call the log in a message."""
+        file = self._logs.get(log_id)
+        return file.name if file is not None else self._path(log_id)
+
+    # -- scanning ----------------------------------------------------------------------------------------
+
+    def scan_all(self, report: Report) -> Iterator[IndexRow]:
+        """Every run of every log, oldest log first; damage is told to `report`.
+
+        A run may be found twice, in two logs, when a compaction was under way: the later one counts.
+        """
+        surveys = {log_id: survey(self._logs[log_id], log_id) for log_id in sorted(self._logs)}
+        durable: dict[int, int] = {}
+        for spans in surveys.values():
+            for span in spans:
+                if span.header is not None:
+                    log_id, number = span.header.durable
+                    durable[log_id] = max(number, durable.get(log_id, 0))
+        for log_id, spans in surveys.items():
+            yield from self._scan(log_id, spans, durable.get(log_id, -1), report)
+
+    def scan(self, log_id: int, report: Report) -> Iterator[IndexRow]:
+        """Every run of one log that was wholly durable, in order of offsets."""
+        yield from self._scan(log_id, survey(self._logs[log_id], log_id), 1 << 63, report)
+
+    def _scan(self, log_id: int, spans: list[Span], durable: int, report: Report) -> Iterator[IndexRow]:
+        found = RunBuilder()
+        for span in spans:
+            damage = CorruptionError if span.number <= durable else TornRecord
+            if span.header is None:
+                report(
+                    log_id, damage(f"record {span.number} is damaged", self.file_name(log_id), span.offset)
+                )
+            else:
+                self._scan_record(span.offset, span.header, damage, report, found)
+                yield from found.take()
+        yield from found.finish()
+
+    def _scan_record(
+        self,
+        offset: int,
+        header: RecordHeader,
+        damage: type[CorruptionError],
+        report: Report,
+        found: RunBuilder,
+    ) -> None:
+        log_id, file = header.log_id, self.file_name(header.log_id)
+        try:
+            payload = self.read(log_id, offset + HEADER_BYTES, header.length)
+        except (CorruptionError, DiskError) as error:
+            report(log_id, damage(f"record {header.number} cannot be read ({error})", file, offset))
+            return
+        whole = crc32c(payload) == header.payload_crc
+        if not whole:
+            report(log_id, damage(f"record {header.number} does not match its checksum", file, offset))
+            if damage is TornRecord:
+                return
+        try:
+            walk(payload, log_id, offset + HEADER_BYTES, found)
+        except BlockError as error:
+            if whole:
+                report(
+                    log_id,
+                    damage(f"record {header.number} does not consist of blocks: {error}", file, offset),
+                )
+
+    def _path(self, log_id: int, kind: str = "log") -> str:
+        name = f"{log_id:08d}.{kind}"
+        return f"{self._directory}/{name}" if self._directory else name
+
+
+class _Active:
+    """A log that is being written. `filled` is how much of the record in the buffer is there, with its header."""
+
+    def __init__(self, log_id: int, file: File, allocated: int) -> None:
+        self.log_id = log_id
+        self.file = file
+        self.allocated = allocated
+        self.end = 0
+        self.number = 0
+        self.filled = HEADER_BYTES

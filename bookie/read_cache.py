@@ -1,0 +1,378 @@
+"""Reads from the entry logs: one lookup, one direct read, and what was read is kept for the next reader.
+
+A read wants whole blocks of one ledger from an entry on. The index says where the runs lie; runs that lie
+together in one log (a checkpoint writes a ledger's blocks side by side) are fetched by one direct read, a
+*chunk*: 256 KiB for a lone reader, 1 MiB and read-ahead for one that goes on where it stopped. Every block is
+verified once, when its chunk arrives; answers are views into chunks, so a cached answer costs no copy and no
+checksum.
+
+Chunks are kept up to `cache_bytes`, the least recently used goes first. Memory that was touched once is worth
+keeping: fresh pages cost 0.4 s of CPU per GiB, more than read and checksum together. So a chunk's buffer is used
+again when nobody holds a view into it any more, which `mmap.resize` to its own size tells (it refuses while
+there are views).
+
+`peek` answers from the cache alone and is for the event loop; `read` may go to disk and is for helper threads, any
+number of them. Its locks are its own; nothing here waits for the journal. Two readers that want the same chunk
+fetch it once.
+
+Errors: a block that is not what the index says is `CorruptionError` with file and offset. An entry that the index
+does not know ends the answer; only the caller, who knows the memtable as well, can tell what that means.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from mmap import mmap
+from threading import Lock
+from typing import Final
+
+from quire.bookie.entry_log import EntryLogs, LogFreed
+from quire.bookie.index import Index, IndexRow
+from quire.runtime.disk import PAGE_BYTES, aligned_buffer, pages_up
+from quire.runtime.errors import CorruptionError, QuireError
+from quire.runtime.limits import (
+    KIB,
+    READ_CACHE_BYTES,
+    READ_CHUNK_BYTES_MAX,
+    READ_CHUNK_BYTES_MIN,
+)
+from quire.wire.block import BlockError, Buffer, read_header, verify
+
+_GAP_BYTES_MAX: Final = 32 * KIB
+"""Runs of other ledgers or padding that are read over rather than around."""
+
+_ROWS_MAX: Final = 64
+_READERS_MAX: Final = 10_000
+"""Ledgers whose next expected entry is remembered, to tell a sequential reader."""
+
+_BUFFER_SIZES: Final = (READ_CHUNK_BYTES_MIN + 2 * PAGE_BYTES, READ_CHUNK_BYTES_MAX + 2 * PAGE_BYTES)
+_WORTH_KEEPING: Final = READ_CHUNK_BYTES_MIN // 2
+_BUFFERS_MAX: Final = 16
+_TRIES: Final = 4
+_RETRIES: Final = 8
+
+
+class BlockReader:
+    """Reads of blocks that are in the entry logs. See the top of the file."""
+
+    def __init__(
+        self, index: Index, logs: EntryLogs, *, cache_bytes: int = READ_CACHE_BYTES, read_ahead: bool = True
+    ) -> None:
+        self._index = index
+        self._logs = logs
+        self._cache_bytes = cache_bytes
+        self._lock = Lock()
+        self._chunks: dict[int, list[Chunk]] = {}
+        self._recent: OrderedDict[Chunk, None] = OrderedDict()
+        self._bytes = 0
+        self._buffers = _Buffers()
+        self._expected: OrderedDict[int, int] = OrderedDict()
+        self._fetching: dict[tuple[int, int], Future[Chunk | None]] = {}
+        self._ahead = ThreadPoolExecutor(1, "read-ahead") if read_ahead else None
+        self.hits = self.misses = 0
+
+    def read(self, ledger_id: int, first_entry: int, bytes_max: int) -> list[Buffer]:
+        """Whole verified blocks in order, from the one with `first_entry`, up to `bytes_max` (but one at least).
+
+        Ends before the first entry that the index does not know; empty when that is `first_entry`. May block.
+        """
+        sequential = self._is_sequential(ledger_id, first_entry)
+        chunk_bytes = READ_CHUNK_BYTES_MAX if sequential else READ_CHUNK_BYTES_MIN
+        answer = _Answer(first_entry, bytes_max)
+        while not answer.is_full:
+            chunk = self._cached(ledger_id, answer.next_entry)
+            if chunk is None:
+                try:
+                    chunk = self._fetch(ledger_id, answer.next_entry, chunk_bytes)
+                except QuireError:
+                    if answer.blocks:
+                        break  # what is there is good; the next read meets the damage and says so
+                    raise
+            if chunk is None:
+                break
+            answer.take(chunk)
+        self._finish(ledger_id, answer, sequential)
+        return answer.blocks
+
+    def peek(self, ledger_id: int, first_entry: int, bytes_max: int) -> list[Buffer]:
+        """Like `read`, as far as the cache goes; empty when it does not hold the first block. Never blocks."""
+        answer = _Answer(first_entry, bytes_max)
+        while not answer.is_full and (chunk := self._cached(ledger_id, answer.next_entry)) is not None:
+            answer.take(chunk)
+        if answer.blocks:
+            self._finish(ledger_id, answer, self._is_sequential(ledger_id, first_entry))
+        return answer.blocks
+
+    def forget(self, ledger_id: int) -> None:
+        """Drop what is cached of a deleted ledger."""
+        with self._lock:
+            self._expected.pop(ledger_id, None)
+            for chunk in list(self._chunks.get(ledger_id, ())):
+                self._drop(chunk)
+
+    def close(self) -> None:
+        """Wait for what is being read ahead."""
+        if self._ahead is not None:
+            self._ahead.shutdown(cancel_futures=True)
+
+    # -- sequential readers ------------------------------------------------------------------------------
+
+    def _is_sequential(self, ledger_id: int, first_entry: int) -> bool:
+        return self._expected.get(ledger_id) == first_entry
+
+    def _finish(self, ledger_id: int, answer: _Answer, sequential: bool) -> None:
+        """Remember where the reader will go on, and be there before it."""
+        with self._lock:
+            self._expected[ledger_id] = answer.next_entry
+            self._expected.move_to_end(ledger_id)
+            if len(self._expected) > _READERS_MAX:
+                self._expected.popitem(last=False)
+        if sequential and answer.blocks and self._ahead is not None:
+            self._read_ahead(self._ahead, ledger_id, answer.next_entry)
+
+    def _read_ahead(self, helper: ThreadPoolExecutor, ledger_id: int, entry: int) -> None:
+        with self._lock:
+            chunk = self._find(ledger_id, entry)
+            if chunk is not None:
+                entry = chunk.last_entry + 1
+            if (ledger_id, entry) in self._fetching or self._find(ledger_id, entry) is not None:
+                return
+        with suppress(RuntimeError):  # closed meanwhile
+            helper.submit(self._fetch, ledger_id, entry, READ_CHUNK_BYTES_MAX)
+
+    # -- the cache ---------------------------------------------------------------------------------------
+
+    def _cached(self, ledger_id: int, entry: int) -> Chunk | None:
+        with self._lock:
+            chunk = self._find(ledger_id, entry)
+            if chunk is None:
+                self.misses += 1
+            else:
+                self.hits += 1
+                self._recent.move_to_end(chunk)
+            return chunk
+
+    def _find(self, ledger_id: int, entry: int) -> Chunk | None:
+        chunks = self._chunks.get(ledger_id)
+        if not chunks:
+            return None
+        place = bisect_right(chunks, entry, key=Chunk.first_entry) - 1
+        return chunks[place] if place >= 0 and chunks[place].last_entry >= entry else None
+
+    def _keep(self, chunk: Chunk) -> None:
+        with self._lock:
+            chunks = self._chunks.setdefault(chunk.ledger_id, [])
+            place = bisect_right(chunks, chunk.first_entry(), key=Chunk.first_entry)
+            chunks.insert(place, chunk)
+            if place and chunks[place - 1].first_entry() == chunk.first_entry():
+                self._drop(chunks[place - 1])
+            self._recent[chunk] = None
+            self._bytes += chunk.size_bytes
+            while self._bytes > self._cache_bytes:
+                self._drop(next(iter(self._recent)))
+
+    def _drop(self, chunk: Chunk) -> None:
+        del self._recent[chunk]
+        self._bytes -= chunk.size_bytes
+        chunks = self._chunks[chunk.ledger_id]
+        chunks.remove(chunk)
+        if not chunks:
+            del self._chunks[chunk.ledger_id]
+        self._buffers.give(chunk.buffer)
+
+    # -- reading -----------------------------------------------------------------------------------------
+
+    def _fetch(self, ledger_id: int, entry: int, chunk_bytes: int) -> Chunk | None:
+        """The chunk that begins with the run of `entry`, read by us or by who is at it already."""
+        key = (ledger_id, entry)
+        mine: Future[Chunk | None] = Future()
+        with self._lock:
+            under_way = self._fetching.setdefault(key, mine)
+        if under_way is not mine:
+            return under_way.result()
+        try:
+            chunk = self._load(ledger_id, entry, chunk_bytes)
+            if chunk is not None:
+                self._keep(chunk)
+            mine.set_result(chunk)
+            return chunk
+        except BaseException as error:
+            mine.set_exception(error)
+            raise
+        finally:
+            with self._lock:
+                del self._fetching[key]
+
+    def _load(self, ledger_id: int, entry: int, chunk_bytes: int) -> Chunk | None:
+        for _ in range(_RETRIES):
+            rows = _side_by_side(self._index.rows(ledger_id, entry, _ROWS_MAX), entry, chunk_bytes)
+            if not rows:
+                return None
+            try:
+                return self._read_rows(rows, entry)
+            except LogFreed:
+                continue  # compacted between lookup and read: the index knows the new place
+        raise LogFreed(f"the entry logs of ledger {ledger_id} change faster than they can be read")
+
+    def _read_rows(self, rows: list[IndexRow], entry: int) -> Chunk:
+        """One direct read of all the rows; their blocks verified."""
+        start, log_id = rows[0].offset, rows[0].log_id
+        length = rows[-1].offset + rows[-1].length - start
+        buffer = self._buffers.take(pages_up(start % PAGE_BYTES + length))
+        view = self._logs.read_into(buffer, log_id, start, length)
+        chunk = Chunk(rows[0].ledger_id, buffer)
+        for row in rows:
+            try:
+                _add_blocks(chunk, view[row.offset - start :][: row.length], row, entry)
+            except _Damage as damage:
+                if chunk.last_entry >= entry:
+                    break  # the blocks before it are good; who wants this one will hear of it
+                place = row.offset + damage.offset
+                raise CorruptionError(str(damage), self._logs.file_name(log_id), place) from damage
+        return chunk
+
+
+class Chunk:
+    """Verified blocks of one ledger, in entries without a gap, and the memory that they lie in."""
+
+    __slots__ = ("blocks", "buffer", "first_entries", "last_entry", "ledger_id", "size_bytes")
+
+    def __init__(self, ledger_id: int, buffer: mmap) -> None:
+        self.ledger_id = ledger_id
+        self.buffer = buffer
+        self.size_bytes = len(buffer)
+        self.blocks: list[Buffer] = []
+        self.first_entries: list[int] = []
+        self.last_entry = -1
+
+    def first_entry(self) -> int:
+        return self.first_entries[0]
+
+
+class _Answer:
+    """The blocks gathered for one read, and where it goes on."""
+
+    def __init__(self, first_entry: int, bytes_max: int) -> None:
+        self.blocks: list[Buffer] = []
+        self.next_entry = first_entry
+        self.is_full = False
+        self._bytes_left = bytes_max
+
+    def take(self, chunk: Chunk) -> None:
+        """Add blocks of the chunk, from the one with `next_entry`, while they fit."""
+        for place in range(bisect_right(chunk.first_entries, self.next_entry) - 1, len(chunk.blocks)):
+            block = chunk.blocks[place]
+            self._bytes_left -= len(block)
+            if self._bytes_left < 0 and self.blocks:
+                self.is_full = True
+                self.next_entry = chunk.first_entries[place]
+                return
+            self.blocks.append(block)
+        self.next_entry = chunk.last_entry + 1
+        self.is_full = self._bytes_left <= 0
+
+
+class _Damage(Exception):
+    """A block is not what it should be; `offset` counts from the start of its run. Never leaves this file."""
+
+    def __init__(self, what: str, offset: int) -> None:
+        super().__init__(what)
+        self.offset = offset
+
+
+class _Buffers:
+    """Aligned memory for chunks, used again when nobody looks at it any more."""
+
+    def __init__(self) -> None:
+        self._given = {size: deque[mmap](maxlen=_BUFFERS_MAX) for size in _BUFFER_SIZES}
+
+    def take(self, size_bytes: int) -> mmap:
+        """A buffer of at least so many bytes; its content is arbitrary."""
+        for size in _BUFFER_SIZES:
+            if _WORTH_KEEPING <= size_bytes <= size:
+                return self._used(size) or aligned_buffer(size)
+        return aligned_buffer(size_bytes)
+
+    def give(self, buffer: mmap) -> None:
+        """Take a buffer back; views into it may still be out."""
+        given = self._given.get(len(buffer))
+        if given is not None:
+            given.append(buffer)
+
+    def _used(self, size: int) -> mmap | None:
+        given = self._given[size]
+        for _ in range(min(len(given), _TRIES)):
+            try:
+                buffer = given.popleft()
+            except IndexError:  # another thread was faster
+                return None
+            if _is_free(buffer):
+                return buffer
+            given.append(buffer)
+        return None
+
+
+def _is_free(buffer: mmap) -> bool:
+    """Whether no view into the buffer exists: only then does it let itself be resized, here to what it is."""
+    try:
+        buffer.resize(len(buffer))
+    except (BufferError, SystemError, OSError):
+        return False
+    return True
+
+
+def _side_by_side(rows: Sequence[IndexRow], entry: int, chunk_bytes: int) -> list[IndexRow]:
+    """The first rows that one read of `chunk_bytes` can fetch; none when the first does not hold `entry`."""
+    if not rows or rows[0].first_entry > entry:
+        return []
+    first = last = rows[0]
+    chosen = [first]
+    for row in rows[1:]:
+        gap = row.offset - (last.offset + last.length)
+        if (
+            row.first_entry != last.last_entry + 1
+            or row.log_id != first.log_id
+            or not 0 <= gap <= _GAP_BYTES_MAX
+            or row.offset + row.length - first.offset > chunk_bytes
+        ):
+            break
+        chosen.append(row)
+        last = row
+    return chosen
+
+
+def _add_blocks(chunk: Chunk, run: memoryview, row: IndexRow, entry: int) -> None:
+    """Verify the blocks of one run and add them; `_Damage` at the first that is wrong.
+
+    A damaged block before the one with `entry` is passed over while its header still says where it ends.
+    """
+    at, expected = 0, row.first_entry
+    while at < row.length:
+        try:
+            header = verify(run, at)
+            good = True
+        except BlockError as error:
+            try:
+                header = read_header(run, at)
+            except BlockError:
+                raise _Damage(str(error), at) from error
+            if header.last_entry >= entry:
+                raise _Damage(str(error), at) from error
+            good = False
+        if header.ledger_id != row.ledger_id or header.first_entry != expected:
+            raise _Damage(f"ledger {row.ledger_id}, entry {expected} is not where the index says", at)
+        if good:
+            chunk.blocks.append(run[at : at + header.length])
+            chunk.first_entries.append(header.first_entry)
+        else:
+            chunk.blocks.clear()
+            chunk.first_entries.clear()
+        at += header.length
+        expected = header.last_entry + 1
+        chunk.last_entry = header.last_entry
+    if expected != row.last_entry + 1:
+        raise _Damage(f"ledger {row.ledger_id} ends at entry {expected - 1}, not at {row.last_entry}", at)
