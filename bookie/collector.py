@@ -184,7 +184,7 @@ class _Job:
         self._logs = logs
         self._index = index
         self._report = report
-        self._rows: Iterator[IndexRow] = logs.scan(log_id, lambda _, error: report(error))
+        self._rows: Iterator[IndexRow] = logs.scan(log_id, report)
 
     def batch(self, size_bytes_max: int) -> tuple[list[IndexRow], list[tuple[int, list[Buffer]]]]:
         """Runs that are live now, about `size_bytes_max` of them: their rows, and their blocks by ledger, sorted."""

@@ -48,8 +48,8 @@ _BLOCK_FIELDS: Final = Struct(">IQQqQ")
 """Count, ledger, first entry, LAC and clock of a block, at offset 20 of its header."""
 _BLOCK_FIELDS_OFFSET: Final = 20
 
-Report = Callable[[int, CorruptionError], None]
-"""Is told of each damage that a scan finds: (log id, what and where)."""
+Report = Callable[[CorruptionError], None]
+"""Is told of each damage that a scan finds."""
 
 
 class LogFreed(Unavailable):
@@ -351,11 +351,11 @@ class EntryLogs:
         try:
             payload = self.read(log_id, offset + HEADER_BYTES, header.length)
         except (CorruptionError, DiskError) as error:
-            report(log_id, damage(f"record {header.number} cannot be read ({error})", file, offset))
+            report(damage(f"record {header.number} cannot be read ({error})", file, offset))
             return
         whole = crc32c(payload) == header.payload_crc
         if not whole:
-            report(log_id, damage(f"record {header.number} does not match its checksum", file, offset))
+            report(damage(f"record {header.number} does not match its checksum", file, offset))
             if damage is TornRecord:
                 return
         try:
