@@ -151,3 +151,56 @@ class SubscriptionPort(Protocol):
 
     @property
     def is_durable(self) -> bool: ...
+
+
+class SubscriptionsPort(Protocol):
+    """All subscriptions of one topic, as the topic sees them."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[SubscriptionPort]: ...
+
+    def confirmed(self, block: Buffer, header: BlockHeader) -> None: ...
+
+    def close(self) -> None:
+        """The topic is unloaded: CLOSE_CONSUMER to every consumer."""
+        ...
+
+    async def forget(self) -> None:
+        """The topic is deleted: its cursors are, too."""
+        ...
+
+
+class SubscriptionHandle(Protocol):
+    """One subscription, as the session of one of its consumers sees it."""
+
+    @property
+    def mark_delete(self) -> Position: ...
+
+    async def seek(self, to: pb.MessageIdData) -> None: ...
+
+    async def seek_time(self, time_ms: int) -> None: ...
+
+
+class ConsumerHandle(Protocol):
+    """One consumer, as its session calls it. After `close` every call does nothing."""
+
+    def flow(self, permits: int) -> None: ...
+
+    def ack(
+        self,
+        ids: Iterable[pb.MessageIdData],
+        *,
+        cumulative: bool = False,
+        done: Callable[[QuireError | None], None] | None = None,
+    ) -> None: ...
+
+    def redeliver(self, ids: Iterable[pb.MessageIdData] = ()) -> None: ...
+
+    def resumed(self) -> None:
+        """The connection's write buffer has drained."""
+        ...
+
+    def close(self) -> None: ...
+
+    def stats(self) -> dict[str, Any]: ...

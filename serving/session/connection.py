@@ -1,0 +1,260 @@
+"""One client connection: bytes in, commands to their handlers, everything of a turn out in one write.
+
+    socket ─▶ FrameCutter ─▶ runs of SENDs ─▶ the producer's topic        (the hot path: one call per run)
+                          └▶ other commands ─▶ table[kind](connection, body)
+    write(…), write_many(…) ─▶ one list ─▶ one writelines when the turn is over
+
+Handlers are plain functions. What takes time goes into a *lane*: the commands for one producer or consumer id are
+carried out in the client's order, and while an asynchronous one is under way later ones of the same id wait. Commands
+of different ids and plain requests do not wait for one another; each request is answered once.
+
+What the peer does wrong costs this connection and no other: it gets an ERROR and is closed. A connection that
+publishes is not read while the byte budget is spent; one whose peer does not read is told to its consumers as not
+writable, so that they are dealt nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from quire.runtime.errors import LimitExceeded, ProtocolError, QuireError
+from quire.runtime.limits import KIB, MIB, REQUESTS_PENDING_PER_CONNECTION_MAX
+from quire.serving.session.errors import code_of
+from quire.wire import commands
+from quire.wire import pulsar_pb2 as pb
+from quire.wire.block import Buffer
+from quire.wire.commands import Command
+from quire.wire.frame import Cut, FrameCutter, Send, SendRun
+
+if TYPE_CHECKING:
+    from quire.serving.session.consume import ConsumerEnd
+    from quire.serving.session.host import SessionHost
+    from quire.serving.session.produce import ProducerEnd
+
+Handler = Callable[["Connection", Any], None]
+
+WRITE_HIGH_BYTES: Final = 1 * MIB
+"""Unsent bytes at which consumers of the connection are dealt nothing more."""
+
+WRITE_LOW_BYTES: Final = 256 * KIB
+
+_log = logging.getLogger(__name__)
+
+
+class Lane:
+    """The commands for one producer or consumer id, in order. See the top of the file."""
+
+    __slots__ = ("_waiting", "is_busy")
+
+    def __init__(self) -> None:
+        self.is_busy = False
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def do(self, action: Callable[[], None]) -> None:
+        """Now, or behind what is under way."""
+        if not self.is_busy:
+            action()
+            return
+        if len(self._waiting) >= REQUESTS_PENDING_PER_CONNECTION_MAX:
+            raise LimitExceeded("too many commands wait behind one that is under way")
+        self._waiting.append(action)
+
+    def hold(self, connection: Connection, work: Coroutine[Any, Any, None], what: str) -> None:
+        """Carry out `work`; what comes for this id meanwhile waits."""
+        assert not self.is_busy
+        self.is_busy = True
+        connection.start(work, what).add_done_callback(lambda _: self._go_on())
+
+    def _go_on(self) -> None:
+        self.is_busy = False
+        while self._waiting and not self.is_busy:
+            self._waiting.popleft()()
+
+
+class Connection(asyncio.BufferedProtocol):
+    """See the top of the file. `table` maps the kinds of commands to their handlers."""
+
+    def __init__(self, host: SessionHost, table: Mapping[int, Handler]) -> None:
+        self.host = host
+        self._table = table
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._cutter = FrameCutter()
+        self._out: list[Buffer] = []
+        self._pending = 0
+        self._is_paused = False
+        self._was_heard = True
+        self._was_pinged = False
+        self.is_closed = False
+        self.is_writable = True
+        self.is_connected = False
+        """CONNECT was answered."""
+        self.address = ""
+        self.client_version = ""
+        self.connected_ms = 0
+        self.producers: dict[int, ProducerEnd] = {}
+        self.consumers: dict[int, ConsumerEnd] = {}
+
+    # -- what asyncio calls ----------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "writelines")
+        self._transport = transport  # type: ignore[assignment]
+        peer = transport.get_extra_info("peername")
+        self.address = f"/{peer[0]}:{peer[1]}" if peer else ""
+        transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)  # type: ignore[attr-defined]
+        if not self.host.session_opened(self):
+            self.refuse(LimitExceeded("this broker has too many connections; try another one"))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._cutter.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._was_heard = True
+        if self.is_closed:
+            return
+        try:
+            for cut in self._cutter.received(nbytes):
+                self._take(cut)
+        except QuireError as error:
+            self.refuse(error)
+        except Exception as error:
+            _log.exception("connection %s failed", self.address)
+            self.refuse(error)
+        if self.producers and self.host.budget.is_spent:
+            self._pause()
+
+    def eof_received(self) -> None:
+        """The peer is done; asyncio closes the transport."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_closed = True
+        self._out.clear()
+        for producer in list(self.producers.values()):
+            producer.abandon()
+        for consumer in list(self.consumers.values()):
+            consumer.abandon()
+        self.producers.clear()
+        self.consumers.clear()
+        self.host.session_closed(self)
+
+    def pause_writing(self) -> None:
+        self.is_writable = False
+
+    def resume_writing(self) -> None:
+        self.is_writable = True
+        for consumer in list(self.consumers.values()):
+            consumer.resumed()
+
+    # -- in --------------------------------------------------------------------------------------------
+
+    def _take(self, cut: Cut) -> None:
+        if type(cut) is SendRun:
+            producer = self.producers.get(cut.producer_id)
+            # A producer that was closed from here may have sent on; the client will send it again elsewhere.
+            if producer is not None:
+                producer.publish(cut)
+        elif isinstance(cut, Command):
+            self._command(cut)
+        elif isinstance(cut, Send):
+            producer = self.producers.get(cut.producer_id)
+            if producer is not None:
+                producer.publish_special(cut)
+        else:
+            raise ProtocolError("a client sent a MESSAGE")
+
+    def _command(self, command: Command) -> None:
+        handler = self._table.get(command.kind)
+        if handler is None:
+            raise ProtocolError(f"a client sent {pb.BaseCommand.Type.Name(command.kind)}")  # type: ignore[arg-type]
+        if not self.is_connected and command.kind != pb.BaseCommand.CONNECT:
+            raise ProtocolError("the first command must be CONNECT")
+        handler(self, command.body)
+
+    def start(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
+        """Carry out an asynchronous command."""
+        if self._pending >= REQUESTS_PENDING_PER_CONNECTION_MAX:
+            work.close()
+            raise LimitExceeded("too many requests of this connection are unanswered")
+        self._pending += 1
+        task = self.host.tasks.start(work, what)
+        task.add_done_callback(self._started_ended)
+        return task
+
+    def _started_ended(self, _: asyncio.Task[None]) -> None:
+        self._pending -= 1
+
+    # -- out -------------------------------------------------------------------------------------------
+
+    def write(self, data: Buffer) -> None:
+        """Queue bytes; all of a turn leave in one write. Nothing once the connection is closed."""
+        if self.is_closed:
+            return
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(data)
+
+    def write_many(self, parts: Iterable[Buffer]) -> None:
+        if self.is_closed:
+            return
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out += parts
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if not out or self._transport is None:
+            return
+        if len(out) == 1:
+            self._transport.write(out[0])
+        else:
+            self._transport.writelines(out)
+
+    # -- end -------------------------------------------------------------------------------------------
+
+    def refuse(self, error: BaseException) -> None:
+        """Say what is wrong and close: the peer broke the protocol, or we cannot go on with it."""
+        if self.is_closed:
+            return
+        _log.info("closing connection %s: %s", self.address, error)
+        text = str(error) if isinstance(error, QuireError) else "internal error"
+        self.write(commands.error(commands.NO_REQUEST, code_of(error), text))
+        self.close()
+
+    def close(self) -> None:
+        """Send what is queued and close."""
+        if self._transport is not None and not self.is_closed:
+            self._flush()
+            self.is_closed = True
+            self._transport.close()
+
+    def keep_alive(self) -> None:
+        """To be called once per keep-alive interval: ping after one silent interval, close after two."""
+        if self._was_heard or self._is_paused:
+            self._was_heard = self._was_pinged = False
+        elif not self._was_pinged:
+            self._was_pinged = True
+            self._cutter.rest()
+            self.write(commands.PING)
+        else:
+            _log.info("closing connection %s: silent since it was pinged", self.address)
+            self.is_closed = True
+            if self._transport is not None:
+                self._transport.abort()
+
+    # -- back-pressure ---------------------------------------------------------------------------------
+
+    def _pause(self) -> None:
+        if not self._is_paused and not self.is_closed and self._transport is not None:
+            self._is_paused = True
+            self._transport.pause_reading()
+            self.host.budget.when_free(self._resume)
+
+    def _resume(self) -> None:
+        self._is_paused = False
+        if not self.is_closed and self._transport is not None:
+            self._transport.resume_reading()

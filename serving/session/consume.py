@@ -1,0 +1,286 @@
+"""Consumers of one connection: SUBSCRIBE, FLOW, ACK, REDELIVER, SEEK and what else concerns one.
+
+A consumer is named by a number that the client chose. FLOW and ACK are plain calls into the subscription room; what
+must be durable before it is answered goes through the consumer's lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from quire.runtime.errors import NotFound, QuireError
+from quire.runtime.limits import NAME_CHARS_MAX
+from quire.serving.ports import ConsumerHandle, Position, SubscriptionHandle
+from quire.serving.session.connection import Connection, Handler, Lane
+from quire.serving.session.errors import code_of
+from quire.wire import block as blocks
+from quire.wire import commands
+from quire.wire import pulsar_pb2 as pb
+from quire.wire.block import Buffer
+from quire.wire.message import is_batch, read_metadata
+
+if TYPE_CHECKING:
+    from quire.serving.topic.topic import Topic
+
+
+class ConsumerEnd:
+    """The session's end of one consumer (a `ConsumerPort`)."""
+
+    __slots__ = ("body", "connection", "handle", "is_closed", "lane", "subscription", "topic")
+
+    def __init__(self, connection: Connection, body: pb.CommandSubscribe) -> None:
+        self.connection = connection
+        self.body = body
+        self.lane = Lane()
+        self.topic: Topic | None = None
+        self.handle: ConsumerHandle | None = None
+        self.subscription: SubscriptionHandle | None = None
+        self.is_closed = False
+
+    # -- what the subscription does to it: ConsumerPort --------------------------------------------------
+
+    def deliver(self, parts: list[Buffer]) -> None:
+        self.connection.write_many(parts)
+
+    def writable(self) -> bool:
+        return self.connection.is_writable
+
+    def active_changed(self, is_active: bool) -> None:
+        self.connection.write(commands.active_consumer_change(self.body.consumer_id, active=is_active))
+
+    def close(self) -> None:
+        self._end()
+        self.connection.write(commands.close_consumer(self.body.consumer_id, commands.NO_REQUEST))
+
+    # -- what the connection does to it ----------------------------------------------------------------
+
+    def resumed(self) -> None:
+        if self.handle is not None:
+            self.handle.resumed()
+
+    def abandon(self) -> None:
+        """The connection is gone."""
+        self._end()
+        if self.handle is not None:
+            self.handle.close()
+
+    async def open(self) -> None:
+        """Find the topic, subscribe, answer. The connection may be gone when this ends."""
+        body, connection = self.body, self.connection
+        try:
+            topic = await connection.host.open_topic(body.topic)
+            if body.HasField("schema"):
+                await topic.check_schema(body.schema)
+            handle, subscription = await connection.host.subscribe(topic, body, self, connection.address)
+        except QuireError as error:
+            self._end()
+            connection.write(commands.error(body.request_id, code_of(error), str(error)))
+            return
+        if self.is_closed or connection.is_closed:
+            handle.close()
+            return
+        self.topic, self.handle, self.subscription = topic, handle, subscription
+        connection.write(commands.success(body.request_id))
+
+    def close_on_request(self, request_id: int) -> None:
+        self.abandon()
+        self.connection.write(commands.success(request_id))
+
+    def _end(self) -> None:
+        self.is_closed = True
+        consumers = self.connection.consumers
+        if consumers.get(self.body.consumer_id) is self:
+            del consumers[self.body.consumer_id]
+
+
+def subscribe(connection: Connection, body: pb.CommandSubscribe) -> None:
+    refusal = _refusal(connection, body)
+    if refusal is not None:
+        connection.write(commands.error(body.request_id, *refusal))
+        return
+    end = ConsumerEnd(connection, body)
+    connection.consumers[body.consumer_id] = end
+    end.lane.hold(connection, end.open(), "SUBSCRIBE")
+
+
+def _refusal(connection: Connection, body: pb.CommandSubscribe) -> tuple[pb.ServerError, str] | None:
+    if not body.subscription or len(body.subscription) > NAME_CHARS_MAX:
+        return pb.NotAllowedError, f"a subscription's name has 1 to {NAME_CHARS_MAX} characters"
+    if body.consumer_id in connection.consumers:
+        return pb.ConsumerBusy, f"consumer {body.consumer_id} of this connection exists already"
+    return None
+
+
+# -- commands without an answer, or whose answer comes by callback ---------------------------------------
+
+
+def _in_lane(
+    connection: Connection, consumer_id: int, action: Callable[[ConsumerEnd, ConsumerHandle], None]
+) -> None:
+    """Do it to the consumer, in order; nothing when it is closed: the client will hear, or has heard, of that."""
+    end = connection.consumers.get(consumer_id)
+    if end is None:
+        return
+
+    def act() -> None:
+        if end.handle is not None and not end.is_closed:
+            action(end, end.handle)
+
+    end.lane.do(act)
+
+
+def flow(connection: Connection, body: pb.CommandFlow) -> None:
+    _in_lane(connection, body.consumer_id, lambda _, handle: handle.flow(body.messagePermits))
+
+
+def ack(connection: Connection, body: pb.CommandAck) -> None:
+    cumulative = body.ack_type == pb.CommandAck.Cumulative
+    if not body.HasField("request_id"):
+        _in_lane(
+            connection,
+            body.consumer_id,
+            lambda _, handle: handle.ack(body.message_id, cumulative=cumulative),
+        )
+        return
+
+    def answer(error: QuireError | None) -> None:
+        code, text = (None, None) if error is None else (code_of(error), str(error))
+        connection.write(commands.ack_response(body.consumer_id, body.request_id, code, text))
+
+    def act(_: ConsumerEnd, handle: ConsumerHandle) -> None:
+        handle.ack(body.message_id, cumulative=cumulative, done=answer)
+
+    if body.consumer_id in connection.consumers:
+        _in_lane(connection, body.consumer_id, act)
+    else:
+        answer(NotFound("the consumer is closed"))
+
+
+def redeliver(connection: Connection, body: pb.CommandRedeliverUnacknowledgedMessages) -> None:
+    _in_lane(connection, body.consumer_id, lambda _, handle: handle.redeliver(body.message_ids))
+
+
+def close_consumer(connection: Connection, body: pb.CommandCloseConsumer) -> None:
+    end = connection.consumers.get(body.consumer_id)
+    if end is None:
+        # Closed from here a moment ago: the client's request and our CLOSE_CONSUMER crossed.
+        connection.write(commands.success(body.request_id))
+    else:
+        end.lane.do(lambda: end.close_on_request(body.request_id))
+
+
+# -- requests that take time ----------------------------------------------------------------------------
+
+
+def _hold(
+    connection: Connection,
+    consumer_id: int,
+    request_id: int,
+    what: str,
+    work: Callable[[ConsumerEnd], Awaitable[bytes]],
+) -> None:
+    """Carry out a request of one consumer in its lane, and write the answer that `work` makes."""
+
+    async def carry_out(end: ConsumerEnd) -> None:
+        try:
+            answer = await work(end)
+        except QuireError as error:
+            answer = commands.error(request_id, code_of(error), str(error))
+        connection.write(answer)
+
+    end = connection.consumers.get(consumer_id)
+    if end is None:
+        error = commands.error(request_id, pb.ConsumerNotFound, "there is no such consumer")
+        connection.write(error)
+        return
+    end.lane.do(lambda: end.lane.hold(connection, carry_out(end), what))
+
+
+def unsubscribe(connection: Connection, body: pb.CommandUnsubscribe) -> None:
+    async def work(end: ConsumerEnd) -> bytes:
+        subscription, handle = _opened(end)
+        await connection.host.unsubscribe(subscription, handle)
+        end._end()
+        return commands.success(body.request_id)
+
+    _hold(connection, body.consumer_id, body.request_id, "UNSUBSCRIBE", work)
+
+
+def seek(connection: Connection, body: pb.CommandSeek) -> None:
+    async def work(end: ConsumerEnd) -> bytes:
+        subscription, _ = _opened(end)
+        if body.HasField("message_publish_time"):
+            await subscription.seek_time(body.message_publish_time)
+        else:
+            await subscription.seek(body.message_id)
+        return commands.success(body.request_id)
+
+    _hold(connection, body.consumer_id, body.request_id, "SEEK", work)
+
+
+def get_last_message_id(connection: Connection, body: pb.CommandGetLastMessageId) -> None:
+    async def work(end: ConsumerEnd) -> bytes:
+        subscription, _ = _opened(end)
+        assert end.topic is not None
+        last = await _last_message_id(end.topic)
+        mark = commands.message_id(*subscription.mark_delete, partition=end.topic.topic_name.partition)
+        return commands.last_message_id(body.request_id, last, mark)
+
+    _hold(connection, body.consumer_id, body.request_id, "GET_LAST_MESSAGE_ID", work)
+
+
+async def _last_message_id(topic: Topic) -> pb.MessageIdData:
+    """The last message of the last entry; (-1, -1) when there is none."""
+    partition = topic.topic_name.partition
+    position = topic.last_confirmed
+    if position.entry_id < 0:
+        return commands.message_id(-1, -1, partition)
+    found = topic.cached(position) or await topic.read(position, 1)
+    batch_index = _last_batch_index(found[0], position) if found else -1
+    return commands.message_id(*position, partition=partition, batch_index=batch_index)
+
+
+def _last_batch_index(block: Buffer, position: Position) -> int:
+    """The index of the entry's last message in its batch, -1 when it is none."""
+    header = blocks.peek(block)
+    at = position.entry_id - header.first_entry
+    metadata, _ = read_metadata(blocks.entries(block, header)[at])
+    return metadata.num_messages_in_batch - 1 if is_batch(metadata) else -1
+
+
+def consumer_stats(connection: Connection, body: pb.CommandConsumerStats) -> None:
+    end = connection.consumers.get(body.consumer_id)
+    answer = pb.CommandConsumerStatsResponse(request_id=body.request_id)
+    if end is None or end.handle is None:
+        answer.error_code = pb.ConsumerNotFound
+        answer.error_message = "there is no such consumer"
+    else:
+        stats = end.handle.stats()
+        answer.consumerName = str(stats.get("consumerName", ""))
+        answer.availablePermits = max(0, int(stats.get("availablePermits", 0)))
+        answer.unackedMessages = max(0, int(stats.get("unackedMessages", 0)))
+        answer.msgRateOut = float(stats.get("msgRateOut", 0.0))
+        answer.msgThroughputOut = float(stats.get("msgThroughputOut", 0.0))
+        answer.address = connection.address
+        answer.type = pb.CommandSubscribe.SubType.Name(end.body.subType)
+    connection.write(commands.consumer_stats(answer))
+
+
+def _opened(end: ConsumerEnd) -> tuple[SubscriptionHandle, ConsumerHandle]:
+    if end.subscription is None or end.handle is None or end.is_closed:
+        raise NotFound("the consumer is closed")
+    return end.subscription, end.handle
+
+
+HANDLERS: Final[dict[int, Handler]] = {
+    pb.BaseCommand.SUBSCRIBE: subscribe,
+    pb.BaseCommand.FLOW: flow,
+    pb.BaseCommand.ACK: ack,
+    pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: redeliver,
+    pb.BaseCommand.CLOSE_CONSUMER: close_consumer,
+    pb.BaseCommand.UNSUBSCRIBE: unsubscribe,
+    pb.BaseCommand.SEEK: seek,
+    pb.BaseCommand.GET_LAST_MESSAGE_ID: get_last_message_id,
+    pb.BaseCommand.CONSUMER_STATS: consumer_stats,
+}

@@ -1,0 +1,51 @@
+"""Our errors in the protocol's words: what a client does next depends on the code alone.
+
+ServiceNotReady makes a client look up and try again; most others end a create call for good.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from quire.runtime.errors import (
+    ConfigurationError,
+    CorruptionError,
+    Fenced,
+    LimitExceeded,
+    NotFound,
+    OutcomeUnknown,
+    ProtocolError,
+    Unavailable,
+)
+from quire.serving.topic.producers import ProducerBusy, ProducerFenced
+from quire.wire import pulsar_pb2 as pb
+
+
+class TopicTerminated(ConfigurationError):
+    """Nobody may publish to the topic any more."""
+
+
+_CODES: Final[tuple[tuple[type[BaseException], pb.ServerError], ...]] = (
+    (ProducerBusy, pb.ProducerBusy),
+    (ProducerFenced, pb.ProducerFenced),
+    (TopicTerminated, pb.TopicTerminatedError),
+    (NotFound, pb.TopicNotFound),
+    (Unavailable, pb.ServiceNotReady),
+    (OutcomeUnknown, pb.ServiceNotReady),
+    (Fenced, pb.ServiceNotReady),
+    (LimitExceeded, pb.TooManyRequests),
+    (ConfigurationError, pb.NotAllowedError),
+    (ProtocolError, pb.UnsupportedVersionError),
+    (CorruptionError, pb.PersistenceError),
+)
+
+
+def code_of(error: BaseException) -> pb.ServerError:
+    """The ServerError for one of our errors. One that names a `server_error` of its own keeps it."""
+    own = getattr(error, "server_error", None)
+    if own is not None:
+        return own  # type: ignore[no-any-return]
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    return pb.UnknownError

@@ -1,0 +1,65 @@
+"""CONNECT, and the pings that keep a connection alive.
+
+Nobody is authenticated: a client that sends credentials is let in like one that does not, as long as the broker
+listens where only friends are. Proxies and transactions are refused by name, so that nobody waits for an answer.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from quire import __version__
+from quire.runtime.errors import ProtocolError
+from quire.runtime.limits import MESSAGE_BYTES_MAX
+from quire.serving.session.connection import Connection, Handler
+from quire.wire import commands
+from quire.wire import pulsar_pb2 as pb
+
+SERVER_VERSION: Final = f"Quire {__version__}"
+_NO_TRANSACTIONS: Final = "this broker has no transactions"
+
+
+def connect(connection: Connection, body: pb.CommandConnect) -> None:
+    if connection.is_connected:
+        raise ProtocolError("CONNECT came twice")
+    if body.proxy_to_broker_url:
+        raise ProtocolError("this broker is no proxy; connect to the broker that a lookup names")
+    connection.is_connected = True
+    connection.client_version = body.client_version
+    connection.connected_ms = connection.host.clock.now_ms()
+    connection.write(commands.connected(SERVER_VERSION, body.protocol_version, MESSAGE_BYTES_MAX))
+
+
+def ping(connection: Connection, _: pb.CommandPing) -> None:
+    connection.write(commands.PONG)
+
+
+def ignore(_connection: Connection, _body: object) -> None:
+    """A PONG, or an AUTH_RESPONSE that nobody asked for: that it came is all there is to know."""
+
+
+def refuse_coordinator(connection: Connection, body: pb.CommandTcClientConnectRequest) -> None:
+    answer = pb.CommandTcClientConnectResponse(
+        request_id=body.request_id, error=pb.NotAllowedError, message=_NO_TRANSACTIONS
+    )
+    kind = pb.BaseCommand.TC_CLIENT_CONNECT_RESPONSE
+    connection.write(commands.frame(pb.BaseCommand(type=kind, tcClientConnectResponse=answer)))
+
+
+def refuse_transaction(connection: Connection, body: pb.CommandNewTxn) -> None:
+    answer = pb.CommandNewTxnResponse(
+        request_id=body.request_id, error=pb.NotAllowedError, message=_NO_TRANSACTIONS
+    )
+    connection.write(
+        commands.frame(pb.BaseCommand(type=pb.BaseCommand.NEW_TXN_RESPONSE, newTxnResponse=answer))
+    )
+
+
+HANDLERS: Final[dict[int, Handler]] = {
+    pb.BaseCommand.CONNECT: connect,
+    pb.BaseCommand.PING: ping,
+    pb.BaseCommand.PONG: ignore,
+    pb.BaseCommand.AUTH_RESPONSE: ignore,
+    pb.BaseCommand.TC_CLIENT_CONNECT_REQUEST: refuse_coordinator,
+    pb.BaseCommand.NEW_TXN: refuse_transaction,
+}

@@ -1,0 +1,63 @@
+"""What a session asks of its broker, and nothing more. `serving.broker.Broker` implements it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from quire.runtime.budget import ByteBudget
+from quire.runtime.clock import Clock
+from quire.runtime.tasks import Tasks
+from quire.serving.ports import ConsumerHandle, ConsumerPort, SubscriptionHandle
+from quire.serving.topic.topic import Topic
+from quire.wire import pulsar_pb2 as pb
+
+if TYPE_CHECKING:
+    from quire.serving.session.connection import Connection
+
+
+class SessionHost(Protocol):
+    """The broker, as its sessions see it. Topics are named as clients name them; see `quire.serving.names`."""
+
+    budget: ByteBudget
+    clock: Clock
+    tasks: Tasks
+
+    @property
+    def service_url(self) -> str: ...
+
+    def session_opened(self, connection: Connection) -> bool:
+        """False when there are too many connections already."""
+        ...
+
+    def session_closed(self, connection: Connection) -> None: ...
+
+    def new_producer_name(self) -> str:
+        """One that no other producer of the cluster has."""
+        ...
+
+    async def client_partitions(self, topic: str, *, create: bool) -> int:
+        """Number of partitions, 0 for a topic that has none, or that would be created on first use.
+
+        Raises `NotFound`.
+        """
+        ...
+
+    async def check_lookup(self, topic: str) -> None:
+        """Raise `NotFound` unless the topic is here or may be created."""
+        ...
+
+    async def list_topics(self, tenant: str, namespace: str, domain: str = "persistent") -> list[str]:
+        """Full names, partitions one by one, their parents not. Raises `NotFound`."""
+        ...
+
+    async def open_topic(self, topic: str) -> Topic:
+        """Load a topic, creating it where that is allowed. Raises `NotFound`, `Unavailable`, `ConfigurationError`."""
+        ...
+
+    async def subscribe(
+        self, topic: Topic, command: pb.CommandSubscribe, port: ConsumerPort, address: str
+    ) -> tuple[ConsumerHandle, SubscriptionHandle]: ...
+
+    async def unsubscribe(self, subscription: SubscriptionHandle, consumer: ConsumerHandle) -> None:
+        """Delete a subscription that has no other consumer."""
+        ...

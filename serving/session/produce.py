@@ -1,0 +1,226 @@
+"""Producers of one connection: PRODUCER, SEND, CLOSE_PRODUCER.
+
+A SEND names its producer by a number that the client chose. The way of a run of SENDs through here is two calls:
+`Connection._take` finds the producer, `ProducerEnd.publish` hands the run to the topic.
+
+No SEND_ERROR is ever sent but ChecksumError, because any other makes C++ clients reconnect and send the same message for
+ever: what cannot be published is refused when the producer is created, or costs the connection.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from quire.runtime.errors import NotFound, ProtocolError, QuireError
+from quire.runtime.limits import NAME_CHARS_MAX
+from quire.serving.session.connection import Connection, Handler, Lane
+from quire.serving.session.errors import TopicTerminated, code_of
+from quire.serving.topic.producers import AccessMode, Admission
+from quire.wire import commands
+from quire.wire import pulsar_pb2 as pb
+from quire.wire.frame import Send, SendRun
+
+if TYPE_CHECKING:
+    from quire.serving.topic.topic import Topic
+
+
+class ProducerEnd:
+    """The session's end of one producer (a `ProducerPort`)."""
+
+    __slots__ = (
+        "admission",
+        "body",
+        "bytes_in",
+        "connection",
+        "created_ms",
+        "entries_in",
+        "is_closed",
+        "lane",
+        "name",
+        "schema_version",
+        "topic",
+        "write",
+    )
+
+    def __init__(self, connection: Connection, body: pb.CommandProducer) -> None:
+        self.connection = connection
+        self.body = body
+        self.name = body.producer_name or connection.host.new_producer_name()
+        self.write = connection.write
+        self.lane = Lane()
+        self.topic: Topic | None = None
+        self.admission = Admission(
+            self,
+            AccessMode(body.producer_access_mode),
+            body.epoch,
+            bool(body.producer_name) and body.user_provided_producer_name,
+            body.topic_epoch if body.HasField("topic_epoch") else None,
+        )
+        self.schema_version = b""
+        self.is_closed = False
+        self.created_ms = connection.host.clock.now_ms()
+        self.entries_in = 0
+        self.bytes_in = 0
+
+    # -- SEND ------------------------------------------------------------------------------------------
+
+    def publish(self, run: SendRun) -> None:
+        """Hand a run to the topic; behind what is under way, if the client did not wait for its success."""
+        if self.lane.is_busy:
+            self.lane.do(lambda: self.publish(run))
+        elif self.topic is not None:
+            self.entries_in += len(run.entries)
+            self.topic.publish(self, run)
+
+    def publish_special(self, send: Send) -> None:
+        """One SEND that is damaged, or a chunk; what we do not take costs the connection."""
+        if self.lane.is_busy:
+            self.lane.do(lambda: self.publish_special(send))
+        elif not send.checksum_ok:
+            self.write(
+                commands.send_error(
+                    self.body.producer_id, send.sequence_id, pb.ChecksumError, "checksum does not match"
+                )
+            )
+        elif send.txn is not None or send.is_marker:
+            self.connection.refuse(ProtocolError("this broker has no transactions"))
+        elif self.topic is not None:
+            self.entries_in += 1
+            self.topic.publish_chunk(self, send)
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Find the topic, be admitted, answer. The connection may be gone when this ends."""
+        body = self.body
+        try:
+            topic = await self.connection.host.open_topic(body.topic)
+            self.schema_version = await topic.check_schema(body.schema if body.HasField("schema") else None)
+            if topic.is_terminated:
+                raise TopicTerminated(f"topic {topic.name} was terminated")
+            if self.connection.is_closed or self.is_closed:
+                return
+            topic.admit(self.admission)
+            self.topic = topic
+        except QuireError as error:
+            self._forget()
+            self.write(commands.error(body.request_id, code_of(error), str(error)))
+            return
+        self._succeed(topic.last_sequence_id(self.name), is_ready=not self.admission.waiting)
+
+    def _succeed(self, last_sequence_id: int, *, is_ready: bool) -> None:
+        self.write(
+            commands.producer_success(
+                self.body.request_id,
+                self.name,
+                last_sequence_id,
+                self.schema_version,
+                self.admission.topic_epoch,
+                ready=is_ready,
+            )
+        )
+
+    def ready(self, last_sequence_id: int) -> None:
+        self._succeed(last_sequence_id, is_ready=True)
+
+    def close_on_request(self, request_id: int) -> None:
+        """CLOSE_PRODUCER: answered behind the receipts of all that was sent."""
+        self._forget()
+        self.is_closed = True
+
+        def closed() -> None:
+            self._leave()
+            self.connection.write(commands.success(request_id))
+
+        if self.topic is None:
+            closed()
+        else:
+            self.topic.when_answered(closed)
+
+    def close(self) -> None:
+        """The topic sends the client away; it will look up and begin again."""
+        self.is_closed = True
+        self._forget()
+        self.write(commands.close_producer(self.body.producer_id, commands.NO_REQUEST))
+
+    def abandon(self) -> None:
+        """The connection is gone."""
+        self.is_closed = True
+        self._leave()
+
+    def _leave(self) -> None:
+        if self.topic is not None:
+            self.topic.producers.leave(self.admission)
+
+    def _forget(self) -> None:
+        producers = self.connection.producers
+        if producers.get(self.body.producer_id) is self:
+            del producers[self.body.producer_id]
+
+
+def producer(connection: Connection, body: pb.CommandProducer) -> None:
+    refusal = _refusal(connection, body)
+    if refusal is not None:
+        connection.write(commands.error(body.request_id, *refusal))
+        return
+    end = ProducerEnd(connection, body)
+    connection.producers[body.producer_id] = end
+    end.lane.hold(connection, end.open(), "PRODUCER")
+
+
+def _refusal(connection: Connection, body: pb.CommandProducer) -> tuple[pb.ServerError, str] | None:
+    if body.txn_enabled:
+        return pb.NotAllowedError, "this broker has no transactions"
+    if len(body.producer_name) > NAME_CHARS_MAX:
+        return pb.NotAllowedError, f"a producer's name has {NAME_CHARS_MAX} characters at most"
+    if body.producer_id in connection.producers:
+        return pb.ProducerBusy, f"producer {body.producer_id} of this connection exists already"
+    return None
+
+
+def close_producer(connection: Connection, body: pb.CommandCloseProducer) -> None:
+    end = connection.producers.get(body.producer_id)
+    if end is None:
+        # Closed from here a moment ago: the client's request and our CLOSE_PRODUCER crossed.
+        connection.write(commands.success(body.request_id))
+    else:
+        end.lane.do(lambda: end.close_on_request(body.request_id))
+
+
+def get_schema(connection: Connection, body: pb.CommandGetSchema) -> None:
+    connection.start(_get_schema(connection, body), "GET_SCHEMA")
+
+
+async def _get_schema(connection: Connection, body: pb.CommandGetSchema) -> None:
+    version = body.schema_version if body.HasField("schema_version") else None
+    try:
+        topic = await connection.host.open_topic(body.topic)
+        found = topic.schema(version)
+        if found is None:
+            raise NotFound(f"topic {topic.name} has no such schema")
+    except QuireError as error:
+        connection.write(commands.schema_failed(body.request_id, code_of(error), str(error)))
+    else:
+        connection.write(commands.schema_found(body.request_id, found, topic.schema_version))
+
+
+def get_or_create_schema(connection: Connection, body: pb.CommandGetOrCreateSchema) -> None:
+    connection.start(_get_or_create_schema(connection, body), "GET_OR_CREATE_SCHEMA")
+
+
+async def _get_or_create_schema(connection: Connection, body: pb.CommandGetOrCreateSchema) -> None:
+    try:
+        topic = await connection.host.open_topic(body.topic)
+        version = await topic.check_schema(body.schema)
+    except QuireError as error:
+        connection.write(commands.schema_refused(body.request_id, code_of(error), str(error)))
+    else:
+        connection.write(commands.schema_stored(body.request_id, version))
+
+
+HANDLERS: Final[dict[int, Handler]] = {
+    pb.BaseCommand.PRODUCER: producer,
+    pb.BaseCommand.CLOSE_PRODUCER: close_producer,
+    pb.BaseCommand.GET_SCHEMA: get_schema,
+    pb.BaseCommand.GET_OR_CREATE_SCHEMA: get_or_create_schema,
+}

@@ -1,0 +1,56 @@
+"""The settings of a broker. See `quire.runtime.settings` for where values come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.runtime.errors import ConfigurationError
+from quire.runtime.limits import BYTES_IN_FLIGHT_MAX, CONNECTIONS_MAX, MESSAGE_BYTES_MAX, MIB, TAIL_CACHE_BYTES
+from quire.runtime.settings import BYTES, MILLISECONDS, setting
+
+
+@dataclass(frozen=True)
+class BrokerSettings:
+    """One broker. `listen_host` and `listen_port` are where it listens, `advertised_url` what clients are told."""
+
+    listen_host: str = setting("127.0.0.1", "Address that clients connect to; loopback unless told otherwise.")
+    listen_port: int = setting(6650, "Port of the Pulsar protocol; 0 takes any that is free.")
+    advertised_url: str = setting("", "What lookups answer, pulsar://host:port; empty: the listening address.")
+    cluster: str = setting("standalone", "Name of the cluster, as tools show it.")
+    connections_max: int = setting(CONNECTIONS_MAX, "Client connections; more are closed at once.")
+    bytes_in_flight_max: int = setting(
+        BYTES_IN_FLIGHT_MAX, "Accepted and not yet in the entry log; beyond it sockets are not read.", unit=BYTES
+    )
+    tail_cache_bytes: int = setting(
+        TAIL_CACHE_BYTES, "Confirmed blocks kept for readers that follow closely, over all topics.", unit=BYTES
+    )
+    segment_bytes_max: int = setting(256 * MIB, "A segment is sealed when it has this size.", unit=BYTES)
+    segment_age_ms_max: int = setting(
+        4 * 3_600_000, "A segment that holds messages is sealed at this age.", unit=MILLISECONDS
+    )
+    retention_ms: int = setting(
+        -1, "How long acknowledged messages are kept where no policy says; -1: for ever.", unit=MILLISECONDS
+    )
+    retention_bytes: int = setting(
+        -1, "How much is kept of acknowledged messages where no policy says; -1: all.", unit=BYTES
+    )
+    deduplication: bool = setting(False, "Drop what a producer sends twice, where no policy says otherwise.")
+    auto_topic_creation: bool = setting(True, "Create a topic when a client asks for one that is not there.")
+    keep_alive_ms: int = setting(
+        30_000, "After this silence a client is pinged, after as much again it is dropped.", unit=MILLISECONDS
+    )
+    topic_loads_max: int = setting(200, "Topics that are loaded at the same time; more wait.")
+    archive_lag_ms: int = setting(
+        3_600_000, "How long bookies keep a segment after it was archived.", unit=MILLISECONDS
+    )
+
+    def validate(self) -> None:
+        """Raises `ConfigurationError` that names the setting."""
+        positive = ("connections_max", "bytes_in_flight_max", "segment_bytes_max", "segment_age_ms_max")
+        for name in (*positive, "keep_alive_ms", "topic_loads_max"):
+            if getattr(self, name) <= 0:
+                raise ConfigurationError(f"{name} must be greater than 0")
+        if self.bytes_in_flight_max < 2 * MESSAGE_BYTES_MAX:
+            raise ConfigurationError(f"bytes_in_flight_max must hold two messages ({2 * MESSAGE_BYTES_MAX} bytes)")
+        if not 0 <= self.listen_port < 65536:
+            raise ConfigurationError("listen_port must be a port number, or 0 for any")

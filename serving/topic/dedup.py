@@ -1,0 +1,196 @@
+"""Deduplication: what a producer sends twice is answered twice and written once. No I/O.
+
+For each producer name we know the highest sequence id that was accepted. A SEND at or below it is a duplicate.
+A chunked message is several SENDs of one sequence id, so the number is a pair, (sequence id, chunk); a message in
+one piece, and the last chunk of one in several, has the chunk LAST.
+
+What is known survives a restart in two parts. A *snapshot* in the bundle's state log holds all pairs and the position
+up to which the topic was confirmed when it was taken; loading replays the entries behind that position by their
+metadata. A snapshot is taken of what was accepted and written when all of it is confirmed: an entry that was
+lost with the broker must not be remembered, or its second sending would be dropped. Replaying an entry that
+the snapshot already knows changes nothing.
+
+    offset size  a record of the state log
+         0    1  "D"
+         1    1  version          1
+         2    1  part             0 begins a topic's snapshot (and replaces the former one), 1 continues it
+         3    1  removed          1: the topic is gone, nothing follows the generation
+         4    2  topic bytes      t
+         6    t  topic            its full name, UTF-8
+       6+t    8  generation
+      14+t    8  ledger           signed: position up to which the snapshot knows everything
+      22+t    8  entry
+      30+t    4  producers        p, then p times:
+                 2  name bytes    n
+                 n  name          UTF-8
+                 8  sequence id   signed
+                 4  chunk
+                 8  active        when it last sent, wall clock in ms
+
+All big-endian. A record that does not parse is damage and raises `CorruptionError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from struct import Struct
+from struct import error as StructError
+from typing import Final, NamedTuple
+
+from quire.runtime.errors import CorruptionError
+from quire.serving.ports import EARLIEST, Position
+
+KIND: Final = b"D"
+LAST: Final = 2**31 - 1
+"""The chunk of a message in one piece."""
+
+INACTIVE_MS_MAX: Final = 6 * 3_600_000
+"""A producer that sent nothing for so long is forgotten, as Pulsar does: generated names would pile up."""
+
+PRODUCERS_PER_RECORD: Final = 1_000
+
+_VERSION: Final = 1
+_OPENING: Final = Struct(">cBBBH")
+_WHERE: Final = Struct(">Qqq")
+_COUNT: Final = Struct(">I")
+_NAME: Final = Struct(">H")
+_SEEN: Final = Struct(">qIQ")
+
+
+class Seen(NamedTuple):
+    """The newest of one producer: sequence id, chunk, and when it was seen (ms)."""
+
+    sequence_id: int
+    chunk: int
+    active_ms: int
+
+
+NEVER: Final = Seen(-1, LAST, 0)
+
+
+class Deduplicator:
+    """One topic's producers and what each sent last."""
+
+    def __init__(self, known: dict[str, Seen] | None = None) -> None:
+        self._seen = dict(known or {})
+
+    def last_sequence_id(self, producer: str) -> int:
+        """The highest that was accepted, -1 for none."""
+        return self._seen.get(producer, NEVER).sequence_id
+
+    def admit_run(self, producer: str, first: int, last: int, count: int, now_ms: int) -> bool:
+        """Accept `count` SENDs numbered `first` .. `last` without a gap; False: look at each by `admit`."""
+        if first <= self._seen.get(producer, NEVER).sequence_id or last - first + 1 != count:
+            return False
+        self._seen[producer] = Seen(last, LAST, now_ms)
+        return True
+
+    def admit(self, producer: str, low: int, high: int, now_ms: int, chunk: int = LAST) -> bool:
+        """Accept one SEND (of the messages `low` .. `high`), or tell that it is a duplicate."""
+        seen = self._seen.get(producer, NEVER)
+        fresh = low > seen.sequence_id or (low == seen.sequence_id and seen.chunk < chunk)
+        if fresh:
+            self._seen[producer] = Seen(high, chunk, now_ms)
+        return fresh
+
+    def admit_each(self, producer: str, ids: Sequence[tuple[int, int]], now_ms: int) -> list[bool]:
+        """`admit` for a run of (low, high)."""
+        return [self.admit(producer, low, high, now_ms) for low, high in ids]
+
+    def capture(self, now_ms: int) -> dict[str, Seen]:
+        """A copy for a snapshot; forgets who was inactive too long."""
+        oldest = now_ms - INACTIVE_MS_MAX
+        self._seen = {name: seen for name, seen in self._seen.items() if seen.active_ms >= oldest}
+        return dict(self._seen)
+
+
+class Snapshot(NamedTuple):
+    """What is kept of one topic."""
+
+    generation: int
+    position: Position
+    seen: dict[str, Seen]
+
+
+class DedupStore:
+    """All deduplicated topics of one bundle, as the state log keeps them."""
+
+    def __init__(self) -> None:
+        self._snapshots: dict[str, Snapshot] = {}
+
+    def find(self, topic: str, generation: int) -> Snapshot:
+        """The topic's snapshot; an empty one from the earliest position when there is none."""
+        found = self._snapshots.get(topic)
+        if found is None or found.generation != generation:
+            return Snapshot(generation, EARLIEST, {})
+        return found
+
+    def put(self, topic: str, snapshot: Snapshot) -> Iterator[bytes]:
+        """Remember `snapshot`; answers the records to append."""
+        self._snapshots[topic] = snapshot
+        return encode(topic, snapshot)
+
+    def remove(self, topic: str) -> bytes | None:
+        """Forget a deleted topic; answers the record to append, if it was known."""
+        found = self._snapshots.pop(topic, None)
+        return None if found is None else _opening(topic, found.generation, EARLIEST, 0, removed=True)
+
+    def apply(self, record: bytes) -> None:
+        """Take one record of the log. Raises `CorruptionError`."""
+        try:
+            self._apply(record)
+        except (StructError, UnicodeDecodeError, KeyError):
+            raise CorruptionError("a deduplication record of the state log is damaged") from None
+
+    def _apply(self, record: bytes) -> None:
+        _, version, part, removed, name_bytes = _OPENING.unpack_from(record)
+        if version != _VERSION:
+            raise CorruptionError(f"a deduplication record of version {version}; known is {_VERSION}")
+        at = _OPENING.size + name_bytes
+        topic = record[_OPENING.size : at].decode()
+        if removed:
+            self._snapshots.pop(topic, None)
+            return
+        generation, ledger_id, entry_id = _WHERE.unpack_from(record, at)
+        seen = _read_producers(record, at + _WHERE.size)
+        if part:
+            self._snapshots[topic].seen.update(seen)
+        else:
+            self._snapshots[topic] = Snapshot(generation, Position(ledger_id, entry_id), seen)
+
+    def snapshot(self) -> Iterator[bytes]:
+        """Records from which `apply` makes the same again."""
+        for topic, snapshot in self._snapshots.items():
+            yield from encode(topic, snapshot)
+
+
+def encode(topic: str, snapshot: Snapshot) -> Iterator[bytes]:
+    """The records of one snapshot; at least one."""
+    items = list(snapshot.seen.items())
+    for start in range(0, max(1, len(items)), PRODUCERS_PER_RECORD):
+        chosen = items[start : start + PRODUCERS_PER_RECORD]
+        opening = _opening(topic, snapshot.generation, snapshot.position, int(start > 0))
+        yield b"".join([opening, _COUNT.pack(len(chosen)), *_producers(chosen)])
+
+
+def _opening(topic: str, generation: int, position: Position, part: int, *, removed: bool = False) -> bytes:
+    name = topic.encode()
+    return _OPENING.pack(KIND, _VERSION, part, removed, len(name)) + name + _WHERE.pack(generation, *position)
+
+
+def _producers(items: Iterable[tuple[str, Seen]]) -> Iterator[bytes]:
+    for name, seen in items:
+        raw = name.encode()
+        yield _NAME.pack(len(raw)) + raw + _SEEN.pack(*seen)
+
+
+def _read_producers(record: bytes, at: int) -> dict[str, Seen]:
+    (count,) = _COUNT.unpack_from(record, at)
+    at += _COUNT.size
+    seen: dict[str, Seen] = {}
+    for _ in range(count):
+        start = at + _NAME.size
+        end = start + _NAME.unpack_from(record, at)[0]
+        seen[record[start:end].decode()] = Seen._make(_SEEN.unpack_from(record, end))
+        at = end + _SEEN.size
+    return seen

@@ -1,0 +1,117 @@
+"""Reading a topic's blocks, wherever they lie: the ledger on the bookies, or the archive.
+
+Both are `SegmentReader`s and answer the same question, so only the choice is made here. While the bookies have a
+segment they are asked; when they cannot answer and the archive has it, the archive is. A segment that moves while it
+is being read is no error: the next read asks again where it is. Readers are kept for the few segments
+that are being read, since opening one costs metadata.
+
+`NotFound` says that a position was trimmed; it is never the answer to a disk's or a bookie's failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol, TypeVar
+
+from quire.metadata.records import ArchivePointer, SegmentRecord
+from quire.runtime.errors import NotFound, Unavailable
+from quire.serving.ports import Position
+from quire.serving.topic.segments import Segments
+from quire.wire import block as blocks
+from quire.wire.block import Buffer
+
+READERS_MAX: Final = 8
+
+T = TypeVar("T")
+
+
+class SegmentReader(Protocol):
+    """See docs/architecture.md."""
+
+    async def read(self, first_entry: int, bytes_max: int) -> list[Buffer]: ...
+
+    async def find_time(self, time_ms: int) -> int: ...
+
+
+class LedgerOpener(Protocol):
+    """What is needed of `Ledgers`."""
+
+    async def open(
+        self, ledger_id: int, *, confirmed: Callable[[], int] | None = None
+    ) -> SegmentReader: ...
+
+
+class ArchiveOpener(Protocol):
+    """What is needed of `Archive`."""
+
+    def open(self, pointer: ArchivePointer) -> SegmentReader: ...
+
+
+class TopicReader:
+    """The readers of one topic's segments."""
+
+    def __init__(self, segments: Segments, ledgers: LedgerOpener, archive: ArchiveOpener | None) -> None:
+        self._segments = segments
+        self._ledgers = ledgers
+        self._archive = archive
+        self._readers: dict[tuple[int, bool], SegmentReader] = {}
+
+    async def read(self, position: Position, bytes_max: int) -> list[Buffer]:
+        """Whole confirmed blocks of one segment; see `TopicPort.read`."""
+        found = await self._ask(position.ledger_id, lambda reader: reader.read(position.entry_id, bytes_max))
+        return self._only_confirmed(position.ledger_id, found)
+
+    async def find_time(self, ledger_id: int, time_ms: int) -> int:
+        """The entry of the segment where reading must begin to miss no block of `time_ms` or later."""
+        return await self._ask(ledger_id, lambda reader: reader.find_time(time_ms))
+
+    def _only_confirmed(self, ledger_id: int, found: Sequence[Buffer]) -> list[Buffer]:
+        active = self._segments.active
+        if active is None or active.ledger_id != ledger_id:
+            return list(found)
+        return [block for block in found if blocks.peek(block).last_entry <= active.last_entry]
+
+    async def _ask(self, ledger_id: int, question: Callable[[SegmentReader], Awaitable[T]]) -> T:
+        segment = self._segments.find(ledger_id)
+        if segment is None:
+            return await question(await self._active_reader(ledger_id))
+        if segment.on_bookies:
+            try:
+                return await question(await self._ledger_reader(ledger_id))
+            except (NotFound, Unavailable):
+                # It may have moved since `segment` was looked up.
+                segment = self._segments.find(ledger_id) or segment
+                if segment.archive is None or self._archive is None:
+                    raise
+        return await question(self._archive_reader(segment))
+
+    async def _active_reader(self, ledger_id: int) -> SegmentReader:
+        active = self._segments.active
+        if active is None or active.ledger_id != ledger_id:
+            raise NotFound(f"ledger {ledger_id} is not a segment of {self._segments.record.name} any more")
+        return await self._keep((ledger_id, True), lambda: active.last_entry)
+
+    async def _ledger_reader(self, ledger_id: int) -> SegmentReader:
+        return await self._keep((ledger_id, False), None)
+
+    async def _keep(self, key: tuple[int, bool], confirmed: Callable[[], int] | None) -> SegmentReader:
+        reader = self._readers.get(key)
+        if reader is None:
+            reader = await self._ledgers.open(key[0], confirmed=confirmed)
+            self._remember(key, reader)
+        return reader
+
+    def _archive_reader(self, segment: SegmentRecord) -> SegmentReader:
+        if segment.archive is None or self._archive is None:
+            raise Unavailable(f"segment {segment.ledger_id} is archived, and no archive is configured")
+        key = (-segment.ledger_id - 1, False)
+        reader = self._readers.get(key)
+        if reader is None:
+            reader = self._archive.open(segment.archive)
+            self._remember(key, reader)
+        return reader
+
+    def _remember(self, key: tuple[int, bool], reader: SegmentReader) -> None:
+        self._readers[key] = reader
+        if len(self._readers) > READERS_MAX:
+            del self._readers[next(iter(self._readers))]

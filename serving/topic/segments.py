@@ -1,0 +1,219 @@
+"""A topic's segments: the list in the metadata store, changed only by version, and what was confirmed since.
+
+All but the last segment are sealed: their totals are final. The last one is *active* while this broker writes to its
+ledger; its totals are counted here and written down when it is sealed. Every change is one transaction that names
+the version it rests on. The first conflict means that another broker changed the list, so it owns the topic now:
+`lost` turns true and every later change raises `Fenced`. An unknown outcome counts as a conflict, because whoever
+loads the topic again sees what happened.
+
+Positions are resolved by comparing, never by counting on a ledger to be listed: an empty segment is dropped from the
+list when the next one begins, and a cursor may still point into it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec.structs import replace
+
+from quire.metadata import topics
+from quire.metadata.records import ArchivePointer, SegmentRecord, TopicRecord
+from quire.metadata.store import MetadataStore
+from quire.runtime.errors import Fenced, NotFound, OutcomeUnknown, VersionConflict
+from quire.serving.ports import Position, SegmentView
+
+_Change = Callable[[topics.Topic], Awaitable[topics.Topic]]
+
+NO_LEDGER: Final = -1
+
+
+@dataclass(slots=True)
+class Active:
+    """The segment that is being written, as far as it is confirmed. Times are the broker's clock in ms."""
+
+    ledger_id: int
+    first_index: int
+    created_ms: int
+    last_entry: int = -1
+    messages: int = 0
+    bytes: int = 0
+    first_clock_ms: int = 0
+    last_clock_ms: int = 0
+
+    def record(self) -> SegmentRecord:
+        """As it stands in the list while it is active."""
+        return SegmentRecord(
+            ledger_id=self.ledger_id, first_index=self.first_index, created_ms=self.created_ms
+        )
+
+    def sealed(self, now_ms: int) -> SegmentRecord:
+        """As it stands in the list for good."""
+        return replace(
+            self.record(),
+            sealed_ms=now_ms,
+            last_entry=self.last_entry,
+            messages=self.messages,
+            bytes=self.bytes,
+            first_clock_ms=self.first_clock_ms,
+            last_clock_ms=self.last_clock_ms,
+        )
+
+    def view(self) -> SegmentView:
+        return SegmentView(self.ledger_id, self.last_entry, self.first_index, self.messages, self.bytes)
+
+
+class Segments:
+    """The list of one loaded topic."""
+
+    def __init__(self, store: MetadataStore, snapshot: topics.Topic) -> None:
+        self._store = store
+        self._snapshot = snapshot
+        self._change = asyncio.Lock()
+        self.active: Active | None = None
+        self.lost = False
+        self._sealed: list[SegmentRecord] = []
+        self._views: list[SegmentView] = []
+        self._ids: list[int] = []
+        self._index()
+
+    def _index(self) -> None:
+        """Arrange the snapshot for look-ups; to be called after each change of it."""
+        self._sealed = [segment for segment in self._snapshot.segments if segment.is_sealed]
+        self._views = [
+            SegmentView(one.ledger_id, one.last_entry, one.first_index, one.messages, one.bytes)
+            for one in self._sealed
+        ]
+        self._ids = [one.ledger_id for one in self._sealed]
+        if self.active is not None:
+            self._ids.append(self.active.ledger_id)
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    @property
+    def record(self) -> TopicRecord:
+        return self._snapshot.record
+
+    @property
+    def sealed(self) -> Sequence[SegmentRecord]:
+        """Oldest first."""
+        return self._sealed
+
+    @property
+    def unsealed(self) -> SegmentRecord | None:
+        """The segment that a former owner left open; it must be recovered before a new one begins."""
+        segments = self._snapshot.record.segments
+        if self.active is None and segments and not segments[-1].is_sealed:
+            return segments[-1]
+        return None
+
+    def views(self) -> list[SegmentView]:
+        return [*self._views, self.active.view()] if self.active is not None else list(self._views)
+
+    def find(self, ledger_id: int) -> SegmentRecord | None:
+        """The sealed segment of `ledger_id`, None when it is not (or no longer) one."""
+        at = bisect_left(self._ids, ledger_id)
+        return self._sealed[at] if at < len(self._sealed) and self._ids[at] == ledger_id else None
+
+    def first_position(self) -> Position:
+        """The oldest entry that is here, or the next to be written."""
+        return Position(self._ids[0], 0) if self._ids else Position(NO_LEDGER, -1)
+
+    def last_position(self) -> Position:
+        """The last confirmed entry; (ledger, -1) when there is none."""
+        active = self.active
+        if active is not None and (active.last_entry >= 0 or not self._sealed):
+            return Position(active.ledger_id, active.last_entry)
+        if not self._sealed:
+            return Position(NO_LEDGER, -1)
+        return Position(self._sealed[-1].ledger_id, self._sealed[-1].last_entry)
+
+    def next_position(self, position: Position) -> Position:
+        """The one behind `position`, in the next segment if that one ends there."""
+        ledger_id, entry_id = position
+        active = self.active
+        if active is not None and ledger_id >= active.ledger_id:
+            return Position(ledger_id, entry_id + 1)
+        segment = self.find(ledger_id)
+        if segment is not None and entry_id < segment.last_entry:
+            return Position(ledger_id, entry_id + 1)
+        at = bisect_right(self._ids, ledger_id)
+        return Position(self._ids[at], 0) if at < len(self._ids) else Position(ledger_id, entry_id + 1)
+
+    def next_index(self) -> int:
+        """Topic-wide index of the message behind the last confirmed one."""
+        if self.active is not None:
+            return self.active.first_index + self.active.messages
+        if self._sealed:
+            return self._sealed[-1].first_index + self._sealed[-1].messages
+        return self._snapshot.record.segments[-1].first_index if self._snapshot.record.segments else 0
+
+    def last_clock_ms(self) -> int:
+        if self.active is not None and self.active.last_clock_ms:
+            return self.active.last_clock_ms
+        return self._sealed[-1].last_clock_ms if self._sealed else 0
+
+    # -- changing --------------------------------------------------------------------------------------
+
+    async def begin(self, sealed: SegmentRecord | None, opened: Active) -> None:
+        """Write down how the last segment ended, and that `opened` follows it. Only then may it be written to."""
+
+        async def roll(snapshot: topics.Topic) -> topics.Topic:
+            return await topics.roll(self._store, snapshot, sealed, opened.record())
+
+        await self._apply(roll, opened)
+
+    async def seal(self, sealed: SegmentRecord) -> None:
+        """Write down how the last segment ended, without a next one: the topic is being unloaded."""
+        await self._apply(lambda snapshot: topics.replace_segment(self._store, snapshot, sealed), None)
+
+    async def archived(self, ledger_id: int, pointer: ArchivePointer) -> None:
+        """Record where a sealed segment lies in the archive. Raises `NotFound` when it was trimmed meanwhile."""
+        await self._edit(ledger_id, lambda segment: replace(segment, archive=pointer))
+
+    async def off_bookies(self, ledger_id: int) -> None:
+        """Record that the bookies' copy is no longer to be read; its deletion may follow."""
+        await self._edit(ledger_id, lambda segment: replace(segment, on_bookies=False))
+
+    async def trim(self, first_kept_ledger: int) -> list[SegmentRecord]:
+        """Drop the segments before `first_kept_ledger` from the list; answers them, for deletion."""
+        dropped = [segment for segment in self._sealed if segment.ledger_id < first_kept_ledger]
+        await self._apply(
+            lambda snapshot: topics.trim_front(self._store, snapshot, first_kept_ledger), self.active
+        )
+        return dropped
+
+    async def update(self, change: Callable[[TopicRecord], TopicRecord]) -> None:
+        """Change what the record says beside the segments."""
+        await self._apply(
+            lambda snapshot: topics.update(self._store, snapshot, change(snapshot.record)), self.active
+        )
+
+    async def delete(self) -> None:
+        """Delete the record; the ledgers must be gone."""
+        async with self._change:
+            await topics.delete(self._store, self._snapshot)
+
+    async def _edit(self, ledger_id: int, change: Callable[[SegmentRecord], SegmentRecord]) -> None:
+        await self._apply(
+            lambda snapshot: topics.change_segment(self._store, snapshot, ledger_id, change), self.active
+        )
+
+    async def _apply(self, change: _Change, active: Active | None) -> None:
+        """Make one change after the other, each on the version that the one before left."""
+        async with self._change:
+            if self.lost:
+                raise Fenced(f"topic {self.record.name} is another broker's now")
+            try:
+                self._snapshot = await change(self._snapshot)
+            except (VersionConflict, OutcomeUnknown) as error:
+                self.lost = True
+                raise Fenced(f"topic {self.record.name} is another broker's now ({error})") from error
+            except NotFound:
+                # Either the segment was trimmed, or the record itself is gone.
+                raise
+            self.active = active
+            self._index()

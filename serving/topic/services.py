@@ -1,0 +1,76 @@
+"""What every topic of a broker shares: stores, clock, cache, budget. One object, so that a topic takes one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from quire.metadata.records import ArchivePointer, LedgerRecord
+from quire.metadata.store import MetadataStore
+from quire.runtime.budget import ByteBudget
+from quire.runtime.clock import Clock
+from quire.runtime.errors import QuireError
+from quire.runtime.tasks import Tasks
+from quire.serving.settings import BrokerSettings
+from quire.serving.topic.publish import Turn
+from quire.serving.topic.reading import LedgerOpener, SegmentReader
+from quire.serving.topic.tail_cache import TailCache
+from quire.wire.block import Buffer
+
+
+class WriterListener(Protocol):
+    """Called on the loop, in order, by a ledger's writer."""
+
+    def confirmed(self, last_entry: int) -> None: ...
+
+    def failed(self, error: QuireError) -> None: ...
+
+
+class LedgerWriter(Protocol):
+    """See docs/architecture.md."""
+
+    ledger_id: int
+
+    def add(self, block: Buffer, header_last_entry: int) -> None: ...
+
+    async def close(self) -> LedgerRecord: ...
+
+
+class Ledgers(LedgerOpener, Protocol):
+    """The door of the room `ledger`, as far as topics use it."""
+
+    async def create(
+        self,
+        purpose: str,
+        listener: WriterListener,
+        *,
+        write_quorum: int | None = None,
+        ack_quorum: int | None = None,
+    ) -> LedgerWriter: ...
+
+    async def recover(self, ledger_id: int) -> LedgerRecord: ...
+
+    async def delete(self, ledger_id: int) -> None: ...
+
+
+class Archive(Protocol):
+    """The door of the room `tiering`, as far as topics use it."""
+
+    def open(self, pointer: ArchivePointer) -> SegmentReader: ...
+
+    async def delete(self, pointer: ArchivePointer) -> None: ...
+
+
+@dataclass(slots=True)
+class Services:
+    """See the top of the file. `archive` is None where none is configured."""
+
+    store: MetadataStore
+    ledgers: Ledgers
+    archive: Archive | None
+    clock: Clock
+    settings: BrokerSettings
+    turn: Turn
+    budget: ByteBudget
+    tail_cache: TailCache
+    tasks: Tasks

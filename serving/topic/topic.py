@@ -1,0 +1,431 @@
+"""A loaded topic: the one object that sessions publish to and subscriptions read from.
+
+It joins the parts of this folder, each of which knows one thing:
+
+    publish   runs of SENDs → blocks → receipts        writing    the ledger that is written to
+    segments  the list, by version                     reading    blocks from bookies or archive
+    tail_cache  the newest blocks                      dedup      what was sent twice
+    producers   who may publish                        retention  what may go
+
+and it implements `TopicPort` for subscriptions (`quire.serving.ports`). Its life: `load` → serving → `unload` or
+`delete`; or *lost*, when another broker changed the segment list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from msgspec.structs import replace
+
+from quire.metadata import topics
+from quire.metadata.records import ArchivePointer, PersistencePolicy, Policies, RetentionPolicy, SegmentRecord
+from quire.runtime.errors import NotFound, QuireError
+from quire.serving.names import TopicName
+from quire.serving.ports import Position, ProducerPort, SegmentView, SubscriptionsPort
+from quire.serving.topic import schemas
+from quire.serving.topic.dedup import LAST, Deduplicator, Snapshot
+from quire.serving.topic.producers import Admission, Producers
+from quire.serving.topic.publish import NO_ENTRY, Flight, Publisher
+from quire.serving.topic.reading import TopicReader
+from quire.serving.topic.retention import trimmable
+from quire.serving.topic.segments import Segments
+from quire.serving.topic.services import Services
+from quire.serving.topic.stats import Rate
+from quire.serving.topic.writing import Writing
+from quire.wire import block as blocks
+from quire.wire import pulsar_pb2 as pb
+from quire.wire.block import Buffer
+from quire.wire.commands import receipt_run
+from quire.wire.frame import Send, SendRun
+from quire.wire.message import read_metadata
+
+TIME_SKEW_MS: Final = 10_000
+"""How far a client's clock may be ahead of the broker's for seek by time to find its messages."""
+
+REPLAY_BYTES: Final = 4 << 20
+DEDUP_SNAPSHOT_ENTRIES: Final = 10_000
+"""A deduplication snapshot is taken after so many entries: what a load has to replay at most, about."""
+
+_log = logging.getLogger(__name__)
+
+
+class SchemaRefused(QuireError):
+    """The schema does not fit the topic's."""
+
+    server_error = pb.IncompatibleSchema
+
+
+class DedupLog(Protocol):
+    """Where snapshots of deduplication are kept: the bundle's state log."""
+
+    def find(self, topic: str, generation: int) -> Snapshot: ...
+
+    def put(self, topic: str, snapshot: Snapshot) -> None: ...
+
+    def remove(self, topic: str) -> None: ...
+
+
+class Topic:
+    """See the top of the file. `subscriptions` is set by the broker before `load`."""
+
+    subscriptions: SubscriptionsPort
+
+    def __init__(
+        self,
+        name: TopicName,
+        services: Services,
+        snapshot: topics.Topic,
+        policies: Policies,
+        dedup_log: DedupLog,
+        on_lost: Callable[[Topic], None],
+    ) -> None:
+        self.topic_name = name
+        self.name = str(name)
+        self.policies = policies
+        self.created_at = services.clock.monotonic()
+        self._services = services
+        self._on_lost = on_lost
+        self._dedup_log = dedup_log
+        self.segment_list = Segments(services.store, snapshot)
+        self._publisher = Publisher(services.turn, services.budget, self)
+        self._writing = Writing(
+            self.name,
+            services,
+            self.segment_list,
+            self._publisher,
+            policies.persistence or PersistencePolicy(),
+            self._lost,
+        )
+        self._reader = TopicReader(self.segment_list, services.ledgers, services.archive)
+        self._tail = services.tail_cache.tail()
+        self._dedup = Deduplicator() if self.deduplicates else None
+        self._dedup_due = 0
+        self.producers = Producers(self.last_sequence_id)
+        self.is_closed = False
+        self.bytes_in = 0
+        self.messages_in = 0
+        self.rate_in = Rate()
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        return self.segment_list.record.generation
+
+    @property
+    def is_terminated(self) -> bool:
+        return self.segment_list.record.terminated
+
+    @property
+    def deduplicates(self) -> bool:
+        wanted = self.policies.deduplication
+        return self._services.settings.deduplication if wanted is None else wanted
+
+    async def load(self) -> None:
+        """Recover the last ledger, begin an own one, and remember what producers sent."""
+        await self._writing.begin()
+        if self._dedup is not None:
+            await self._replay()
+
+    async def unload(self) -> None:
+        """Let everybody go, write down how the ledger ended. The clients will look the topic up again."""
+        self._let_go()
+        await self._writing.end()
+        self._snapshot_dedup()
+        self._tail.clear()
+
+    async def delete(self) -> None:
+        """Remove everything: cursors, ledgers, archived objects, the record. Tried again, it goes on."""
+        self._let_go()
+        await self.segment_list.update(lambda record: replace(record, deleting=True))
+        await self._writing.end()
+        self._tail.clear()
+        await self.subscriptions.forget()
+        self._dedup_log.remove(self.name)
+        for segment in self.segment_list.sealed:
+            await self._discard(segment)
+        await self.segment_list.delete()
+
+    def _let_go(self) -> None:
+        self.is_closed = True
+        self.producers.close_all()
+        self.subscriptions.close()
+
+    def _lost(self) -> None:
+        """Another broker owns the topic. Nothing unconfirmed is answered: the clients send it again there."""
+        self._let_go()
+        self._publisher.drop()
+        self._tail.clear()
+        self._on_lost(self)
+
+    async def terminate(self) -> Position:
+        """No more messages, for good. Answers the last position."""
+        self.producers.close_all()
+        await self.flushed()
+        await self.segment_list.update(lambda record: replace(record, terminated=True))
+        return self.last_confirmed
+
+    def flushed(self) -> asyncio.Future[None]:
+        """Done when everything published so far is confirmed."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._publisher.when_answered(lambda: None if future.done() else future.set_result(None))
+        return future
+
+    # -- publishing ------------------------------------------------------------------------------------
+
+    def admit(self, admission: Admission) -> None:
+        """Let a producer in. Raises `ProducerBusy`, `ProducerFenced`."""
+        self.producers.admit(admission)
+
+    def last_sequence_id(self, producer: str) -> int:
+        return -1 if self._dedup is None else self._dedup.last_sequence_id(producer)
+
+    def publish(self, producer: ProducerPort, run: SendRun) -> None:
+        """Take a run of SENDs; the producer gets their receipts in order once they are durable."""
+        if self._dedup is None:
+            self._publisher.publish(producer, run.heads, run.entries, run.counts)
+        else:
+            self._publish_fresh(self._dedup, producer, run)
+
+    def publish_chunk(self, producer: ProducerPort, send: Send) -> None:
+        """Take one SEND of a chunked message."""
+        if self._dedup is not None:
+            metadata, _ = read_metadata(send.entry)
+            is_last = metadata.chunk_id + 1 >= metadata.num_chunks_from_msg
+            chunk = LAST if is_last else metadata.chunk_id
+            now_ms = self._services.clock.now_ms()
+            if not self._dedup.admit(producer.name, send.sequence_id, send.highest_sequence_id, now_ms, chunk):
+                self._answer_duplicates(producer, [send.head])
+                return
+        counts = None if send.message_count == 1 else [send.message_count]
+        self._publisher.publish(producer, [send.head], [send.entry], counts)
+
+    def when_answered(self, done: Callable[[], None]) -> None:
+        """Call `done` behind the receipts of everything published so far."""
+        self._publisher.when_answered(done)
+
+    def _publish_fresh(self, dedup: Deduplicator, producer: ProducerPort, run: SendRun) -> None:
+        now_ms = self._services.clock.now_ms()
+        first, last = run.first_sequence_id, run.last_sequence_id
+        if dedup.admit_run(producer.name, first, last, len(run), now_ms):
+            self._publisher.publish(producer, run.heads, run.entries, run.counts)
+            return
+        fresh = dedup.admit_each(producer.name, run.sequence_ids(), now_ms)
+        counts = run.counts
+        start = 0
+        while start < len(fresh):
+            end = start + 1
+            while end < len(fresh) and fresh[end] == fresh[start]:
+                end += 1
+            heads = run.heads[start:end]
+            if fresh[start]:
+                some = counts[start:end] if counts else None
+                self._publisher.publish(producer, heads, run.entries[start:end], some)
+            else:
+                self._answer_duplicates(producer, heads)
+            start = end
+
+    def _answer_duplicates(self, producer: ProducerPort, heads: list[bytes]) -> None:
+        """Their receipts come behind those of the originals, so they never promise what is not durable yet."""
+        receipts = b"".join(receipt_run(NO_ENTRY, NO_ENTRY, [head])[0] for head in heads)
+        self._publisher.when_answered(lambda: producer.write(receipts))
+
+    def block_confirmed(self, flight: Flight) -> None:
+        """A block is durable and its receipts are written: count it, keep it, tell the subscriptions."""
+        active = self.segment_list.active
+        assert active is not None and active.ledger_id == flight.ledger_id
+        if active.last_entry < 0:
+            active.first_clock_ms = flight.clock_ms
+        active.last_entry = flight.last_entry
+        active.last_clock_ms = flight.clock_ms
+        active.messages += flight.message_count
+        active.bytes += len(flight.block)
+        self.messages_in += flight.message_count
+        self.bytes_in += flight.byte_count
+        if len(self.subscriptions):
+            self._tail.put(Position(flight.ledger_id, flight.first_entry), flight.last_entry, flight.block)
+            self.subscriptions.confirmed(flight.block, blocks.peek(flight.block))
+        if active.bytes >= self._services.settings.segment_bytes_max:
+            self._writing.roll()
+        if self._dedup is not None:
+            self._dedup_due += flight.entry_count
+            if self._dedup_due >= DEDUP_SNAPSHOT_ENTRIES:
+                self._snapshot_dedup()
+
+    # -- schema ----------------------------------------------------------------------------------------
+
+    @property
+    def schema_version(self) -> bytes:
+        """Eight bytes, or none when the topic has no schema."""
+        return schemas.VERSION if schemas.PROPERTY in self.segment_list.record.properties else b""
+
+    def schema(self, version: bytes | None = None) -> pb.Schema | None:
+        """The topic's schema (of `version`), if it has one."""
+        if version not in (None, b"", schemas.VERSION):
+            return None
+        return schemas.load(self.segment_list.record.properties)
+
+    async def check_schema(self, schema: pb.Schema | None) -> bytes:
+        """The version of `schema`, which becomes the topic's if that has none. Raises `SchemaRefused`."""
+        if schema is None or not schemas.is_schema(schema):
+            return self.schema_version
+        known = self.schema()
+        if known is None:
+            await self.segment_list.update(
+                lambda record: replace(record, properties=schemas.stored(record.properties, schema))
+            )
+        elif not schemas.is_same(known, schema):
+            raise SchemaRefused(f"topic {self.name} has another schema; this broker keeps one per topic")
+        return schemas.VERSION
+
+    # -- deduplication's memory ------------------------------------------------------------------------
+
+    def _snapshot_dedup(self) -> None:
+        """Write down what was accepted, as soon as all of it is confirmed; see `dedup`."""
+        if self._dedup is None:
+            return
+        self._dedup_due = 0
+        position = self.last_confirmed
+        seen = self._dedup.capture(self._services.clock.now_ms())
+        snapshot = Snapshot(self.generation, position, seen)
+        self._publisher.when_answered(lambda: self._dedup_log.put(self.name, snapshot))
+
+    async def _replay(self) -> None:
+        """Learn from the entries behind the last snapshot what producers sent."""
+        known = self._dedup_log.find(self.name, self.generation)
+        dedup = self._dedup = Deduplicator(known.seen)
+        position = max(self.next_position(known.position), self.first_position())
+        while position <= self.last_confirmed:
+            found = await self.read(position, REPLAY_BYTES)
+            for block in found:
+                header = blocks.peek(block)
+                for entry in blocks.entries(block, header):
+                    _learn(dedup, entry, header.clock_ms)
+                position = self.next_position(Position(header.ledger_id, header.last_entry))
+            if not found:
+                raise NotFound(f"topic {self.name} has no block at {position}, so duplicates cannot be known")
+
+    # -- what subscriptions see: TopicPort -------------------------------------------------------------
+
+    @property
+    def last_confirmed(self) -> Position:
+        return self.segment_list.last_position()
+
+    @property
+    def confirmed_index(self) -> int:
+        return self.segment_list.next_index()
+
+    def segments(self) -> Sequence[SegmentView]:
+        return self.segment_list.views()
+
+    def first_position(self) -> Position:
+        return self.segment_list.first_position()
+
+    def next_position(self, position: Position) -> Position:
+        return self.segment_list.next_position(position)
+
+    def cached(self, position: Position) -> Sequence[Buffer]:
+        return self._tail.find(position)
+
+    async def read(self, position: Position, bytes_max: int) -> Sequence[Buffer]:
+        if position > self.last_confirmed:
+            return ()
+        return await self._reader.read(position, bytes_max)
+
+    async def index_of(self, position: Position) -> int:
+        if position > self.last_confirmed:
+            return self.confirmed_index
+        if position < self.first_position():
+            position = self.first_position()
+        found = self.cached(position) or await self.read(position, 1)
+        if not found:
+            return self.confirmed_index
+        header = blocks.peek(found[0])
+        before = blocks.message_counts(found[0], header)[: position.entry_id - header.first_entry]
+        return header.first_index + sum(before)
+
+    async def find_time(self, time_ms: int) -> Position:
+        wanted = time_ms - TIME_SKEW_MS
+        for segment in self.segment_list.sealed:
+            if segment.last_clock_ms >= wanted:
+                return Position(segment.ledger_id, await self._reader.find_time(segment.ledger_id, wanted))
+        active = self.segment_list.active
+        if active is None or active.last_entry < 0 or active.last_clock_ms < wanted:
+            return self.next_position(self.last_confirmed)
+        if active.first_clock_ms >= wanted:
+            return Position(active.ledger_id, 0)
+        return Position(active.ledger_id, await self._reader.find_time(active.ledger_id, wanted))
+
+    def acknowledged_up_to(self, subscription: str) -> None:
+        """Trimming looks at all cursors on the broker's tick; one that moved is no reason to hurry."""
+
+    # -- segments: rolling, trimming, the archive --------------------------------------------------------
+
+    def roll(self) -> asyncio.Task[None] | None:
+        """Seal the active segment and go on in a new one; None when there is nothing to seal."""
+        active = self.segment_list.active
+        return self._writing.roll() if active is not None and active.last_entry >= 0 else None
+
+    def roll_if_old(self) -> None:
+        active = self.segment_list.active
+        now_ms = self._services.clock.now_ms()
+        if active is not None and now_ms - active.created_ms >= self._services.settings.segment_age_ms_max:
+            self.roll()
+
+    async def trim(self) -> int:
+        """Drop what retention and subscriptions no longer need. Answers how many segments went."""
+        retention = self.retention
+        sealed = self.segment_list.sealed
+        active = self.segment_list.active
+        count = trimmable(
+            sealed,
+            0 if active is None else active.bytes,
+            [one.mark_delete for one in self.subscriptions if one.is_durable],
+            retention.retention_ms,
+            retention.retention_bytes,
+            self._services.clock.now_ms(),
+        )
+        if not count or active is None:
+            return 0
+        first_kept = sealed[count].ledger_id if count < len(sealed) else active.ledger_id
+        for segment in await self.segment_list.trim(first_kept):
+            await self._discard(segment)
+        return count
+
+    @property
+    def retention(self) -> RetentionPolicy:
+        settings = self._services.settings
+        return self.policies.retention or RetentionPolicy(
+            retention_ms=settings.retention_ms, retention_bytes=settings.retention_bytes
+        )
+
+    async def archived(self, ledger_id: int, pointer: ArchivePointer) -> None:
+        await self.segment_list.archived(ledger_id, pointer)
+
+    async def drop_from_bookies(self, ledger_id: int) -> None:
+        """The archive serves the segment from here on; its ledger is deleted."""
+        await self.segment_list.off_bookies(ledger_id)
+        await self._services.ledgers.delete(ledger_id)
+
+    async def _discard(self, segment: SegmentRecord) -> None:
+        """Delete what a segment that no list names any more has left behind. A failure leaves it to the scrub."""
+        try:
+            await self._services.ledgers.delete(segment.ledger_id)
+            if segment.archive is not None and self._services.archive is not None:
+                await self._services.archive.delete(segment.archive)
+        except NotFound:
+            pass
+        except QuireError as error:
+            _log.warning("%s: segment %d is trimmed but not deleted: %s", self.name, segment.ledger_id, error)
+
+
+def _learn(dedup: Deduplicator, entry: memoryview, clock_ms: int) -> None:
+    metadata, _ = read_metadata(entry)
+    high = max(metadata.sequence_id, metadata.highest_sequence_id)
+    chunk = LAST
+    if metadata.HasField("chunk_id") and metadata.chunk_id + 1 < metadata.num_chunks_from_msg:
+        chunk = metadata.chunk_id
+    dedup.admit(metadata.producer_name, metadata.sequence_id, high, clock_ms, chunk)

@@ -1,0 +1,202 @@
+"""The ledger that a topic writes to: begun, rolled, and replaced when it fails.
+
+| state | leaves it when |
+|---|---|
+| ended (at first, and between two ledgers) | a new ledger is in the list: *writing* |
+| writing | `roll` (size, age, by hand) or `failed`: *ending* |
+| ending | the old ledger is closed or recovered, and what it kept is answered: *ended* |
+| lost | never: the list was changed by another broker |
+
+The order is always: end the old ledger, add the new one to the list by version, only then write to it. While there
+is no ledger the publisher gathers, and the byte budget holds the clients back.
+
+A failed write does not tell where the ledger ends, and the protocol has no reply for "unknown". So the topic recovers
+its own ledger as any successor would: what it kept is answered with receipts, the rest is cut anew in order for the
+next ledger. The clients see a pause. Only when the list shows another owner are the producers closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from quire.metadata.records import LedgerRecord, PersistencePolicy, SegmentRecord
+from quire.runtime.errors import Fenced, QuireError
+from quire.serving.topic.publish import Publisher
+from quire.serving.topic.segments import Active, Segments
+from quire.serving.topic.services import LedgerWriter, Services
+from quire.wire import block as blocks
+
+RETRY_FIRST_S: Final = 0.1
+RETRY_LAST_S: Final = 10.0
+_LEDGER_ATTEMPTS_MAX: Final = 200
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class Writing:
+    """See the top of the file. One per loaded topic; a `WriterListener`."""
+
+    def __init__(
+        self,
+        name: str,
+        services: Services,
+        segments: Segments,
+        publisher: Publisher,
+        persistence: PersistencePolicy,
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._name = name
+        self._services = services
+        self._segments = segments
+        self._publisher = publisher
+        self._persistence = persistence
+        self._on_lost = on_lost
+        self._writer: LedgerWriter | None = None
+        self._switching: asyncio.Task[None] | None = None
+
+    @property
+    def is_writing(self) -> bool:
+        return self._writer is not None and self._switching is None
+
+    # -- what the ledger's writer tells ----------------------------------------------------------------
+
+    def confirmed(self, last_entry: int) -> None:
+        self._publisher.confirmed(last_entry)
+
+    def failed(self, error: QuireError) -> None:
+        self._publisher.detach()
+        if self._switching is None:
+            _log.warning("%s: ledger failed, recovering it: %s", self._name, error)
+            self._switch(clean=False)
+
+    # -- what the topic asks ---------------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """On load: end what a former owner left open, and begin an own ledger. Raises what stops that."""
+        left = self._segments.unsealed
+        sealed = None if left is None else await self._recover_left(left)
+        await self._begin_next(sealed)
+
+    def roll(self) -> asyncio.Task[None] | None:
+        """End the ledger and go on in a new one. Answers the task that does it; None when there is no ledger."""
+        if self._switching is None and self._writer is not None:
+            self._switch(clean=True)
+        return self._switching
+
+    async def end(self) -> None:
+        """For unloading: end the ledger and write down how it ended. Nothing is written afterwards."""
+        if self._switching is not None:
+            await asyncio.wait([self._switching])
+        active, writer = self._segments.active, self._writer
+        if active is None or writer is None:
+            return
+        self._writer = None
+        self._publisher.detach()
+        closed = await writer.close()
+        self._publisher.take_back(closed.last_entry)
+        await self._segments.seal(active.sealed(self._services.clock.now_ms()))
+
+    # -- from one ledger to the next -------------------------------------------------------------------
+
+    def _switch(self, *, clean: bool) -> None:
+        self._publisher.detach()
+        self._switching = self._services.tasks.start(self._switch_ledger(clean), f"roll {self._name}")
+
+    async def _switch_ledger(self, clean: bool) -> None:
+        writer, active = self._writer, self._segments.active
+        assert writer is not None and active is not None
+        self._writer = None
+        try:
+            closed = await self._end(writer, clean)
+            self._publisher.take_back(closed.last_entry)
+            sealed = active.sealed(self._services.clock.now_ms())
+            await self._stubborn("begin a ledger", lambda: self._begin_next(sealed))
+        except Fenced as error:
+            _log.warning("%s: stopped: %s", self._name, error)
+            self._on_lost()
+        finally:
+            self._switching = None
+
+    async def _end(self, writer: LedgerWriter, clean: bool) -> LedgerRecord:
+        if clean:
+            try:
+                return await writer.close()
+            except QuireError as error:
+                _log.warning("%s: ledger %d cannot be closed: %s", self._name, writer.ledger_id, error)
+        return await self._stubborn(
+            "recover its ledger", lambda: self._services.ledgers.recover(writer.ledger_id)
+        )
+
+    async def _stubborn(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Try until it works or the topic is lost; one line in the log per incident."""
+        delay_s = RETRY_FIRST_S
+        while True:
+            try:
+                result = await attempt()
+            except QuireError as error:
+                if self._segments.lost:
+                    raise Fenced(f"topic {self._name} is another broker's now") from error
+                if delay_s == RETRY_FIRST_S:
+                    _log.error("%s: cannot %s, trying on: %s", self._name, what, error)
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, RETRY_LAST_S)
+            else:
+                if delay_s > RETRY_FIRST_S:
+                    _log.warning("%s: could %s after all", self._name, what)
+                return result
+
+    async def _begin_next(self, sealed: SegmentRecord | None) -> None:
+        """Create a ledger, put it into the list behind `sealed`, and let the publisher write to it."""
+        segments = self._segments
+        next_index = segments.next_index() if sealed is None else sealed.first_index + sealed.messages
+        last_clock_ms = segments.last_clock_ms() if sealed is None else sealed.last_clock_ms
+        writer = await self._create()
+        opened = Active(writer.ledger_id, next_index, self._services.clock.now_ms())
+        await segments.begin(sealed, opened)
+        self._writer = writer
+        self._publisher.attach(writer, next_index, max(last_clock_ms, segments.last_clock_ms()))
+        if sealed is not None and sealed.last_entry < 0:
+            self._services.tasks.start(
+                self._services.ledgers.delete(sealed.ledger_id), f"delete empty ledger {sealed.ledger_id}"
+            )
+
+    async def _create(self) -> LedgerWriter:
+        """A new ledger with an id above all others of the topic, because positions compare by it.
+
+        Ids come to brokers in ranges, so one that was idle may be given small ones first.
+        """
+        listed = self._segments.record.segments
+        for _ in range(_LEDGER_ATTEMPTS_MAX):
+            writer = await self._services.ledgers.create(
+                f"topic:{self._name}",
+                self,
+                write_quorum=self._persistence.write_quorum or None,
+                ack_quorum=self._persistence.ack_quorum or None,
+            )
+            if not listed or writer.ledger_id > listed[-1].ledger_id:
+                return writer
+            await writer.close()
+            await self._services.ledgers.delete(writer.ledger_id)
+        raise QuireError(f"topic {self._name}: ledger ids do not reach {listed[-1].ledger_id}")
+
+    # -- a former owner's ledger -----------------------------------------------------------------------
+
+    async def _recover_left(self, left: SegmentRecord) -> SegmentRecord:
+        """End the ledger of a former owner, and count what it holds. The last block knows it all."""
+        closed = await self._services.ledgers.recover(left.ledger_id)
+        now_ms = self._services.clock.now_ms()
+        active = Active(left.ledger_id, left.first_index, left.created_ms, bytes=closed.bytes)
+        if closed.last_entry < 0:
+            return active.sealed(now_ms)
+        reader = await self._services.ledgers.open(left.ledger_id)
+        last = (await reader.read(closed.last_entry, 1))[0]
+        header = blocks.peek(last)
+        active.last_entry = closed.last_entry
+        active.messages = header.first_index + sum(blocks.message_counts(last, header)) - left.first_index
+        active.last_clock_ms = header.clock_ms
+        active.first_clock_ms = blocks.peek((await reader.read(0, 1))[0]).clock_ms
+        return active.sealed(now_ms)
