@@ -4,8 +4,8 @@
 bookie is asked again, and finds replacements. Where a change is committed is its subclasses' matter: `LedgerWriter`
 puts it into the metadata by version; a recovery (`quire.ledger.recovery`) keeps it in memory.
 
-A put by version whose outcome is unknown is followed by a read: the record is ours as we wrote it (done), as it was
-(try again) or anything else, which means that somebody took the ledger over (`Fenced`).
+A put by version whose outcome is unknown is put again: if it conflicts now and the record is as we wrote it, the first
+put was done. Any other conflict means that somebody took the ledger over (`Fenced`).
 
 A writer that is idle tells its bookies what is confirmed, once (`IdleLacs`), because a block carries only the LAC of
 the moment when it was cut: without it a recovery would have to look at the last blocks one by one, and a reader in
@@ -260,6 +260,7 @@ class LedgerWriter(BlockWriter):
     async def _put(self, record: LedgerRecord) -> None:
         """Make `record` the ledger's, or raise `Fenced` or `OutcomeUnknown`."""
         settings = self._parts.settings
+        in_doubt = False
         for _ in range(settings.metadata_attempts_max):
             if self._error is not None:
                 raise self._error
@@ -267,9 +268,12 @@ class LedgerWriter(BlockWriter):
                 self._version = await self._parts.store.put(self._path, encode(record), self._version)
                 self._record = record
                 return
-            except (VersionConflict, NotFound, OutcomeUnknown):
-                if await self._is_written(record):
+            except (VersionConflict, NotFound) as error:
+                if in_doubt and await self._is_written(record):
                     return
+                raise Fenced(f"ledger {self.ledger_id} was taken over: {error}") from error
+            except OutcomeUnknown:
+                in_doubt = True
             except Unavailable:
                 pass
             await asyncio.sleep(settings.metadata_retry_ms / 1000)
@@ -278,21 +282,15 @@ class LedgerWriter(BlockWriter):
         )
 
     async def _is_written(self, record: LedgerRecord) -> bool:
-        """True when the store has `record`, False when it has the former one (or does not answer)."""
+        """After a put in doubt and a conflict: was it our own put that changed the version?"""
         try:
             node = await self._parts.store.get(self._path)
-        except NotFound:
-            raise Fenced(f"ledger {self.ledger_id} was deleted") from None
         except QuireError:
             return False
-        theirs = decode(LedgerRecord, node.value, self._path)
-        if theirs == record:
-            self._version, self._record = node.version, record
-            return True
-        if theirs != self._record:
-            raise Fenced(f"ledger {self.ledger_id} was taken over: it is {theirs.state.value} now")
-        self._version = node.version
-        return False
+        if decode(LedgerRecord, node.value, self._path) != record:
+            return False
+        self._version, self._record = node.version, record
+        return True
 
     def _leave(self) -> None:
         """Stop counting as load and as one of the idle."""

@@ -1,4 +1,13 @@
-"""Bookies in memory, a metadata store in memory, and ledgers over both; what every test of this room stands on."""
+"""Bookies in memory, a metadata store in memory, and ledgers over both: what tests of this and other rooms stand on.
+
+    cluster = MemoryCluster(3)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    write(writer, blocks=10)
+    await listener.until(9)
+
+`join` makes another process of the same cluster; faults are the bookies' (`quire.ledger.memory_bookie`) and the
+store's (`quire.metadata.memory`).
+"""
 
 from __future__ import annotations
 
@@ -67,7 +76,7 @@ class Listener:
                 waiter.set_result(None)
 
 
-class Cluster:
+class MemoryCluster:
     """`count` bookies and one process's `Ledgers`; `join` makes another process of the same cluster."""
 
     def __init__(self, count: int, seed: int = 0, settings: LedgerSettings = QUICK) -> None:
@@ -95,6 +104,15 @@ class Cluster:
 
     def ensemble(self, writer: LedgerWriter) -> list[MemoryBookie]:
         return [self.named(bookie) for bookie in writer.core.fragments[-1].bookies]
+
+
+async def turns_until(condition: Callable[[], bool], turns_max: int = 10_000) -> None:
+    """Let the loop turn until `condition` holds. Raises AssertionError after `turns_max`."""
+    for _ in range(turns_max):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came true")
 
 
 def cut(ledger_id: int, first: int, count: int = 1, lac: int = -1, clock_ms: int = 0) -> bytes:

@@ -1,0 +1,463 @@
+"""Ledgers over three bookies in memory, 3/3/2: write, lose a bookie, take over, read, delete."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from quire.ledger.memory_cluster import Listener, MemoryCluster, cut, expected, read_all, turns_until, write
+from quire.metadata import paths
+from quire.metadata.records import BookieRecord, LedgerState, encode
+from quire.runtime.errors import CorruptionError, Fenced, NotFound, OutcomeUnknown, Unavailable
+from quire.wire.bookie import AddRequest, ReadRequest, Status, WriteLacRequest
+
+
+async def test_what_is_written_is_read():
+    cluster = MemoryCluster(3)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    last = write(writer, blocks=10, count=3)
+    await listener.until(last)
+    assert writer.blocks_pending == 0
+    assert await read_all(cluster.ledgers, writer.ledger_id) == expected(last)
+    record = await writer.close()
+    assert (record.state, record.last_entry) == (LedgerState.CLOSED, last)
+    assert await cluster.ledgers.info(writer.ledger_id) == record
+    assert await read_all(cluster.join(), writer.ledger_id) == expected(last)
+
+
+async def test_close_waits_for_what_is_pending():
+    cluster = MemoryCluster(3)
+    writer = await cluster.ledgers.create("test", Listener())
+    last = write(writer, blocks=5)
+    assert (await writer.close()).last_entry == last
+
+
+async def test_blocks_of_one_turn_travel_in_one_request_and_are_one_confirmation():
+    cluster = MemoryCluster(1)
+    create = cluster.ledgers.create
+    writers = [await create("test", Listener(), write_quorum=1, ack_quorum=1) for _ in range(3)]
+    for writer in writers:
+        write(writer, blocks=4)
+    listeners = [writer._listener for writer in writers]
+    for listener in listeners:
+        await listener.until(3)
+        assert listener.confirmations == [3]
+    [request] = [each for each in cluster.bookies[0].requests if isinstance(each, AddRequest)]
+    assert len(request.blocks) == 12
+
+
+async def test_ids_grow_over_processes_when_asked_to():
+    cluster = MemoryCluster(3)
+    one, other = cluster.ledgers, cluster.join()
+    first = await one.create("test", Listener())
+    second = await other.create("test", Listener())
+    third = await one.create("test", Listener())
+    assert first.ledger_id < third.ledger_id < second.ledger_id
+    fourth = await one.create("test", Listener(), above=second.ledger_id)
+    assert fourth.ledger_id > second.ledger_id
+
+
+async def test_a_ledger_costs_one_metadata_operation_to_create():
+    cluster = MemoryCluster(3)
+    await cluster.ledgers.create("test", Listener())
+    calls = []
+    store = cluster.ledgers.store
+    for name in ("get", "put", "create", "children"):
+        original = getattr(store, name)
+
+        def counted(*args, _original=original, _name=name, **kwargs):
+            calls.append(_name)
+            return _original(*args, **kwargs)
+
+        setattr(store, name, counted)
+    await cluster.ledgers.create("test", Listener())
+    assert calls == ["create"]
+
+
+# -- ensemble changes ----------------------------------------------------------------------------------
+async def test_a_lost_bookie_is_replaced():
+    cluster = MemoryCluster(4)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 3))
+    lost = cluster.ensemble(writer)[0]
+    lost.unreachable = True
+    await listener.until(write(writer, 3))
+    await turns_until(lambda: len(writer.core.fragments) == 2)
+    record = await cluster.ledgers.info(writer.ledger_id)
+    assert str(lost.bookie) not in record.fragments[-1].bookies and len(record.fragments[-1].bookies) == 3
+    await writer.close()
+    assert await read_all(cluster.ledgers, writer.ledger_id) == expected(5)
+
+
+async def test_without_a_replacement_the_fragment_narrows_but_not_below_the_ack_quorum():
+    cluster = MemoryCluster(3)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    cluster.bookies[0].unreachable = True
+    await listener.until(write(writer, 2))
+    await turns_until(lambda: len(writer.core.fragments[-1].bookies) == 2)
+    await listener.until(write(writer, 2))
+    cluster.bookies[1].unreachable = True
+    write(writer, 2)
+    assert isinstance(await listener.until_failed(), OutcomeUnknown)
+    assert listener.last == 3
+    with pytest.raises(Unavailable):
+        await cluster.ledgers.recover(writer.ledger_id)
+    cluster.bookies[1].unreachable = False
+    assert (await cluster.ledgers.recover(writer.ledger_id)).last_entry >= 3
+
+
+async def test_a_bookie_replaced_twice_and_back_again_hangs_nobody():
+    """Rule 2: acks are counted per (bookie, generation)."""
+    cluster = MemoryCluster(4)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    for _ in range(6):
+        lost = cluster.ensemble(writer)[1]
+        lost.unreachable = True
+        before = len(writer.core.fragments)
+        await listener.until(write(writer, 2))
+        await turns_until(lambda before=before: len(writer.core.fragments) > before)
+        lost.unreachable = False
+        await listener.until(write(writer, 2))
+    await writer.close()
+    assert await read_all(cluster.ledgers, writer.ledger_id) == expected(23)
+    assert writer.core.changes >= 6
+
+
+async def test_creation_may_start_narrow_and_not_below_the_ack_quorum():
+    cluster = MemoryCluster(2)
+    writer = await cluster.ledgers.create("test", Listener())
+    assert len(writer.core.fragments[0].bookies) == 2
+    with pytest.raises(Unavailable, match="1 of 1 bookies"):
+        await MemoryCluster(1).ledgers.create("test", Listener())
+
+
+async def test_a_read_only_bookie_is_left():
+    cluster = MemoryCluster(4)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    full = cluster.ensemble(writer)[2]
+    full.refuses = Status.READ_ONLY
+    await listener.until(write(writer, 3))
+    await turns_until(lambda: str(full.bookie) not in writer.core.fragments[-1].bookies)
+    await writer.close()
+    assert await read_all(cluster.ledgers, writer.ledger_id) == expected(2)
+
+
+async def test_a_busy_bookie_is_asked_again():
+    cluster = MemoryCluster(3)
+    writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=3, ack_quorum=3)
+    cluster.bookies[0].refuses = Status.BUSY
+    last = write(writer, 3)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert listener.last == -1
+    cluster.bookies[0].refuses = None
+    await listener.until(last)
+    assert len(writer.core.fragments[-1].bookies) == 3 and writer.core.changes == 0
+
+
+@pytest.mark.parametrize("happened", [True, False])
+async def test_a_change_whose_outcome_is_unknown_is_looked_up(happened):
+    cluster = MemoryCluster(4)
+    writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=3, ack_quorum=3)
+    cluster.ensemble(writer)[0].unreachable = True
+    cluster.ledgers.store.fail_next(OutcomeUnknown("time-out"), happened=happened)
+    await listener.until(write(writer, 3))
+    assert (await cluster.ledgers.info(writer.ledger_id)).fragments == writer.core.fragments
+
+
+# -- fencing and recovery ------------------------------------------------------------------------------
+async def test_a_new_owner_fences_the_old_one_and_keeps_what_was_confirmed():
+    cluster = MemoryCluster(3)
+    other = cluster.join()
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 5))
+    record = await other.recover(writer.ledger_id)
+    assert (record.state, record.last_entry) == (LedgerState.CLOSED, 4)
+    write(writer, 1)
+    assert isinstance(await listener.until_failed(), Fenced)
+    with pytest.raises(Fenced):
+        await writer.close()
+    assert await read_all(other, writer.ledger_id) == expected(4)
+    assert await other.recover(writer.ledger_id) == record
+
+
+async def test_closing_a_ledger_that_was_taken_over_is_fenced_by_its_version():
+    cluster = MemoryCluster(3)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 1))
+    cluster.clock.advance_ms(1)
+    await cluster.join().recover(writer.ledger_id)
+    with pytest.raises(Fenced):
+        await writer.close()
+
+
+async def test_recovery_keeps_a_block_that_one_bookie_has_when_the_others_cannot_say_no():
+    cluster = MemoryCluster(3)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 2))
+    for bookie in cluster.bookies[1:]:
+        bookie.unreachable = True
+    cluster.bookies[0].loses_answers = True
+    last = write(writer, 1)
+    await listener.until_failed()
+    for bookie in cluster.bookies:
+        bookie.unreachable = bookie.loses_answers = False
+    cluster.bookies[2].unreachable = True
+    record = await cluster.ledgers.recover(writer.ledger_id)
+    assert record.last_entry == last
+    assert cluster.bookies[1].holds(writer.ledger_id, last), "written again to the ack quorum (rule 13)"
+
+
+async def test_every_recovery_read_fences():
+    """Rule 9."""
+    cluster = MemoryCluster(3)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 3))
+    for bookie in cluster.bookies:
+        bookie.requests.clear()
+    await cluster.join().recover(writer.ledger_id)
+    reads = [each for bookie in cluster.bookies for each in bookie.requests if isinstance(each, ReadRequest)]
+    assert reads and all(read.fence for read in reads)
+
+
+async def test_recovery_reads_only_the_tail():
+    """Rule 11: it starts behind the LAC."""
+    cluster = MemoryCluster(3)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    for _ in range(20):
+        await listener.until(write(writer, 1))
+    await cluster.join().recover(writer.ledger_id)
+    added = [
+        len(each.blocks)
+        for each in cluster.bookies[0].requests
+        if isinstance(each, AddRequest) and each.recovery
+    ]
+    assert sum(added) <= 2
+
+
+@pytest.mark.parametrize("status", ["io error", "limbo", "unreachable", "incarnation"])
+async def test_recovery_never_closes_on_an_unknown_answer(status):
+    """Rules 12 and 19: with one of three missing and another unknown there is one negative too few."""
+    cluster = MemoryCluster(3)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 2))
+    one, two, three = cluster.bookies
+    one.unreachable = True
+    if status == "io error":
+        two.loses_answers, three.refuses = True, Status.IO_ERROR
+        write(writer, 1)
+        await listener.until_failed()
+        two.loses_answers = False
+        two.flip(writer.ledger_id, 2)
+    elif status == "limbo":
+        two.limbo = True
+    elif status == "unreachable":
+        two.unreachable = True
+    else:
+        cluster.directory.leave(two.bookie)
+        two.forget()
+        cluster.directory.join(two.record, two)
+    with pytest.raises((Unavailable, CorruptionError)):
+        await cluster.join().recover(writer.ledger_id)
+    assert (await cluster.ledgers.info(writer.ledger_id)).state is LedgerState.IN_RECOVERY
+
+
+async def test_recovery_publishes_its_ensembles_only_with_the_close():
+    """Rule 14."""
+    cluster = MemoryCluster(4)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 3))
+    lost = cluster.ensemble(writer)[0]
+    lost.unreachable = True
+    store = cluster.store
+    seen = []
+    unwatch = store.watch(paths.ledger(writer.ledger_id), lambda path: seen.append(path))
+    before = (await cluster.ledgers.info(writer.ledger_id)).fragments
+    versions_before = (await store.get(paths.ledger(writer.ledger_id))).version
+    record = await cluster.join().recover(writer.ledger_id)
+    unwatch()
+    assert (await store.get(paths.ledger(writer.ledger_id))).version == versions_before + 2
+    assert record.last_entry == 2
+    assert (
+        record.fragments[: len(before)] == before[: len(record.fragments)] or record.fragments[0] != before[0]
+    )
+    assert await read_all(cluster.ledgers, writer.ledger_id) == expected(2)
+
+
+async def test_two_recoveries_at_once_agree():
+    """Rule 15."""
+    cluster = MemoryCluster(3)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 4))
+    write(writer, 3)
+    records = await asyncio.gather(*(cluster.join().recover(writer.ledger_id) for _ in range(4)))
+    assert all(record == records[0] for record in records)
+    assert records[0].last_entry >= 3
+
+
+async def test_a_damaged_block_without_another_copy_stops_recovery_until_an_operator_gives_it_up():
+    """Rule 26."""
+    cluster = MemoryCluster(1)
+    writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=1, ack_quorum=1)
+    last = write(writer, 3)
+    await listener.until(last)
+    cluster.bookies[0].flip(writer.ledger_id, 1)
+    other = cluster.join()
+    with pytest.raises(
+        CorruptionError, match=f"ledger {writer.ledger_id}.*entry 1.*entry log bookie-0 at offset 1"
+    ):
+        await other.recover(writer.ledger_id)
+    assert (await other.info(writer.ledger_id)).state is LedgerState.IN_RECOVERY
+    record = await other.recover(writer.ledger_id, accept_loss=True)
+    assert (record.state, record.last_entry) == (LedgerState.CLOSED, 0)
+    assert await read_all(other, writer.ledger_id) == expected(0)
+
+
+async def test_an_operators_word_does_not_make_silence_an_absence(caplog):
+    cluster = MemoryCluster(1)
+    writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=1, ack_quorum=1)
+    await listener.until(write(writer, 3))
+    cluster.bookies[0].unreachable = True
+    with pytest.raises(Unavailable):
+        await cluster.join().recover(writer.ledger_id, accept_loss=True)
+
+
+async def test_idle_writers_tell_their_lac_once():
+    """Rule 7."""
+    cluster = MemoryCluster(3)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 3))
+    reader = await cluster.join().open(writer.ledger_id)
+    told = asyncio.Event()
+    original = cluster.bookies[2]._write_lac
+    cluster.bookies[2]._write_lac = lambda request: (told.set(), original(request))[1]
+    await asyncio.wait_for(told.wait(), 5)
+    assert len(await reader.read(0, 1 << 20)) == 3
+    assert sum(isinstance(each, WriteLacRequest) for each in cluster.bookies[2].requests) == 1
+
+
+# -- reading -------------------------------------------------------------------------------------------
+async def test_nobody_reads_beyond_what_is_confirmed():
+    cluster = MemoryCluster(3)
+    writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=3, ack_quorum=3)
+    await listener.until(write(writer, 2))
+    held = []
+    cluster.bookies[0].deliver = held.append
+    write(writer, 2)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    cluster.bookies[0].deliver = cluster.bookies[1].deliver
+    assert cluster.bookies[1].holds(writer.ledger_id, 3)
+    assert await read_all(cluster.ledgers, writer.ledger_id) == expected(1)
+    other = await cluster.join().open(writer.ledger_id)
+    assert await other.read(2, 1000) == []
+    for answer in held:
+        answer()
+    await listener.until(3)
+    assert await read_all(cluster.ledgers, writer.ledger_id) == expected(3)
+
+
+@pytest.mark.parametrize("fault", ["unreachable", "io error", "lying disk", "never had it"])
+async def test_another_replica_answers_when_one_cannot(fault):
+    cluster = MemoryCluster(3)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 3))
+    await writer.close()
+    for bookie in cluster.bookies[:2]:
+        if fault == "unreachable":
+            bookie.unreachable = True
+        elif fault == "never had it":
+            bookie.ledgers[writer.ledger_id].blocks.pop(1)
+            bookie.ledgers[writer.ledger_id].firsts.remove(1)
+        else:
+            bookie.flip(writer.ledger_id, 1)
+            bookie.serves_damage = fault == "lying disk"
+    assert await read_all(cluster.ledgers, writer.ledger_id) == expected(2)
+
+
+async def test_confirmed_data_that_nobody_has_is_damage_and_silence_is_not():
+    cluster = MemoryCluster(3)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 3))
+    await writer.close()
+    reader = await cluster.ledgers.open(writer.ledger_id)
+    for bookie in cluster.bookies:
+        bookie.flip(writer.ledger_id, 1)
+    with pytest.raises(CorruptionError, match=r"entry 1 .*entry log"):
+        await reader.read(1, 1000)
+    cluster.bookies[0].unreachable = True
+    with pytest.raises(Unavailable):
+        await reader.read(1, 1000)
+
+
+async def test_a_reader_follows_an_open_ledger_through_ensemble_changes():
+    cluster = MemoryCluster(6)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 2))
+    reader = await cluster.ledgers.open(writer.ledger_id)
+    await reader.read(0, 1000)
+    for bookie in cluster.ensemble(writer):
+        bookie.unreachable = True
+        await listener.until(write(writer, 2))
+        await turns_until(lambda bookie=bookie: str(bookie.bookie) not in writer.core.fragments[-1].bookies)
+    last = write(writer, 1)
+    await listener.until(last)
+    assert await reader.read(last, 1000) == [cut(writer.ledger_id, last, 1, last - 1, last)]
+
+
+async def test_find_time_misses_no_block():
+    cluster = MemoryCluster(3)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 5))
+    await writer.close()
+    missing = cluster.bookies[0].ledgers[writer.ledger_id]
+    missing.blocks.pop(3)
+    missing.firsts.remove(3)
+    reader = await cluster.ledgers.open(writer.ledger_id)
+    assert [await reader.find_time(time_ms) for time_ms in (0, 3, 4, 9)] == [0, 3, 4, 5]
+
+
+# -- deleting ------------------------------------------------------------------------------------------
+async def test_delete_lays_tombstones_and_removes_the_record():
+    cluster = MemoryCluster(3)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 2))
+    await cluster.join().delete(writer.ledger_id)
+    with pytest.raises(NotFound):
+        await cluster.ledgers.info(writer.ledger_id)
+    write(writer, 1)
+    assert isinstance(await listener.until_failed(), Fenced)
+    assert not any(bookie.holds(writer.ledger_id, 2) for bookie in cluster.bookies), "recreated (rule 20)"
+    await cluster.ledgers.delete(writer.ledger_id)
+
+
+async def test_the_record_stays_until_every_replica_has_answered_or_was_retired():
+    cluster = MemoryCluster(3)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 2))
+    await writer.close()
+    silent = cluster.bookies[0]
+    silent.unreachable = True
+    path = paths.bookie(silent.bookie.uuid)
+    await cluster.store.create(path, encode(BookieRecord(uuid=silent.bookie.uuid, incarnation=1)))
+    with pytest.raises(Unavailable, match="bookie-0"):
+        await cluster.ledgers.delete(writer.ledger_id)
+    assert (await cluster.ledgers.info(writer.ledger_id)).state is LedgerState.DELETING
+    with pytest.raises(NotFound):
+        await cluster.ledgers.recover(writer.ledger_id)
+    await cluster.store.delete(path)
+    await cluster.ledgers.delete(writer.ledger_id)
+    with pytest.raises(NotFound):
+        await cluster.ledgers.info(writer.ledger_id)
+
+
+async def test_flushed_when_every_replica_says_so():
+    cluster = MemoryCluster(3)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 2))
+    assert not await cluster.ledgers.is_flushed(writer.ledger_id)
+    await writer.close()
+    assert await cluster.ledgers.is_flushed(writer.ledger_id)
+    cluster.bookies[1].is_flushed = False
+    assert not await cluster.ledgers.is_flushed(writer.ledger_id)
