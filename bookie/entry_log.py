@@ -331,9 +331,7 @@ class EntryLogs:
         for span in spans:
             damage = CorruptionError if span.number <= durable else TornRecord
             if span.header is None:
-                report(
-                    log_id, damage(f"record {span.number} is damaged", self.file_name(log_id), span.offset)
-                )
+                report(damage(f"record {span.number} is damaged", self.file_name(log_id), span.offset))
             else:
                 self._scan_record(span.offset, span.header, damage, report, found)
                 yield from found.take()
