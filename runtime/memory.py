@@ -54,4 +54,5 @@ def _keep_pages() -> bool:
         (_M_TOP_PAD, TOP_PAD_BYTES),
         (_M_ARENA_MAX, 2),
     )
-    return all([mallopt(name, value) == 1 for name, value in settings])
+    taken = [mallopt(name, value) == 1 for name, value in settings]
+    return all(taken)

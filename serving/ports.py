@@ -8,10 +8,11 @@ joins them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from quire.runtime.errors import QuireError
+from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import BlockHeader, Buffer
 
 
@@ -103,8 +104,10 @@ class ProducerPort(Protocol):
     """The session's end of one producer: what its topic does to it."""
 
     name: str
-    write: Callable[[bytes], None]
-    """Queue bytes for the connection; they leave with all others of the turn. Nothing once it is closed."""
+
+    def write(self, data: Buffer, /) -> None:
+        """Queue bytes for the connection; they leave with all others of the turn. Nothing once it is closed."""
+        ...
 
     def ready(self, last_sequence_id: int) -> None:
         """It waited for exclusive access and has it now."""

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.runtime.errors import ConfigurationError
-from quire.runtime.limits import BYTES_IN_FLIGHT_MAX, CONNECTIONS_MAX, MESSAGE_BYTES_MAX, MIB, TAIL_CACHE_BYTES
+from quire.runtime.limits import (
+    BYTES_IN_FLIGHT_MAX,
+    CONNECTIONS_MAX,
+    MESSAGE_BYTES_MAX,
+    MIB,
+    TAIL_CACHE_BYTES,
+)
 from quire.runtime.settings import BYTES, MILLISECONDS, setting
 
 
@@ -13,16 +19,24 @@ from quire.runtime.settings import BYTES, MILLISECONDS, setting
 class BrokerSettings:
     """One broker. `listen_host` and `listen_port` are where it listens, `advertised_url` what clients are told."""
 
-    listen_host: str = setting("127.0.0.1", "Address that clients connect to; loopback unless told otherwise.")
+    listen_host: str = setting(
+        "127.0.0.1", "Address that clients connect to; loopback unless told otherwise."
+    )
     listen_port: int = setting(6650, "Port of the Pulsar protocol; 0 takes any that is free.")
-    advertised_url: str = setting("", "What lookups answer, pulsar://host:port; empty: the listening address.")
+    advertised_url: str = setting(
+        "", "What lookups answer, pulsar://host:port; empty: the listening address."
+    )
     cluster: str = setting("standalone", "Name of the cluster, as tools show it.")
     connections_max: int = setting(CONNECTIONS_MAX, "Client connections; more are closed at once.")
     bytes_in_flight_max: int = setting(
-        BYTES_IN_FLIGHT_MAX, "Accepted and not yet in the entry log; beyond it sockets are not read.", unit=BYTES
+        BYTES_IN_FLIGHT_MAX,
+        "Accepted and not yet in the entry log; beyond it sockets are not read.",
+        unit=BYTES,
     )
     tail_cache_bytes: int = setting(
-        TAIL_CACHE_BYTES, "Confirmed blocks kept for readers that follow closely, over all topics.", unit=BYTES
+        TAIL_CACHE_BYTES,
+        "Confirmed blocks kept for readers that follow closely, over all topics.",
+        unit=BYTES,
     )
     segment_bytes_max: int = setting(256 * MIB, "A segment is sealed when it has this size.", unit=BYTES)
     segment_age_ms_max: int = setting(
@@ -51,6 +65,8 @@ class BrokerSettings:
             if getattr(self, name) <= 0:
                 raise ConfigurationError(f"{name} must be greater than 0")
         if self.bytes_in_flight_max < 2 * MESSAGE_BYTES_MAX:
-            raise ConfigurationError(f"bytes_in_flight_max must hold two messages ({2 * MESSAGE_BYTES_MAX} bytes)")
+            raise ConfigurationError(
+                f"bytes_in_flight_max must hold two messages ({2 * MESSAGE_BYTES_MAX} bytes)"
+            )
         if not 0 <= self.listen_port < 65536:
             raise ConfigurationError("listen_port must be a port number, or 0 for any")

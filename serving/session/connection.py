@@ -170,7 +170,7 @@ class Connection(asyncio.BufferedProtocol):
     def _command(self, command: Command) -> None:
         handler = self._table.get(command.kind)
         if handler is None:
-            raise ProtocolError(f"a client sent {pb.BaseCommand.Type.Name(command.kind)}")  # type: ignore[arg-type]
+            raise ProtocolError(f"a client sent {pb.BaseCommand.Type.Name(command.kind)}")
         if not self.is_connected and command.kind != pb.BaseCommand.CONNECT:
             raise ProtocolError("the first command must be CONNECT")
         handler(self, command.body)

@@ -3,12 +3,13 @@
 A SEND names its producer by a number that the client chose. The way of a run of SENDs through here is two calls:
 `Connection._take` finds the producer, `ProducerEnd.publish` hands the run to the topic.
 
-No SEND_ERROR is ever sent but ChecksumError, because any other makes C++ clients reconnect and send the same message for
-ever: what cannot be published is refused when the producer is created, or costs the connection.
+No SEND_ERROR is ever sent but ChecksumError, because any other makes C++ clients reconnect and send the same
+message for ever: what cannot be published is refused when the producer is created, or costs the connection.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from quire.runtime.errors import NotFound, ProtocolError, QuireError
@@ -18,6 +19,7 @@ from quire.serving.session.errors import TopicTerminated, code_of
 from quire.serving.topic.producers import AccessMode, Admission
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
+from quire.wire.block import Buffer
 from quire.wire.frame import Send, SendRun
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ class ProducerEnd:
         self.connection = connection
         self.body = body
         self.name = body.producer_name or connection.host.new_producer_name()
-        self.write = connection.write
+        self.write: Callable[[Buffer], None] = connection.write
         self.lane = Lane()
         self.topic: Topic | None = None
         self.admission = Admission(

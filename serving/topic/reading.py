@@ -36,9 +36,7 @@ class SegmentReader(Protocol):
 class LedgerOpener(Protocol):
     """What is needed of `Ledgers`."""
 
-    async def open(
-        self, ledger_id: int, *, confirmed: Callable[[], int] | None = None
-    ) -> SegmentReader: ...
+    async def open(self, ledger_id: int, confirmed: Callable[[], int] | None = None) -> SegmentReader: ...
 
 
 class ArchiveOpener(Protocol):

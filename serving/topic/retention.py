@@ -31,9 +31,7 @@ def trimmable(
     for segment in sealed:
         newer_bytes -= segment.bytes
         acknowledged = oldest is None or oldest >= (segment.ledger_id, segment.last_entry)
-        if not acknowledged or _is_retained(
-            segment, newer_bytes, retention_ms, retention_bytes, now_ms
-        ):
+        if not acknowledged or _is_retained(segment, newer_bytes, retention_ms, retention_bytes, now_ms):
             break
         count += 1
     return count

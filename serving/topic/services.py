@@ -46,6 +46,7 @@ class Ledgers(LedgerOpener, Protocol):
         *,
         write_quorum: int | None = None,
         ack_quorum: int | None = None,
+        above: int = -1,
     ) -> LedgerWriter: ...
 
     async def recover(self, ledger_id: int) -> LedgerRecord: ...

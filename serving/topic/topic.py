@@ -197,7 +197,9 @@ class Topic:
             is_last = metadata.chunk_id + 1 >= metadata.num_chunks_from_msg
             chunk = LAST if is_last else metadata.chunk_id
             now_ms = self._services.clock.now_ms()
-            if not self._dedup.admit(producer.name, send.sequence_id, send.highest_sequence_id, now_ms, chunk):
+            if not self._dedup.admit(
+                producer.name, send.sequence_id, send.highest_sequence_id, now_ms, chunk
+            ):
                 self._answer_duplicates(producer, [send.head])
                 return
         counts = None if send.message_count == 1 else [send.message_count]

@@ -31,7 +31,6 @@ from quire.wire import block as blocks
 
 RETRY_FIRST_S: Final = 0.1
 RETRY_LAST_S: Final = 10.0
-_LEDGER_ATTEMPTS_MAX: Final = 200
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -165,23 +164,15 @@ class Writing:
             )
 
     async def _create(self) -> LedgerWriter:
-        """A new ledger with an id above all others of the topic, because positions compare by it.
-
-        Ids come to brokers in ranges, so one that was idle may be given small ones first.
-        """
+        """A new ledger, its id above all others of the topic, because positions compare by it."""
         listed = self._segments.record.segments
-        for _ in range(_LEDGER_ATTEMPTS_MAX):
-            writer = await self._services.ledgers.create(
-                f"topic:{self._name}",
-                self,
-                write_quorum=self._persistence.write_quorum or None,
-                ack_quorum=self._persistence.ack_quorum or None,
-            )
-            if not listed or writer.ledger_id > listed[-1].ledger_id:
-                return writer
-            await writer.close()
-            await self._services.ledgers.delete(writer.ledger_id)
-        raise QuireError(f"topic {self._name}: ledger ids do not reach {listed[-1].ledger_id}")
+        return await self._services.ledgers.create(
+            f"topic:{self._name}",
+            self,
+            write_quorum=self._persistence.write_quorum or None,
+            ack_quorum=self._persistence.ack_quorum or None,
+            above=listed[-1].ledger_id if listed else -1,
+        )
 
     # -- a former owner's ledger -----------------------------------------------------------------------
 
