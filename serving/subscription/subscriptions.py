@@ -1,125 +1,177 @@
-"""The subscriptions of one topic, by name (signatures; the code follows)."""
+"""The subscriptions of one topic, by name: made on demand, taken up again when the topic loads.
+
+A durable subscription is its cursor: it exists from the moment its cursor's record is durable, which is before the
+SUBSCRIBE that created it is answered, until the record of its deletion is. One that is not durable (a reader's) lasts
+as long as its consumer; nothing of it is written. While a cursor is being created, others who ask for the same name
+wait.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from enum import IntEnum
+import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 from quire.runtime.clock import Clock
-from quire.runtime.errors import QuireError
-from quire.serving.ports import ConsumerPort, Position, TopicPort
+from quire.runtime.errors import AlreadyExists, NotFound
+from quire.runtime.tasks import Tasks
+from quire.serving.ports import LATEST, ConsumerBusy, ConsumerPort, NotAllowed, Position, TopicPort
+from quire.serving.subscription import seek
+from quire.serving.subscription.consumer import Consumer
+from quire.serving.subscription.cursor import Cursor, CursorKey
+from quire.serving.subscription.cursor_store import CursorStore
+from quire.serving.subscription.positions import Segments, preceding
+from quire.serving.subscription.request import Done, SubscribeRequest, SubscriptionKind
+from quire.serving.subscription.subscription import Subscription
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import BlockHeader, Buffer
 
-Done = Callable[[QuireError | None], None]
-
-
-class SubscriptionKind(IntEnum):
-    """The numbers of CommandSubscribe.SubType."""
-
-    EXCLUSIVE = 0
-    SHARED = 1
-    FAILOVER = 2
-    KEY_SHARED = 3
-
-
-@dataclass(frozen=True, slots=True)
-class SubscribeRequest:
-    """What a SUBSCRIBE asks for."""
-
-    subscription: str
-    kind: SubscriptionKind
-    consumer_id: int
-    consumer_name: str = ""
-    priority_level: int = 0
-    durable: bool = True
-    start: pb.MessageIdData | None = None
-    initial_earliest: bool = False
-    start_rollback_s: int = 0
-    properties: Mapping[str, str] = field(default_factory=dict)
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    address: str = ""
-
-    @classmethod
-    def of(cls, command: pb.CommandSubscribe, address: str = "") -> SubscribeRequest: ...
-
-
-class Consumer:
-    """One consumer, as its session calls it. After `close` every call is a no-op."""
-
-    consumer_id: int
-    subscription: Subscription
-
-    def flow(self, permits: int) -> None: ...
-    def ack(self, ids: Iterable[pb.MessageIdData], *, cumulative: bool = False, done: Done | None = None) -> None:
-        """`done` only when a request id came: called when the acknowledgement is durable (or has failed)."""
-
-    def redeliver(self, ids: Iterable[pb.MessageIdData] = ()) -> None: ...
-    def resumed(self) -> None:
-        """The connection's write buffer has drained."""
-
-    def close(self) -> None:
-        """CLOSE_CONSUMER came, or the connection is gone. Calls nothing on its port."""
-
-    def stats(self) -> dict[str, Any]: ...
-
-
-class Subscription:
-    """One subscription (a SubscriptionPort)."""
-
-    name: str
-
-    def confirmed(self, block: Buffer, header: BlockHeader) -> None: ...
-    @property
-    def mark_delete(self) -> Position: ...
-    @property
-    def is_durable(self) -> bool: ...
-    async def seek(self, to: pb.MessageIdData) -> None:
-        """Closes all consumers (their ports' `close`), then moves the cursor; durable when it returns."""
-
-    async def seek_time(self, time_ms: int) -> None: ...
-    async def unsubscribe(self, consumer: Consumer) -> None:
-        """Raises ConsumerBusy when others are connected."""
-
-    async def skip_all(self) -> None: ...
-    async def stats(self) -> dict[str, Any]: ...
+__all__ = [
+    "Consumer",
+    "CursorStore",
+    "Done",
+    "SubscribeRequest",
+    "Subscription",
+    "SubscriptionKind",
+    "Subscriptions",
+]
 
 
 class Subscriptions:
-    """All of one topic. The topic makes one when it loads."""
+    """All subscriptions of a loaded topic. `partition` is -1 for a topic that is none."""
 
-    def __init__(self, topic: TopicPort, store: CursorStore, generation: int, clock: Clock, partition: int = -1): ...
+    def __init__(
+        self, topic: TopicPort, store: CursorStore, generation: int, clock: Clock, partition: int = -1
+    ) -> None:
+        self._topic = topic
+        self._store = store
+        self._generation = generation
+        self._clock = clock
+        self._partition = partition
+        self._segments = Segments(topic.segments)
+        self._by_name: dict[str, Subscription] = {}
+        self._creating = asyncio.Lock()
+        self._tasks = Tasks("subscriptions")
+
     def load(self) -> None:
         """Take up the durable subscriptions that the store knows for this topic and generation."""
+        for cursor in self._store.of_topic(self._topic.name):
+            if cursor.key.generation == self._generation:
+                self._add(cursor, self._store)
 
-    def confirmed(self, block: Buffer, header: BlockHeader) -> None: ...
-    def __iter__(self) -> Iterator[Subscription]: ...
-    def get(self, name: str) -> Subscription | None: ...
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __iter__(self) -> Iterator[Subscription]:
+        return iter(list(self._by_name.values()))
+
+    def get(self, name: str) -> Subscription | None:
+        return self._by_name.get(name)
+
+    def confirmed(self, block: Buffer, header: BlockHeader) -> None:
+        """A block of the topic was confirmed; the tail cache has it."""
+        for subscription in list(self._by_name.values()):
+            subscription.confirmed(block, header)
+
+    # -- making and ending -----------------------------------------------------------------------------
+
     async def subscribe(self, request: SubscribeRequest, port: ConsumerPort) -> Consumer:
-        """Durable when it returns. Raises ConsumerBusy, NotAllowed, NotFound, Unavailable."""
+        """A consumer of a subscription, which is made (durably) if need be.
 
-    async def create(self, name: str, *, earliest: bool = False, at: pb.MessageIdData | None = None) -> Subscription:
-        """For the admin API. Raises AlreadyExists."""
+        Raises `ConsumerBusy`, `NotAllowed`, `Unavailable`, and what the state log fails with.
+        """
+        if not request.subscription:
+            raise NotAllowed("a subscription needs a name")
+        if request.kind is SubscriptionKind.KEY_SHARED:
+            raise NotAllowed("key-shared subscriptions are not there yet: use shared or failover")
+        while True:
+            subscription = await self._find_or_make(request)
+            if subscription.is_durable != request.durable:
+                word = "durable" if subscription.is_durable else "not durable"
+                raise NotAllowed(
+                    f"subscription {request.subscription} is {word}, and was asked for otherwise"
+                )
+            try:
+                return await subscription.attach(request, port)
+            except NotFound:
+                continue  # It ended while we waited for it: make it anew.
 
-    async def delete(self, name: str, *, force: bool = False) -> None: ...
+    async def create(
+        self, name: str, *, earliest: bool = False, at: pb.MessageIdData | None = None
+    ) -> Subscription:
+        """A durable subscription without a consumer. Raises `AlreadyExists`."""
+        async with self._creating:
+            if name in self._by_name:
+                raise AlreadyExists(f"subscription {name} of {self._topic.name} exists already")
+            position = self._initial(earliest=earliest)
+            if at is not None:
+                position = seek.position_of(at, self._segments)
+            return await self._make(name, position, {})
+
+    async def delete(self, name: str, *, force: bool = False) -> None:
+        """Delete a subscription. Raises `NotFound`, and `ConsumerBusy` when it has consumers, unless `force`."""
+        subscription = self._by_name.get(name)
+        if subscription is None:
+            raise NotFound(f"topic {self._topic.name} has no subscription {name}")
+        if subscription.consumers and not force:
+            raise ConsumerBusy(f"subscription {name} has consumers: close them first")
+        await subscription.delete()
+
     def close(self) -> None:
         """The topic is unloaded: CLOSE_CONSUMER to every consumer."""
+        for subscription in self:
+            subscription.close()
+        self._by_name.clear()
 
     async def forget(self) -> None:
         """The topic is deleted: its cursors are, too."""
+        self.close()
+        cursors = self._store.of_topic(self._topic.name)
+        await asyncio.gather(*[self._store.delete(cursor) for cursor in cursors])
 
-    async def stats(self) -> dict[str, dict[str, Any]]: ...
+    async def stats(self) -> dict[str, dict[str, Any]]:
+        """Of each subscription, as Pulsar's topic stats have them."""
+        return {subscription.name: await subscription.stats() for subscription in self}
 
+    async def _find_or_make(self, request: SubscribeRequest) -> Subscription:
+        found = self._by_name.get(request.subscription)
+        if found is not None:
+            return found
+        async with self._creating:
+            found = self._by_name.get(request.subscription)
+            if found is not None:
+                return found
+            position = await self._first_for(request)
+            if request.durable:
+                return await self._make(request.subscription, position, dict(request.properties))
+            key = CursorKey(self._topic.name, self._generation, request.subscription)
+            return self._add(Cursor(key, preceding(position)), None)
 
-class CursorStore:
-    """serving/subscription/cursor_store.py: all cursors of one bundle in its state log.
+    async def _make(self, name: str, position: Position, properties: dict[str, str]) -> Subscription:
+        key = CursorKey(self._topic.name, self._generation, name)
+        cursor = self._store.create(key, preceding(position), properties)
+        await self._store.save(cursor)
+        return self._add(cursor, self._store)
 
-    Records begin with the byte b"C", so that one log can serve others, too: hand those records to `apply`.
-    """
+    async def _first_for(self, request: SubscribeRequest) -> Position:
+        """The entry that a new subscription reads first."""
+        if request.start_rollback_s > 0:
+            since_ms = self._clock.now_ms() - 1000 * request.start_rollback_s
+            return await seek.position_at_time(self._topic, since_ms)
+        if request.start is not None and not request.durable:
+            return seek.start_of(request.start, self._segments)
+        return self._initial(earliest=request.initial_earliest)
 
-    def apply(self, record: bytes) -> None: ...
-    def snapshot(self) -> Iterator[bytes]: ...
-    def attach(self, log: Any) -> None:
-        """The opened StateLog; from now on changes are appended to it."""
+    def _initial(self, *, earliest: bool) -> Position:
+        return self._segments.clamp(self._topic.first_position() if earliest else LATEST)
+
+    def _add(self, cursor: Cursor, store: CursorStore | None) -> Subscription:
+        subscription = Subscription(
+            self._topic, cursor, store, self._clock, self._tasks, self._partition, self._remove
+        )
+        self._by_name[subscription.name] = subscription
+        return subscription
+
+    def _remove(self, subscription: Subscription) -> None:
+        if self._by_name.get(subscription.name) is subscription:
+            del self._by_name[subscription.name]

@@ -1,0 +1,234 @@
+"""The cursor: what one subscription has acknowledged. A core: no I/O, no clock, no topic.
+
+    mark-delete          everything up to and with it is acknowledged
+    acked                entries behind it that were acknowledged one by one: a bitmap per ledger
+    partial              entries of which only some messages were: a set bit is a message still to come
+    redeliveries         how often entries behind it were given back
+
+The rules:
+
+- Nothing is dropped at a cap. The bitmaps grow as far as the acknowledgements are scattered.
+- The mark-delete position is as high as it can be: when the entry behind it is acknowledged it moves over the
+  whole run at once, from one segment into the next, and what it passed is forgotten.
+- An acknowledgement is kept once: an entry is in `acked`, or in `partial`, or below mark-delete, or neither.
+- Every change is also gathered as a *delta* since the last `take_delta`: one record for all that a turn
+  acknowledged. Replaying the deltas in order on the state before them gives the state again, and replaying
+  one twice does no harm to what is acknowledged.
+
+Positions given to `acknowledge` exist in the topic; whoever calls it has checked that (`dispatcher`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pyroaring import BitMap
+
+from quire.serving.ports import Position
+from quire.serving.subscription.entry_set import EntrySet, run_end
+from quire.serving.subscription.positions import Segments
+from quire.serving.subscription.redelivery import RedeliveryCounts
+
+
+class CursorKey(NamedTuple):
+    """Whose cursor it is. `generation` tells a topic from a former one of its name."""
+
+    topic: str
+    generation: int
+    subscription: str
+
+
+class Delta(NamedTuple):
+    """What changed: acked entries and changed partial ones are behind `mark_delete`.
+
+    `partial` holds the remaining bits; `redelivered` are (ledger, bit, entries): add 2^bit to their counts.
+    """
+
+    mark_delete: Position
+    acked: EntrySet
+    partial: Mapping[Position, int]
+    redelivered: list[tuple[int, int, BitMap]]
+
+
+class Cursor:
+    """The acknowledgements of one subscription."""
+
+    __slots__ = (
+        "_delta_acked",
+        "_delta_partial",
+        "_delta_redelivered",
+        "acked",
+        "is_reset",
+        "key",
+        "mark_delete",
+        "partial",
+        "properties",
+        "redeliveries",
+    )
+
+    def __init__(
+        self, key: CursorKey, mark_delete: Position, properties: Mapping[str, str] | None = None
+    ) -> None:
+        self.key = key
+        self.properties = dict(properties or {})
+        self.mark_delete = mark_delete
+        self.acked = EntrySet()
+        self.partial: dict[int, dict[int, int]] = {}
+        self.redeliveries = RedeliveryCounts()
+        self.is_reset = True
+        """The next record must be the whole state: the cursor is new or was moved."""
+        self._delta_acked = EntrySet()
+        self._delta_partial: dict[Position, int] = {}
+        self._delta_redelivered: list[tuple[int, int, BitMap]] = []
+
+    # -- asking ----------------------------------------------------------------------------------------
+
+    def unacknowledged(self, ledger_id: int, entries: BitMap) -> BitMap:
+        """Those of `entries` that are not wholly acknowledged. `entries` is changed and returned."""
+        marked = self.mark_delete
+        if ledger_id <= marked.ledger_id:
+            if ledger_id < marked.ledger_id:
+                return BitMap()
+            if marked.entry_id >= 0:
+                entries.remove_range(0, marked.entry_id + 1)
+        acked = self.acked.by_ledger.get(ledger_id)
+        if acked is not None:
+            entries -= acked
+        return entries
+
+    def is_acknowledged(self, position: Position) -> bool:
+        return position <= self.mark_delete or position in self.acked
+
+    def remaining(self, position: Position) -> int:
+        """The bits of a partly acknowledged entry's messages that are still to come; 0 for any other entry."""
+        return self.partial.get(position.ledger_id, {}).get(position.entry_id, 0)
+
+    def is_plain(self, ledger_id: int, first: int, stop: int) -> bool:
+        """Whether `first` .. `stop`-1 have no acknowledgement and no redelivery: the common case, cheaply."""
+        if not (self.acked.by_ledger or self.partial or self.redeliveries):
+            return True
+        return not (
+            self.acked.touches(ledger_id, first, stop)
+            or any(first <= entry < stop for entry in self.partial.get(ledger_id, ()))
+            or self.redeliveries.touches(ledger_id, first, stop)
+        )
+
+    # -- acknowledging ---------------------------------------------------------------------------------
+
+    def acknowledge(self, ledger_id: int, entries: BitMap, segments: Segments) -> None:
+        """Acknowledge `entries`, none of which is acknowledged yet (see `unacknowledged`) and all of which exist."""
+        first, last = entries.min(), entries.max()
+        whole = last - first + 1 == len(entries)
+        if self.mark_delete == (ledger_id, first - 1) and whole:
+            self._move(Position(ledger_id, last))
+        else:
+            self.acked.add(ledger_id, entries)
+            self._delta_acked.add(ledger_id, entries)
+            self._forget_details(ledger_id, entries)
+        self._advance(segments)
+
+    def acknowledge_up_to(self, position: Position, segments: Segments) -> None:
+        """Acknowledge everything up to and with `position`."""
+        if position > self.mark_delete:
+            self._move(position)
+            self._advance(segments)
+
+    def acknowledge_partly(self, position: Position, remaining: int) -> None:
+        """Of the entry only the messages whose bits are set in `remaining` (> 0) are still to come."""
+        assert remaining > 0 and not self.is_acknowledged(position)
+        self.partial.setdefault(position.ledger_id, {})[position.entry_id] = remaining
+        self._delta_partial[position] = remaining
+
+    def count_redelivery(self, ledger_id: int, entries: BitMap) -> None:
+        """`entries` are given back and will be delivered once more."""
+        self.redeliveries.add(ledger_id, entries)
+        self._delta_redelivered.append((ledger_id, 0, BitMap(entries)))
+
+    def reset(self, mark_delete: Position) -> None:
+        """Seek: everything behind `mark_delete` is to come again, with its counts forgotten."""
+        self.mark_delete = mark_delete
+        self.acked.clear()
+        self.partial.clear()
+        self.redeliveries.clear()
+        self._clear_delta()
+        self.is_reset = True
+
+    def _advance(self, segments: Segments) -> None:
+        """Move mark-delete over all that is acknowledged right behind it."""
+        while self.acked.by_ledger:
+            ledger_id, entry_id = self.mark_delete
+            acked = self.acked.by_ledger.get(ledger_id)
+            if acked is not None and entry_id + 1 in acked:
+                self._move(Position(ledger_id, run_end(acked, entry_id + 1) - 1))
+                continue
+            following = segments.following(self.mark_delete)
+            if following.ledger_id == ledger_id or following not in self.acked:
+                return
+            self._move(Position(following.ledger_id, -1))
+
+    def _move(self, position: Position) -> None:
+        self.mark_delete = position
+        self.acked.remove_up_to(position)
+        if self.partial:
+            self._drop_partials(position)
+        if self.redeliveries:
+            self.redeliveries.remove_up_to(position)
+
+    def _drop_partials(self, position: Position) -> None:
+        for ledger_id in [ledger_id for ledger_id in self.partial if ledger_id < position.ledger_id]:
+            del self.partial[ledger_id]
+        of_ledger = self.partial.get(position.ledger_id, {})
+        for entry_id in [entry_id for entry_id in of_ledger if entry_id <= position.entry_id]:
+            del of_ledger[entry_id]
+        if not of_ledger:
+            self.partial.pop(position.ledger_id, None)
+
+    def _forget_details(self, ledger_id: int, entries: BitMap) -> None:
+        """What is acknowledged whole has neither remaining bits nor redeliveries."""
+        of_ledger = self.partial.get(ledger_id)
+        if of_ledger:
+            for entry_id in [entry_id for entry_id in of_ledger if entry_id in entries]:
+                del of_ledger[entry_id]
+            if not of_ledger:
+                del self.partial[ledger_id]
+        if self.redeliveries:
+            self.redeliveries.remove(ledger_id, entries)
+
+    # -- what to write down ----------------------------------------------------------------------------
+
+    def take_delta(self) -> Delta:
+        """All changes since the last call; only when not `is_reset`."""
+        assert not self.is_reset
+        self._delta_acked.remove_up_to(self.mark_delete)
+        partial = {at: bits for at, bits in self._delta_partial.items() if self.remaining(at) == bits}
+        delta = Delta(self.mark_delete, self._delta_acked, partial, self._delta_redelivered)
+        self._clear_delta()
+        return delta
+
+    def whole(self) -> Delta:
+        """The state as a delta to an empty cursor."""
+        partial = {
+            Position(ledger_id, entry_id): bits
+            for ledger_id, of_ledger in sorted(self.partial.items())
+            for entry_id, bits in sorted(of_ledger.items())
+        }
+        return Delta(self.mark_delete, self.acked, partial, list(self.redeliveries.items()))
+
+    def apply(self, delta: Delta) -> None:
+        """Replay one delta; afterwards the cursor is what it was after `take_delta`."""
+        for ledger_id, bit, entries in delta.redelivered:
+            self.redeliveries.add(ledger_id, entries, bit)
+        for position, bits in delta.partial.items():
+            if not self.is_acknowledged(position):
+                left = bits & (self.remaining(position) or bits)
+                self.partial.setdefault(position.ledger_id, {})[position.entry_id] = left
+        for ledger_id, entries in delta.acked.items():
+            self.acked.add(ledger_id, entries)
+            self._forget_details(ledger_id, entries)
+        self._move(max(delta.mark_delete, self.mark_delete))
+
+    def _clear_delta(self) -> None:
+        self._delta_acked = EntrySet()
+        self._delta_partial = {}
+        self._delta_redelivered = []

@@ -1,0 +1,181 @@
+"""All cursors of one bundle, in its state log.
+
+A turn of the event loop may bring thousands of acknowledgements for hundreds of cursors. They change the cursors
+at once; at the end of the turn every cursor that changed writes one record, and the log makes one block of all
+of them. Whoever asked to know when an acknowledgement is durable is told when that block is.
+
+    changed(cursor, done)  ──▶  end of the turn: one record per cursor  ──▶  durable: every done
+    save(cursor)                the same, awaited: create, seek, delete are durable before they are answered
+
+After a crash the cursors are what the log says, so exactly what was not durably acknowledged comes again. An
+acknowledgement that nobody waits for is written all the same, in the same turn.
+
+Cursor ids are given once and never again. The log may serve others too: a cursor's record begins with
+`cursor_record.TAG`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
+
+from quire.runtime.errors import AlreadyExists, QuireError
+from quire.serving.ports import Position
+from quire.serving.subscription import cursor_record
+from quire.serving.subscription.cursor import Cursor, CursorKey
+from quire.serving.subscription.cursor_record import Kind
+from quire.serving.subscription.request import Done
+
+
+class Log(Protocol):
+    """What is needed of `quire.ledger.state_log.StateLog`."""
+
+    def append(self, record: bytes, done: Callable[[QuireError | None], None] | None = None) -> None: ...
+
+
+class CursorStore:
+    """The cursors of one bundle. `apply` and `snapshot` are for the log; `attach` it before any change."""
+
+    def __init__(self) -> None:
+        self._cursors: dict[int, Cursor] = {}
+        self._ids: dict[CursorKey, int] = {}
+        self._by_topic: dict[str, dict[CursorKey, Cursor]] = {}
+        self._next_id = 1
+        self._log: Log | None = None
+        self._waiting: dict[int, list[Done]] = {}
+        """Cursors that changed in this turn, and who wants to know when that is durable."""
+
+    # -- for the log -----------------------------------------------------------------------------------
+
+    def apply(self, raw: bytes) -> None:
+        """Replay one record. Raises `CorruptionError`."""
+        kind, cursor_id, begun, delta = cursor_record.parse(raw)
+        self._next_id = max(self._next_id, cursor_id + 1)
+        if kind is Kind.BEGIN:
+            assert begun is not None
+            self._forget(cursor_id)
+            self._know(cursor_id, begun)
+        elif kind is Kind.DELETE:
+            self._forget(cursor_id)
+        elif cursor_id in self._cursors:
+            assert delta is not None
+            self._cursors[cursor_id].apply(delta)
+
+    def snapshot(self) -> Iterator[bytes]:
+        """Everything, as records that `apply` understands."""
+        for cursor_id, cursor in sorted(self._cursors.items()):
+            yield from cursor_record.snapshot(cursor_id, cursor)
+
+    def attach(self, log: Log) -> None:
+        """The log is open and was replayed: from now on changes go there."""
+        self._log = log
+
+    # -- for subscriptions -----------------------------------------------------------------------------
+
+    def of_topic(self, topic: str) -> list[Cursor]:
+        """The cursors of a topic, of all its generations."""
+        return list(self._by_topic.get(topic, {}).values())
+
+    def create(self, key: CursorKey, mark_delete: Position, properties: Mapping[str, str]) -> Cursor:
+        """A new cursor, durable after `save`. Raises `AlreadyExists`."""
+        if key in self._ids:
+            raise AlreadyExists(f"subscription {key.subscription} of {key.topic} exists already")
+        cursor = Cursor(key, mark_delete, properties)
+        self._know(self._next_id, cursor)
+        self._next_id += 1
+        self.changed(cursor)
+        return cursor
+
+    def changed(self, cursor: Cursor, done: Done | None = None) -> None:
+        """Write down what changed at the end of this turn, then call `done`."""
+        cursor_id = self._ids.get(cursor.key)
+        if cursor_id is None:
+            if done is not None:
+                done(None)
+            return
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._write)
+        waiting = self._waiting.setdefault(cursor_id, [])
+        if done is not None:
+            waiting.append(done)
+
+    async def save(self, cursor: Cursor) -> None:
+        """Returns when all that was done to `cursor` is durable. Raises what the log failed with."""
+        future, done = _promise()
+        self.changed(cursor, done)
+        await future
+
+    async def delete(self, cursor: Cursor) -> None:
+        """Durable when it returns; a cursor that is not here is deleted already."""
+        cursor_id = self._ids.get(cursor.key)
+        if cursor_id is None:
+            return
+        for done in self._forget(cursor_id):
+            done(None)
+        future, done = _promise()
+        self._append(cursor_record.delete(cursor_id), done)
+        await future
+
+    def _write(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for cursor_id, dones in waiting.items():
+            cursor = self._cursors[cursor_id]
+            records = self._records(cursor_id, cursor)
+            for record in records[:-1]:
+                self._append(record, None)
+            self._append(records[-1], _all_of(dones))
+
+    def _records(self, cursor_id: int, cursor: Cursor) -> list[bytes]:
+        if not cursor.is_reset:
+            return [cursor_record.delta(cursor_id, cursor.take_delta())]
+        cursor.is_reset = False
+        cursor.take_delta()
+        return list(cursor_record.snapshot(cursor_id, cursor))
+
+    def _append(self, record: bytes, done: Done | None) -> None:
+        assert self._log is not None, "a cursor changed before its log was attached"
+        self._log.append(record, done)
+
+    def _know(self, cursor_id: int, cursor: Cursor) -> None:
+        self._cursors[cursor_id] = cursor
+        self._ids[cursor.key] = cursor_id
+        self._by_topic.setdefault(cursor.key.topic, {})[cursor.key] = cursor
+
+    def _forget(self, cursor_id: int) -> list[Done]:
+        """Drop a cursor if it is here; who waited for it."""
+        cursor = self._cursors.pop(cursor_id, None)
+        if cursor is None:
+            return []
+        del self._ids[cursor.key]
+        of_topic = self._by_topic[cursor.key.topic]
+        del of_topic[cursor.key]
+        if not of_topic:
+            del self._by_topic[cursor.key.topic]
+        return self._waiting.pop(cursor_id, [])
+
+
+def _promise() -> tuple[asyncio.Future[None], Done]:
+    """A future, and the callback that resolves it."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: QuireError | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    return future, done
+
+
+def _all_of(dones: list[Done]) -> Done | None:
+    if len(dones) < 2:
+        return dones[0] if dones else None
+
+    def done(error: QuireError | None) -> None:
+        for one in dones:
+            one(error)
+
+    return done

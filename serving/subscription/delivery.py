@@ -1,0 +1,136 @@
+"""From a block to MESSAGE frames: the block as a dispatcher sees it, and the bytes that a consumer gets.
+
+A MESSAGE frame is a header (which entry, for which consumer) and the entry as it lies in the block. The headers
+of a run of entries are made in one call (`commands.message_headers`) and laid between the entries. What leaves
+here is one buffer for small entries and the row of pieces for large ones: below `JOIN_ENTRY_BYTES` copying an
+entry costs less than handing it to the transport by itself (bench/dispatch.py).
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from itertools import accumulate
+from operator import sub
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from quire.serving.subscription.cursor_record import words_of
+from quire.wire import block, commands
+from quire.wire.block import BlockHeader, Buffer
+
+if TYPE_CHECKING:
+    from quire.serving.subscription.consumer import Consumer
+
+JOIN_ENTRY_BYTES = 16 * 1024
+_U32 = Struct(">I")
+
+
+class BlockView:
+    """A block: which entries, how many messages each. Offsets count entries from the block's first one.
+
+    `each` is the number of messages of every entry when all are equal, and `counts` is None then.
+    """
+
+    __slots__ = ("_sums", "buffer", "count", "counts", "each", "first_entry", "header", "ledger_id")
+
+    def __init__(self, buffer: Buffer, header: BlockHeader) -> None:
+        self.buffer = buffer
+        self.header = header
+        self.ledger_id = header.ledger_id
+        self.first_entry = header.first_entry
+        self.count = count = header.entry_count
+        self._sums: list[int] | None = None
+        table_end = header.entries_offset
+        column = bytes(memoryview(buffer)[table_end - 4 * count : table_end])
+        self.counts: array[int] | None = None
+        self.each: int
+        if column == column[:4] * count:
+            (self.each,) = _U32.unpack_from(column)
+        else:
+            self.each = 0
+            self.counts = block.message_counts(buffer, header)
+
+    @property
+    def stop_entry(self) -> int:
+        """The id behind the last entry's."""
+        return self.first_entry + self.count
+
+    @property
+    def bytes(self) -> int:
+        return self.header.length
+
+    def holds(self, ledger_id: int, entry_id: int) -> bool:
+        return self.ledger_id == ledger_id and self.first_entry <= entry_id < self.first_entry + self.count
+
+    def messages(self, start: int, stop: int) -> int:
+        """Messages in the entries at offsets `start` .. `stop`-1."""
+        if self.counts is None:
+            return (stop - start) * self.each
+        sums = self._sums or self._accumulate(self.counts)
+        return sums[stop] - sums[start]
+
+    def index_at(self, offset: int) -> int:
+        """Topic-wide index of the first message of the entry at `offset`."""
+        return self.header.first_index + self.messages(0, offset)
+
+    def cover(self, start: int, stop: int, limit: int) -> tuple[int, int]:
+        """(stop, messages) of the shortest run from `start` with at least `limit` > 0 messages, or up to `stop`."""
+        if self.counts is None:
+            stop = min(stop, start - -limit // self.each)
+            return stop, (stop - start) * self.each
+        sums = self._sums or self._accumulate(self.counts)
+        stop = min(stop, bisect_left(sums, sums[start] + limit, start + 1))
+        return stop, sums[stop] - sums[start]
+
+    def _accumulate(self, counts: array[int]) -> list[int]:
+        self._sums = list(accumulate(counts, initial=0))
+        return self._sums
+
+
+class Delivery(NamedTuple):
+    """Entries at offsets `start` .. `stop`-1 of a block for one consumer.
+
+    `remaining` is not 0 for one entry of which only these messages (set bits) are still to come.
+    """
+
+    consumer: Consumer
+    view: BlockView
+    start: int
+    stop: int
+    messages: int
+    redelivery_count: int
+    remaining: int
+
+
+def frames(delivery: Delivery, partition: int) -> list[Buffer]:
+    """The MESSAGE frames of a delivery, to be written in order; `partition` is -1 for a topic that has none."""
+    consumer, view, start, stop, _, redelivery_count, remaining = delivery
+    header = view.header
+    first = view.first_entry + start
+    offset = header.entries_offset
+    if view.count == 1:
+        entries = [memoryview(view.buffer)[offset : header.length]]
+        lengths = [header.length - offset]
+    else:
+        ends = block.ends(view.buffer, header)
+        begin = ends[start - 1] if start else 0
+        ends = ends[start:stop]
+        starts = array("I", (begin,)) + ends[:-1]
+        body = memoryview(view.buffer)[offset : header.length]
+        entries = [body[a:b] for a, b in zip(starts, ends, strict=True)]
+        lengths = list(map(sub, ends, starts))
+    if remaining:
+        ids = commands.message_id(header.ledger_id, first, partition)
+        words = words_of(remaining)
+        head = commands.message_header(consumer.consumer_id, ids, lengths[0], redelivery_count, words)
+        return [head, entries[0]]
+    headers = commands.message_headers(
+        consumer.consumer_id, header.ledger_id, partition, first, lengths, redelivery_count
+    )
+    parts: list[Buffer] = [b""] * (2 * len(headers))
+    parts[0::2] = headers
+    parts[1::2] = entries
+    if header.length < JOIN_ENTRY_BYTES * view.count:
+        return [b"".join(parts)]
+    return parts

@@ -1,0 +1,348 @@
+"""What every dispatcher does: it is offered blocks and deals their entries to consumers. A core.
+
+    read position     the next entry to be offered
+    window            what the entries between mark-delete and it hold, in messages
+    unacked           messages of the window that are not acknowledged
+    ahead             messages behind the read position that are acknowledged already (after a rewind, or by a
+                      client that acknowledges what a broker before this one dealt)
+
+so that the backlog is (messages confirmed) - (index of the read position) + unacked - ahead, exactly.
+
+    event                    does                                             leaves
+    attach, detach           consumers; may change who is active              notices; a rewind
+    offer(block)             deals from the read position on while consumers  deliveries; the read position
+                             are ready; skips what is acknowledged            has moved over what was dealt
+    acknowledge…             counts, then hands it to the cursor              unacked, mark-delete
+    redeliver                counts the redelivery; a rewind (one active      the read position is behind
+                             consumer) or back into the queue (shared)        mark-delete again
+    reset                    the cursor was moved
+
+Subclasses say who takes the next run (`_taker`), how much of it (`_quota`), and what becomes of what a consumer
+holds. A rewind deals everything behind mark-delete again that is not acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar, NamedTuple
+
+from pyroaring import BitMap
+
+from quire.serving.ports import Position
+from quire.serving.subscription.consumer import Consumer
+from quire.serving.subscription.cursor import Cursor
+from quire.serving.subscription.delivery import BlockView, Delivery
+from quire.serving.subscription.entry_set import ENTRY_ID_MAX, spans
+from quire.serving.subscription.positions import Segments, preceding
+from quire.serving.subscription.request import SubscriptionKind
+from quire.serving.subscription.window import Window
+
+
+class Run(NamedTuple):
+    """Entries at offsets `start` .. `stop`-1 of a block that are dealt alike."""
+
+    start: int
+    stop: int
+    redelivery_count: int = 0
+    remaining: int = 0
+
+
+class Dispatcher:
+    """Deals the entries of one topic to the consumers of one subscription."""
+
+    kind: ClassVar[SubscriptionKind]
+
+    def __init__(self, cursor: Cursor, segments: Segments) -> None:
+        self.cursor = cursor
+        self.segments = segments
+        self.consumers: list[Consumer] = []
+        """In no order that matters, but for failover: there by rank."""
+        self.window = Window()
+        self.notices: list[tuple[Consumer, bool]] = []
+        """Consumers to be told that they became, or ceased to be, the active one; the shell empties it."""
+        self._begin()
+
+    def _begin(self) -> None:
+        """Read from behind mark-delete, knowing nothing."""
+        self.read = self.segments.following(self.cursor.mark_delete)
+        self.read_index: int | None = None
+        """Topic-wide index of the message at the read position; None until a block there was seen."""
+        self.unacked = 0
+        self.ahead = 0
+        self.ahead_known = not self.cursor.acked and not self.cursor.partial
+        self.window.clear()
+
+    # -- consumers -------------------------------------------------------------------------------------
+
+    def attach(self, consumer: Consumer) -> None:
+        """A consumer connected. Raises `ConsumerBusy`."""
+        raise NotImplementedError
+
+    def detach(self, consumer: Consumer) -> None:
+        """A consumer is gone; what it holds will be dealt again."""
+        raise NotImplementedError
+
+    def _taker(self) -> Consumer | None:
+        """Who is dealt the next run; None when nobody is ready."""
+        raise NotImplementedError
+
+    def _quota(self, consumer: Consumer) -> int:
+        """At most about this many messages of the block to `consumer` in one run."""
+        return consumer.permits
+
+    def _held(self, delivery: Delivery) -> None:
+        """`delivery` was dealt."""
+
+    def _released(self, ledger_id: int, entries: BitMap) -> None:
+        """`entries`, which the cursor does not know yet, are acknowledged: nobody holds them any more."""
+
+    def _released_partly(self, position: Position, messages: int) -> None:
+        """`messages` of an entry are acknowledged."""
+
+    # -- dealing ---------------------------------------------------------------------------------------
+
+    def wanted(self) -> Position | None:
+        """The entry to be offered next; None when nobody could take it."""
+        return self.read if self._taker() is not None else None
+
+    def offer(self, view: BlockView) -> list[Delivery]:
+        """Deal from `view`, a block that holds `wanted()`, as much as consumers are ready to take."""
+        assert view.holds(*self.read)
+        start = self.read.entry_id - view.first_entry
+        runs = self._runs(view, start)
+        deliveries, stop = self._deal(view, runs)
+        self._pass(view, start, stop, deliveries)
+        return deliveries
+
+    def _runs(self, view: BlockView, start: int) -> list[Run]:
+        """What of a block from offset `start` on is not acknowledged."""
+        ledger_id, first = view.ledger_id, view.first_entry
+        if self.cursor.is_plain(ledger_id, first + start, view.stop_entry):
+            return [Run(start, view.count)]
+        entries = BitMap(range(first + start, view.stop_entry))
+        return self.sorted_runs(view, self.cursor.unacknowledged(ledger_id, entries))
+
+    def sorted_runs(self, view: BlockView, entries: BitMap) -> list[Run]:
+        """`entries` of a block, as runs of equal redelivery count; a partly acknowledged one is a run by itself."""
+        first = view.first_entry
+        partial = self.cursor.partial.get(view.ledger_id, {})
+        runs = []
+        for count, group in self.cursor.redeliveries.split(view.ledger_id, entries):
+            halves = [entry for entry in partial if entry in group] if partial else []
+            runs += [Run(e - first, e - first + 1, count, partial[e]) for e in halves]
+            group = group - BitMap(halves) if halves else group
+            runs += [Run(start - first, stop - first, count) for start, stop in spans(group)]
+        runs.sort()
+        return runs
+
+    def _deal(self, view: BlockView, runs: Iterable[Run]) -> tuple[list[Delivery], int]:
+        """Deal `runs` in order; the offset where it had to stop, the block's end when all were dealt."""
+        deliveries: list[Delivery] = []
+        for run in runs:
+            at = run.start
+            while at < run.stop:
+                consumer = self._taker()
+                if consumer is None:
+                    return deliveries, at
+                if run.remaining:
+                    stop, messages = run.stop, run.remaining.bit_count()
+                else:
+                    stop, messages = view.cover(at, run.stop, self._quota(consumer))
+                delivery = Delivery(consumer, view, at, stop, messages, run.redelivery_count, run.remaining)
+                consumer.permits -= messages
+                self._held(delivery)
+                deliveries.append(delivery)
+                at = stop
+        return deliveries, view.count
+
+    def _pass(self, view: BlockView, start: int, stop: int, deliveries: list[Delivery]) -> None:
+        """Move the read position over offsets `start` .. `stop`-1: what was not dealt there is acknowledged."""
+        index = view.index_at(start)
+        self.read_index = index
+        if stop == start:
+            return
+        first = view.first_entry
+        counts = view.counts[start:stop] if view.counts is not None else None
+        self.window.push(view.ledger_id, first + start, first + stop, index, view.each, counts)
+        messages = view.messages(start, stop)
+        dealt = sum([delivery.messages for delivery in deliveries])
+        self.read = Position(view.ledger_id, first + stop)
+        self.read_index = index + messages
+        self.unacked += dealt
+        if dealt < messages:
+            self.ahead -= messages - dealt
+
+    def rewind(self) -> None:
+        """Deal everything behind mark-delete again that is not acknowledged."""
+        if not self.window:
+            return
+        assert self.read_index is not None
+        index = self.window.first_index
+        self.ahead += self.read_index - index - self.unacked
+        self.read = self.segments.following(self.cursor.mark_delete)
+        self.read_index = index
+        self.unacked = 0
+        self.window.clear()
+
+    def reset(self) -> None:
+        """The cursor was moved by somebody else: begin again behind its mark-delete."""
+        assert not self.consumers
+        self._begin()
+
+    def normalise(self) -> bool:
+        """Step into the next segment when the read position's has ended. Whether it moved."""
+        position = self.segments.clamp(self.read)
+        moved = position != self.read
+        self.read = position
+        return moved
+
+    def skip_to(self, first: Position) -> None:
+        """What lies before `first` is gone from the topic."""
+        if self.cursor.mark_delete < preceding(first):
+            self.cursor.acknowledge_up_to(preceding(first), self.segments)
+            self._begin()
+
+    def acknowledged_ahead(self) -> list[tuple[int, BitMap, dict[int, int]]]:
+        """What is acknowledged, whole or in part, from the read position on.
+
+        For each ledger: the entries of both kinds, and the remaining bits of those of the second kind.
+        """
+        ledger_ids = {*self.cursor.acked.by_ledger, *self.cursor.partial}
+        found = []
+        for ledger_id in sorted(ledger_ids):
+            if ledger_id < self.read.ledger_id:
+                continue
+            first = self.read.entry_id if ledger_id == self.read.ledger_id else 0
+            halves = self.cursor.partial.get(ledger_id, {})
+            partial = {entry_id: bits for entry_id, bits in halves.items() if entry_id >= first}
+            entries = self.cursor.acked.within(ledger_id, first, ENTRY_ID_MAX) | BitMap(partial)
+            if entries:
+                found.append((ledger_id, entries, partial))
+        return found
+
+    # -- acknowledging ---------------------------------------------------------------------------------
+
+    def acknowledge(self, ledger_id: int, entry_ids: list[int]) -> None:
+        """Entries of one ledger. Ids that do not exist, or are acknowledged already, are passed over."""
+        entries = self.cursor.unacknowledged(ledger_id, self._existing(ledger_id, entry_ids))
+        if entries:
+            self._count(ledger_id, entries)
+            self._released(ledger_id, entries)
+            self.cursor.acknowledge(ledger_id, entries, self.segments)
+            self._marked()
+
+    def acknowledge_partly(self, position: Position, ack_set: int, batch_size: int) -> None:
+        """Messages of one batch: those whose bits are not in `ack_set`. `batch_size` is what the client says."""
+        if not self._existing(position.ledger_id, [position.entry_id]):
+            return
+        if self.cursor.is_acknowledged(position):
+            return
+        before = self.cursor.remaining(position) or self._all_bits(position, batch_size)
+        remaining = before & ack_set
+        if remaining == 0:
+            self.acknowledge(position.ledger_id, [position.entry_id])
+        elif remaining != before:
+            if position < self.read:
+                messages = before.bit_count() - remaining.bit_count()
+                self.unacked -= messages
+                self._released_partly(position, messages)
+            else:
+                self.ahead_known = False
+            self.cursor.acknowledge_partly(position, remaining)
+
+    def _all_bits(self, position: Position, batch_size: int) -> int:
+        """All messages of an entry; what the block said, where it is known, else what the client says."""
+        if position < self.read:
+            batch_size = self.window.messages_of(position.ledger_id, BitMap((position.entry_id,)))
+        return (1 << batch_size) - 1 if batch_size > 0 else -1
+
+    def acknowledge_up_to(self, position: Position) -> None:
+        """Everything up to and with `position`, which may lie behind the end (then it is the end)."""
+        position = min(position, Position(position.ledger_id, self.segments.last_entry(position.ledger_id)))
+        if position <= self.cursor.mark_delete:
+            return
+        if position < self.read:
+            self._count_up_to(position)
+        self.cursor.acknowledge_up_to(position, self.segments)
+        self._marked()
+
+    def _existing(self, ledger_id: int, entry_ids: list[int]) -> BitMap:
+        """Those that were ever confirmed: what was dealt was, the rest is looked up."""
+        try:
+            entries = BitMap(entry_ids)
+        except OverflowError:
+            entries = BitMap([entry_id for entry_id in entry_ids if entry_id <= ENTRY_ID_MAX])
+        if not entries:
+            return entries
+        last = self.read.entry_id - 1 if ledger_id == self.read.ledger_id else -1
+        if entries.max() > last:
+            last = self.segments.last_entry(ledger_id)
+            if entries.max() > last:
+                entries &= BitMap(range(last + 1))
+        return entries
+
+    def _count(self, ledger_id: int, entries: BitMap) -> None:
+        """Take `entries`, newly acknowledged, out of the counts."""
+        if (ledger_id, entries.max()) >= self.read:
+            self.ahead_known = False
+            if ledger_id > self.read.ledger_id or entries.min() >= self.read.entry_id:
+                return
+            entries = entries & BitMap(range(self.read.entry_id))
+        self.unacked -= self.messages_left(ledger_id, entries)
+
+    def messages_left(self, ledger_id: int, entries: BitMap) -> int:
+        """Messages still to be acknowledged of `entries`, which are in the window and not acknowledged."""
+        messages = self.window.messages_of(ledger_id, entries)
+        for entry_id, bits in self.cursor.partial.get(ledger_id, {}).items():
+            if entry_id in entries:
+                messages -= self.window.messages_of(ledger_id, BitMap((entry_id,))) - bits.bit_count()
+        return messages
+
+    def _count_up_to(self, position: Position) -> None:
+        """`position` is in the window: what is left there afterwards is what lies behind it and is not acked."""
+        assert self.read_index is not None
+        behind = self.segments.following(position)
+        if behind >= self.read:
+            self.unacked = 0
+            return
+        unacked = self.read_index - self.window.index_at(behind)
+        for ledger_id, entries in self.cursor.acked.items():
+            unacked -= self._messages_between(ledger_id, entries, position)
+        for ledger_id, of_ledger in self.cursor.partial.items():
+            for entry_id, bits in of_ledger.items():
+                if position < (ledger_id, entry_id) < self.read:
+                    whole = self.window.messages_of(ledger_id, BitMap((entry_id,)))
+                    unacked -= whole - bits.bit_count()
+        self.unacked = unacked
+
+    def _messages_between(self, ledger_id: int, entries: BitMap, position: Position) -> int:
+        """Messages of `entries` behind `position` and before the read position."""
+        if ledger_id < position.ledger_id or ledger_id > self.read.ledger_id:
+            return 0
+        first = position.entry_id + 1 if ledger_id == position.ledger_id else 0
+        stop = self.read.entry_id if ledger_id == self.read.ledger_id else ENTRY_ID_MAX
+        inside = entries & BitMap(range(first, stop))
+        return self.window.messages_of(ledger_id, inside) if inside else 0
+
+    def _marked(self) -> None:
+        """Mark-delete may have moved."""
+        marked = self.cursor.mark_delete
+        if marked >= self.read:
+            self._begin()
+        else:
+            self.window.trim(marked)
+
+    # -- redelivering ----------------------------------------------------------------------------------
+
+    def redeliver(self, consumer: Consumer, ids: dict[int, list[int]] | None) -> None:
+        """Deliver again `ids` (entry ids by ledger), or (None) everything that `consumer` holds."""
+        raise NotImplementedError
+
+    def dealt_unacknowledged(self) -> list[tuple[int, BitMap]]:
+        """What was dealt and is not acknowledged: (ledger id, entries)."""
+        found = []
+        for ledger_id, first, stop in list(self.window.spans()):
+            entries = self.cursor.unacknowledged(ledger_id, BitMap(range(first, stop)))
+            if entries:
+                found.append((ledger_id, entries))
+        return found

@@ -1,0 +1,71 @@
+"""What a SUBSCRIBE asks for, in our words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from quire.runtime.errors import QuireError
+from quire.wire import pulsar_pb2 as pb
+
+Done = Callable[[QuireError | None], None]
+"""Called once: None when it is durable, else why it is not."""
+
+
+class SubscriptionKind(IntEnum):
+    """The numbers of CommandSubscribe.SubType."""
+
+    EXCLUSIVE = 0
+    SHARED = 1
+    FAILOVER = 2
+    KEY_SHARED = 3
+
+    @property
+    def label(self) -> str:
+        """Pulsar's word for it, in `stats`."""
+        return _LABELS[self]
+
+
+_LABELS = {
+    SubscriptionKind.EXCLUSIVE: "Exclusive",
+    SubscriptionKind.SHARED: "Shared",
+    SubscriptionKind.FAILOVER: "Failover",
+    SubscriptionKind.KEY_SHARED: "Key_Shared",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeRequest:
+    """`start` is for readers (not durable) only; `initial_earliest` and `start_rollback_s` for new subscriptions."""
+
+    subscription: str
+    kind: SubscriptionKind
+    consumer_id: int
+    consumer_name: str = ""
+    priority_level: int = 0
+    durable: bool = True
+    start: pb.MessageIdData | None = None
+    initial_earliest: bool = False
+    start_rollback_s: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    address: str = ""
+
+    @classmethod
+    def of(cls, command: pb.CommandSubscribe, address: str = "") -> SubscribeRequest:
+        """The request in a SUBSCRIBE that came from `address`."""
+        return cls(
+            subscription=command.subscription,
+            kind=SubscriptionKind(command.subType),
+            consumer_id=command.consumer_id,
+            consumer_name=command.consumer_name,
+            priority_level=command.priority_level,
+            durable=command.durable,
+            start=command.start_message_id if command.HasField("start_message_id") else None,
+            initial_earliest=command.initialPosition == pb.CommandSubscribe.Earliest,
+            start_rollback_s=command.start_message_rollback_duration_sec,
+            properties={item.key: item.value for item in command.subscription_properties},
+            metadata={item.key: item.value for item in command.metadata},
+            address=address,
+        )

@@ -1,0 +1,453 @@
+"""One subscription: the shell around its cursor and its dispatcher.
+
+    confirmed(block) ─┐                       ┌─▶ frames ─▶ ConsumerPort.deliver, once per consumer and turn
+    flow, resumed    ─┼─▶ pump: wanted? take ─┤
+    redeliver, close ─┘   a block, offer it   └─▶ nothing at hand: fetch (BlockSource), and pump when it is there
+
+    acknowledge      ──▶  dispatcher (counts) ─▶ cursor ─▶ store: one record at the end of the turn
+
+A block that was just confirmed goes straight from the publisher's turn to the consumers when the subscription has
+read everything before it; that is the whole data path, and it does nothing per message and little per entry.
+Otherwise the pump asks for the block that holds the wanted entry. It deals at most `TURN_BYTES` in a turn, so that
+one subscription that catches up does not hold up all others, and goes on in the next. Nothing here has a timer.
+
+Attach, seek and unsubscribe exclude each other by a lock: each closes over an await of the cursor's record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pyroaring import BitMap
+
+from quire.runtime.clock import Clock
+from quire.runtime.errors import NotFound
+from quire.runtime.limits import MIB
+from quire.runtime.tasks import Tasks
+from quire.serving.ports import ConsumerBusy, ConsumerPort, NotAllowed, Position, TopicPort
+from quire.serving.subscription import seek
+from quire.serving.subscription.block_source import BlockSource
+from quire.serving.subscription.consumer import UNACKED_MESSAGES_MAX, Consumer
+from quire.serving.subscription.cursor import Cursor
+from quire.serving.subscription.cursor_record import bits_of
+from quire.serving.subscription.cursor_store import CursorStore
+from quire.serving.subscription.delivery import BlockView, frames
+from quire.serving.subscription.dispatcher import Dispatcher
+from quire.serving.subscription.entry_set import spans
+from quire.serving.subscription.exclusive import Exclusive
+from quire.serving.subscription.failover import Failover
+from quire.serving.subscription.meter import Meter
+from quire.serving.subscription.positions import Segments, preceding
+from quire.serving.subscription.request import Done, SubscribeRequest, SubscriptionKind
+from quire.serving.subscription.shared import Shared
+from quire.wire import block, commands
+from quire.wire import pulsar_pb2 as pb
+from quire.wire.block import BlockHeader, Buffer
+
+TURN_BYTES = 1 * MIB
+"""Dealt in one turn by one subscription; then the loop has its turn."""
+
+COUNT_TRIES = 4
+
+
+class Subscription:
+    """A subscription of a loaded topic (a `SubscriptionPort`). `store` is None when it is not durable."""
+
+    def __init__(
+        self,
+        topic: TopicPort,
+        cursor: Cursor,
+        store: CursorStore | None,
+        clock: Clock,
+        tasks: Tasks,
+        partition: int = -1,
+        ended: Callable[[Subscription], None] = lambda _: None,
+    ) -> None:
+        self.name = cursor.key.subscription
+        self.topic = topic
+        self.is_deleted = False
+        self.meter = Meter()
+        self.cursor = cursor
+        self._store = store
+        self._clock = clock
+        self._partition = partition
+        self._ended = ended
+        self._segments = Segments(topic.segments)
+        self._dispatcher: Dispatcher = Exclusive(cursor, self._segments)
+        self._source = BlockSource(topic, self, tasks)
+        self._lock = asyncio.Lock()
+        self._arrivals = 0
+        self._output: dict[Consumer, list[Buffer]] = {}
+        self._is_pumping = False
+        self._pump_again = False
+
+    @property
+    def mark_delete(self) -> Position:
+        return self.cursor.mark_delete
+
+    @property
+    def is_durable(self) -> bool:
+        return self._store is not None
+
+    @property
+    def kind(self) -> SubscriptionKind:
+        """As the last consumer asked; exclusive before any did."""
+        return self._dispatcher.kind
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        return list(self._dispatcher.consumers)
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    # -- dealing ---------------------------------------------------------------------------------------
+
+    def confirmed(self, block: Buffer, header: BlockHeader) -> None:
+        """A block of the topic was confirmed; the tail cache has it."""
+        wanted = self._dispatcher.wanted()
+        if wanted is None:
+            return
+        if (
+            wanted == (header.ledger_id, header.first_entry)
+            and self._source.is_empty
+            and not self._is_pumping
+        ):
+            self._deal(BlockView(block, header))
+            self._deliver()
+        else:
+            self.wake()
+
+    def wake(self) -> None:
+        """Something may have become possible: permits, room in a socket, a block that was fetched."""
+        if self._is_pumping:
+            self._pump_again = True
+            return
+        self._is_pumping = True
+        try:
+            self._pump()
+        finally:
+            self._is_pumping = False
+
+    def _pump(self) -> None:
+        self._pump_again = True
+        while self._pump_again:
+            self._pump_again = False
+            bytes_dealt = 0
+            while bytes_dealt < TURN_BYTES:
+                view = self._next_block()
+                if view is None:
+                    break
+                bytes_dealt += self._deal(view)
+            self._deliver()
+            if bytes_dealt >= TURN_BYTES:
+                asyncio.get_running_loop().call_soon(self.wake)
+                return
+
+    def _next_block(self) -> BlockView | None:
+        """The block that is wanted, if it is at hand; else it is fetched, if it is there at all."""
+        dispatcher = self._dispatcher
+        wanted = dispatcher.wanted()
+        if wanted is None:
+            return None
+        view = self._source.take(wanted)
+        if view is not None:
+            return view
+        if wanted == dispatcher.read and dispatcher.normalise():
+            return self._next_block()
+        if wanted <= self.topic.last_confirmed:
+            self._source.fetch(wanted)
+        return None
+
+    def _deal(self, view: BlockView) -> int:
+        """Deal what `view` has for consumers that are ready; the bytes dealt."""
+        total = 0
+        for delivery in self._dispatcher.offer(view):
+            parts = frames(delivery, self._partition)
+            size = sum(map(len, parts))
+            total += size
+            again = delivery.redelivery_count > 0
+            delivery.consumer.meter.count(delivery.messages, size, redelivered=again)
+            self.meter.count(delivery.messages, size, redelivered=again)
+            self._output.setdefault(delivery.consumer, []).extend(parts)
+        return total
+
+    def _deliver(self) -> None:
+        output, self._output = self._output, {}
+        for consumer, parts in output.items():
+            if consumer.is_open:
+                consumer.port.deliver(parts)
+
+    def trimmed(self) -> None:
+        """What would be read next is gone from the topic: what is gone counts as acknowledged."""
+        first = self.topic.first_position()
+        self._dispatcher.skip_to(first)
+        self._changed()
+
+    # -- what consumers do -----------------------------------------------------------------------------
+
+    def acknowledge(
+        self, consumer: Consumer, ids: Iterable[pb.MessageIdData], *, cumulative: bool, done: Done | None
+    ) -> None:
+        """See `Consumer.ack`."""
+        before = self.cursor.mark_delete
+        was_full = consumer.unacked >= UNACKED_MESSAGES_MAX
+        if not cumulative:
+            self._acknowledge_each(ids)
+        elif self.kind is SubscriptionKind.SHARED:
+            if done is not None:
+                done(NotAllowed("a shared subscription takes no cumulative acknowledgement: give single ids"))
+            return
+        else:
+            for one in ids:
+                self._acknowledge_up_to(one)
+        self._changed(done)
+        if self.cursor.mark_delete != before:
+            self.topic.acknowledged_up_to(self.name)
+        if was_full and consumer.unacked < UNACKED_MESSAGES_MAX:
+            self.wake()
+
+    def _acknowledge_each(self, ids: Iterable[pb.MessageIdData]) -> None:
+        ledger_id = -1
+        entry_ids: list[int] = []
+        for one in ids:
+            if one.ack_set:
+                position = Position(one.ledgerId, one.entryId)
+                self._dispatcher.acknowledge_partly(position, bits_of(one.ack_set), one.batch_size)
+                continue
+            if one.ledgerId != ledger_id:
+                if entry_ids:
+                    self._dispatcher.acknowledge(ledger_id, entry_ids)
+                ledger_id, entry_ids = one.ledgerId, []
+            entry_ids.append(one.entryId)
+        if entry_ids:
+            self._dispatcher.acknowledge(ledger_id, entry_ids)
+
+    def _acknowledge_up_to(self, one: pb.MessageIdData) -> None:
+        position = Position(*commands.position(one))
+        if one.ack_set:
+            self._dispatcher.acknowledge_up_to(preceding(position))
+            self._dispatcher.acknowledge_partly(position, bits_of(one.ack_set), one.batch_size)
+        else:
+            self._dispatcher.acknowledge_up_to(position)
+
+    def redeliver(self, consumer: Consumer, ids: Iterable[pb.MessageIdData]) -> None:
+        """See `Consumer.redeliver`."""
+        by_ledger: dict[int, list[int]] = {}
+        for one in ids:
+            by_ledger.setdefault(one.ledgerId, []).append(one.entryId)
+        self._dispatcher.redeliver(consumer, by_ledger or None)
+        self._changed()
+        self.wake()
+
+    def detach(self, consumer: Consumer) -> None:
+        """A consumer is gone."""
+        self._output.pop(consumer, None)
+        self._dispatcher.detach(consumer)
+        self._notify()
+        if self._dispatcher.consumers:
+            self.wake()
+        else:
+            self._source.clear()
+            if not self.is_durable:
+                self._end()
+
+    def _changed(self, done: Done | None = None) -> None:
+        if self._store is not None:
+            self._store.changed(self.cursor, done)
+        elif done is not None:
+            done(None)
+
+    # -- attaching, seeking, ending --------------------------------------------------------------------
+
+    async def attach(self, request: SubscribeRequest, port: ConsumerPort) -> Consumer:
+        """A new consumer. Raises `ConsumerBusy`, `NotAllowed`, and `NotFound` when the subscription just ended."""
+        if request.kind is SubscriptionKind.KEY_SHARED:
+            raise NotAllowed("key-shared subscriptions are not there yet: use shared or failover")
+        async with self._lock:
+            if self.is_deleted:
+                raise NotFound(f"subscription {self.name} was deleted")
+            self._become(request.kind)
+            self._arrivals += 1
+            consumer = Consumer(
+                self,
+                port,
+                request.consumer_id,
+                request.consumer_name,
+                request.priority_level,
+                arrival=self._arrivals,
+                address=request.address,
+                connected_ms=self._clock.now_ms(),
+                metadata=request.metadata,
+            )
+            self._dispatcher.attach(consumer)
+            self._notify()
+            return consumer
+
+    def _become(self, kind: SubscriptionKind) -> None:
+        """Without consumers a subscription takes any kind."""
+        if kind is self.kind:
+            return
+        if self._dispatcher.consumers:
+            raise ConsumerBusy(
+                f"subscription {self.name} is connected as {self.kind.label}, not {kind.label}"
+            )
+        if kind is SubscriptionKind.FAILOVER:
+            self._dispatcher = Failover(self.cursor, self._segments, self._partition)
+        else:
+            self._dispatcher = (Shared if kind is SubscriptionKind.SHARED else Exclusive)(
+                self.cursor, self._segments
+            )
+
+    def _notify(self) -> None:
+        """Tell who is active, when the answer to the request that changed it is on its way."""
+        notices, self._dispatcher.notices = self._dispatcher.notices, []
+        for consumer, is_active in notices:
+            asyncio.get_running_loop().call_soon(_tell, consumer, is_active)
+
+    async def seek(self, to: pb.MessageIdData) -> None:
+        """Deliver from `to` on, inclusively. Closes all consumers first; durable when it returns."""
+        async with self._lock:
+            self.disconnect()
+            position = seek.position_of(to, self._segments)
+            await self._move_to(position)
+            named = position == Position(to.ledgerId, to.entryId)
+            if to.ack_set and named and position <= self.topic.last_confirmed:
+                self._dispatcher.acknowledge_partly(position, bits_of(to.ack_set), to.batch_size)
+                self._changed()
+
+    async def seek_time(self, time_ms: int) -> None:
+        """Deliver from the first message on that was published at `time_ms` or later; else as `seek`."""
+        async with self._lock:
+            self.disconnect()
+            await self._move_to(await seek.position_at_time(self.topic, time_ms))
+
+    async def skip_all(self) -> None:
+        """Acknowledge everything that is there."""
+        async with self._lock:
+            self.disconnect()
+            await self._move_to(self._segments.clamp(self.topic.next_position(self.topic.last_confirmed)))
+
+    async def unsubscribe(self, consumer: Consumer) -> None:
+        """Delete the subscription. Raises `ConsumerBusy` unless `consumer` is its only one."""
+        if self._dispatcher.consumers != [consumer]:
+            raise ConsumerBusy(f"subscription {self.name} has other consumers: close them first")
+        consumer.is_open = False
+        self._dispatcher.detach(consumer)
+        await self.delete()
+
+    async def delete(self) -> None:
+        """Close all consumers and delete the cursor; durable when it returns."""
+        async with self._lock:
+            self.disconnect()
+            self._end()
+            if self._store is not None:
+                await self._store.delete(self.cursor)
+            self.topic.acknowledged_up_to(self.name)
+
+    def disconnect(self) -> None:
+        """CLOSE_CONSUMER to all: they will look the topic up and subscribe again."""
+        for consumer in list(self._dispatcher.consumers):
+            consumer.is_open = False
+            self._dispatcher.detach(consumer)
+            consumer.port.close()
+        self._dispatcher.notices.clear()
+        self._output.clear()
+        self._source.clear()
+
+    def close(self) -> None:
+        """The topic is unloaded."""
+        self.disconnect()
+        self._source.close()
+
+    async def _move_to(self, position: Position) -> None:
+        self.cursor.reset(preceding(position))
+        self._dispatcher.reset()
+        self._source.clear()
+        if self._store is not None:
+            await self._store.save(self.cursor)
+        self.topic.acknowledged_up_to(self.name)
+
+    def _end(self) -> None:
+        self.is_deleted = True
+        self._source.close()
+        self._ended(self)
+
+    # -- counting --------------------------------------------------------------------------------------
+
+    async def backlog(self) -> int:
+        """Messages that are confirmed and not acknowledged, exactly."""
+        dispatcher = self._dispatcher
+        for _ in range(COUNT_TRIES):
+            dispatcher.normalise()
+            read = dispatcher.read
+            if dispatcher.read_index is None:
+                index = await self.topic.index_of(read)
+                if dispatcher.read == read:
+                    dispatcher.read_index = index
+            if not dispatcher.ahead_known:
+                await self._count_ahead(dispatcher)
+            if dispatcher.read_index is not None and dispatcher.ahead_known:
+                break
+        index = dispatcher.read_index if dispatcher.read_index is not None else self.topic.confirmed_index
+        return self.topic.confirmed_index - index + dispatcher.unacked - dispatcher.ahead
+
+    async def _count_ahead(self, dispatcher: Dispatcher) -> None:
+        """Count the messages that were acknowledged before they were read, unless that changes meanwhile."""
+        ahead = dispatcher.acknowledged_ahead()
+        messages = 0
+        for ledger_id, entries, partial in ahead:
+            left = entries.copy()
+            while left:
+                position = Position(ledger_id, left.min())
+                found = self.topic.cached(position) or await self.topic.read(position, 1)
+                view = BlockView(found[0], block.peek(found[0]))
+                inside = left & BitMap(range(view.first_entry, view.stop_entry))
+                messages += sum(
+                    view.messages(start - view.first_entry, stop - view.first_entry)
+                    for start, stop in spans(inside)
+                )
+                left -= inside
+            messages -= sum(bits.bit_count() for bits in partial.values())
+        if dispatcher.acknowledged_ahead() == ahead:
+            dispatcher.ahead, dispatcher.ahead_known = messages, True
+
+    async def stats(self) -> dict[str, Any]:
+        """As Pulsar's subscription stats."""
+        backlog = await self.backlog()
+        consumers = [consumer.stats() for consumer in self._dispatcher.consumers]
+        active = getattr(self._dispatcher, "active", None)
+        return {
+            "type": self.kind.label,
+            "msgBacklog": backlog,
+            "unackedMessages": self._dispatcher.unacked,
+            "isDurable": self.is_durable,
+            "activeConsumerName": active.name if active is not None else None,
+            "consumers": consumers,
+            "subscriptionProperties": self.cursor.properties,
+            "lastReadError": self._source.last_error,
+            **self.meter.stats(self.monotonic()),
+        }
+
+    def cursor_stats(self) -> dict[str, Any]:
+        """As Pulsar's cursor stats, in `internalStats`."""
+        acked = [
+            f"({ledger_id}:{start - 1}..{ledger_id}:{stop - 1}]"
+            for ledger_id, entries in self.cursor.acked.items()
+            for start, stop in spans(entries)
+        ]
+        return {
+            "markDeletePosition": "{}:{}".format(*self.cursor.mark_delete),
+            "readPosition": "{}:{}".format(*self._dispatcher.read),
+            "individuallyDeletedMessages": f"[{','.join(acked)}]",
+            "totalNonContiguousDeletedMessagesRange": len(acked),
+            "properties": self.cursor.properties,
+            "state": "Open",
+        }
+
+
+def _tell(consumer: Consumer, is_active: bool) -> None:
+    if consumer.is_open:
+        consumer.port.active_changed(is_active)
