@@ -1,10 +1,11 @@
 """Where the messages of many batches lie, found without a loop over messages when they are alike.
 
 A batch is a chain: each message tells how long it is, and so where the next begins. Messages of one
-producer mostly have one size, and then the chain is an arithmetic series. So the first message of each batch is read,
-the series is drawn up for all batches at once, all its headers are read by columns, and the prefix in which each
-header has the sizes that were presumed is proven. The rest of a batch begins anew at the first that differs (its sequence
-id got longer, say); when series turn out to be short, the chain is followed message by message.
+producer mostly have one size, and then the chain is an arithmetic series. So the first message of each batch is
+read, the series is drawn up for all batches at once, all its headers are read by columns, and the prefix in
+which each header has the sizes that were presumed is proven. The rest of a batch begins anew at the first that
+differs (its sequence id got longer, say); when series turn out to be short, the chain is followed message by
+message.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class Singles:
     `odd` has a flag for each *batch* that must go to the plain decoder.
     """
 
-    def __init__(self, data: Bytes, batch: Ints, at: Ints, size: Ints, odd: Flags, table: Table | None) -> None:
+    def __init__(
+        self, data: Bytes, batch: Ints, at: Ints, size: Ints, odd: Flags, table: Table | None
+    ) -> None:
         self.batch = batch
         self.table = table or read(data, at + 4, at + 4 + size, SINGLE)
         self.start = at + 4 + size
@@ -90,8 +93,7 @@ class _Series:
     """
 
     def __init__(self, data: Bytes, at: Ints, end: Ints, left: Ints) -> None:
-        limit = len(data) - 16
-        self.size = data.be32[np.minimum(at, limit)].astype(np.int64)
+        self.size = data.be32[np.minimum(at, len(data.be32) - 1)].astype(np.int64)
         whole = at + 4 + self.size <= end
         first = read(data, np.where(whole, at + 4, 0), np.where(whole, at + 4 + self.size, 0), _ONLY_SIZE)
         payload = first.number(PAYLOAD_SIZE)

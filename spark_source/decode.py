@@ -28,7 +28,7 @@ from quire.runtime.limits import BATCH_MESSAGES_MAX, MIB
 from quire.spark_source import batches, plain, schema
 from quire.spark_source.batches import Singles
 from quire.spark_source.positions import Window
-from quire.spark_source.protobuf import MARGIN_BYTES, Bytes, Flags, Ints, Shape, Table, read
+from quire.spark_source.protobuf import Bytes, Flags, Ints, Shape, Table, read
 from quire.wire import block, compression
 from quire.wire.block import Buffer
 from quire.wire.message import MAGIC, Undecodable
@@ -48,8 +48,10 @@ _ODD_SPANS: Final = (5, 7, 13, 14, 26)
 
 _METADATA: Final = Shape(
     numbers=frozenset(
-        (_SEQUENCE_ID, _PUBLISH_TIME, _COMPRESSION, _UNCOMPRESSED_SIZE, _BATCH_COUNT, _EVENT_TIME)
-        + (_KEY_IS_BASE64, _NULL_VALUE, *_CHUNK_NUMBERS)
+        (
+            *(_SEQUENCE_ID, _PUBLISH_TIME, _COMPRESSION, _UNCOMPRESSED_SIZE, _BATCH_COUNT, _EVENT_TIME),
+            *(_KEY_IS_BASE64, _NULL_VALUE, *_CHUNK_NUMBERS),
+        )
     ),
     spans=frozenset((_PRODUCER, _KEY, *_ODD_SPANS)),
     repeated=frozenset((_PROPERTIES,)),
@@ -72,7 +74,7 @@ class Entries(NamedTuple):
     id: Ints
     start: Ints
     end: Ints
-    index: Ints
+    first_index: Ints
     """Topic-wide index of each entry's first message."""
 
     def part(self, first: int, last: int) -> Entries:
@@ -131,6 +133,8 @@ class Decoder:
 
     def decode(self, blocks: Buffer) -> Iterator[pa.RecordBatch]:
         """Record batches of a run of whole blocks whose checksums are proven. Never an empty batch."""
+        if not blocks:
+            return
         entries = entries_of(blocks, self._origin.ledger_id)
         first, last = self._window.entries(entries.id)
         if first < last:
@@ -170,7 +174,7 @@ class Decoder:
         kept: list[plain.Row] = []
         for i in range(len(run.id)):
             entry = memoryview(run.data.data)[int(run.start[i]) : int(run.end[i])]
-            kept += self._plain_rows(entry, int(run.id[i]), int(run.index[i]))
+            kept += self._plain_rows(entry, int(run.id[i]), int(run.first_index[i]))
         if kept:
             yield from self._slices(pa.RecordBatch.from_pylist(kept, schema=self._schema))
 
@@ -210,7 +214,7 @@ class Decoder:
 
 
 def entries_of(blocks: Buffer, ledger_id: int) -> Entries:
-    """All entries of a run of whole blocks of `ledger_id`. Raises `BlockError` for anything else."""
+    """All entries of a run of at least one whole block of `ledger_id`. Raises `BlockError` for anything else."""
     ids, starts, ends, indexes = [], [], [], []
     for offset, header in block.scan(blocks):
         if header.ledger_id != ledger_id:
@@ -224,15 +228,7 @@ def entries_of(blocks: Buffer, ledger_id: int) -> Entries:
         starts.append(np.concatenate(((body,), end[:-1])))
         ends.append(end)
         indexes.append(header.first_index + np.cumsum(messages) - messages)
-    if not ids:
-        nothing = np.empty(0, np.int64)
-        return Entries(Bytes(b""), nothing, nothing, nothing, nothing)
-    data = blocks if ends[-1][-1] + MARGIN_BYTES <= len(blocks) else _with_margin(blocks)
-    return Entries(Bytes(data), *map(np.concatenate, (ids, starts, ends, indexes)))
-
-
-def _with_margin(data: Buffer) -> bytes:
-    return b"".join((data, bytes(MARGIN_BYTES)))
+    return Entries(Bytes(blocks), *map(np.concatenate, (ids, starts, ends, indexes)))
 
 
 # -- step 2: metadata ------------------------------------------------------------------------------------
@@ -251,8 +247,9 @@ def _read_metadata(entries: Entries) -> _Metadata:
     data = entries.data
     begin = entries.start + _OPENING_BYTES
     odd = begin > entries.end
-    odd |= data.be32[entries.start] >> 16 != MAGIC
-    payload = begin + data.be32[entries.start + 6].astype(np.int64)
+    last = len(data.be32) - 1  # entries too short to hold a size may end there
+    odd |= data.be32[np.minimum(entries.start, last)] >> 16 != MAGIC
+    payload = begin + data.be32[np.minimum(entries.start + 6, last)].astype(np.int64)
     odd |= payload > entries.end
     if odd.any():
         raise Odd(odd)
@@ -297,7 +294,7 @@ def _inflate(entries: Entries, metadata: _Metadata) -> tuple[Bytes, Ints, Ints]:
     begins = np.cumsum([len(part) for part in parts])
     start, end = start.copy(), end.copy()
     start[compressed], end[compressed] = begins[:-1], begins[1:]
-    return Bytes(b"".join((*parts, bytes(MARGIN_BYTES)))), start, end
+    return Bytes(b"".join(parts)), start, end
 
 
 # -- step 3: rows ----------------------------------------------------------------------------------------
@@ -453,7 +450,7 @@ class _Columns:
         return pa.array(self.rows.batch_index.astype(np.int32))
 
     def message_index(self) -> pa.Array:
-        return pa.array(self.entries.index[self.rows.entry] + self.rows.number)
+        return pa.array(self.entries.first_index[self.rows.entry] + self.rows.number)
 
     def key(self) -> pa.Array:
         rows = self.rows

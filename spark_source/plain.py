@@ -36,7 +36,7 @@ class UndecodableEntry(QuireError):
 
 
 def rows(entry: memoryview) -> Iterator[Row]:
-    """The rows of one entry, without its place (topic, partition, ledger, entry, message index). Raises `Undecodable`."""
+    """The rows of one entry, without its place (topic, ledger, and so on). Raises `Undecodable`."""
     try:
         decoded = message.decode(entry)
     except Chunk:

@@ -38,9 +38,6 @@ FIXED32: Final = 5
 STEPS_MAX: Final = 64
 """Fields of one message that are read in step; a message with more (many properties) goes to the plain parser."""
 
-MARGIN_BYTES: Final = 16
-"""Readable bytes that must follow any message: a gather takes whole words."""
-
 _LENGTH_MAX: Final = np.uint64(1 << 40)
 _STOP_BITS: Final = np.uint64(0x8080808080808080)
 _ONE: Final = np.uint64(1)
@@ -60,21 +57,33 @@ _JOINS: Final = (
 
 
 class Bytes:
-    """A buffer that can be gathered from at any offset, as bytes and as 64-bit words."""
+    """A buffer of at least 16 bytes that can be gathered from at any offset. Behind its end lie zeros."""
 
     def __init__(self, data: Buffer) -> None:
         self.data = data
         self.u8: NDArray[np.uint8] = np.frombuffer(data, np.uint8)
-        count = max(len(data) - 7, 0)
-        self.u64: Words = np.ndarray((count,), "<u8", data, 0, (1,))
-        self.be32: NDArray[np.uint32] = np.ndarray((max(len(data) - 3, 0),), ">u4", data, 0, (1,))
+        self.be32: NDArray[np.uint32] = np.ndarray((len(data) - 3,), ">u4", data, 0, (1,))
+        self._u64: Words = np.ndarray((len(data) - 7,), "<u8", data, 0, (1,))
+        # The last words again, with room behind them.
+        self._tail_at = len(data) - 15
+        self._tail = bytes(memoryview(data)[self._tail_at :]) + bytes(24)
+        self._tail_u64: Words = np.ndarray((32,), "<u8", self._tail, 0, (1,))
+
+    def words(self, at: Ints) -> Words:
+        """The 64-bit little-endian words at `at`, each up to 16 bytes behind the end."""
+        if int(at.max(initial=0)) < len(self._u64):
+            return self._u64[at]
+        words = self._u64[np.minimum(at, len(self._u64) - 1)]
+        late = at >= self._tail_at
+        words[late] = self._tail_u64[at[late] - self._tail_at]
+        return words
 
     def __len__(self) -> int:
         return len(self.data)
 
     def varints(self, at: Ints) -> tuple[Words, Ints | int]:
         """(numbers, lengths in bytes) of the varints at `at`. One without an end has a length above 10."""
-        words = self.u64[at]
+        words = self.words(at)
         if not (words & _mask(0x80)).any():
             return words & _mask(0x7F), 1
         stop = ~words & _STOP_BITS
@@ -89,8 +98,8 @@ class Bytes:
 
     def _lengthen(self, at: Ints, words: Words, lengths: Ints, long: Ints) -> None:
         """Varints of nine and ten bytes: add the top byte's bits."""
-        ninth = self.u8[at[long] + 8].astype(np.uint64)
-        tenth = self.u8[at[long] + 9].astype(np.uint64)
+        behind = self.words(at[long] + 8)
+        ninth, tenth = behind & _mask(0xFF), behind >> _mask(8) & _mask(0xFF)
         more = ninth >= 128
         words[long] |= ((ninth & _mask(0x7F)) << _mask(56)) | np.where(more, tenth << _mask(63), _mask(0))
         lengths[long] = np.where(more, np.where(tenth >= 128, 99, 10), 9)
@@ -148,7 +157,8 @@ class Table:
 
     def flag(self, number: int) -> Flags:
         """A bool field of every message, False where it is absent."""
-        return self.number(number) != 0
+        flags: Flags = self.number(number) != 0
+        return flags
 
     def spans(self, number: int) -> Spans:
         """A bytes field of every message."""
@@ -200,10 +210,7 @@ class Shape:
 
 
 def read(data: Bytes, start: Ints, end: Ints, shape: Shape) -> Table:
-    """The wanted fields of the messages at `[start, end)`, arrays of shape (n,), offsets in bytes.
-
-    `MARGIN_BYTES` must follow the last message in `data`.
-    """
+    """The wanted fields of the messages at `[start, end)`, arrays of shape (n,), offsets in bytes."""
     table = Table(len(start))
     table.odd |= end < start
     messages = np.flatnonzero(start < end)
@@ -226,7 +233,8 @@ def _step(data: Bytes, table: Table, messages: Ints, at: Ints, stop: Ints, shape
     tags: NDArray[Any] = data.u8[at]
     if int(tags.min()) == int(tags.max()) < 128:
         return _field(data, table, messages, at, stop, shape, int(tags[0]))
-    tags = np.where(tags < 128, tags, data.u8[at + 1].astype(np.uint32) << 8 | tags)
+    second = data.words(at) & _mask(0xFF00)
+    tags = np.where(tags < 128, tags, second | tags)
     following = np.empty_like(at)
     for tag in np.unique(tags):
         some = np.flatnonzero(tags == tag)
@@ -255,4 +263,6 @@ def _field(data: Bytes, table: Table, messages: Ints, at: Ints, stop: Ints, shap
             put = table.put_repeated if number in shape.repeated else table.put_spans
             put(number, messages, begin, behind)
         return behind
-    return at + tag_bytes + {FIXED64: 8, FIXED32: 4}[wire_type] if wire_type in (FIXED64, FIXED32) else stop + 1
+    return (
+        at + tag_bytes + {FIXED64: 8, FIXED32: 4}[wire_type] if wire_type in (FIXED64, FIXED32) else stop + 1
+    )

@@ -20,9 +20,9 @@ With `on_undecodable=raw` an entry that cannot be decoded is one row: `value` ho
 stored (from its magic 0x0e01 on), `undecoded` the reason; key, properties, times, producer and sequence are null.
 
 A message that its producer sent in chunks (it was larger than `max_message_size`) is one row for each chunk,
-in order; nothing is joined. The chunk's `value` is its piece of the payload *as sent*, still compressed when the producer
-compresses, and its properties have four more entries that say how to join: `quire.chunk.uuid`, `quire.chunk.id`,
-`quire.chunk.count`, `quire.chunk.compression`.
+in order; nothing is joined. The chunk's `value` is its piece of the payload *as sent*, still compressed when the
+producer compresses, and its properties have four more entries that say how to join: `quire.chunk.uuid`,
+`quire.chunk.id`, `quire.chunk.count`, `quire.chunk.compression`.
 
 Arrow types must be exactly what Spark derives from its own (no large types, no dictionaries, microseconds in UTC).
 """

@@ -22,6 +22,7 @@ from quire.wire.message import OutgoingMessage, encode_batch, encode_one, seal
 TIME = 1_700_000_000_000
 ORIGIN = Origin("persistent://public/default/t", -1, 7, "persistent://public/default/t")
 ALL = (*schema.COLUMNS, schema.UNDECODED)
+WHOLE = Window()
 CODECS = [pb.NONE, pb.LZ4, pb.ZLIB, pb.ZSTD, pb.SNAPPY]
 
 
@@ -34,7 +35,9 @@ def blocks_of(entries: Sequence[bytes], counts: Sequence[int], per_block: int = 
     return b"".join(parts)
 
 
-def decode(blocks: bytes, window: Window = Window(), rows: int = 1000, raw: bool = False) -> list[dict[str, Any]]:
+def decode(
+    blocks: bytes, window: Window = WHOLE, rows: int = 1000, raw: bool = False
+) -> list[dict[str, Any]]:
     decoder = Decoder(ALL, ORIGIN, window, batch_rows=rows, keep_raw=raw)
     batches = list(decoder.decode(blocks))
     assert all(0 < batch.num_rows <= rows for batch in batches)
@@ -132,7 +135,9 @@ ODD_BUT_VALID = {
     ),
     "replicated": seal(metadata(replicated_from="elsewhere"), b"x"),
     "a scalar twice": with_raw_metadata(metadata().SerializeToString() + varint_field(0x10, 9)),
-    "unknown fields": with_raw_metadata(metadata().SerializeToString() + b"\xf8\x7f\x05\xfd\x7f1234\xf9\x7f12345678"),
+    "unknown fields": with_raw_metadata(
+        metadata().SerializeToString() + b"\xf8\x7f\x05\xfd\x7f1234\xf9\x7f12345678"
+    ),
     "a known field of another type": with_raw_metadata(metadata().SerializeToString() + b"\x5a\x01x"),
     "an empty payload": seal(metadata(), b""),
     "base64 key": seal(metadata(partition_key="AAEC", partition_key_b64_encoded=True), b"x"),
@@ -200,7 +205,10 @@ def test_any_flipped_byte_of_an_entry_decodes_as_the_plain_decoder_says() -> Non
 
 def test_chunks_are_rows_that_say_how_to_join_them() -> None:
     chunks = [
-        seal(metadata(uuid="u", chunk_id=i, num_chunks_from_msg=2, total_chunk_msg_size=4, compression=pb.LZ4), piece)
+        seal(
+            metadata(uuid="u", chunk_id=i, num_chunks_from_msg=2, total_chunk_msg_size=4, compression=pb.LZ4),
+            piece,
+        )
         for i, piece in enumerate((b"ab", b"cd"))
     ]
     rows = decode(blocks_of([*plain_entries(1), *chunks], [1] * 3))

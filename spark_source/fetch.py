@@ -1,0 +1,197 @@
+"""The blocks of one slice, from wherever they are when the task runs.
+
+Archived segments are read straight from the object store, a few ranges ahead of the decoder; the others, and the open
+one, through the broker. Between the plan and the task a segment may have moved: then the other place is tried,
+from the first block that has not been handed out, for both places hold the same blocks. Only when both say
+no is the task failed, with what each of them said.
+
+Every block that is handed out is proven: by the checksum of its run in the archive's index, or by its own.
+
+Stores are opened here, once per process and never in the driver: a boto3 client cannot be pickled.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
+from itertools import islice
+from typing import Final, NamedTuple
+
+from quire.runtime.errors import ConfigurationError, NotFound, QuireError, Unavailable
+from quire.runtime.limits import MIB, READ_BYTES_MAX
+from quire.spark_source.broker import Broker
+from quire.spark_source.plan import ArchivedObject, Slice, archived_object
+from quire.tiering.open import open_blocking
+from quire.tiering.segment_object import (
+    FOOTER_BYTES,
+    TAIL_GUESS_BYTES,
+    Index,
+    Row,
+    SegmentError,
+    footer_crc,
+    read_footer,
+    verify_run,
+)
+from quire.tiering.store import BlockingStore
+from quire.wire import block
+from quire.wire.block import Buffer
+
+CHUNK_BYTES: Final = 8 * MIB
+"""Blocks that are decoded in one go: enough rows for the cost of a numpy call not to matter."""
+
+RANGES_AHEAD: Final = 3
+"""Chunks that are being read while one is decoded; with the decoded one they bound a task's memory."""
+
+open_store = lru_cache(maxsize=8)(open_blocking)
+
+
+class Chunk(NamedTuple):
+    """Whole, proven blocks, and the entry behind their last one."""
+
+    blocks: Buffer
+    next_entry: int
+
+
+def blocks(piece: Slice, broker: Broker, archive_url: str | None) -> Iterator[Buffer]:
+    """The slice's blocks in order, in chunks; the first and last may hold entries outside of it.
+
+    Raises `CorruptionError`; `Unavailable` or `NotFound` when neither archive nor broker has them.
+    """
+    at = piece.first_entry
+    refusals: list[QuireError] = []
+    for place in _places(piece, broker, archive_url):
+        try:
+            for chunk in place(at):
+                at = chunk.next_entry
+                yield chunk.blocks
+            return
+        except (NotFound, Unavailable, ConfigurationError) as error:
+            refusals.append(error)
+    raise _neither(piece, at, refusals)
+
+
+def _places(
+    piece: Slice, broker: Broker, archive_url: str | None
+) -> Iterator[Callable[[int], Iterator[Chunk]]]:
+    """Where to look, best first; lazily, since where a segment moved is only asked when it has."""
+
+    def through_broker(at: int) -> Iterator[Chunk]:
+        return _from_broker(piece, broker, at)
+
+    def from_archive(archived: ArchivedObject) -> Callable[[int], Iterator[Chunk]]:
+        return lambda at: _from_archive(piece, archived, archive_url, at)
+
+    if piece.archived is not None:
+        yield from_archive(piece.archived)
+        yield through_broker
+        return
+    yield through_broker
+    moved = _archived_since(piece, broker)
+    if moved is not None:
+        yield from_archive(moved)
+
+
+def _archived_since(piece: Slice, broker: Broker) -> ArchivedObject | None:
+    try:
+        segments = broker.segments(piece.origin.name)["segments"]
+    except QuireError:
+        return None
+    for segment in segments:
+        if segment["ledger_id"] == piece.origin.ledger_id:
+            return archived_object(segment)
+    return None
+
+
+def _neither(piece: Slice, at: int, refusals: list[QuireError]) -> QuireError:
+    said = "; ".join(str(error) for error in refusals)
+    kind = NotFound if all(isinstance(error, NotFound) for error in refusals) else Unavailable
+    return kind(
+        f"ledger {piece.origin.ledger_id} of {piece.origin.name} cannot be read from entry {at} on: {said}"
+        + ("; it was trimmed after the query was planned" if kind is NotFound else "")
+    )
+
+
+# -- the broker ------------------------------------------------------------------------------------------
+
+
+def _from_broker(piece: Slice, broker: Broker, at: int) -> Iterator[Chunk]:
+    origin = piece.origin
+    while at < piece.end_entry:
+        body = broker.blocks(origin.name, origin.ledger_id, at, READ_BYTES_MAX)
+        if not body:
+            raise Unavailable(f"the broker at {broker.url} has no entry {origin.ledger_id}:{at}")
+        headers = [block.verify(body, offset) for offset, _ in block.scan(body)]
+        if not headers[0].first_entry <= at <= headers[0].last_entry:
+            raise block.BlockError(
+                f"the broker answered with entry {headers[0].first_entry} where {at} was asked for"
+            )
+        at = headers[-1].last_entry + 1
+        yield Chunk(body, at)
+
+
+# -- the archive -----------------------------------------------------------------------------------------
+
+
+def _from_archive(
+    piece: Slice, archived: ArchivedObject, archive_url: str | None, at: int
+) -> Iterator[Chunk]:
+    store = open_store(archive_url or archived.store)
+    index = read_index(store, archived)
+    first, last = index.find_entry(at), index.find_entry(piece.end_entry - 1)
+    runs = list(_chunks([index.row(number) for number in range(first, last + 1)]))
+
+    def get(rows: list[Row]) -> Buffer:
+        return store.get_range(archived.name, rows[0].offset, rows[-1].end - rows[0].offset)
+
+    for rows, content in _ahead(get, runs):
+        view = memoryview(content)
+        for row in rows:
+            start = row.offset - rows[0].offset
+            verify_run(view[start : start + row.length], row, archived.name)
+        first += len(rows)
+        yield Chunk(content, index.last_entry(first - 1) + 1)
+
+
+def read_index(store: BlockingStore, archived: ArchivedObject) -> Index:
+    """An object's index, proven against the pointer. Raises `SegmentError`, `NotFound`, `Unavailable`."""
+    size = min(archived.bytes, TAIL_GUESS_BYTES)
+    tail = store.get_range(archived.name, archived.bytes - size, size)
+    footer = read_footer(tail, archived.bytes, archived.name)
+    if footer_crc(tail) != archived.crc:
+        raise SegmentError("an object is not the one that was recorded", archived.name, archived.bytes)
+    needed = footer.index_bytes + FOOTER_BYTES
+    if needed > size:
+        tail = store.get_range(archived.name, archived.bytes - needed, needed)
+    return Index(footer, tail, archived.name)
+
+
+def _chunks(rows: list[Row]) -> Iterator[list[Row]]:
+    """Neighbouring runs, together as large as a chunk."""
+    chunk: list[Row] = []
+    for row in rows:
+        if chunk and row.end - chunk[0].offset > CHUNK_BYTES:
+            yield chunk
+            chunk = []
+        chunk.append(row)
+    if chunk:
+        yield chunk
+
+
+def _ahead(
+    get: Callable[[list[Row]], Buffer], runs: Iterable[list[Row]]
+) -> Iterator[tuple[list[Row], Buffer]]:
+    """Each of `runs` with its bytes, in order, `RANGES_AHEAD` of them being read while one is used."""
+    waiting: deque[tuple[list[Row], Future[Buffer]]] = deque()
+    rest = iter(runs)
+    pool = ThreadPoolExecutor(RANGES_AHEAD, "quire-fetch")
+    try:
+        waiting.extend((rows, pool.submit(get, rows)) for rows in islice(rest, RANGES_AHEAD))
+        while waiting:
+            rows, future = waiting.popleft()
+            content = future.result()
+            waiting.extend((more, pool.submit(get, more)) for more in islice(rest, 1))
+            yield rows, content
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,148 @@
+"""From a broker's answer to the slices that Spark's tasks read.
+
+A topic partition is a list of segments; the broker tells where each lies (`quire.spark_source.broker` has the
+endpoints and their JSON). A segment becomes slices of about `slice_bytes`: ranges of entries, so that the same
+slice can be read from the archive or through the broker, whichever has the segment when the task runs. A plan
+does no reading of its own but one request for each partition, and ends where the topic ended at that moment.
+
+Spark plans once per DataFrame: a long-lived one never sees later messages, and may name segments that retention has
+removed meanwhile, which its tasks then report.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from quire.runtime.errors import ConfigurationError
+from quire.spark_source.broker import Broker
+from quire.spark_source.decode import Origin
+from quire.spark_source.options import Options
+from quire.spark_source.positions import CLOCK_SKEW_MS, Bound, Window
+
+_PARTITION: Final = re.compile(r"(.+)-partition-(\d+)")
+
+
+@dataclass(frozen=True)
+class ArchivedObject:
+    """Where a segment lies in the archive: store's URL, object's name, its length in bytes and its footer's CRC."""
+
+    store: str
+    name: str
+    bytes: int
+    crc: int
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What one task reads: entries `[first_entry, end_entry)` of one segment, and of them the rows in `window`."""
+
+    origin: Origin
+    first_entry: int
+    end_entry: int
+    window: Window
+    archived: ArchivedObject | None
+
+
+def plan(options: Options, broker: Broker) -> list[Slice]:
+    """The slices of a query, in the topics' order. Raises `NotFound`, `Unavailable`, `ConfigurationError`."""
+    partitions = [partition for topic in _topics(options, broker) for partition in _partitions(topic, broker)]
+    by_position = options.start.position or options.end.position
+    if by_position and len(partitions) != 1:
+        raise ConfigurationError(
+            f"start and end by position name a place in one partition, but {len(partitions)} are read; "
+            "use a time, or name the partition"
+        )
+    return [piece for partition in partitions for piece in slices(partition, options)]
+
+
+def origin_of(name: str, ledger_id: int) -> Origin:
+    """A partition's name as the columns `topic` and `partition`."""
+    match = _PARTITION.fullmatch(name)
+    topic, partition = (match[1], int(match[2])) if match else (name, -1)
+    return Origin(topic=topic, partition=partition, ledger_id=ledger_id, name=name)
+
+
+def slices(partition: dict[str, Any], options: Options) -> Iterator[Slice]:
+    """The slices of one partition, from what the broker says of it."""
+    if options.start.latest or options.end == Bound():
+        return  # nothing behind the end, nothing before the beginning
+    end = partition["end"]
+    for segment in partition["segments"]:
+        ledger_id, last_entry = segment["ledger_id"], segment["last_entry"]
+        if ledger_id == end["ledger"]:
+            last_entry = end["entry"]
+        window = _window(segment, options)
+        if window is None or last_entry < 0:
+            continue
+        first, stop = window.first[0], min(window.entry_end, last_entry + 1)
+        if first >= stop:
+            continue
+        pieces = max(1, round(segment["bytes"] * (stop - first) / (last_entry + 1) / options.slice_bytes))
+        cuts = [first + (stop - first) * i // pieces for i in range(pieces + 1)]
+        for begin, behind in pairwise(cuts):
+            if begin < behind:
+                yield Slice(
+                    origin=origin_of(partition["topic"], ledger_id),
+                    first_entry=begin,
+                    end_entry=behind,
+                    window=window.narrowed(begin, behind),
+                    archived=archived_object(segment),
+                )
+
+
+def archived_object(segment: dict[str, Any]) -> ArchivedObject | None:
+    """Where the broker says a segment is archived; None when it is not."""
+    pointer = segment["archive"]
+    if not pointer:
+        return None
+    return ArchivedObject(**{key: pointer[key] for key in ("store", "name", "bytes", "crc")})
+
+
+def _window(segment: dict[str, Any], options: Options) -> Window | None:
+    """Which rows of a segment are wanted; None when surely none is."""
+    start, end, ledger_id = options.start, options.end, segment["ledger_id"]
+    first, stop = (0, 0), Window().end
+    if start.position is not None:
+        if ledger_id < start.position.ledger_id:
+            return None
+        if ledger_id == start.position.ledger_id:
+            first = start.position[1:]
+    if end.position is not None:
+        if ledger_id > end.position.ledger_id:
+            return None
+        if ledger_id == end.position.ledger_id:
+            stop = end.position[1:]
+    too_old = start.time_ms is not None and segment["last_clock_ms"] < start.time_ms - CLOCK_SKEW_MS
+    if too_old and segment["state"] != "active":
+        return None
+    if end.time_ms is not None and segment["first_clock_ms"] > end.time_ms + CLOCK_SKEW_MS:
+        return None
+    return Window(first, stop, start.time_ms, end.time_ms)
+
+
+def _topics(options: Options, broker: Broker) -> list[str]:
+    if options.pattern is None:
+        return list(options.topics)
+    tenant, namespace, pattern = options.pattern
+    prefix = f"persistent://{tenant}/{namespace}/"
+    found: dict[str, None] = {}
+    for name in broker.topics(tenant, namespace):
+        match = _PARTITION.fullmatch(name)
+        parent = match[1] if match and broker.partitions(match[1]) else name
+        if re.fullmatch(pattern, parent.removeprefix(prefix)):
+            found[parent] = None
+    if not found:
+        raise ConfigurationError(f"no topic of {prefix.rstrip('/')} matches topics_pattern {pattern!r}")
+    return list(found)
+
+
+def _partitions(topic: str, broker: Broker) -> Iterator[dict[str, Any]]:
+    answer = broker.segments(topic)
+    if not answer["partitions"]:
+        yield answer
+    for i in range(answer["partitions"]):
+        yield broker.segments(f"{topic}-partition-{i}")
