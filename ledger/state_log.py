@@ -1,0 +1,450 @@
+"""A small log of opaque records with a snapshot at its head: where cursors, deduplication and transactions keep state.
+
+A record is the entry of a block: one byte that says what it is, then the owner's bytes.
+
+    1  snapshot begins        nothing behind it
+    2  a part of a snapshot   behind a 1
+    3  the snapshot is whole  without it the ledger is as if it were not there
+    4  a delta                behind a 3
+
+The node at `path` lists the ledgers, oldest first. Each begins with a snapshot, so the last whole one is all that a
+replay needs; the others wait for their deletion. A *roll* (by size, and whenever the log is opened):
+
+1. creates a ledger, lets the deltas so far go to the old one, and writes the snapshot of that moment into the new one;
+   deltas from then on go there, but nobody hears that they are durable yet;
+2. when the snapshot and all of the old ledger are confirmed, adds the new ledger to the list, by version;
+3. now answers what was held, deletes the older ledgers and takes them off the list.
+
+A crash before 2 leaves the old ledger, with all that anybody was told is durable. A second owner that opens the log
+recovers (fences) the last ledger and then changes the list; so of two owners one meets a fence or a conflict, and is
+dead from then on: `on_failed` tells it, and every `done` that is not answered hears the error. The outcome of those
+records is unknown; whoever opens the log again finds out.
+
+Records of one turn of the loop travel in one block; while the ledger has enough blocks in flight they gather.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from quire.ledger.ledgers import Ledgers, LedgerWriter
+from quire.metadata.records import StateLogRecord, decode, encode
+from quire.metadata.store import MetadataStore
+from quire.runtime.errors import (
+    AlreadyExists,
+    CorruptionError,
+    Fenced,
+    LimitExceeded,
+    NotFound,
+    OutcomeUnknown,
+    QuireError,
+    Unavailable,
+    VersionConflict,
+)
+from quire.runtime.limits import (
+    BLOCK_BYTES_MAX,
+    BLOCK_ENTRIES_MAX,
+    BLOCKS_IN_FLIGHT_PER_LEDGER_MAX,
+    MIB,
+    READ_BYTES_MAX,
+)
+from quire.runtime.tasks import Tasks
+from quire.wire import block
+
+_log = logging.getLogger(__name__)
+
+Done = Callable[[QuireError | None], None]
+
+RECORD_BYTES_MAX: Final = 1 * MIB
+ROLL_BYTES: Final = 16 * MIB
+"""A ledger of a state log, beyond its snapshot; bounds what a start has to replay."""
+
+_BEGIN, _PART, _WHOLE, _DELTA = b"\x01", b"\x02", b"\x03", b"\x04"
+_ATTEMPTS_MAX: Final = 50
+_RETRY_S: Final = 0.1
+
+
+class _Waiting(NamedTuple):
+    entry: bytes
+    done: Done | None
+
+
+class StateLog:
+    """See the top of the file. Made by `open`."""
+
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        store: MetadataStore,
+        path: str,
+        snapshot: Callable[[], Iterable[bytes]],
+        *,
+        purpose: str,
+        on_failed: Callable[[QuireError], None] | None,
+        roll_bytes: int,
+    ) -> None:
+        self._ledgers = ledgers
+        self._store = store
+        self._path = path
+        self._snapshot = snapshot
+        self._purpose = purpose
+        self._on_failed = on_failed
+        self._roll_bytes = roll_bytes
+        self._roll_at = roll_bytes
+        self._ids: tuple[int, ...] = ()
+        self._version: int | None = None
+        self._segment: _Segment | None = None
+        self._old: _Segment | None = None
+        self._waiting: deque[_Waiting] = deque()
+        self._held: list[Done] | None = None
+        self._is_armed = False
+        self._rolling: asyncio.Task[None] | None = None
+        self._error: QuireError | None = None
+        self._tasks = Tasks("state log")
+
+    @classmethod
+    async def open(
+        cls,
+        ledgers: Ledgers,
+        store: MetadataStore,
+        path: str,
+        apply: Callable[[bytes], None],
+        snapshot: Callable[[], Iterable[bytes]],
+        *,
+        purpose: str = "",
+        on_failed: Callable[[QuireError], None] | None = None,
+        roll_bytes: int = ROLL_BYTES,
+    ) -> StateLog:
+        """Take the log over: fence its last owner, hand snapshot and deltas to `apply` in order, begin a new ledger.
+
+        `snapshot` gives the whole state as records of at most 1 MiB that `apply` understands. After an error the
+        owner's state is to be thrown away. Raises `Fenced` when another owner is opening it too, `Unavailable`,
+        `CorruptionError`.
+        """
+        log = cls(
+            ledgers, store, path, snapshot,
+            purpose=purpose or f"state:{path}", on_failed=on_failed, roll_bytes=roll_bytes,
+        )  # fmt: skip
+        await log._load()
+        if log._ids:
+            await ledgers.recover(log._ids[-1])
+            await log._replay(apply)
+        try:
+            await log._roll()
+        except QuireError as error:
+            log._on_failed = None
+            log._fail(error)
+            raise
+        return log
+
+    @property
+    def error(self) -> QuireError | None:
+        """Why the log is dead, or None."""
+        return self._error
+
+    @property
+    def records_waiting(self) -> int:
+        """Appended and not yet on their way; a caller with much to write holds back while this grows."""
+        return len(self._waiting)
+
+    def append(self, record: bytes, done: Done | None = None) -> None:
+        """Write a delta; `done(None)` when it is durable, `done(error)` when its outcome is unknown.
+
+        Records are durable in the order of calls. Raises `LimitExceeded` for a record beyond 1 MiB.
+        """
+        if len(record) > RECORD_BYTES_MAX:
+            raise LimitExceeded(
+                f"a state record of {len(record)} bytes; at most {RECORD_BYTES_MAX} are allowed"
+            )
+        loop = asyncio.get_running_loop()
+        if self._error is not None:
+            if done is not None:
+                loop.call_soon(done, self._error)
+            return
+        self._waiting.append(_Waiting(_DELTA + record, done))
+        if not self._is_armed:
+            self._is_armed = True
+            loop.call_soon(self._turn)
+
+    async def close(self) -> None:
+        """Write what waits, close the ledger, end. Raises what the log failed with."""
+        if self._rolling is not None:
+            await asyncio.gather(self._rolling, return_exceptions=True)
+        if self._error is not None:
+            raise self._error
+        assert self._segment is not None
+        self._flush(everything=True)
+        segment = self._segment
+        try:
+            await segment.drained()
+            self._error = Unavailable(f"the state log {self._path} is closed")
+            await segment.writer.close()
+        finally:
+            await self._tasks.stop()
+
+    # -- opening ---------------------------------------------------------------------------------------
+    async def _load(self) -> None:
+        try:
+            node = await self._store.get(self._path)
+        except NotFound:
+            return
+        self._ids = decode(StateLogRecord, node.value, self._path).ledgers
+        self._version = node.version
+
+    async def _replay(self, apply: Callable[[bytes], None]) -> None:
+        for ledger_id in reversed(self._ids):
+            if await self._replay_ledger(ledger_id, apply):
+                return
+        raise CorruptionError(f"no ledger of the state log {self._path} has a whole snapshot: {self._ids}")
+
+    async def _replay_ledger(self, ledger_id: int, apply: Callable[[bytes], None]) -> bool:
+        """Apply a ledger; False, and nothing applied, when its snapshot is not whole."""
+        reader = await self._ledgers.open(ledger_id)
+        parts: list[bytes] = []
+        is_whole = False
+        entry = 0
+        while blocks := await reader.read(entry, READ_BYTES_MAX):
+            for found in blocks:
+                header = block.read_header(found)
+                entry = header.last_entry + 1
+                for view in block.entries(found, header):
+                    kind, record = bytes(view[:1]), bytes(view[1:])
+                    if kind == _PART:
+                        parts.append(record)
+                    elif kind == _WHOLE:
+                        is_whole = True
+                        _apply_all(parts, apply)
+                    elif kind == _DELTA and is_whole:
+                        apply(record)
+                    elif kind != _BEGIN:
+                        raise CorruptionError(
+                            f"ledger {ledger_id} of the state log {self._path}: record {kind!r}"
+                        )
+        return is_whole
+
+    # -- writing ---------------------------------------------------------------------------------------
+    def _turn(self) -> None:
+        self._is_armed = False
+        if self._error is None:
+            self._flush()
+
+    def _flush(self, *, everything: bool = False) -> None:
+        segment = self._segment
+        assert segment is not None
+        while self._waiting and (everything or segment.has_room()):
+            segment.write_block(self._waiting)
+        if segment.bytes >= self._roll_at and self._rolling is None and self._error is None:
+            self._rolling = self._tasks.start(self._roll_in_background(), f"roll {self._path}")
+
+    def confirmed(self, segment: _Segment, dones: list[Done]) -> None:
+        """Of a segment: these records are durable in it."""
+        if segment is self._segment and self._held is not None:
+            self._held += dones
+        else:
+            for done in dones:
+                done(None)
+        if self._waiting and not self._is_armed and self._error is None and segment is self._segment:
+            self._flush()
+
+    def _fail(self, error: QuireError) -> None:
+        """Dead: everyone who waits hears of it, once."""
+        if self._error is not None:
+            return
+        self._error = error
+        unanswered = self._held or []
+        for segment in (self._old, self._segment):
+            if segment is not None:
+                unanswered += segment.abandon()
+        unanswered += [waiting.done for waiting in self._waiting if waiting.done is not None]
+        self._held = None
+        self._waiting.clear()
+        for done in unanswered:
+            done(error)
+        if self._on_failed is not None:
+            self._on_failed(error)
+
+    # -- rolling ---------------------------------------------------------------------------------------
+    async def _roll_in_background(self) -> None:
+        try:
+            await self._roll()
+        except QuireError as error:
+            _log.warning("the state log %s ends: %s", self._path, error)
+            self._fail(error)
+        finally:
+            self._rolling = None
+
+    async def _roll(self) -> None:
+        """See the top of the file. Raises `Fenced`, `OutcomeUnknown`, `Unavailable`."""
+        new = _Segment(self)
+        try:
+            new.writer = await self._ledgers.create(self._purpose, new, above=max(self._ids, default=-1))
+        except Unavailable as error:
+            if self._segment is None:
+                raise
+            _log.warning("the state log %s cannot roll now: %s", self._path, error)
+            self._roll_at = self._segment.bytes + self._roll_bytes
+            return
+        if self._error is not None:
+            raise self._error
+        self._switch_to(new)
+        await new.drained()
+        if self._old is not None:
+            await self._old.drained()
+        await self._list((*self._ids, new.writer.ledger_id))
+        if self._error is not None:
+            raise self._error
+        held, self._held, old, self._old = self._held or [], None, self._old, None
+        for done in held:
+            done(None)
+        if old is not None:
+            old.abandon()
+        await self._drop_older()
+
+    def _switch_to(self, new: _Segment) -> None:
+        """In one step: deltas so far to the old segment, the state of this moment and what follows to the new one."""
+        snapshot = [_Waiting(_PART + part, None) for part in self._snapshot()]
+        if self._segment is not None:
+            while self._waiting:
+                self._segment.write_block(self._waiting)
+        self._old, self._segment, self._held = self._segment, new, []
+        entries = deque([_Waiting(_BEGIN, None), *snapshot, _Waiting(_WHOLE, None)])
+        while entries:
+            new.write_block(entries)
+        self._roll_at = new.bytes + max(self._roll_bytes, 2 * new.bytes)
+
+    async def _drop_older(self) -> None:
+        """Delete all ledgers but the last; those that cannot be deleted now stay on the list."""
+        left = []
+        for ledger_id in self._ids[:-1]:
+            try:
+                await self._ledgers.delete(ledger_id)
+            except QuireError as error:
+                _log.info("a former ledger of the state log %s stays: %s", self._path, error)
+                left.append(ledger_id)
+        if len(left) + 1 < len(self._ids):
+            await self._list((*left, self._ids[-1]))
+
+    async def _list(self, ids: tuple[int, ...]) -> None:
+        """Make `ids` the list, by version. Raises `Fenced` when somebody else changed it."""
+        value = encode(StateLogRecord(ledgers=ids))
+        in_doubt = False
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                if self._version is None:
+                    await self._store.create(self._path, value)
+                    self._version = 0
+                else:
+                    self._version = await self._store.put(self._path, value, self._version)
+                self._ids = ids
+                return
+            except (VersionConflict, AlreadyExists, NotFound) as error:
+                if in_doubt and await self._is_listed(value):
+                    self._ids = ids
+                    return
+                raise Fenced(f"the state log {self._path} has another owner: {error}") from error
+            except OutcomeUnknown:
+                in_doubt = True
+            except Unavailable:
+                pass
+            await asyncio.sleep(_RETRY_S)
+        raise OutcomeUnknown(f"the list of the state log {self._path} could not be written; open it again")
+
+    async def _is_listed(self, value: bytes) -> bool:
+        """After a put in doubt and a conflict: was it our own?"""
+        try:
+            node = await self._store.get(self._path)
+        except QuireError:
+            return False
+        self._version = node.version
+        return node.value == value
+
+
+class _Segment:
+    """One ledger of the log, its writer's listener: cuts blocks, and knows who waits for which entry."""
+
+    writer: LedgerWriter
+
+    def __init__(self, log: StateLog) -> None:
+        self._log = log
+        self.bytes = 0
+        self._next_entry = 0
+        self._clock_ms = 0
+        self._unconfirmed: deque[tuple[int, list[Done]]] = deque()
+        self._error: QuireError | None = None
+        self._confirmed = -1
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+
+    def has_room(self) -> bool:
+        return self.writer.blocks_pending < BLOCKS_IN_FLIGHT_PER_LEDGER_MAX
+
+    def write_block(self, waiting: deque[_Waiting]) -> None:
+        """Cut one block from the front of `waiting`."""
+        entries: list[bytes] = []
+        dones: list[Done] = []
+        size = 0
+        while waiting and len(entries) < BLOCK_ENTRIES_MAX:
+            size += len(waiting[0].entry)
+            if entries and size > BLOCK_BYTES_MAX:
+                break
+            entry, done = waiting.popleft()
+            entries.append(entry)
+            if done is not None:
+                dones.append(done)
+        self._write(entries, dones)
+
+    def _write(self, entries: list[bytes], dones: list[Done]) -> None:
+        first, writer = self._next_entry, self.writer
+        self._clock_ms = max(self._clock_ms, self._log._ledgers.clock.now_ms())
+        content = block.cut(writer.ledger_id, first, writer.last_confirmed, self._clock_ms, first, entries)
+        self._next_entry += len(entries)
+        self.bytes += len(content)
+        self._unconfirmed.append((self._next_entry - 1, dones))
+        writer.add(content, self._next_entry - 1)
+
+    def confirmed(self, last_entry: int) -> None:
+        dones: list[Done] = []
+        while self._unconfirmed and self._unconfirmed[0][0] <= last_entry:
+            dones += self._unconfirmed.popleft()[1]
+        self._confirmed = last_entry
+        self._wake()
+        self._log.confirmed(self, dones)
+
+    def failed(self, error: QuireError) -> None:
+        self._error = error
+        self._wake()
+        self._log._fail(error)
+
+    async def drained(self) -> None:
+        """Wait until everything written so far is confirmed. Raises what the ledger failed with."""
+        last_entry = self._next_entry - 1
+        if self._confirmed < last_entry and self._error is None:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append((last_entry, waiter))
+            await waiter
+        if self._error is not None:
+            raise self._error
+
+    def abandon(self) -> list[Done]:
+        """Stop writing; answers who is still waiting."""
+        self._error = self._error or self._log.error
+        self.writer.abandon()
+        unanswered = [done for _, dones in self._unconfirmed for done in dones]
+        self._unconfirmed.clear()
+        self._wake()
+        return unanswered
+
+    def _wake(self) -> None:
+        for last_entry, waiter in self._waiters:
+            if (self._confirmed >= last_entry or self._error is not None) and not waiter.done():
+                waiter.set_result(None)
+        self._waiters = [each for each in self._waiters if not each[1].done()]
+
+
+def _apply_all(parts: list[bytes], apply: Callable[[bytes], None]) -> None:
+    for part in parts:
+        apply(part)
+    parts.clear()

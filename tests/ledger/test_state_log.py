@@ -1,0 +1,252 @@
+"""The state log: what was told durable is there again, whoever crashes or takes over, and whenever it rolls."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from quire.ledger.ledgers import Ledgers
+from quire.ledger.memory_cluster import MemoryCluster, turns_until
+from quire.ledger.state_log import RECORD_BYTES_MAX, StateLog
+from quire.metadata.records import StateLogRecord, decode
+from quire.runtime.errors import Fenced, LimitExceeded, OutcomeUnknown, QuireError, Unavailable
+from quire.wire.bookie import Status
+
+PATH = "/quire/state/t/n/bundle"
+
+
+class Counts:
+    """A state: how often each key was counted. Its deltas are not idempotent, so a lost or doubled one shows."""
+
+    def __init__(
+        self, cluster: MemoryCluster, ledgers: Ledgers | None = None, roll_bytes: int = 1 << 20
+    ) -> None:
+        self.counts: dict[bytes, int] = {}
+        self.durable: dict[bytes, int] = {}
+        self.errors: list[QuireError] = []
+        self.failed: list[QuireError] = []
+        self._ledgers = ledgers or cluster.join()
+        self._roll_bytes = roll_bytes
+
+    async def open(self) -> Counts:
+        self.log = await StateLog.open(
+            self._ledgers, self._ledgers.store, PATH, self._apply, self._snapshot,
+            on_failed=self.failed.append, roll_bytes=self._roll_bytes,
+        )  # fmt: skip
+        return self
+
+    def count(self, key: bytes) -> None:
+        self._apply(key + b"=1")
+
+        def done(error: QuireError | None) -> None:
+            if error is None:
+                self.durable[key] = self.durable.get(key, 0) + 1
+            else:
+                self.errors.append(error)
+
+        self.log.append(key + b"=1", done)
+
+    async def until_durable(self) -> None:
+        await turns_until(lambda: self.durable == self.counts or bool(self.errors))
+        assert not self.errors
+
+    def _apply(self, record: bytes) -> None:
+        key, _, count = record.partition(b"=")
+        self.counts[key] = self.counts.get(key, 0) + int(count)
+
+    def _snapshot(self):
+        return [b"%s=%d" % item for item in self.counts.items()]
+
+
+async def ids(cluster: MemoryCluster) -> tuple[int, ...]:
+    return decode(StateLogRecord, (await cluster.store.get(PATH)).value, PATH).ledgers
+
+
+async def test_state_survives_close_and_open():
+    cluster = MemoryCluster(3)
+    one = await Counts(cluster).open()
+    for key in (b"a", b"b", b"a"):
+        one.count(key)
+    await one.log.close()
+    assert one.durable == {b"a": 2, b"b": 1}
+    two = await Counts(cluster).open()
+    assert two.counts == one.counts
+    assert len(await ids(cluster)) == 1
+
+
+async def test_state_survives_a_crash():
+    cluster = MemoryCluster(3)
+    one = await Counts(cluster).open()
+    one.count(b"a")
+    await one.until_durable()
+    two = await Counts(cluster).open()
+    assert two.counts == {b"a": 1}
+
+
+async def test_nothing_is_told_durable_before_it_is():
+    cluster = MemoryCluster(3)
+    one = await Counts(cluster).open()
+    held = []
+    for bookie in cluster.bookies:
+        bookie.deliver = held.append
+    one.count(b"a")
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert one.durable == {}
+    held[0]()
+    assert one.durable == {}
+    held[1]()
+    assert one.durable == {b"a": 1}
+
+
+async def test_a_second_owner_kills_the_first():
+    cluster = MemoryCluster(3)
+    one = await Counts(cluster).open()
+    one.count(b"a")
+    await one.until_durable()
+    two = await Counts(cluster).open()
+    one.count(b"b")
+    await turns_until(lambda: bool(one.failed))
+    assert isinstance(one.failed[0], Fenced) and one.errors == one.failed
+    one.count(b"c")
+    await turns_until(lambda: len(one.errors) == 2)
+    assert two.counts == {b"a": 1}
+    with pytest.raises(Fenced):
+        await one.log.close()
+
+
+async def test_records_of_one_turn_are_one_block():
+    cluster = MemoryCluster(3)
+    one = await Counts(cluster).open()
+    before = one.log._segment.writer.core.last_added
+    for _ in range(50):
+        one.count(b"a")
+    await one.until_durable()
+    ledger = cluster.bookies[0].ledgers[one.log._segment.writer.ledger_id]
+    assert [header.entry_count for first, (header, _) in ledger.blocks.items() if first > before] == [50]
+
+
+async def test_it_rolls_under_load_without_losing_or_doubling_anything():
+    cluster = MemoryCluster(3)
+    one = await Counts(cluster, roll_bytes=2000).open()
+    first_ids = await ids(cluster)
+    for turn in range(300):
+        one.count(b"key %d" % (turn % 7))
+        await asyncio.sleep(0)
+    await one.until_durable()
+    await turns_until(lambda: one.log._rolling is None)
+    assert (await ids(cluster))[-1] > first_ids[-1] + 2, "it did not roll"
+    assert len(await ids(cluster)) == 1
+    two = await Counts(cluster).open()
+    assert two.counts == one.counts
+
+
+async def test_a_crash_in_the_middle_of_a_roll_falls_back_on_the_former_ledger():
+    cluster = MemoryCluster(3)
+    one = await Counts(cluster, roll_bytes=300).open()
+    one.count(b"a")
+    await one.until_durable()
+    before = await ids(cluster)
+    held = []
+    original = one.log._switch_to
+
+    def switch(new):
+        for bookie in cluster.bookies:
+            bookie.deliver = held.append
+        original(new)
+
+    one.log._switch_to = switch
+    while not held:
+        one.count(b"b")
+        await asyncio.sleep(0)
+    told = dict(one.durable)
+    assert await ids(cluster) == before
+    for bookie in cluster.bookies:
+        bookie.deliver = asyncio.get_running_loop().call_soon
+    two = await Counts(cluster).open()
+    assert all(two.counts[key] >= count for key, count in told.items())
+    for answer in held:
+        answer()
+    await turns_until(lambda: bool(one.failed))
+    assert all(two.counts[key] >= count for key, count in one.durable.items())
+
+
+async def test_what_is_written_behind_a_snapshot_is_not_durable_before_the_list_says_so():
+    cluster = MemoryCluster(3)
+    one = await Counts(cluster, roll_bytes=300).open()
+    listing = asyncio.Event()
+    original = one.log._list
+
+    async def slow(new_ids):
+        await listing.wait()
+        await original(new_ids)
+
+    one.log._list = slow
+    while one.log._held is None:
+        one.count(b"a")
+        await asyncio.sleep(0)
+    durable = dict(one.durable)
+    one.count(b"z")
+    await turns_until(lambda: len(one.log._held or ()) > 0)
+    assert b"z" not in one.durable
+    assert durable.keys() <= {b"a"}
+    listing.set()
+    await one.until_durable()
+
+
+async def test_a_list_that_another_owner_changed_ends_a_roll():
+    cluster = MemoryCluster(3)
+    one = await Counts(cluster, roll_bytes=300).open()
+    node = await cluster.store.get(PATH)
+    await cluster.store.put(PATH, node.value, node.version)
+    while not one.failed:
+        one.count(b"a")
+        await asyncio.sleep(0)
+    assert isinstance(one.failed[0], Fenced)
+
+
+@pytest.mark.parametrize("happened", [True, False])
+async def test_a_list_whose_put_is_in_doubt_is_looked_up(happened, monkeypatch):
+    monkeypatch.setattr("quire.ledger.state_log._RETRY_S", 0)
+    cluster = MemoryCluster(3)
+    one = Counts(cluster)
+    original = StateLog._list
+
+    async def doubtful(log, new_ids):
+        log._store.fail_next(OutcomeUnknown("time-out"), happened=happened)
+        await original(log, new_ids)
+
+    monkeypatch.setattr(StateLog, "_list", doubtful)
+    await one.open()
+    one.count(b"a")
+    await one.until_durable()
+    assert await ids(cluster) == (one.log._segment.writer.ledger_id,)
+
+
+async def test_a_failed_opening_leaves_the_state_to_the_next():
+    cluster = MemoryCluster(3)
+    one = await Counts(cluster).open()
+    one.count(b"a")
+    await one.log.close()
+    for bookie in cluster.bookies[:2]:
+        bookie.refuses = Status.READ_ONLY
+    with pytest.raises(Unavailable):
+        await Counts(cluster).open()
+    for bookie in cluster.bookies:
+        bookie.refuses = None
+    assert (await Counts(cluster).open()).counts == {b"a": 1}
+
+
+async def test_a_large_state_is_many_records_and_a_larger_record_is_refused():
+    cluster = MemoryCluster(3)
+    one = await Counts(cluster).open()
+    for number in range(3000):
+        one.count(b"%d" % number + b"x" * 300)
+    await one.log.close()
+    two = await Counts(cluster).open()
+    assert two.counts == one.counts
+    three = await Counts(cluster).open()
+    assert three.counts == one.counts
+    with pytest.raises(LimitExceeded):
+        three.log.append(bytes(RECORD_BYTES_MAX + 1))
