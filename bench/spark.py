@@ -1,0 +1,171 @@
+"""How many rows a second does Spark read from the archive? `python bench/spark.py [rows]`
+
+Builds an archive of 1.5 million messages of 1 KiB in a directory, once with one message per entry and once in
+batches of 100, stands in for the broker with a server that answers the plan, and reads all columns with `local[2]`
+into Spark's no-op sink. One JSON line per result; the best and the median of five runs, after one to warm up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+from quire.runtime.limits import BLOCK_BYTES_MAX, MIB
+from quire.tiering.open import open_blocking
+from quire.tiering.segment_object import SegmentBuilder, footer_crc
+from quire.wire import block
+from quire.wire.block import Buffer
+from quire.wire.message import OutgoingMessage, encode_batch, encode_one
+
+ROWS: Final = 1_500_000
+MESSAGE_BYTES: Final = 1024
+BATCH: Final = 100
+SEGMENT_BYTES: Final = 512 * MIB
+RUNS: Final = 5
+TIME_MS: Final = 1_700_000_000_000
+
+
+def blocks(ledger_id: int, first_index: int, rows: int, batch: int) -> Iterator[Buffer]:
+    """A segment's blocks: `rows` messages, `batch` to an entry."""
+    message = OutgoingMessage(bytes(MESSAGE_BYTES))
+    entry_id, index, end = 0, first_index, first_index + rows
+    while index < end:
+        entries: list[bytes] = []
+        counts: list[int] = []
+        size = 0
+        while size < BLOCK_BYTES_MAX and index + sum(counts) < end:
+            at = index + sum(counts)
+            counts.append(min(batch, end - at))
+            encode = encode_one(message, "bench-0", at, TIME_MS + at // 500) if batch == 1 else None
+            entries.append(encode or encode_batch([message] * counts[-1], "bench-0", at, TIME_MS + at // 500))
+            size += len(entries[-1])
+        yield block.cut(ledger_id, entry_id, entry_id - 1, TIME_MS + index // 500, index, entries, counts)
+        entry_id += len(entries)
+        index += sum(counts)
+
+
+def archive(url: str, ledger_id: int, first_index: int, rows: int, batch: int) -> dict[str, Any]:
+    """Write one segment's object; answers what the broker would say of the segment."""
+    store = open_blocking(url)
+    builder = SegmentBuilder(ledger_id)
+    name = f"segments/{ledger_id}"
+    upload = store.begin(name)
+    gathered: list[Buffer] = []
+    for one in blocks(ledger_id, first_index, rows, batch):
+        builder.add(one)
+        gathered.append(one)
+        if sum(map(len, gathered)) >= 8 * MIB:
+            upload.write(gathered)
+            gathered = []
+    footer, tail = builder.finish()
+    upload.write([*gathered, tail])
+    upload.finish()
+    return {
+        "ledger_id": ledger_id,
+        "first_index": first_index,
+        "last_entry": footer.last_entry,
+        "messages": footer.message_count,
+        "bytes": footer.blocks_bytes,
+        "first_clock_ms": footer.first_clock_ms,
+        "last_clock_ms": footer.last_clock_ms,
+        "state": "deleted",
+        "archive": {"store": url, "name": name, "bytes": footer.object_bytes, "crc": footer_crc(tail)},
+        "on_bookies": False,
+    }
+
+
+def serve(topics: dict[str, list[dict[str, Any]]]) -> ThreadingHTTPServer:
+    """Answers `…/topics/…/NAME/segments`."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            name = self.path.split("/")[-2]
+            segments = topics[name]
+            end = {"ledger": segments[-1]["ledger_id"], "entry": segments[-1]["last_entry"]}
+            topic = f"persistent://public/default/{name}"
+            answer = {"topic": topic, "partitions": 0, "end": end, "segments": segments}
+            body = json.dumps(answer).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+def session() -> Any:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    from pyspark_quire import DefaultSource
+
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "2g")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(DefaultSource)
+    return spark
+
+
+def measure(spark: Any, url: str, topic: str, rows: int) -> None:
+    frame = spark.read.format("quire").options(service_url=url, topic=topic).load()
+    assert frame.count() == rows
+    seconds = []
+    for _ in range(RUNS):
+        start = time.perf_counter()
+        frame.write.format("noop").mode("overwrite").save()
+        seconds.append(time.perf_counter() - start)
+    print(
+        json.dumps(
+            {
+                "bench": "spark",
+                "case": topic,
+                "rows": rows,
+                "message_bytes": MESSAGE_BYTES,
+                "rows_per_s_best": round(rows / min(seconds)),
+                "rows_per_s_median": round(rows / statistics.median(seconds)),
+            }
+        ),
+        flush=True,
+    )
+
+
+def main() -> None:
+    rows = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
+    with tempfile.TemporaryDirectory(prefix="quire-bench-", dir="/var/tmp") as directory:
+        topics: dict[str, list[dict[str, Any]]] = {}
+        for number, (name, batch) in enumerate((("unbatched", 1), ("batched", BATCH))):
+            per_segment = SEGMENT_BYTES // MESSAGE_BYTES
+            topics[name] = [
+                archive(f"file://{directory}", 100 * number + i, first, min(per_segment, rows - first), batch)
+                for i, first in enumerate(range(0, rows, per_segment))
+            ]
+        server = serve(topics)
+        spark = session()
+        try:
+            for name in topics:
+                measure(spark, f"http://127.0.0.1:{server.server_port}", name, rows)
+        finally:
+            spark.stop()
+            server.shutdown()
+
+
+if __name__ == "__main__":
+    main()

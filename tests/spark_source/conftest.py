@@ -1,0 +1,224 @@
+"""A broker's HTTP side in a thread, with topics that tests make up, and an archive written through `tiering`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from quire.runtime.limits import MIB
+from quire.tiering.open import open_blocking
+from quire.tiering.segment_object import SegmentBuilder, footer_crc
+from quire.wire import block
+
+TIME_MS = 1_700_000_000_000
+
+
+@dataclass
+class Segment:
+    """One segment of a made-up topic: its blocks, and what the broker says of it."""
+
+    ledger_id: int
+    blocks: list[bytes]
+    state: str = "sealed"
+    archive: dict[str, Any] | None = None
+    on_broker: bool = True
+    """False: the broker answers 404 for its blocks."""
+
+    def described(self) -> dict[str, Any]:
+        headers = [block.read_header(content) for content in self.blocks]
+        messages = [sum(block.message_counts(c, h)) for c, h in zip(self.blocks, headers, strict=True)]
+        return {
+            "ledger_id": self.ledger_id,
+            "first_index": headers[0].first_index if headers else 0,
+            "last_entry": headers[-1].last_entry if headers else -1,
+            "messages": sum(messages),
+            "bytes": sum(map(len, self.blocks)),
+            "first_clock_ms": headers[0].clock_ms if headers else 0,
+            "last_clock_ms": headers[-1].clock_ms if headers else 0,
+            "state": self.state,
+            "archive": self.archive,
+            "on_bookies": self.on_broker,
+        }
+
+
+@dataclass
+class FakeBroker:
+    """Topics by full name; a partitioned parent is a number of partitions."""
+
+    url: str = ""
+    topics: dict[str, list[Segment] | int] = field(default_factory=dict)
+    requests: list[str] = field(default_factory=list)
+    failures: list[int] = field(default_factory=list)
+    """Statuses to answer with before answering rightly."""
+    next_index: int = 0
+
+    def segment(
+        self,
+        ledger_id: int,
+        entries: Sequence[bytes],
+        counts: Sequence[int] | None = None,
+        *,
+        per_block: int = 50,
+        clock_ms: int = TIME_MS,
+        state: str = "sealed",
+    ) -> Segment:
+        """A segment of these entries, its message index after that of the segment made before."""
+        counts = counts or [1] * len(entries)
+        blocks = []
+        for i in range(0, len(entries), per_block):
+            some = slice(i, i + per_block)
+            blocks.append(
+                bytes(block.cut(ledger_id, i, i - 1, clock_ms, self.next_index, entries[some], counts[some]))
+            )
+            self.next_index += sum(counts[some])
+        return Segment(ledger_id, blocks, state)
+
+    def application(self) -> web.Application:
+        app = web.Application(middlewares=[self._fail])
+        topic = "/quire/v1/topics/{domain}/{tenant}/{namespace}/{topic}"
+        admin = "/admin/v2/persistent/{tenant}/{namespace}"
+        app.add_routes(
+            [
+                web.get(f"{topic}/segments", self._segments),
+                web.get(f"{topic}/blocks", self._blocks),
+                web.get(admin, self._list),
+                web.get(f"{admin}/{{topic}}/partitions", self._partitions),
+            ]
+        )
+        return app
+
+    @web.middleware
+    async def _fail(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        self.requests.append(request.path)
+        if self.failures:
+            return web.Response(status=self.failures.pop(0), text="not now")
+        response: web.StreamResponse = await handler(request)
+        return response
+
+    def _find(self, request: web.Request) -> tuple[str, list[Segment] | int]:
+        name = "persistent://{tenant}/{namespace}/{topic}".format(**request.match_info)
+        if name not in self.topics:
+            raise web.HTTPNotFound(text=f"no topic {name}")
+        return name, self.topics[name]
+
+    async def _segments(self, request: web.Request) -> web.Response:
+        name, content = self._find(request)
+        if isinstance(content, int):
+            return web.json_response(
+                {"topic": name, "partitions": content, "end": {"ledger": -1, "entry": -1}, "segments": []}
+            )
+        described = [segment.described() for segment in content]
+        end = {"ledger": described[-1]["ledger_id"], "entry": described[-1]["last_entry"]}
+        return web.json_response({"topic": name, "partitions": 0, "end": end, "segments": described})
+
+    async def _blocks(self, request: web.Request) -> web.Response:
+        _, content = self._find(request)
+        ledger_id, entry, size = (int(request.query[key]) for key in ("ledger", "entry", "bytes"))
+        assert not isinstance(content, int)
+        found = [segment for segment in content if segment.ledger_id == ledger_id and segment.on_broker]
+        if not found:
+            raise web.HTTPNotFound(text="trimmed")
+        body = b""
+        for one in found[0].blocks:
+            if block.read_header(one).last_entry >= entry and (not body or len(body) + len(one) <= size):
+                body += one
+        return web.Response(body=body, content_type="application/octet-stream")
+
+    async def _list(self, request: web.Request) -> web.Response:
+        prefix = "persistent://{tenant}/{namespace}/".format(**request.match_info)
+        plain = [n for n, c in self.topics.items() if n.startswith(prefix) and not isinstance(c, int)]
+        return web.json_response(plain)
+
+    async def _partitions(self, request: web.Request) -> web.Response:
+        name = "persistent://{tenant}/{namespace}/{topic}".format(**request.match_info)
+        content = self.topics.get(name, 0)
+        return web.json_response({"partitions": content if isinstance(content, int) else 0})
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    fake = FakeBroker()
+    ready = threading.Event()
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    async def serve() -> None:
+        runner = web.AppRunner(fake.application())
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        fake.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        ready.set()
+        await stop.wait()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    assert ready.wait(10)
+    yield fake
+    loop.call_soon_threadsafe(stop.set)
+    thread.join(10)
+    loop.close()
+
+
+class Archivist:
+    """Writes segments into an object store, as the offload does."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.store = open_blocking(url)
+
+    def archive(self, segment: Segment, *, keep_on_broker: bool = False) -> None:
+        """Write the segment's object and record it; the broker's copy is gone unless kept."""
+        builder = SegmentBuilder(segment.ledger_id)
+        for one in segment.blocks:
+            builder.add(one)
+        footer, tail = builder.finish()
+        name = f"segments/{segment.ledger_id}-{os.urandom(4).hex()}"
+        content = b"".join((*segment.blocks, tail))
+        upload = self.store.begin(name)
+        for start in range(0, len(content), 8 * MIB):
+            upload.write([content[start : start + 8 * MIB]])
+        upload.finish()
+        crc = footer_crc(tail)
+        segment.archive = {"store": self.url, "name": name, "bytes": footer.object_bytes, "crc": crc}
+        segment.state = "archived"
+        segment.on_broker = keep_on_broker
+
+
+@pytest.fixture
+def archivist(tmp_path: Path) -> Archivist:
+    return Archivist(f"file://{tmp_path}/archive")
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    """A session that was told nothing of the data source."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    root = str(Path(__file__).parents[2])
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("quire-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()

@@ -1,0 +1,224 @@
+"""Plan and read without Spark: slices, both places of a segment, and a segment that moves between plan and read."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from quire.runtime.errors import ConfigurationError, CorruptionError, NotFound, Unavailable
+from quire.spark_source import broker as broker_module
+from quire.spark_source import fetch, schema
+from quire.spark_source.options import parse
+from quire.spark_source.source import QuireDataSource, QuireReader
+from quire.wire.message import OutgoingMessage, encode_one
+
+TIME_MS = 1_700_000_000_000
+TOPIC = "persistent://public/default/t"
+
+
+def entries(first: int, count: int, size: int = 10) -> list[bytes]:
+    return [
+        encode_one(OutgoingMessage(b"%09d." % i + bytes(size)), "p", i, TIME_MS + i)
+        for i in range(first, first + count)
+    ]
+
+
+def reader(broker: Any, **options: str) -> QuireReader:
+    given = {"service_url": broker.url, "topic": "t", "slice_bytes": "1MiB"} | options
+    return QuireReader(parse(given))
+
+
+def numbers(rows: QuireReader, plan: list[Any] | None = None) -> list[int]:
+    """The messages' numbers, in order of partitions; the plan and the reader cross processes."""
+    rows = pickle.loads(pickle.dumps(rows))
+    partitions = pickle.loads(pickle.dumps(rows.partitions() if plan is None else plan))
+    batches = [batch for partition in partitions for batch in rows.read(partition)]
+    table = pa.Table.from_batches(batches, schema.arrow(rows.options.columns))
+    return [int(value[:9]) for value in table["value"].to_pylist()]
+
+
+@pytest.fixture
+def moving(broker: Any, archivist: Any) -> Any:
+    """A topic of an archived, a sealed and an active segment: messages 0-999, 1000-1999, 2000-2499."""
+    segments = [
+        broker.segment(3, entries(0, 1000, 4000)),
+        broker.segment(5, entries(1000, 1000), clock_ms=TIME_MS + 1000),
+        broker.segment(9, entries(2000, 500), clock_ms=TIME_MS + 2000, state="active"),
+    ]
+    archivist.archive(segments[0])
+    broker.topics[TOPIC] = segments
+    return broker
+
+
+def test_reads_the_archive_and_the_tail(moving: Any) -> None:
+    rows = reader(moving)
+    plan = rows.partitions()
+    assert isinstance(plan, list) and len(plan) == 6  # 4 MB in slices of 1 MiB, two small segments
+    assert numbers(rows) == list(range(2500))
+    assert sum("blocks" in path for path in moving.requests) == 2
+
+
+def test_chunks_smaller_than_a_slice(moving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "CHUNK_BYTES", 150_000)
+    assert numbers(reader(moving, slice_bytes="100MiB")) == list(range(2500))
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        ("3:900", "5:10", range(900, 1010)),
+        ("5:0", "latest", range(1000, 2500)),
+        ("earliest", "9:0", range(2000)),
+        ("4:7", "5:1", range(1000, 1001)),
+        (str(TIME_MS + 990), str(TIME_MS + 2010), range(990, 2010)),
+        ("earliest", str(TIME_MS), range(0)),
+        ("latest", "latest", range(0)),
+        ("earliest", "earliest", range(0)),
+        ("9:500", "latest", range(0)),
+    ],
+)
+def test_half_open_ranges(moving: Any, start: str, end: str, expected: range) -> None:
+    assert numbers(reader(moving, start=start, end=end)) == list(expected)
+
+
+def test_segments_that_cannot_match_a_time_are_not_planned(broker: Any) -> None:
+    hours = 3_600_000
+    broker.topics[TOPIC] = [
+        broker.segment(1, entries(0, 5), clock_ms=TIME_MS - 5 * hours),
+        broker.segment(2, entries(5, 5), clock_ms=TIME_MS),
+        broker.segment(3, entries(10, 5), clock_ms=TIME_MS + 5 * hours, state="active"),
+    ]
+    plan = reader(broker, start=str(TIME_MS), end=str(TIME_MS + 100)).partitions()
+    assert [partition.value.origin.ledger_id for partition in plan] == [2]
+
+
+def test_a_segment_archived_after_the_plan(moving: Any, archivist: Any) -> None:
+    rows = reader(moving)
+    plan = rows.partitions()
+    archivist.archive(moving.topics[TOPIC][1])
+    assert numbers(rows, plan) == list(range(2500))
+
+
+def test_an_archive_out_of_reach_is_read_through_the_broker(moving: Any, archivist: Any) -> None:
+    segment = moving.topics[TOPIC][0]
+    segment.on_broker = True
+    archivist.store.delete(segment.archive["name"])
+    assert numbers(reader(moving)) == list(range(2500))
+
+
+def test_an_archive_lost_while_it_is_read_goes_on_through_the_broker(
+    moving: Any, archivist: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "CHUNK_BYTES", 300_000)
+    segment = moving.topics[TOPIC][0]
+    segment.on_broker = True
+    rows = reader(moving, slice_bytes="100MiB")
+    (first, *_) = rows.partitions()
+    reading = rows.read(first)
+    count = next(reading).num_rows
+    archivist.store.delete(segment.archive["name"])
+    assert 0 < count < 1000
+    assert count + sum(batch.num_rows for batch in reading) == 1000
+
+
+def test_a_trimmed_segment_is_an_error_that_says_so(moving: Any) -> None:
+    rows = reader(moving)
+    plan = rows.partitions()
+    moving.topics[TOPIC] = moving.topics[TOPIC][2:]
+    with pytest.raises(
+        NotFound, match=r"ledger 5 of persistent://public/default/t .* trimmed after the query"
+    ):
+        numbers(rows, plan[4:])
+
+
+def test_damage_in_the_archive_names_object_and_offset(moving: Any, archivist: Any, tmp_path: Path) -> None:
+    name = moving.topics[TOPIC][0].archive["name"]
+    path = tmp_path / "archive" / name
+    path.chmod(0o600)
+    content = bytearray(path.read_bytes())
+    content[1_000_000] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CorruptionError, match=f"{name} at offset"):
+        numbers(reader(moving))
+
+
+def test_a_broker_that_is_not_ready_is_asked_again(moving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_module, "PAUSE_S", 0)
+    moving.failures = [503, 500, 429]
+    assert len(numbers(reader(moving))) == 2500
+    moving.failures = [503] * 4
+    with pytest.raises(Unavailable, match="answered 503: not now"):
+        reader(moving).partitions()
+    moving.failures = [401]
+    with pytest.raises(ConfigurationError, match="refused with 401"):
+        reader(moving).partitions()
+
+
+def test_no_broker_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_module, "PAUSE_S", 0)
+    unreachable = QuireReader(parse({"service_url": "http://127.0.0.1:1", "topic": "t"}))
+    with pytest.raises(Unavailable, match="the broker at http://127.0.0.1:1 cannot be reached"):
+        unreachable.partitions()
+
+
+def test_partitions_patterns_and_their_columns(broker: Any) -> None:
+    prefix = "persistent://public/default/"
+    broker.topics |= {
+        f"{prefix}orders": 2,
+        f"{prefix}orders-partition-0": [broker.segment(1, entries(0, 3))],
+        f"{prefix}orders-partition-1": [broker.segment(2, entries(3, 3))],
+        f"{prefix}orders-old": [broker.segment(3, entries(6, 2))],
+        f"{prefix}other": [broker.segment(4, entries(8, 2))],
+        f"{prefix}x-partition-7": [broker.segment(5, entries(10, 1))],
+    }
+
+    def places(**options: str) -> list[tuple[str, int]]:
+        rows = QuireReader(parse({"service_url": broker.url, "columns": "topic,partition", **options}))
+        found: dict[tuple[str, int], None] = {}
+        for partition in rows.partitions():
+            for batch in rows.read(partition):
+                pairs = zip(*(batch.column(i).to_pylist() for i in (0, 1)), strict=True)
+                found |= dict.fromkeys((topic.removeprefix(prefix), n) for topic, n in pairs)
+        return list(found)
+
+    assert places(topic="orders") == [("orders", 0), ("orders", 1)]
+    assert places(topic="orders-partition-1") == [("orders", 1)]
+    assert places(topics="other,orders-old") == [("other", -1), ("orders-old", -1)]
+    assert places(topics_pattern="orders.*") == [("orders", 0), ("orders", 1), ("orders-old", -1)]
+    assert places(topics_pattern="x.*") == [("x", 7)]
+    with pytest.raises(ConfigurationError, match="no topic of"):
+        places(topics_pattern="z.*")
+    with pytest.raises(ConfigurationError, match="one partition, but 2 are read"):
+        places(topic="orders", start="1:0")
+
+
+def test_an_empty_topic_has_an_empty_plan(broker: Any) -> None:
+    broker.topics[TOPIC] = [broker.segment(1, [], state="active")]
+    assert reader(broker).partitions() == []
+
+
+def test_leaving_early_stops_reading_ahead(moving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "CHUNK_BYTES", 100_000)
+    rows = reader(moving, slice_bytes="100MiB")
+    reading = rows.read(rows.partitions()[0])
+    next(reading)
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("quire-fetch")]
+    assert threads
+    reading.close()  # what a LIMIT does
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_a_schema_of_the_users_own_is_refused(broker: Any) -> None:
+    from pyspark.sql.types import StructType
+
+    source = QuireDataSource({"service_url": broker.url, "topic": "t", "columns": "value"})
+    assert source.schema() == "`value` binary"
+    with pytest.raises(ConfigurationError, match="choose among them with the option columns"):
+        source.reader(StructType().add("text", "string"))
