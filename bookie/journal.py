@@ -147,7 +147,7 @@ class Journal:
                 f"no segment of the journal in {self._disk.root} is left, but groups up to {mark}"
             )
         ends: list[int | None] = [header.first_number for _, header in needed[1:]]
-        for (name, header), end_number in zip(needed, [*ends, None], strict=True):
+        for (name, header), end_number in zip(needed, [*ends, None], strict=False):
             self._replay_segment(by_name[name], header, chain, end_number, report, apply)
         chain.damage += [f"{segment.name} in {self._disk.root} has lost its header" for segment in self._bad]
         report.damage = chain.damage

@@ -10,7 +10,7 @@ Two blocks of a memtable never overlap: the storage asks `overlapping` first.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from quire.wire.block import Buffer
 
@@ -102,3 +102,17 @@ def read(tables: tuple[Memtable, ...], ledger_id: int, first_entry: int, bytes_m
             size_bytes += len(block)
             entry_id = column.lasts[place] + 1
             place += 1
+
+
+def find_time(
+    tables: tuple[Memtable, ...], ledger_id: int, time_ms: int, clock_of: Callable[[Buffer], int]
+) -> int | None:
+    """First entry of the first block whose clock is `time_ms` or later. A ledger's clock never goes back."""
+    found = []
+    for table in tables:
+        column = table.ledgers.get(ledger_id)
+        if column is not None:
+            place = bisect_left(column.blocks, time_ms, key=clock_of)
+            if place < len(column.firsts):
+                found.append(column.firsts[place])
+    return min(found, default=None)

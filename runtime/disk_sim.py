@@ -6,8 +6,9 @@ What a real disk may do at a power cut is done here on purpose, by `crash`:
   or by the sector, or all of a file are lost, or all kept;
 - of the names created, renamed and removed since the last sync of their directory, some changes are kept.
 
-`crash_after(n)` lets n more operations succeed, tears the next one and takes the machine down: everything then
-raises `DiskError` until `crash` starts it anew. So a test can crash at every point of a history.
+`Power.fail_after(n)` lets n more operations succeed, tears the next one and takes the machine down: everything
+then raises `DiskError` until `crash` starts it anew. So a test can crash at every point of a history. Disks of one
+machine share one `Power`.
 
 `fail` injects errors (EIO, ENOSPC), `flip` turns a bit that was at rest, `capacity_bytes` bounds the disk.
 
@@ -77,20 +78,48 @@ class _Fault:
 _NameChange = Callable[[dict[str, _Inode]], None]
 
 
-class SimulatedDisk:
-    """See the top of the file. `operations` counts calls that touch the disk, to choose crash points from."""
+@dataclass(slots=True)
+class Power:
+    """What all disks of a machine hang on. `operations` counts what touched them, to choose crash points from."""
 
-    def __init__(self, seed: int = 0, root: str = "simulated", capacity_bytes: int = 1 << 40) -> None:
+    operations: int = 0
+    is_down: bool = False
+    _fails_at: int | None = None
+
+    def fail_after(self, operations: int) -> None:
+        """Go down at the operation after so many more."""
+        self._fails_at = self.operations + operations
+
+    def restore(self) -> None:
+        self.is_down = False
+        self._fails_at = None
+
+    def step(self) -> bool:
+        """Count an operation; False when it does not happen."""
+        if not self.is_down:
+            self.is_down = self.operations == self._fails_at
+            self.operations += 1
+        return not self.is_down
+
+
+class SimulatedDisk:
+    """See the top of the file."""
+
+    def __init__(
+        self,
+        seed: int = 0,
+        root: str = "simulated",
+        capacity_bytes: int = 1 << 40,
+        power: Power | None = None,
+    ) -> None:
         self.root = root
         self.capacity_bytes = capacity_bytes
-        self.operations = 0
-        self.is_down = False
+        self.power = power or Power()
         self._rng = Random(seed)
         self._names: dict[str, _Inode] = {}
         self._kept_names: dict[str, _Inode] = {}
         self._name_changes: list[tuple[str, _NameChange]] = []
         self._faults: list[_Fault] = []
-        self._operations_left: int | None = None
         self._boots = 0
         self._locked = False
 
@@ -106,12 +135,15 @@ class SimulatedDisk:
             self._names[name].crash(self._rng)
         self._boots += 1
         self._locked = False
-        self.is_down = False
-        self._operations_left = None
+        self.power.restore()
 
     def crash_after(self, operations: int) -> None:
-        """After so many more operations the next is torn and the machine goes down until `crash`."""
-        self._operations_left = operations
+        """`Power.fail_after`, for a machine with one disk."""
+        self.power.fail_after(operations)
+
+    @property
+    def operations(self) -> int:
+        return self.power.operations
 
     def fail(self, operation: str, error: int, name: str = "", *, skip: int = 0, times: int = 1) -> None:
         """Let the operation (`write`, `durable`, `read`, `sync`, `allocate`, `open`) fail with an errno.
@@ -220,14 +252,8 @@ class SimulatedDisk:
 
     def _step(self, operation: str, name: str) -> None:
         """Count one operation; raise what was injected for it."""
-        if self.is_down:
+        if not self.power.step():
             raise DiskError(f"cannot {operation} {self.root}/{name}: the machine is down")
-        self.operations += 1
-        if self._operations_left is not None:
-            if self._operations_left == 0:
-                self.is_down = True
-                raise DiskError(f"cannot {operation} {self.root}/{name}: the machine goes down")
-            self._operations_left -= 1
         for fault in self._faults:
             if fault.operation == operation and fault.part_of_name in name:
                 if fault.skip > 0:
@@ -251,7 +277,7 @@ class _SimulatedFile:
         assert offset % PAGE_BYTES == 0 and len(view) % PAGE_BYTES == 0
         self._alive()
         self._make_room(offset + len(view))
-        was_down = self._disk.is_down
+        was_down = self._disk.power.is_down
         try:
             self._disk._step("write", self._short_name)
             if durable:

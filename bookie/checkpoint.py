@@ -1,0 +1,139 @@
+"""The checkpoint: a frozen memtable goes to the entry log, and the mark moves past its journal groups.
+
+The order is the whole point (rule 21): entry log written → synced → rows, fences, LACs, tombstones, limbo and
+mark committed in one transaction of the index → only then journal segments before the mark are written over. A
+crash anywhere leaves either the old mark, and replay brings everything again, or the new one, and nothing is
+missing. What lies in the entry log without a row is dead weight that the collector finds.
+
+The mark is the number of the last journal group whose every block is in the entry log and index:
+
+    mark      8 bytes, big-endian: group number
+
+`rebuild` makes a new index out of the entry logs when the old one is lost. Fences, LACs and tombstones are not in
+the entry logs, so everything is fenced afterwards (rule 22).
+
+All this blocks and belongs on the checkpoint's own thread, or in a start.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Final
+
+from quire.bookie.entry_log import EntryLogs, TornRecord
+from quire.bookie.index import Index, IndexRow
+from quire.bookie.ledgers import LedgerState
+from quire.bookie.memtable import Memtable
+from quire.runtime.errors import CorruptionError
+from quire.wire.block import Buffer
+
+log = logging.getLogger(__name__)
+
+_ROWS_PER_COMMIT: Final = 100_000
+
+
+def encode_mark(number: int) -> bytes:
+    return number.to_bytes(8, "big")
+
+
+def decode_mark(mark: bytes) -> int:
+    return int.from_bytes(mark, "big")
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """What one checkpoint writes: a memtable, the ledgers that changed beside it, and the mark that this allows."""
+
+    table: Memtable
+    changed: Sequence[LedgerState]
+    """Every ledger with blocks in the table, and every ledger that was fenced, buried or told its LAC."""
+    deleted: Sequence[int]
+    mark: int
+    is_counted: bool = False
+
+    def runs(self) -> Iterator[tuple[int, Sequence[Buffer]]]:
+        """(ledger, blocks) by ledger, without the ledgers that were deleted meanwhile."""
+        deleted = set(self.deleted)
+        return (run for run in self.table.runs() if run[0] not in deleted)
+
+    def count(self) -> None:
+        """Add the table's blocks to what the ledgers have in the entry log; once, however often it is tried."""
+        if self.is_counted:
+            return
+        self.is_counted = True
+        for state in self.changed:
+            found = self.table.ledgers.get(state.ledger_id)
+            if found is not None:
+                state.flushed_last_entry = max(state.flushed_last_entry, found.lasts[-1])
+                state.flushed_bytes += found.size_bytes
+
+
+def perform(checkpoint: Checkpoint, logs: EntryLogs, index: Index) -> None:
+    """Make one checkpoint. `DiskFull`: try the same again later. Any other error: the journal stays needed."""
+    rows = logs.append(checkpoint.runs())
+    logs.sync()
+    checkpoint.count()
+    records = {state.ledger_id: state.encode() for state in checkpoint.changed}
+    index.commit(rows, records, encode_mark(checkpoint.mark), checkpoint.deleted)
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """What a rebuild found."""
+
+    rows: int
+    damage: list[str]
+    """Records that had been durable and are damaged or missing: blocks may be lost."""
+
+
+def rebuild(logs: EntryLogs, index: Index) -> Rebuilt:
+    """Fill an empty index from the entry logs; every ledger found is fenced. The mark starts at 0."""
+    damage: list[str] = []
+    held: set[int] = set()
+
+    def report(error: CorruptionError) -> None:
+        if isinstance(error, TornRecord):
+            log.info("index rebuild: unfinished tail: %s", error)
+            return
+        log.error("index rebuild: %s", error)
+        damage.append(str(error))
+        held.add(int(PurePath(error.file).stem))
+
+    rows = _without_contained(logs.scan_all(report))
+    for start in range(0, len(rows), _ROWS_PER_COMMIT):
+        index.commit(rows[start : start + _ROWS_PER_COMMIT], {}, b"")
+    for log_id in held:
+        index.hold(log_id, 1)
+    states = _states_of(rows)
+    index.commit((), {ledger_id: state.encode() for ledger_id, state in states.items()}, encode_mark(0))
+    return Rebuilt(len(rows), damage)
+
+
+def _without_contained(found: Iterable[IndexRow]) -> list[IndexRow]:
+    """Rows by ledger and first entry, without those whose entries another row holds, too; of equals the later."""
+    rows = list(found)
+    order = sorted(
+        range(len(rows)), key=lambda i: (rows[i].ledger_id, rows[i].first_entry, -rows[i].last_entry, -i)
+    )
+    kept: list[IndexRow] = []
+    for i in order:
+        row = rows[i]
+        if not kept or kept[-1].ledger_id != row.ledger_id or row.last_entry > kept[-1].last_entry:
+            kept.append(row)
+    return kept
+
+
+def _states_of(rows: Iterable[IndexRow]) -> dict[int, LedgerState]:
+    states: dict[int, LedgerState] = {}
+    for row in rows:
+        state = states.get(row.ledger_id)
+        if state is None:
+            state = states[row.ledger_id] = LedgerState(row.ledger_id)
+            state.fence()
+        state.lac = max(state.lac, row.lac)
+        state.flushed_last_entry = max(state.flushed_last_entry, row.last_entry)
+        state.flushed_bytes += row.length
+    return states

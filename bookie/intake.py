@@ -1,0 +1,267 @@
+"""The intake: where a block is judged and, in the same step, enters memtable and journal queue.
+
+Nothing here awaits, so between the look at a fence and the queueing of the block nothing can happen (rule 24),
+and a journal group's blocks enter one memtable (rule 21). In the common case, a writer's next block, judging it
+is two comparisons: the ledger is open to writers and the block begins behind its last entry.
+
+| the block                                           | answer                               | journalled |
+|-----------------------------------------------------|--------------------------------------|------------|
+| is damaged                                          | BAD_BLOCK                            | no         |
+| its ledger has a tombstone                          | DELETED                              | no         |
+| its ledger is fenced, and this is no recovery       | FENCED                               | no         |
+| is here already, the same bytes                     | OK, once the first copy is durable   | no         |
+| other bytes are here, or it overlaps another block  | CONFLICT                             | no         |
+| is new, but the bookie is read-only                 | READ_ONLY                            | no         |
+| is new                                              | OK, once durable; else IO_ERROR      | yes        |
+
+When both memtables are full, requests wait in line. The line is bounded by who sends: `size_bytes` counts what
+waits, and the process stops reading its sockets by it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from quire.bookie.index import Index
+from quire.bookie.journal import Journal
+from quire.bookie.ledgers import LedgerState
+from quire.bookie.memtable import Memtable
+from quire.runtime.errors import QuireError
+from quire.wire.block import BlockError, BlockHeader, Buffer, verify
+from quire.wire.bookie import AddDone, AddRequest, Status
+
+OK: Final = (Status.OK,)
+
+CompareDone = Callable[[Status], None]
+
+
+class _InEntryLog(NamedTuple):
+    """The verdict must wait until the block that lies in the entry log was read."""
+
+    ledger_id: int
+    first_entry: int
+    block: Buffer
+
+
+class Intake:
+    """The ledgers, the two memtables, and the requests that wait for room in them.
+
+    `make_room()` is called when the active memtable is full and there is no frozen one: it must `freeze`.
+    `compare(ledger, first entry, block, done)` tells whether exactly these bytes are in the entry log.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        index: Index,
+        *,
+        memtable_bytes: int,
+        request_bytes_max: int,
+        make_room: Callable[[], None],
+        compare: Callable[[int, int, Buffer, CompareDone], None],
+    ) -> None:
+        self.ledgers: dict[int, LedgerState] = {}
+        self.changed: set[int] = set()
+        """Ledgers fenced, buried or told their LAC since the last `freeze`."""
+        self.active = Memtable()
+        self.frozen: Memtable | None = None
+        self.is_read_only = False
+        self._journal = journal
+        self._index = index
+        self._memtable_bytes = memtable_bytes
+        self._request_bytes_max = request_bytes_max
+        self._make_room = make_room
+        self._compare = compare
+        self._waiting: deque[tuple[AddRequest, AddDone]] = deque()
+        self._waiting_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that were accepted and are not yet in the entry log."""
+        frozen_bytes = self.frozen.size_bytes if self.frozen is not None else 0
+        return self.active.size_bytes + frozen_bytes + self._waiting_bytes
+
+    @property
+    def is_full(self) -> bool:
+        return self.active.size_bytes >= self._memtable_bytes
+
+    @property
+    def tables(self) -> tuple[Memtable, ...]:
+        return (self.active,) if self.frozen is None else (self.frozen, self.active)
+
+    def state(self, ledger_id: int) -> LedgerState:
+        """The ledger's state, made when it was never heard of."""
+        state = self.ledgers.get(ledger_id)
+        if state is None:
+            state = self.ledgers[ledger_id] = LedgerState(ledger_id)
+        return state
+
+    # -- adding ------------------------------------------------------------------------------------------
+    def add(self, request: AddRequest, done: AddDone) -> None:
+        """Judge, keep and queue the blocks in order. See `BookiePort.add`."""
+        if self._waiting or (self.is_full and not self._found_room()):
+            self._waiting.append((request, done))
+            self._waiting_bytes += sum(map(len, request.blocks))
+        else:
+            self._admit(request, done)
+
+    def drain(self) -> None:
+        """There is room again, or no hope: take what waits."""
+        while self._waiting and (not self.is_full or self._found_room() or self._is_hopeless):
+            request, done = self._waiting.popleft()
+            self._waiting_bytes -= sum(map(len, request.blocks))
+            self._admit(request, done)
+
+    @property
+    def _is_hopeless(self) -> bool:
+        return self.is_read_only or self._journal.failure is not None
+
+    def _found_room(self) -> bool:
+        if self.frozen is not None or self._is_hopeless:
+            return self._is_hopeless
+        self._make_room()
+        return True
+
+    def _admit(self, request: AddRequest, done: AddDone) -> None:
+        blocks = request.blocks
+        size_bytes = sum(map(len, blocks))
+        if size_bytes > self._request_bytes_max:
+            self._journal.barrier(done, (Status.BAD_REQUEST,) * len(blocks))
+            return
+        recovery = request.recovery
+        verdicts = [self._take(block, recovery) for block in blocks]
+        if not any(verdicts):  # all are new: Status.OK is 0, and so is every verdict
+            self._journal.append(blocks, size_bytes, done, verdicts)  # type: ignore[arg-type]
+            return
+        self._answer_mixed(blocks, verdicts, done)
+
+    def _take(self, block: Buffer, recovery: bool) -> Status | _InEntryLog | _Duplicate:
+        """Judge one block; when it is new, put it into the memtable and answer OK. Once per block."""
+        try:
+            header = verify(block)
+        except BlockError:
+            return Status.BAD_BLOCK
+        _, length, count, ledger_id, first_entry, lac, _, _ = header
+        if length != len(block):
+            return Status.BAD_BLOCK
+        state = self.ledgers.get(ledger_id)
+        if state is None:
+            if self._is_hopeless:
+                return self._judge(LedgerState(ledger_id), header, block, recovery) or Status.READ_ONLY
+            state = self.ledgers[ledger_id] = LedgerState(ledger_id)
+        last_entry = first_entry + count - 1
+        if first_entry <= state.last_entry or state.is_closed_to_writers or self._is_hopeless:
+            verdict = self._judge(state, header, block, recovery)
+            if verdict is not None:
+                return verdict
+        if last_entry > state.last_entry:
+            state.last_entry = last_entry
+        if lac > state.lac:
+            state.lac = lac
+        self.active.add(ledger_id, first_entry, last_entry, block)
+        return Status.OK
+
+    def _judge(
+        self, state: LedgerState, header: BlockHeader, block: Buffer, recovery: bool
+    ) -> Status | _InEntryLog | _Duplicate | None:
+        """The table above, for a block that is not simply the next one. None: it is new and may come in."""
+        if state.tombstone_version is not None:
+            return Status.DELETED
+        if state.is_fenced and not recovery:
+            return Status.FENCED
+        if self._journal.failure is not None:
+            return Status.IO_ERROR
+        if header.first_entry <= state.last_entry:
+            verdict = self._compare_with_kept(header, block)
+            if verdict is not None:
+                return verdict
+        return Status.READ_ONLY if self.is_read_only else None
+
+    def _compare_with_kept(
+        self, header: BlockHeader, block: Buffer
+    ) -> Status | _InEntryLog | _Duplicate | None:
+        ledger_id, first_entry, last_entry = header.ledger_id, header.first_entry, header.last_entry
+        for table in self.tables:
+            kept = table.overlapping(ledger_id, first_entry, last_entry)
+            if kept is not None:
+                return DUPLICATE if kept == block else Status.CONFLICT
+        try:
+            rows = self._index.rows(ledger_id, first_entry, 1)
+        except QuireError:
+            return Status.IO_ERROR
+        if rows and rows[0].first_entry <= last_entry:
+            return _InEntryLog(ledger_id, first_entry, block)
+        return None
+
+    def _answer_mixed(
+        self, blocks: Sequence[Buffer], verdicts: Sequence[Status | _InEntryLog | _Duplicate], done: AddDone
+    ) -> None:
+        """Journal what is new; answer when that, every first copy and every comparison is there."""
+        fresh = [block for block, verdict in zip(blocks, verdicts, strict=True) if verdict is Status.OK]
+        statuses = [verdict if isinstance(verdict, Status) else Status.OK for verdict in verdicts]
+        waiting = [(i, verdict) for i, verdict in enumerate(verdicts) if isinstance(verdict, _InEntryLog)]
+        if waiting:
+            join = _Join(len(waiting), done)
+            done = join.journal_done
+            for position, (ledger_id, first_entry, block) in waiting:
+                self._compare(ledger_id, first_entry, block, join.part(position))
+        if fresh:
+            self._journal.append(fresh, sum(map(len, fresh)), done, statuses)
+        else:
+            self._journal.barrier(done, statuses)
+
+    # -- freezing ----------------------------------------------------------------------------------------
+    def freeze(self) -> tuple[Memtable, list[LedgerState], int]:
+        """Turn the active memtable into the frozen one; answer it, the ledgers it concerns, and its mark.
+
+        The mark is the last journal group that has blocks of it; the next block begins another group.
+        """
+        assert self.frozen is None
+        self.frozen, self.active = self.active, Memtable()
+        concerned = self.frozen.ledgers.keys() | self.changed
+        self.changed.clear()
+        return self.frozen, [self.ledgers[ledger_id] for ledger_id in sorted(concerned)], self._journal.seal()
+
+    def thaw(self) -> None:
+        """The frozen memtable is in the entry log, whole: forget it."""
+        self.frozen = None
+
+
+class _Duplicate:
+    """The same bytes are in a memtable: OK once everything queued so far is durable."""
+
+    def __repr__(self) -> str:
+        return "DUPLICATE"
+
+
+DUPLICATE: Final = _Duplicate()
+
+
+class _Join:
+    """Waits for the journal's answer and a number of comparisons, then answers once."""
+
+    def __init__(self, comparisons: int, done: AddDone) -> None:
+        self._outstanding = comparisons + 1
+        self._done = done
+        self._statuses: list[Status] = []
+        self._compared: dict[int, Status] = {}
+
+    def journal_done(self, statuses: Sequence[Status]) -> None:
+        self._statuses = list(statuses)
+        self._settle()
+
+    def part(self, position: int) -> CompareDone:
+        def compared(status: Status) -> None:
+            self._compared[position] = status
+            self._settle()
+
+        return compared
+
+    def _settle(self) -> None:
+        self._outstanding -= 1
+        if self._outstanding == 0:
+            for position, status in self._compared.items():
+                self._statuses[position] = status
+            self._done(self._statuses)

@@ -1,0 +1,71 @@
+"""The settings of one storage node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.runtime import limits
+from quire.runtime.errors import ConfigurationError
+from quire.runtime.limits import MIB
+from quire.runtime.settings import BYTES, MILLISECONDS, setting
+
+
+@dataclass(frozen=True)
+class BookieSettings:
+    """Prose and defaults stand with each field; `validate` says what does not go together."""
+
+    journal_dir: str = setting("data/journal", "Directory of the journal; best on a disk of its own.")
+    entry_log_dir: str = setting(
+        "data/entries", "Directory of entry logs and index; another than the journal's."
+    )
+    memtable_bytes: int = setting(
+        limits.MEMTABLE_BYTES,
+        "Size of one of the two memtables; when both are full, sockets are not read.",
+        unit=BYTES,
+    )
+    journal_segment_bytes: int = setting(
+        limits.JOURNAL_SEGMENT_BYTES,
+        "Size of a journal segment; segments are written over and over.",
+        unit=BYTES,
+    )
+    journal_group_bytes_max: int = setting(
+        limits.JOURNAL_GROUP_BYTES_MAX, "Most that one journal write makes durable at once.", unit=BYTES
+    )
+    entry_log_bytes: int = setting(limits.ENTRY_LOG_BYTES, "Size of an entry-log file.", unit=BYTES)
+    flush_interval_ms: int = setting(
+        60_000,
+        "Blocks go from the memtable to the entry log after this time at the latest.",
+        unit=MILLISECONDS,
+    )
+    read_cache_bytes: int = setting(
+        limits.READ_CACHE_BYTES, "Memory for what was read from entry logs.", unit=BYTES
+    )
+    read_threads: int = setting(2, "Threads that read entry logs; they share nothing with the journal.")
+    disk_reserve_bytes: int = setting(
+        limits.ENTRY_LOG_RESERVE_BYTES,
+        "Below this much free space the bookie takes no new blocks; compaction may use it.",
+        unit=BYTES,
+    )
+    bookie_rack: str = setting("", "Rack of this bookie; copies of a ledger go to different racks.")
+    unsafe_no_sync: bool = setting(
+        False, "Acknowledge before data is on disk; a power cut then loses acknowledged messages."
+    )
+
+    def validate(self) -> None:
+        """Raises `ConfigurationError` when two settings contradict each other."""
+        if self.journal_dir == self.entry_log_dir:
+            raise ConfigurationError("journal_dir and entry_log_dir must be two directories")
+        if self.journal_group_bytes_max < limits.BLOCK_BYTES_HARD_MAX + MIB:
+            raise ConfigurationError(
+                f"journal_group_bytes_max must hold the largest block ({limits.BLOCK_BYTES_HARD_MAX + MIB} bytes)"
+            )
+        if self.journal_segment_bytes < 2 * self.journal_group_bytes_max:
+            raise ConfigurationError("journal_segment_bytes must be at least twice journal_group_bytes_max")
+        if self.memtable_bytes < 2 * self.journal_group_bytes_max:
+            raise ConfigurationError("memtable_bytes must be at least twice journal_group_bytes_max")
+        if self.entry_log_bytes <= self.memtable_bytes:
+            raise ConfigurationError("entry_log_bytes must be larger than memtable_bytes")
+        if self.journal_segment_bytes % MIB or self.entry_log_bytes % MIB:
+            raise ConfigurationError("journal_segment_bytes and entry_log_bytes must be whole MiB")
+        if self.flush_interval_ms <= 0 or self.read_threads <= 0:
+            raise ConfigurationError("flush_interval_ms and read_threads must be greater than 0")

@@ -1,0 +1,630 @@
+"""The storage node: journal, memtables, entry logs and index joined into one bookie.
+
+    add         intake (judge, memtable, journal queue in one step) → journal → answer
+    read        memtables → read cache → index and one direct read
+    fence, LAC, tombstone: in memory at once, answered when the journal has them
+    checkpoint  frozen memtable → entry log → index and mark → journal segments are free again
+
+Everything here runs on the event loop but for what blocks: each of journal, checkpoint and reads has threads of
+its own (`runtime.disk.Worker`), and none waits for another.
+
+A start is: locks, identity, index (rebuilt from the entry logs when it is lost), replay of the journal from the
+mark, a new epoch. If the replay finds damage, or the cookies do not agree, blocks may be lost: then the
+incarnation is raised, every ledger is fenced and put in limbo, and only when that is committed does the node
+answer (rules 17, 18, 23). A rebuilt index has lost fences and tombstones, but no blocks: everything is fenced
+and the incarnation raised, without limbo (rule 22).
+
+What goes wrong later: a failed journal write ends all acknowledging for good. A full disk makes the node
+read-only until there is room. Any other failure of a checkpoint leaves the memtable and the journal as they are and
+makes the node read-only until its next start. Reads go on in each case. A request for an earlier incarnation
+may read and recover, but never hears that an entry does not exist if blocks were lost since.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from random import Random, SystemRandom
+from typing import Final
+
+from quire.bookie import memtable
+from quire.bookie.checkpoint import Checkpoint, decode_mark, encode_mark, perform, rebuild
+from quire.bookie.collector import Collector
+from quire.bookie.disks import BookieDisks, real_disks
+from quire.bookie.entry_log import EntryLogs
+from quire.bookie.identity import open_identity
+from quire.bookie.index import Index
+from quire.bookie.intake import OK, CompareDone, Intake
+from quire.bookie.journal import Journal
+from quire.bookie.journal_core import CONTROL_BYTES, Control, ControlKind, encode_control
+from quire.bookie.ledgers import LedgerState, decode
+from quire.bookie.read_cache import BlockReader
+from quire.bookie.replay import Replay
+from quire.bookie.settings import BookieSettings
+from quire.runtime.clock import Clock, SystemClock
+from quire.runtime.disk import Worker
+from quire.runtime.errors import CorruptionError, DiskError, DiskFull, QuireError
+from quire.runtime.limits import ENTRY_LOG_RECORD_BYTES, ENTRY_LOG_STEP_BYTES, READ_BYTES_MAX
+from quire.wire.block import Buffer, read_header
+from quire.wire.bookie import (
+    AddDone,
+    AddRequest,
+    BookieId,
+    DeleteRequest,
+    FindTimeRequest,
+    LedgerInfo,
+    LedgerInfoRequest,
+    ReadRequest,
+    ReadResponse,
+    SimpleResponse,
+    Status,
+    WriteLacRequest,
+)
+
+log = logging.getLogger(__name__)
+
+_LOGS_DIRECTORY: Final = "logs"
+_DAMAGED_INDEX: Final = "index-is-damaged"
+"""A file of this name tells the next start to rebuild the index."""
+
+_FLUSH_SOON_S: Final = 0.5
+"""After somebody asked whether a ledger is flushed."""
+
+_RETRY_S: Final = 5.0
+"""After the disk was full."""
+
+
+@dataclass(frozen=True)
+class BookieStats:
+    """A snapshot for operators. Sizes in bytes, counts since the start."""
+
+    read_only: bool
+    failure: str
+    ledgers: int
+    unflushed_bytes: int
+    journal_groups: int
+    journal_bytes: int
+    journal_live_bytes: int
+    checkpoints: int
+    mark: int
+    free_bytes: int
+    total_bytes: int
+
+
+class Storage:
+    """One bookie. See the top of the file; the requests' meaning is that of `wire.bookie.BookiePort`."""
+
+    def __init__(
+        self,
+        settings: BookieSettings,
+        disks: BookieDisks | None = None,
+        *,
+        clock: Clock | None = None,
+        rng: Random | None = None,
+    ) -> None:
+        self._settings = settings
+        self._disks = disks or real_disks(settings)
+        self._clock = clock or SystemClock()
+        self._rng = rng or SystemRandom()
+        self._full: set[str] = set()
+        """Why the node takes no new blocks: `journal`, `entries`, `checkpoint`, `operator`."""
+        self._on_flushed: list[Callable[[], None]] = []
+        self._flushing: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._soon: asyncio.TimerHandle | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._parts = ExitStack()
+        self._mark = 0
+        self._checkpoints = 0
+        self._stopping = False
+        self._index_is_suspect = False
+        self.failure = ""
+        """What is broken for good, in a sentence; empty when all is well."""
+
+    # -- life --------------------------------------------------------------------------------------------
+    async def start(self) -> None:
+        """See the top of the file. Raises `ConfigurationError` (nothing was changed), `DiskError`."""
+        journal_disk, entry_disk = self._disks.journal, self._disks.entries
+        try:
+            for disk in (journal_disk, entry_disk):
+                disk.make_directory()
+                disk.lock()
+                self._parts.callback(disk.close)
+            self._identity = open_identity(journal_disk, entry_disk, self._rng)
+            self._open_parts()
+            self._recover()
+        except BaseException:
+            self._parts.close()
+            raise
+        self._check_space()
+        self._arm_timer()
+        if self.bytes_unflushed:
+            self._flush_soon()
+
+    def _open_parts(self) -> None:
+        settings, disks = self._settings, self._disks
+        self._logs = EntryLogs(
+            disks.entries,
+            _LOGS_DIRECTORY,
+            file_bytes=settings.entry_log_bytes,
+            step_bytes=min(ENTRY_LOG_STEP_BYTES, settings.entry_log_bytes),
+            record_bytes=min(ENTRY_LOG_RECORD_BYTES, settings.entry_log_bytes // 4),
+            reserve_bytes=settings.disk_reserve_bytes,
+        )
+        self._logs.open()
+        self._parts.callback(self._logs.close)
+        self._index, self._was_rebuilt, lost = self._open_index()
+        self._parts.callback(self._index.close)
+        self._blocks_lost = self._identity.is_suspect or lost
+        self._collector = Collector(self._index, self._logs, self._clock, self._report_damage)
+        self._reader = BlockReader(
+            self._index, self._logs, cache_bytes=settings.read_cache_bytes, read_ahead=disks.read_ahead
+        )
+        self._checkpointer = disks.worker("checkpoint")
+        self._readers = [disks.worker(f"reader-{i}") for i in range(settings.read_threads)]
+        self._journal = Journal(
+            disks.journal,
+            disks.worker("journal"),
+            disks.worker("journal-ahead"),
+            self._rng,
+            bookie=self._identity.uuid_bytes,
+            segment_bytes=settings.journal_segment_bytes,
+            group_bytes_max=settings.journal_group_bytes_max,
+            durable=not settings.unsafe_no_sync,
+            on_failure=self._journal_failed,
+            on_full=partial(self._set_full, "journal"),
+        )
+        self._intake = Intake(
+            self._journal,
+            self._index,
+            memtable_bytes=settings.memtable_bytes,
+            request_bytes_max=settings.journal_group_bytes_max,
+            make_room=self._begin_checkpoint,
+            compare=self._compare,
+        )
+
+    def _open_index(self) -> tuple[Index, bool, bool]:
+        """The index; whether it had to be rebuilt; whether blocks were found missing meanwhile."""
+        disks = self._disks
+        if self._identity.is_new:
+            disks.index.discard()
+            index = disks.index.open()
+            index.commit((), {}, encode_mark(0))
+            self._identity.finish()
+            return index, False, False
+        if not disks.entries.exists(_DAMAGED_INDEX):
+            try:
+                index = disks.index.open()
+                if index.mark() and all(decode(*record) for record in index.ledgers()):
+                    return index, False, False
+                index.close()
+            except CorruptionError as error:
+                log.error("the index is damaged: %s", error)
+        log.error("the index in %s is lost; it is rebuilt from the entry logs", disks.entries.root)
+        disks.index.discard()
+        index = disks.index.open()
+        rebuilt = rebuild(self._logs, index)
+        if disks.entries.exists(_DAMAGED_INDEX):
+            disks.entries.remove(_DAMAGED_INDEX)
+            disks.entries.sync_directory()
+        log.warning("the index was rebuilt: %d runs, %d damaged places", rebuilt.rows, len(rebuilt.damage))
+        return index, True, bool(rebuilt.damage)
+
+    def _recover(self) -> None:
+        for ledger_id, record in self._index.ledgers():
+            self._intake.ledgers[ledger_id] = decode(ledger_id, record)
+        self._mark = decode_mark(self._index.mark())
+        replay = self._journal.replay(
+            self._mark, Replay(self._intake, self._index, self._flush_blocking).group
+        )
+        for sentence in replay.damage:
+            log.error("journal damage: %s", sentence)
+        self._blocks_lost |= bool(replay.damage)
+        if self._blocks_lost or self._was_rebuilt:
+            self._admit_loss()
+        if self._settings.unsafe_no_sync:
+            self._identity.trust(False)
+        self._journal.open(self._identity.bookie_id.incarnation)
+        log.info("bookie %s: replayed %d groups, %d bytes", self.bookie_id, replay.groups, replay.bytes)
+
+    def _admit_loss(self) -> None:
+        """Fence everything (and put it in limbo), durably, before anything is answered."""
+        self._identity.raise_incarnation(blocks_lost=self._blocks_lost)
+        for state in self._intake.ledgers.values():
+            if self._blocks_lost:
+                state.put_in_limbo()
+            state.fence()
+        self._intake.changed.update(self._intake.ledgers)
+        self._flush_blocking(self._journal.durable_number)
+        self._journal.forget_damage()
+        what = "in limbo" if self._blocks_lost else "fenced"
+        log.error(
+            "bookie %s: state was lost; all %d ledgers are %s",
+            self.bookie_id,
+            len(self._intake.ledgers),
+            what,
+        )
+
+    def _flush_blocking(self, mark: int) -> None:
+        """A checkpoint of a start, which has nothing else to do."""
+        table, changed, _ = self._intake.freeze()
+        perform(_checkpoint(table, changed, mark), self._logs, self._index)
+        self._intake.thaw()
+        self._mark = mark
+
+    async def stop(self) -> None:
+        """Write everything to the entry log and give up the directories."""
+        self._stopping = True
+        for timer in (self._timer, self._soon, self._retry):
+            if timer is not None:
+                timer.cancel()
+        if self._retry is not None and self._flushing is not None:
+            self._end_flush(DiskFull(f"{self._disks.entries.root} has no room for the memtable"))
+        try:
+            await self.flush()
+        except QuireError as error:
+            log.warning("bookie %s stops without a last checkpoint: %s", self.bookie_id, error)
+        await self._journal.close()
+        for worker in (self._checkpointer, *self._readers):
+            await worker.close()
+        self._reader.close()
+        if not self.failure:
+            self._identity.trust(True)
+        self._parts.close()
+
+    # -- what others ask about it ------------------------------------------------------------------------
+    @property
+    def bookie_id(self) -> BookieId:
+        return self._identity.bookie_id
+
+    @property
+    def bytes_unflushed(self) -> int:
+        """Bytes that were accepted and are not yet in the entry log; the process's budget counts them."""
+        return self._intake.size_bytes
+
+    def on_flushed(self, callback: Callable[[], None]) -> None:
+        """Call `callback` on the loop whenever `bytes_unflushed` has fallen."""
+        self._on_flushed.append(callback)
+
+    @property
+    def is_read_only(self) -> bool:
+        return bool(self._full) or bool(self.failure)
+
+    def set_read_only(self, read_only: bool) -> None:
+        """An operator's wish."""
+        self._set_full("operator", read_only)
+
+    def stats(self) -> BookieStats:
+        space = self._disks.entries.space()
+        return BookieStats(
+            read_only=self.is_read_only,
+            failure=self.failure,
+            ledgers=len(self._intake.ledgers),
+            unflushed_bytes=self.bytes_unflushed,
+            journal_groups=self._journal.groups_written,
+            journal_bytes=self._journal.bytes_written,
+            journal_live_bytes=self._journal.bytes_live,
+            checkpoints=self._checkpoints,
+            mark=self._mark,
+            free_bytes=space.free_bytes,
+            total_bytes=space.total_bytes,
+        )
+
+    # -- writing -----------------------------------------------------------------------------------------
+    def add(self, request: AddRequest, done: AddDone) -> None:
+        """See `BookiePort.add` and `intake`. A writer of an earlier incarnation is refused, a recovery is not."""
+        if request.bookie != self._identity.bookie_id and not (
+            request.recovery and self._is_for_me(request.bookie)
+        ):
+            refused = (Status.WRONG_BOOKIE,) * len(request.blocks)
+            asyncio.get_running_loop().call_soon(done, refused)
+            return
+        self._intake.add(request, done)
+
+    def _is_for_me(self, bookie: BookieId) -> bool:
+        mine = self._identity.bookie_id
+        return bookie.uuid == mine.uuid and bookie.incarnation <= mine.incarnation
+
+    def _compare(self, ledger_id: int, first_entry: int, block: Buffer, done: CompareDone) -> None:
+        def compared(found: list[Buffer] | None, error: BaseException | None) -> None:
+            if error is not None or found is None:
+                self._note_read_error(error)
+                done(Status.IO_ERROR)
+            else:
+                done(Status.OK if found and found[0] == block else Status.CONFLICT)
+
+        self._reader_of(ledger_id).submit(lambda: self._reader.read(ledger_id, first_entry, 1), compared)
+
+    async def write_lac(self, request: WriteLacRequest) -> SimpleResponse:
+        if request.bookie != self._identity.bookie_id:
+            return SimpleResponse(Status.WRONG_BOOKIE)
+        state = self._intake.state(request.ledger_id)
+        if state.tombstone_version is not None:
+            return SimpleResponse(Status.DELETED)
+        if state.is_fenced:
+            return SimpleResponse(Status.FENCED)
+        state.lac = max(state.lac, request.lac)
+        return SimpleResponse(await self._control(ControlKind.LAC, request.ledger_id, request.lac))
+
+    async def delete(self, request: DeleteRequest) -> SimpleResponse:
+        if not self._is_for_me(request.bookie):
+            return SimpleResponse(Status.WRONG_BOOKIE)
+        state = self._intake.state(request.ledger_id)
+        if state.tombstone_version is None:
+            state.bury(request.version)
+            self._reader.forget(request.ledger_id)
+        return SimpleResponse(await self._control(ControlKind.TOMBSTONE, request.ledger_id, request.version))
+
+    async def _control(self, kind: ControlKind, ledger_id: int, value: int = 0) -> Status:
+        """Journal a change that memory has already; the status when it is durable."""
+        self._intake.changed.add(ledger_id)
+        answer: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
+
+        def done(statuses: Sequence[Status]) -> None:
+            if not answer.done():
+                answer.set_result(statuses[0])
+
+        self._journal.append((encode_control(Control(kind, ledger_id, value)),), CONTROL_BYTES, done, OK)
+        return await answer
+
+    # -- reading -----------------------------------------------------------------------------------------
+    async def read(self, request: ReadRequest) -> ReadResponse:
+        """See `ReadRequest`. Only `NO_SUCH_ENTRY` denies that the entry exists."""
+        if not self._is_for_me(request.bookie):
+            return ReadResponse(Status.WRONG_BOOKIE)
+        state = self._intake.ledgers.get(request.ledger_id)
+        if request.fence:
+            state = self._intake.state(request.ledger_id)
+            if state.tombstone_version is None and await self._fence(state) is not Status.OK:
+                return ReadResponse(Status.IO_ERROR, detail=f"cannot keep the fence: {self.failure}")
+        if state is None:
+            return ReadResponse(self._never_heard(request))
+        if state.tombstone_version is not None:
+            return ReadResponse(Status.DELETED, state.lac)
+        try:
+            blocks = await self._find_blocks(
+                state, request.first_entry, min(request.bytes_max, READ_BYTES_MAX)
+            )
+        except (QuireError, OSError) as error:
+            self._note_read_error(error)
+            return ReadResponse(Status.IO_ERROR, state.lac, detail=str(error))
+        if blocks:
+            return ReadResponse(Status.OK, state.lac, blocks)
+        return ReadResponse(self._absent(state, request.bookie), state.lac)
+
+    async def _fence(self, state: LedgerState) -> Status:
+        """Fence at once in memory; answer when every block taken before and the fence are durable.
+
+        A ledger that is fenced already is fenced in the journal again: it costs a few bytes of a group, and
+        whether the first fence is durable yet need not be remembered.
+        """
+        state.fence()
+        return await self._control(ControlKind.FENCE, state.ledger_id)
+
+    def _never_heard(self, request: ReadRequest) -> Status:
+        lossy = request.bookie.incarnation < self._identity.lossy_before
+        return Status.LIMBO if lossy else Status.NO_SUCH_LEDGER
+
+    def _absent(self, state: LedgerState, asked: BookieId) -> Status:
+        lossy = state.is_limbo or asked.incarnation < self._identity.lossy_before
+        return Status.LIMBO if lossy else Status.NO_SUCH_ENTRY
+
+    async def _find_blocks(self, state: LedgerState, first_entry: int, bytes_max: int) -> Sequence[Buffer]:
+        if first_entry > state.last_entry:
+            return ()
+        ledger_id = state.ledger_id
+        blocks = memtable.read(self._intake.tables, ledger_id, first_entry, bytes_max)
+        if not blocks:
+            blocks = self._reader.peek(ledger_id, first_entry, bytes_max)
+        if not blocks:
+            read = partial(self._reader.read, ledger_id, first_entry, bytes_max)
+            blocks = await self._reader_of(ledger_id).run(read)
+        return blocks
+
+    def _reader_of(self, ledger_id: int) -> Worker:
+        """One ledger's reads stay on one thread: it is one sequential reader."""
+        return self._readers[ledger_id % len(self._readers)]
+
+    async def find_time(self, request: FindTimeRequest) -> SimpleResponse:
+        if not self._is_for_me(request.bookie):
+            return SimpleResponse(Status.WRONG_BOOKIE)
+        state = self._intake.ledgers.get(request.ledger_id)
+        if state is None:
+            return SimpleResponse(Status.NO_SUCH_LEDGER)
+        if state.tombstone_version is not None:
+            return SimpleResponse(Status.DELETED)
+        entry = memtable.find_time(self._intake.tables, request.ledger_id, request.time_ms, _clock_of)
+        find = partial(self._index.find_time, request.ledger_id, request.time_ms)
+        try:
+            flushed = await self._reader_of(request.ledger_id).run(find)
+            last_flushed = self._index.last_entry(request.ledger_id)
+        except QuireError as error:
+            self._note_read_error(error)
+            return SimpleResponse(Status.IO_ERROR, detail=str(error))
+        if flushed <= last_flushed:
+            entry = flushed if entry is None else min(entry, flushed)
+        return SimpleResponse(Status.OK, state.last_entry + 1 if entry is None else entry)
+
+    async def ledger_info(self, request: LedgerInfoRequest) -> LedgerInfo:
+        """Who asks whether a ledger is flushed wants it to be: a checkpoint follows soon."""
+        if not self._is_for_me(request.bookie):
+            return LedgerInfo(Status.WRONG_BOOKIE)
+        state = self._intake.ledgers.get(request.ledger_id)
+        if state is None:
+            return LedgerInfo(Status.NO_SUCH_LEDGER)
+        if state.tombstone_version is not None:
+            return LedgerInfo(Status.DELETED, fenced=True)
+        kept = [found for table in self._intake.tables if (found := table.ledgers.get(request.ledger_id))]
+        if kept:
+            self._flush_soon()
+        return LedgerInfo(
+            Status.OK,
+            last_entry=state.last_entry,
+            lac=state.lac,
+            fenced=state.is_fenced,
+            flushed=not kept,
+            bytes=state.flushed_bytes + sum(found.size_bytes for found in kept),
+        )
+
+    # -- checkpoints -------------------------------------------------------------------------------------
+    async def flush(self) -> None:
+        """Return when everything accepted so far is in the entry log. Raises what prevents it."""
+        if self._flushing is not None:
+            await asyncio.shield(self._flushing)
+        if self._intake.frozen is not None and self._flushing is None:
+            raise DiskError(self.failure or "the last checkpoint failed")
+        if self._flushing is None and self._is_dirty:
+            self._begin_checkpoint()
+        if self._flushing is not None:
+            await asyncio.shield(self._flushing)
+
+    @property
+    def _is_dirty(self) -> bool:
+        return bool(self._intake.active.size_bytes or self._intake.changed)
+
+    def _begin_checkpoint(self) -> None:
+        """Freeze the memtable, and write it as soon as its journal groups are durable."""
+        self._flushing = asyncio.get_running_loop().create_future()
+        self._flushing.add_done_callback(lambda future: future.exception())  # waited for or not
+        checkpoint = _checkpoint(*self._intake.freeze())
+
+        def durable(statuses: Sequence[Status]) -> None:
+            if statuses[0] is Status.OK:
+                self._submit(checkpoint)
+            else:
+                self._end_flush(self._journal.failure)
+
+        self._journal.barrier(durable, OK)
+
+    def _submit(self, checkpoint: Checkpoint) -> None:
+        self._retry = None
+
+        def written(_: None, error: BaseException | None) -> None:
+            if error is None:
+                self._checkpoint_done(checkpoint)
+            else:
+                self._checkpoint_failed(checkpoint, error)
+
+        self._checkpointer.submit(lambda: perform(checkpoint, self._logs, self._index), written)
+
+    def _checkpoint_done(self, checkpoint: Checkpoint) -> None:
+        self._mark = checkpoint.mark
+        self._checkpoints += 1
+        self._intake.thaw()
+        self._journal.recycle(checkpoint.mark)
+        self._check_space()
+        self._end_flush(None)
+        self._intake.drain()
+        for callback in self._on_flushed:
+            callback()
+        self._collect()
+
+    def _checkpoint_failed(self, checkpoint: Checkpoint, error: BaseException) -> None:
+        reason = (
+            error if isinstance(error, QuireError) else CorruptionError(f"a checkpoint failed: {error!r}")
+        )
+        if isinstance(error, DiskFull):
+            self._set_full("checkpoint", True)
+            if not self._stopping:
+                self._retry = asyncio.get_running_loop().call_later(_RETRY_S, self._submit, checkpoint)
+                return
+        else:
+            self.failure = self.failure or f"no checkpoint is possible: {reason}"
+            log.critical("bookie %s takes no blocks any more: %s", self.bookie_id, self.failure)
+            self._tell_intake()
+        self._end_flush(reason)
+
+    def _end_flush(self, error: QuireError | None) -> None:
+        flushing, self._flushing = self._flushing, None
+        if flushing is None:
+            return
+        if error is None:
+            self._set_full("checkpoint", False)
+            flushing.set_result(None)
+        else:
+            flushing.set_exception(error)
+
+    def _collect(self) -> None:
+        """One step of the collector after another, each a work of its own, as long as there is something to do."""
+
+        def collected(more: bool | None, error: BaseException | None) -> None:
+            if error is not None:
+                log.warning("the collector could not go on: %s", error)
+            elif more and not self._stopping:
+                self._collect()
+
+        if not self._stopping:
+            self._checkpointer.submit(self._collector.run, collected)
+
+    # -- timers ------------------------------------------------------------------------------------------
+    def _arm_timer(self) -> None:
+        interval_s = self._settings.flush_interval_ms / 1000
+        self._timer = asyncio.get_running_loop().call_later(interval_s, self._tick)
+
+    def _tick(self) -> None:
+        self._arm_timer()
+        self._check_space()
+        if self._is_dirty:
+            self._flush_if_idle()
+        else:
+            self._collect()
+
+    def _flush_soon(self) -> None:
+        if self._soon is None and not self._stopping:
+            self._soon = asyncio.get_running_loop().call_later(_FLUSH_SOON_S, self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._soon = None
+        self._flush_if_idle()
+
+    def _flush_if_idle(self) -> None:
+        if self._flushing is None and self._intake.frozen is None and self._is_dirty and not self.failure:
+            self._begin_checkpoint()
+
+    # -- what goes wrong ---------------------------------------------------------------------------------
+    def _check_space(self) -> None:
+        room_bytes = self._logs.room_bytes()
+        self._set_full("entries", room_bytes < self.bytes_unflushed + self._settings.memtable_bytes)
+
+    def _set_full(self, why: str, is_full: bool) -> None:
+        if is_full != (why in self._full):
+            (self._full.add if is_full else self._full.discard)(why)
+            log.warning(
+                "bookie %s: %s is %s", self.bookie_id, why, "full, read-only" if is_full else "usable again"
+            )
+        self._tell_intake()
+
+    def _tell_intake(self) -> None:
+        was_read_only, self._intake.is_read_only = self._intake.is_read_only, self.is_read_only
+        if self._intake.is_read_only and not was_read_only:
+            self._intake.drain()
+
+    def _journal_failed(self, error: QuireError) -> None:
+        self.failure = f"the journal is dead: {error}"
+        self._tell_intake()
+        self._intake.drain()
+
+    def _note_read_error(self, error: BaseException | None) -> None:
+        log.error("bookie %s cannot read: %s", self.bookie_id, error)
+        if isinstance(error, CorruptionError):
+            self._report_damage(error)
+
+    def _report_damage(self, error: QuireError) -> None:
+        """Damage of the index heals at the next start; a damaged entry log needs another copy."""
+        log.error("bookie %s: damage found: %s", self.bookie_id, error)
+        if isinstance(error, CorruptionError) and error.file.endswith(".mdb") and not self._index_is_suspect:
+            self._index_is_suspect = True
+            self._disks.entries.write_bytes(_DAMAGED_INDEX, str(error).encode())
+
+
+def _checkpoint(table: memtable.Memtable, changed: Sequence[LedgerState], mark: int) -> Checkpoint:
+    deleted = [state.ledger_id for state in changed if state.tombstone_version is not None]
+    return Checkpoint(table, changed, deleted, mark)
+
+
+def _clock_of(block: Buffer) -> int:
+    return read_header(block).clock_ms
