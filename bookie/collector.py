@@ -31,7 +31,7 @@ from typing import Final, NamedTuple
 from quire.bookie.entry_log import EntryLogs
 from quire.bookie.index import Index, IndexRow
 from quire.runtime.clock import Clock
-from quire.runtime.errors import CorruptionError, DiskError, DiskFull, QuireError
+from quire.runtime.errors import CorruptionError, DiskError, QuireError
 from quire.runtime.limits import COMPACTION_BATCH_BYTES, COMPACTION_BYTES_PER_S
 from quire.wire.block import BlockError, Buffer, verify
 
@@ -120,7 +120,8 @@ class Collector:
     def run(self) -> bool:
         """Do one step, of a batch at most; answer whether there was one. Call again until there is none.
 
-        Errors of the disk and the index come out; nothing is lost by them, and the step is tried again.
+        Errors of the disk and the index come out; nothing is lost by them. The log that was being compacted is left
+        alone until the next start.
         """
         step = self._core.choose(
             self._index.usage(),
@@ -148,12 +149,9 @@ class Collector:
         job = self._job
         try:
             size_bytes = self._copy(job)
-        except DiskFull:
+        except QuireError:
             self._job = None
             self._core.give_up(log_id)
-            raise
-        except BaseException:
-            self._job = None
             raise
         self.bytes_copied += size_bytes
         self._core.copied(size_bytes, self._clock.monotonic())

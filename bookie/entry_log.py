@@ -135,7 +135,7 @@ class EntryLogs:
                 self._write_record(self._active)
         except DiskFull:
             if self._active is not None:
-                self._active.filled = HEADER_BYTES
+                self._active.filled = 0
             raise
         except BaseException:
             self._active = None  # nobody knows what is in the file: begin another one
@@ -146,7 +146,7 @@ class EntryLogs:
         """Copy one block into the record that is being filled. This runs once per block."""
         length = len(block)
         active = self._active
-        if active is None or active.filled + length > len(self._view):
+        if active is None or not active.filled or active.filled + length > len(self._view):
             active = self._next_record(length, reserved)
         start = active.filled
         active.filled = end = start + length
@@ -171,10 +171,11 @@ class EntryLogs:
             self._active = None
             self._active = active = self._new_log(reserved)
         self._grow(active, active.end + record_bytes, reserved)
+        active.filled = HEADER_BYTES
         return active
 
     def _write_record(self, active: _Active) -> None:
-        if active.filled == HEADER_BYTES:
+        if not active.filled:
             return
         whole = seal(self._view, active.filled, active.log_id, active.number, self._durable)
         if active not in self._unsynced:
@@ -182,7 +183,7 @@ class EntryLogs:
         active.file.write(self._view[:whole], active.end)
         active.end += whole
         active.number += 1
-        active.filled = HEADER_BYTES
+        active.filled = 0
 
     def sync(self) -> None:
         """Make everything appended durable. When it raises, what was appended since the last sync is not to be
@@ -361,7 +362,6 @@ class EntryLogs:
         except BlockError as error:
             if whole:
                 report(
-                    log_id,
                     damage(f"record {header.number} does not consist of blocks: {error}", file, offset),
                 )
 
@@ -371,7 +371,7 @@ class EntryLogs:
 
 
 class _Active:
-    """A log that is being written. `filled` is how much of the record in the buffer is there, with its header."""
+    """A log that is being written. `filled` is what is in the record that is open, 0: none is."""
 
     def __init__(self, log_id: int, file: File, allocated: int) -> None:
         self.log_id = log_id
@@ -379,4 +379,4 @@ class _Active:
         self.allocated = allocated
         self.end = 0
         self.number = 0
-        self.filled = HEADER_BYTES
+        self.filled = 0

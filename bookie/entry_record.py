@@ -29,6 +29,7 @@ from crc32c import crc32c
 
 from quire.bookie.index import IndexRow
 from quire.runtime.disk import PAGE_BYTES, File, aligned_buffer, pages_up
+from quire.runtime.errors import DiskError
 from quire.runtime.limits import INDEX_RUN_BYTES_MAX, INDEX_RUN_ENTRIES_MAX, MIB
 from quire.wire.block import read_header as read_block_header
 
@@ -38,6 +39,8 @@ HEADER_BYTES: Final = 48
 _PREFIX: Final = Struct(">II")
 _CHECKED: Final = Struct(">QQQQII")
 _SEARCH_BYTES: Final = 1 * MIB
+_UNREADABLE_MAX: Final = 64
+"""Pages of one log that may be unreadable before it is the disk that is broken."""
 
 assert _PREFIX.size + _CHECKED.size == HEADER_BYTES
 
@@ -71,35 +74,69 @@ def seal(view: memoryview, filled: int, log_id: int, number: int, durable: tuple
 
 
 def survey(file: File, log_id: int) -> list[Span]:
-    """The records of a log by their headers alone, and the gaps between them."""
-    spans: list[Span] = []
-    offset, number, end = 0, 0, file.size_bytes()
-    buffer = aligned_buffer(_SEARCH_BYTES)
-    while (found := _find(file, buffer, log_id, number, offset, end)) is not None:
-        at, header = found
-        if at > offset or header.number > number:
-            spans.append(Span(offset, number, None))
-        spans.append(Span(at, header.number, header))
-        offset, number = at + pages_up(HEADER_BYTES + header.length), header.number + 1
-    return spans
+    """The records of a log by their headers alone, and the gaps between them.
 
-
-def _find(
-    file: File, buffer: mmap, log_id: int, number: int, offset: int, end: int
-) -> tuple[int, RecordHeader] | None:
-    """The first record of the log at or after `offset` that is `number` or a later one, and where it begins.
-
-    Looks at the one page where it should be, and only when it is not there at all that follow.
+    A page that cannot be read is a gap; a disk of which much cannot be read raises `DiskError`.
     """
-    window_bytes = PAGE_BYTES
-    while offset < end:
-        got = file.read_into(memoryview(buffer)[:window_bytes], offset)
-        for at in range(0, got - HEADER_BYTES + 1, PAGE_BYTES):
-            header = _read_header(buffer, at)
-            if header is not None and header.log_id == log_id and header.number >= number:
-                return offset + at, header
-        offset, window_bytes = offset + window_bytes, len(buffer)
-    return None
+    return _Survey(file, log_id).spans()
+
+
+class _Survey:
+    def __init__(self, file: File, log_id: int) -> None:
+        self._file = file
+        self._log_id = log_id
+        self._end = file.size_bytes()
+        self._buffer = aligned_buffer(_SEARCH_BYTES)
+        self._unreadable: list[int] = []
+
+    def spans(self) -> list[Span]:
+        spans: list[Span] = []
+        offset, number = 0, 0
+        while (found := self._find(number, offset)) is not None:
+            at, header = found
+            if at > offset or header.number > number:
+                spans.append(Span(offset, number, None))
+            spans.append(Span(at, header.number, header))
+            offset, number = at + pages_up(HEADER_BYTES + header.length), header.number + 1
+        if self._unreadable and self._unreadable[-1] >= offset:
+            spans.append(Span(offset, number, None))
+        return spans
+
+    def _find(self, number: int, offset: int) -> tuple[int, RecordHeader] | None:
+        """The first record at or after `offset` that is `number` or a later one, and where it begins.
+
+        Looks at the one page where it should be, and only when it is not there at all that follow.
+        """
+        window_bytes = PAGE_BYTES
+        while offset < self._end:
+            for at in range(0, self._read(offset, window_bytes), PAGE_BYTES):
+                header = _read_header(self._buffer, at)
+                if header is not None and header.log_id == self._log_id and header.number >= number:
+                    return offset + at, header
+            offset, window_bytes = offset + window_bytes, len(self._buffer)
+        return None
+
+    def _read(self, offset: int, size_bytes: int) -> int:
+        """Fill the buffer with whole pages, zeros for those that cannot be read; answer the bytes filled."""
+        view = memoryview(self._buffer)[:size_bytes]
+        try:
+            return self._file.read_into(view, offset) // PAGE_BYTES * PAGE_BYTES
+        except DiskError:
+            if size_bytes > PAGE_BYTES:
+                return self._read_by_page(offset, size_bytes)
+            if len(self._unreadable) == _UNREADABLE_MAX:
+                raise
+        self._unreadable.append(offset)
+        view[:] = bytes(size_bytes)
+        return size_bytes
+
+    def _read_by_page(self, offset: int, size_bytes: int) -> int:
+        """A large read failed: find out which of its pages is to blame."""
+        whole = bytearray()
+        for at in range(offset, min(offset + size_bytes, self._end), PAGE_BYTES):
+            whole += memoryview(self._buffer)[: self._read(at, PAGE_BYTES)]
+        self._buffer[: len(whole)] = bytes(whole)
+        return len(whole)
 
 
 def _read_header(buffer: mmap, at: int) -> RecordHeader | None:

@@ -119,6 +119,16 @@ class BlockReader:
         if self._ahead is not None:
             self._ahead.shutdown(cancel_futures=True)
 
+    @property
+    def cached_bytes(self) -> int:
+        """Memory that cached chunks take."""
+        return self._bytes
+
+    @property
+    def buffers_made(self) -> int:
+        """How often fresh memory was taken; grows slowly when memory is used again."""
+        return self._buffers.made
+
     # -- sequential readers ------------------------------------------------------------------------------
 
     def _is_sequential(self, ledger_id: int, first_entry: int) -> bool:
@@ -289,12 +299,18 @@ class _Buffers:
 
     def __init__(self) -> None:
         self._given = {size: deque[mmap](maxlen=_BUFFERS_MAX) for size in _BUFFER_SIZES}
+        self.made = 0
 
     def take(self, size_bytes: int) -> mmap:
         """A buffer of at least so many bytes; its content is arbitrary."""
+        used = None
         for size in _BUFFER_SIZES:
             if _WORTH_KEEPING <= size_bytes <= size:
-                return self._used(size) or aligned_buffer(size)
+                used, size_bytes = self._used(size), size
+                break
+        if used is not None:
+            return used
+        self.made += 1
         return aligned_buffer(size_bytes)
 
     def give(self, buffer: mmap) -> None:
