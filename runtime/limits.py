@@ -90,6 +90,14 @@ READ_CACHE_BYTES: Final = 64 * MIB
 # -- the archive ---------------------------------------------------------------------------------------
 ARCHIVE_INDEX_RUN_BYTES: Final = 64 * KIB
 ARCHIVE_PART_BYTES: Final = 8 * MIB
+ARCHIVE_CACHE_BYTES: Final = 64 * MIB
+"""Chunks of archived segments kept for readers, over all of them."""
+
+ARCHIVE_INDEX_CACHE_BYTES: Final = 16 * MIB
+"""Indexes of archived segments: 640 KiB per GiB of segment."""
+
+ARCHIVE_FETCHES_MAX: Final = 16
+"""Range reads at once, over all readers: what they bring is not in any cache's count yet."""
 
 # -- messages ------------------------------------------------------------------------------------------
 UNCOMPRESSED_BYTES_MAX: Final = 128 * MIB

@@ -27,27 +27,36 @@ from uuid import uuid4
 
 from quire.runtime.disk import PAGE_BYTES, aligned_buffer, map_error, mapped_errors, pages_up
 from quire.runtime.errors import AlreadyExists, ConfigurationError, CorruptionError, DiskFull, OutcomeUnknown
-from quire.runtime.limits import ARCHIVE_PART_BYTES, MIB
+from quire.runtime.limits import ARCHIVE_CACHE_BYTES, ARCHIVE_INDEX_RUN_BYTES, ARCHIVE_PART_BYTES, MIB
 from quire.tiering.store import ObjectInfo, ObjectStore
 from quire.wire.block import Buffer
 
 UPLOADS: Final = ".uploading"
-POOL_BYTES_MAX: Final = 128 * MIB
+POOL_BYTES_MAX: Final = ARCHIVE_CACHE_BYTES + 32 * MIB
+"""What the cache holds on to, what is on its way, and some that is just being sent."""
+
+POOLED_BYTES_MIN: Final = MIB + ARCHIVE_INDEX_RUN_BYTES + 2 * PAGE_BYTES
+"""A chunk is a stretch and what its last run has beyond it, so buffers of this size fit nearly all."""
 
 
 class FilesystemBlockingStore:
-    """A `BlockingStore` in the directory `root`, which is made if it is not there. `ConfigurationError`."""
+    """A `BlockingStore` in the directory `root`."""
 
     def __init__(self, root: Path) -> None:
         self.url = f"file://{root.absolute()}"
         self.read_bytes_best = MIB
         self._root = root.absolute()
         self._pool = BufferPool(POOL_BYTES_MAX)
+
+    def prepare(self) -> None:
         self._make_directory(self._root / UPLOADS)
         if not os.access(self._root, os.W_OK):
-            raise ConfigurationError(f"archive directory {root} cannot be written; change its permissions")
+            raise ConfigurationError(
+                f"archive directory {self._root} cannot be written; change its permissions"
+            )
 
     def begin(self, name: str) -> _FileUpload:
+        self._make_directory(self._root / UPLOADS)
         temporary = self._root / UPLOADS / uuid4().hex
         with mapped_errors("create", str(temporary)):
             return _FileUpload(self, temporary, name)
@@ -95,7 +104,7 @@ class FilesystemBlockingStore:
     def sweep(self, before_ms: int) -> int:
         swept = 0
         with mapped_errors("sweep", str(self._root / UPLOADS)):
-            for path in (self._root / UPLOADS).iterdir():
+            for path in (self._root / UPLOADS).glob("*"):
                 if path.stat().st_mtime_ns // 1_000_000 < before_ms:
                     path.unlink(missing_ok=True)
                     swept += 1
@@ -224,7 +233,7 @@ class BufferPool:
                 # Three: the deque's reference, this frame's, and the argument's. A view would be a fourth.
                 if sys.getrefcount(buffer) == 3 and len(buffer) >= size_bytes:
                     return buffer
-            made = aligned_buffer(max(size_bytes, MIB + 2 * PAGE_BYTES))
+            made = aligned_buffer(max(size_bytes, POOLED_BYTES_MIN))
             if self._bytes + len(made) <= self._bytes_max:
                 self._bytes += len(made)
                 self._buffers.append(made)

@@ -43,6 +43,9 @@ class MemoryBlockingStore:
         changed[offset] ^= mask
         self.objects[name] = (bytes(changed), modified_ms)
 
+    def prepare(self) -> None:
+        pass
+
     def begin(self, name: str) -> _MemoryUpload:
         return self.faulty("begin", lambda: _MemoryUpload(self, name, self._clock))
 

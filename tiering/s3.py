@@ -83,7 +83,7 @@ class S3Location:
 
 
 class S3BlockingStore:
-    """A `BlockingStore` in an S3 bucket. Makes no call: a wrong bucket shows at the first one."""
+    """A `BlockingStore` in an S3 bucket. Opening it makes no call; `prepare` does."""
 
     def __init__(self, location: S3Location) -> None:
         self.url = location.url
@@ -91,6 +91,10 @@ class S3BlockingStore:
         self.bucket = location.bucket
         self._prefix = location.prefix
         self.client = _client(location)
+
+    def prepare(self) -> None:
+        with self.mapped_errors("list", ""):
+            self.client.list_objects_v2(Bucket=self.bucket, Prefix=self._prefix, MaxKeys=1)
 
     def begin(self, name: str) -> _S3Upload:
         return _S3Upload(self, name)

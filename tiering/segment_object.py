@@ -47,7 +47,7 @@ from typing import Final, NamedTuple
 
 from quire.runtime.errors import CorruptionError
 from quire.runtime.limits import ARCHIVE_INDEX_RUN_BYTES
-from quire.wire.block import BlockHeader, Buffer, message_counts, verify
+from quire.wire.block import BlockHeader, Buffer, message_counts, peek, verify
 from quire.wire.checksum import crc32c
 
 MAGIC: Final = b"QUIRESEG"
@@ -93,6 +93,11 @@ class Footer(NamedTuple):
     @property
     def index_bytes(self) -> int:
         return self.row_count * ROW_BYTES
+
+    def says_the_same(self, other: Footer) -> bool:
+        """Whether both tell of the same blocks, however these are cut into runs."""
+        cut = {"row_count": 0, "index_crc": 0, "object_bytes": 0}
+        return self._replace(**cut) == other._replace(**cut)
 
 
 class Row(NamedTuple):
@@ -231,14 +236,18 @@ class Index:
     `tail` are the object's last bytes, the whole index among them. Raises `SegmentError`.
     """
 
-    def __init__(self, footer: Footer, tail: Buffer, name: str) -> None:
+    def __init__(self, footer: Footer, tail: Buffer, object_name: str, store_url: str = "") -> None:
         end = len(tail) - FOOTER_BYTES
         assert end >= footer.index_bytes, "the tail does not hold the whole index"
         self.footer = footer
-        self.name = name
+        self.object_name = object_name
+        self.place = place_of(object_name, store_url)
+        """The object as errors call it."""
         self._rows = bytes(memoryview(tail)[end - footer.index_bytes : end])
         if crc32c(self._rows) != footer.index_crc:
-            raise SegmentError("a segment's index does not match its checksum", name, footer.blocks_bytes)
+            raise SegmentError(
+                "a segment's index does not match its checksum", self.place, footer.blocks_bytes
+            )
 
     def __len__(self) -> int:
         return self.footer.row_count
@@ -303,13 +312,34 @@ def verify_run(run: Buffer, row: Row, name: str) -> None:
         raise SegmentError("a run of blocks does not match its checksum", name, row.offset)
 
 
-def split(run: memoryview) -> list[memoryview]:
-    """The blocks of a run (or of several) that was proven, as views, by their lengths alone."""
-    blocks = []
-    start, end = 0, len(run)
+def place_of(object_name: str, store_url: str) -> str:
+    """An object as errors call it."""
+    return f"{store_url.partition('?')[0].rstrip('/')}/{object_name}" if store_url else object_name
+
+
+def first_blocks(runs: memoryview, bytes_max: int) -> list[Buffer]:
+    """Blocks from the start of proven runs, as views: at least one, then as many as `bytes_max` allows."""
+    blocks: list[Buffer] = []
+    start, end = 0, min(len(runs), bytes_max)
     while start < end:
-        stop = start + _U32.unpack_from(run, start + _BLOCK_LENGTH_OFFSET)[0]
-        assert start < stop <= end, "verify the run first"
-        blocks.append(run[start:stop])
+        stop = start + _U32.unpack_from(runs, start + _BLOCK_LENGTH_OFFSET)[0]
+        assert start < stop <= len(runs), "prove the runs first"
+        if stop > end and blocks:
+            break
+        blocks.append(runs[start:stop])
         start = stop
     return blocks
+
+
+def split(runs: memoryview) -> list[Buffer]:
+    """All blocks of proven runs, as views."""
+    return first_blocks(runs, len(runs))
+
+
+def skip_to_entry(runs: memoryview, start: int, entry: int) -> int:
+    """The offset of the block that contains `entry`, from proven runs; `start` is that of a block before."""
+    header = peek(runs[start:])
+    while header.last_entry < entry:
+        start += header.length
+        header = peek(runs[start:])
+    return start

@@ -68,6 +68,10 @@ class BlockingStore(Protocol):
     read_bytes_best: int
     """The size of a range at which a sequential reader is served best."""
 
+    def prepare(self) -> None:
+        """Make ready for uploads and prove that they are possible. `ConfigurationError`, `Unavailable`."""
+        ...
+
     def begin(self, name: str) -> Upload:
         """Begin an upload. Whether `name` is taken shows at `finish`."""
         ...
@@ -112,6 +116,10 @@ class ObjectStore:
     @property
     def read_bytes_best(self) -> int:
         return self.blocking.read_bytes_best
+
+    async def prepare(self) -> None:
+        """Make ready for uploads and prove that they are possible; at start. `ConfigurationError`, `Unavailable`."""
+        await self.run(self.blocking.prepare)
 
     async def put(self, name: str, parts: AsyncIterable[Buffer]) -> None:
         """Make the object `name` of `parts`, never in place of another. Uploads while `parts` is being read.
