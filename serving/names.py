@@ -1,8 +1,8 @@
 """Topic names: `persistent://tenant/namespace/name`, and the short forms that clients allow.
 
-    name                        persistent://public/default/name
-    tenant/namespace/name       persistent://tenant/namespace/name
-    NAME-partition-3            partition 3 of the partitioned topic NAME
+name                        persistent://public/default/name
+tenant/namespace/name       persistent://tenant/namespace/name
+NAME-partition-3            partition 3 of the partitioned topic NAME
 """
 
 from __future__ import annotations

@@ -99,6 +99,15 @@ class Connection(asyncio.BufferedProtocol):
         self.producers: dict[int, ProducerEnd] = {}
         self.consumers: dict[int, ConsumerEnd] = {}
 
+    @property
+    def fast_sends(self) -> int:
+        """SENDs that were cut by their offsets alone; see `quire.wire.frame`."""
+        return self._cutter.fast_sends
+
+    @property
+    def slow_sends(self) -> int:
+        return self._cutter.slow_sends
+
     # -- what asyncio calls ----------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

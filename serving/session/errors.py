@@ -17,6 +17,7 @@ from quire.runtime.errors import (
     ProtocolError,
     Unavailable,
 )
+from quire.serving.ports import ConsumerBusy, NotAllowed
 from quire.serving.topic.producers import ProducerBusy, ProducerFenced
 from quire.wire import pulsar_pb2 as pb
 
@@ -28,6 +29,8 @@ class TopicTerminated(ConfigurationError):
 _CODES: Final[tuple[tuple[type[BaseException], pb.ServerError], ...]] = (
     (ProducerBusy, pb.ProducerBusy),
     (ProducerFenced, pb.ProducerFenced),
+    (ConsumerBusy, pb.ConsumerBusy),
+    (NotAllowed, pb.NotAllowedError),
     (TopicTerminated, pb.TopicTerminatedError),
     (NotFound, pb.TopicNotFound),
     (Unavailable, pb.ServiceNotReady),

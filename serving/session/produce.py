@@ -10,7 +10,8 @@ message for ever: what cannot be published is refused when the producer is creat
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
 
 from quire.runtime.errors import NotFound, ProtocolError, QuireError
 from quire.runtime.limits import NAME_CHARS_MAX
@@ -26,13 +27,25 @@ if TYPE_CHECKING:
     from quire.serving.topic.topic import Topic
 
 
+_MODE_WORDS: Final = {
+    AccessMode.SHARED: "Shared",
+    AccessMode.EXCLUSIVE: "Exclusive",
+    AccessMode.WAIT_FOR_EXCLUSIVE: "WaitForExclusive",
+    AccessMode.EXCLUSIVE_WITH_FENCING: "ExclusiveWithFencing",
+}
+
+
+def iso_time(time_ms: int) -> str:
+    """Wall clock ms as Pulsar writes times."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
 class ProducerEnd:
     """The session's end of one producer (a `ProducerPort`)."""
 
     __slots__ = (
         "admission",
         "body",
-        "bytes_in",
         "connection",
         "created_ms",
         "entries_in",
@@ -62,7 +75,6 @@ class ProducerEnd:
         self.is_closed = False
         self.created_ms = connection.host.clock.now_ms()
         self.entries_in = 0
-        self.bytes_in = 0
 
     # -- SEND ------------------------------------------------------------------------------------------
 
@@ -149,6 +161,19 @@ class ProducerEnd:
         """The connection is gone."""
         self.is_closed = True
         self._leave()
+
+    def stats(self) -> dict[str, Any]:
+        """As Pulsar's `stats` show a publisher."""
+        return {
+            "producerId": self.body.producer_id,
+            "producerName": self.name,
+            "accessMode": _MODE_WORDS[self.admission.mode],
+            "address": self.connection.address,
+            "clientVersion": self.connection.client_version,
+            "connectedSince": iso_time(self.created_ms),
+            "entriesIn": self.entries_in,
+            "metadata": {item.key: item.value for item in self.body.metadata},
+        }
 
     def _leave(self) -> None:
         if self.topic is not None:

@@ -349,6 +349,20 @@ class Topic:
         before = blocks.message_counts(found[0], header)[: position.entry_id - header.first_entry]
         return header.first_index + sum(before)
 
+    async def position_of(self, index: int) -> Position:
+        """The entry that holds the message with this topic-wide index (of the next to be written, beyond all)."""
+        views = [view for view in self.segments() if view.first_index <= index and view.messages]
+        if not views or index >= self.confirmed_index:
+            return self.next_position(self.last_confirmed)
+        low, high = 0, views[-1].last_entry
+        while low < high:
+            middle = (low + high + 1) // 2
+            if await self.index_of(Position(views[-1].ledger_id, middle)) <= index:
+                low = middle
+            else:
+                high = middle - 1
+        return Position(views[-1].ledger_id, low)
+
     async def find_time(self, time_ms: int) -> Position:
         wanted = time_ms - TIME_SKEW_MS
         for segment in self.segment_list.sealed:
@@ -406,11 +420,6 @@ class Topic:
 
     async def archived(self, ledger_id: int, pointer: ArchivePointer) -> None:
         await self.segment_list.archived(ledger_id, pointer)
-
-    async def drop_from_bookies(self, ledger_id: int) -> None:
-        """The archive serves the segment from here on; its ledger is deleted."""
-        await self.segment_list.off_bookies(ledger_id)
-        await self._services.ledgers.delete(ledger_id)
 
     async def _discard(self, segment: SegmentRecord) -> None:
         """Delete what a segment that no list names any more has left behind. A failure leaves it to the scrub."""

@@ -1,0 +1,250 @@
+"""One broker: it listens to clients and joins sessions, topics and subscriptions.
+
+    Broker
+      sessions      serving/session: one Connection per client
+      registry      the loaded topics
+      namespaces    what tenants and namespaces prescribe
+      bundles       the state logs that topics share
+      operations    what an operator asks (its base class)
+      offloading    sealed segments on their way to the archive
+
+A broker holds no data and no thread. It stops by unloading its topics, so that nothing has to be recovered; killed, it
+leaves that to the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+from quire.ledger.ledgers import Ledgers
+from quire.metadata.store import MetadataStore
+from quire.runtime.budget import ByteBudget
+from quire.runtime.clock import Clock
+from quire.runtime.errors import ConfigurationError, NotFound, QuireError
+from quire.runtime.tasks import Tasks
+from quire.serving.bundles import Bundles
+from quire.serving.names import TopicName
+from quire.serving.offloading import Offloading
+from quire.serving.operations import Operations, subscriptions_of
+from quire.serving.policy.namespaces import Namespaces
+from quire.serving.ports import ConsumerHandle, ConsumerPort, SubscriptionHandle
+from quire.serving.registry import Registry
+from quire.serving.session.connection import Connection
+from quire.serving.session.table import TABLE
+from quire.serving.settings import BrokerSettings
+from quire.serving.subscription.consumer import Consumer
+from quire.serving.subscription.request import SubscribeRequest
+from quire.serving.subscription.subscription import Subscription
+from quire.serving.topic.publish import Turn
+from quire.serving.topic.services import Services
+from quire.serving.topic.tail_cache import TailCache
+from quire.serving.topic.topic import Topic
+from quire.tiering.archive import Archive
+from quire.wire import pulsar_pb2 as pb
+
+BACKLOG: Final = 1024
+TOPIC_TICK_S: Final = 5.0
+"""How often segments are looked at for their age and for trimming."""
+
+STOP_S: Final = 3.0
+"""How long stopping waits for topics to close; what is not closed by then is recovered at the next load."""
+
+_log = logging.getLogger(__name__)
+
+
+class Broker(Operations):
+    """See the top of the file. Implements `SessionHost` and, with its base class, `AdminTarget`."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: MetadataStore,
+        ledgers: Ledgers,
+        archive: Archive | None,
+        clock: Clock,
+        budget: ByteBudget | None = None,
+    ) -> None:
+        settings.validate()
+        self.settings = settings
+        self.clock = clock
+        self.budget = budget or ByteBudget(settings.bytes_in_flight_max)
+        self.tasks = Tasks("broker")
+        self.http_url = ""
+        self.namespaces = Namespaces(store, settings.cluster)
+        self.services = Services(
+            store=store,
+            ledgers=ledgers,
+            archive=archive,
+            clock=clock,
+            settings=settings,
+            turn=Turn(clock, asyncio.get_running_loop().call_soon),
+            budget=self.budget,
+            tail_cache=TailCache(settings.tail_cache_bytes),
+            tasks=self.tasks,
+        )
+        self._bundles = Bundles(ledgers, store, self._bundle_failed)
+        self.registry = Registry(self.services, self.namespaces, self._bundles)
+        self._offloading = (
+            None if archive is None else Offloading(archive, self.services, self.registry, self.namespaces)
+        )
+        self._server: asyncio.Server | None = None
+        self._sessions: set[Connection] = set()
+        self._address = ""
+        self._started_ms = clock.now_ms()
+        self._names_given = 0
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen. Raises `ConfigurationError` when the address cannot be had."""
+        await self.namespaces.ensure_defaults()
+        settings = self.settings
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                lambda: Connection(self, TABLE), settings.listen_host, settings.listen_port, backlog=BACKLOG
+            )
+        except OSError as error:
+            where = f"{settings.listen_host}:{settings.listen_port}"
+            raise ConfigurationError(f"cannot listen on {where}: {error.strerror or error}") from error
+        host, port = self._server.sockets[0].getsockname()[:2]
+        self._address = f"pulsar://[{host}]:{port}" if ":" in host else f"pulsar://{host}:{port}"
+        if self._offloading is not None:
+            self._offloading.start()
+        self.tasks.start(self._every(settings.keep_alive_ms / 1000, self._keep_alive), "keep-alive")
+        self.tasks.start(self._every(TOPIC_TICK_S, self._look_after_topics), "topics")
+
+    async def stop(self) -> None:
+        """Let the clients go, close topics and state logs, within a few seconds."""
+        if self._server is not None:
+            self._server.close()
+        if self._offloading is not None:
+            await self._offloading.stop()
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self.registry.stop()
+                await self._bundles.close()
+        except TimeoutError:
+            _log.warning("not all topics could be closed in time; they will be recovered")
+        for session in list(self._sessions):
+            session.close()
+        await self.tasks.stop()
+
+    async def _every(self, seconds: float, act: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            await act()
+
+    async def _keep_alive(self) -> None:
+        for session in list(self._sessions):
+            session.keep_alive()
+
+    async def _look_after_topics(self) -> None:
+        """Seal what is old, trim what nobody needs. A topic's trouble is its own."""
+        for topic in self.registry.loaded():
+            topic.roll_if_old()
+            try:
+                await topic.trim()
+            except QuireError as error:
+                _log.warning("%s could not be trimmed: %s", topic.name, error)
+
+    def _bundle_failed(self, bundle: str) -> None:
+        self.tasks.start(self.registry.unload_bundle(bundle), f"unload bundle {bundle}")
+
+    # -- what sessions ask: SessionHost ----------------------------------------------------------------
+
+    @property
+    def service_url(self) -> str:
+        """`pulsar://host:port` for clients."""
+        return self.settings.advertised_url or self._address
+
+    def session_opened(self, connection: Connection) -> bool:
+        self._sessions.add(connection)
+        return len(self._sessions) <= self.settings.connections_max
+
+    def session_closed(self, connection: Connection) -> None:
+        self._sessions.discard(connection)
+
+    def new_producer_name(self) -> str:
+        self._names_given += 1
+        return f"{self.settings.cluster}-{self._started_ms:x}-{self._names_given}"
+
+    async def client_partitions(self, topic: str, *, create: bool) -> int:
+        name = TopicName.parse(topic)
+        try:
+            return await self.registry.partitions(name)
+        except NotFound:
+            if create:
+                await self.registry.check(name)
+                return 0
+            raise
+
+    async def check_lookup(self, topic: str) -> None:
+        await self.registry.check(TopicName.parse(topic))
+
+    async def open_topic(self, topic: str) -> Topic:
+        return await self.registry.open(TopicName.parse(topic), create=True)
+
+    async def subscribe(
+        self, topic: Topic, command: pb.CommandSubscribe, port: ConsumerPort, address: str
+    ) -> tuple[ConsumerHandle, SubscriptionHandle]:
+        request = SubscribeRequest.of(command, address)
+        consumer = await subscriptions_of(topic).subscribe(request, port)
+        return consumer, consumer.subscription
+
+    async def unsubscribe(self, subscription: SubscriptionHandle, consumer: ConsumerHandle) -> None:
+        assert isinstance(subscription, Subscription) and isinstance(consumer, Consumer)
+        await subscription.unsubscribe(consumer)
+
+    # -- what an operator asks: AdminTarget ------------------------------------------------------------
+
+    @property
+    def cluster(self) -> str:
+        return self.settings.cluster
+
+    def why_not_ready(self) -> Sequence[str]:
+        """Reasons why this broker should get no traffic now; empty when it should."""
+        reasons = []
+        if self._server is None:
+            reasons.append("the broker is not listening yet")
+        if self.registry.is_stopping:
+            reasons.append("the broker is stopping")
+        return reasons
+
+    def metrics(self) -> Mapping[str, float]:
+        """Counters and gauges by their full name."""
+        topics = self.registry.loaded()
+        return {
+            "quire_serving_connections": len(self._sessions),
+            "quire_serving_topics_loaded": len(topics),
+            "quire_serving_messages_in_total": sum(topic.messages_in for topic in topics),
+            "quire_serving_bytes_in_total": sum(topic.bytes_in for topic in topics),
+            "quire_serving_bytes_in_flight": self.budget.used_bytes,
+            "quire_serving_bytes_in_flight_max": self.budget.limit_bytes,
+            "quire_serving_tail_cache_bytes": self.services.tail_cache.bytes_used,
+            "quire_serving_fast_sends_total": sum(one.fast_sends for one in self._sessions),
+            "quire_serving_slow_sends_total": sum(one.slow_sends for one in self._sessions),
+        }
+
+    async def archive_run(self, *, seal: bool) -> dict[str, Any]:
+        return await self._archive_work().run(seal=seal)
+
+    async def archive_status(self) -> dict[str, Any]:
+        return await self._archive_work().status()
+
+    async def archive_verify(self, *, delete_orphans: bool) -> dict[str, Any]:
+        return await self._archive_work().verify(delete_orphans=delete_orphans)
+
+    def _archive_work(self) -> Offloading:
+        if self._offloading is None:
+            raise ConfigurationError("this broker has no archive; start it with --archive URL")
+        return self._offloading
+
+    async def recover_ledger(self, ledger_id: int, *, accept_loss: bool) -> dict[str, Any]:
+        """Close a ledger that recovery refuses to close because of damage; the log says what was given up."""
+        ledgers = self.services.ledgers
+        record = await ledgers.recover(ledger_id, accept_loss=accept_loss)
+        return {"ledgerId": ledger_id, "lastEntry": record.last_entry, "state": str(record.state)}

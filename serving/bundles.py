@@ -1,0 +1,149 @@
+"""Bundles: the state that the topics of a part of a namespace share.
+
+A bundle is a range of the hash space of a namespace's topics, owned by one broker. What its topics must remember
+beside their messages, cursors and deduplication, lies in one state log. A log that fails cannot be written to
+again: the bundle is dropped with all its topics, and the next client that asks opens both anew, from what is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from zlib import crc32
+
+from quire.ledger.ledgers import Ledgers
+from quire.ledger.state_log import StateLog
+from quire.metadata import paths
+from quire.metadata.records import NamespaceRecord
+from quire.metadata.store import MetadataStore
+from quire.runtime.errors import CorruptionError, QuireError
+from quire.serving.names import TopicName
+from quire.serving.subscription import cursor_record
+from quire.serving.subscription.cursor_store import CursorStore
+from quire.serving.topic import dedup
+from quire.serving.topic.dedup import DedupStore, Snapshot
+
+_log = logging.getLogger(__name__)
+
+
+class Bundle:
+    """One bundle's cursors and deduplication snapshots (a `DedupLog` for topics)."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.cursors = CursorStore()
+        self._dedup = DedupStore()
+        self._log: StateLog | None = None
+
+    async def open(
+        self,
+        ledgers: Ledgers,
+        store: MetadataStore,
+        path: str,
+        on_failed: Callable[[QuireError], None],
+    ) -> None:
+        """Replay the state log and begin to write it."""
+        self._log = await StateLog.open(
+            ledgers,
+            store,
+            path,
+            self._apply,
+            self._snapshot,
+            purpose=f"state:{self.name}",
+            on_failed=on_failed,
+        )
+        self.cursors.attach(self._log)
+
+    async def close(self) -> None:
+        if self._log is not None:
+            await self._log.close()
+
+    def _apply(self, record: bytes) -> None:
+        kind = record[:1]
+        if kind == cursor_record.TAG:
+            self.cursors.apply(record)
+        elif kind == dedup.KIND:
+            self._dedup.apply(record)
+        else:
+            raise CorruptionError(
+                f"the state log of bundle {self.name} has a record of unknown kind {kind!r}"
+            )
+
+    def _snapshot(self) -> Iterator[bytes]:
+        yield from self.cursors.snapshot()
+        yield from self._dedup.snapshot()
+
+    # -- DedupLog --------------------------------------------------------------------------------------
+
+    def find(self, topic: str, generation: int) -> Snapshot:
+        return self._dedup.find(topic, generation)
+
+    def put(self, topic: str, snapshot: Snapshot) -> None:
+        assert self._log is not None
+        for record in self._dedup.put(topic, snapshot):
+            self._log.append(record)
+
+    def remove(self, topic: str) -> None:
+        record = self._dedup.remove(topic)
+        if record is not None and self._log is not None:
+            self._log.append(record)
+
+
+class Bundles:
+    """The bundles that this broker has open."""
+
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        store: MetadataStore,
+        on_failed: Callable[[str], None],
+    ) -> None:
+        self._ledgers = ledgers
+        self._store = store
+        self._on_failed = on_failed
+        self._open: dict[str, asyncio.Future[Bundle]] = {}
+
+    async def of(self, namespace: NamespaceRecord, topic: TopicName) -> Bundle:
+        """The open bundle that `topic` belongs to. Raises what opening its state log raised."""
+        part = bundle_of(namespace, topic)
+        name = f"{namespace.tenant}/{namespace.name}/{part}"
+        opening = self._open.get(name)
+        if opening is None:
+            path = paths.state_log(namespace.tenant, namespace.name, part)
+            opening = self._open[name] = asyncio.ensure_future(self._begin(name, path))
+        try:
+            return await asyncio.shield(opening)
+        except QuireError:
+            if self._open.get(name) is opening:
+                del self._open[name]
+            raise
+
+    async def _begin(self, name: str, path: str) -> Bundle:
+        bundle = Bundle(name)
+
+        def failed(error: QuireError) -> None:
+            _log.error("the state log of bundle %s failed, its topics are loaded again: %s", name, error)
+            self._open.pop(name, None)
+            self._on_failed(name)
+
+        await bundle.open(self._ledgers, self._store, path, failed)
+        return bundle
+
+    async def close(self) -> None:
+        """Close all state logs."""
+        opened, self._open = self._open, {}
+        for opening in opened.values():
+            try:
+                await (await opening).close()
+            except QuireError as error:
+                _log.warning("a state log could not be closed, it will be recovered: %s", error)
+
+
+def bundle_of(namespace: NamespaceRecord, topic: TopicName) -> str:
+    """The name of the bundle that holds `topic`: its range in the 32-bit hash space, `low_high`."""
+    bounds = namespace.boundaries
+    at = bisect_right(bounds, f"{crc32(str(topic).encode()):08x}") - 1
+    at = min(max(at, 0), len(bounds) - 2)
+    return f"{bounds[at]}_{bounds[at + 1]}"

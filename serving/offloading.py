@@ -1,0 +1,138 @@
+"""The broker's side of the archive: which segments there are, and how what was done is recorded.
+
+`tiering.offload` decides and performs; here it finds the loaded topics. A topic that nobody has used since the start
+is not loaded, and its sealed segments would wait for ever, so those with work left are loaded one by one in the
+background, and all of them at once when an operator asks for a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, Final
+
+from quire.metadata.records import ArchivePointer, SegmentRecord, TopicRecord
+from quire.runtime.errors import Fenced, NotFound, QuireError
+from quire.serving.names import TopicName
+from quire.serving.policy.namespaces import Namespaces
+from quire.serving.registry import Registry
+from quire.serving.topic.services import Services
+from quire.serving.topic.topic import Topic
+from quire.tiering.archive import Archive, SegmentReader
+from quire.tiering.offload import Offloader, OffloadTopic
+from quire.tiering.scrub import recorded_segments, scrub
+
+ADOPT_AFTER_S: Final = 10.0
+"""Topics with work left are looked for when the rush of a start is over."""
+
+_log = logging.getLogger(__name__)
+
+
+class Offloading:
+    """See the top of the file. An `OffloadTarget`."""
+
+    def __init__(
+        self, archive: Archive, services: Services, registry: Registry, namespaces: Namespaces
+    ) -> None:
+        self._archive = archive
+        self._services = services
+        self._registry = registry
+        self._namespaces = namespaces
+        self.offloader = Offloader(archive, self, services.clock, lag_ms=services.settings.archive_lag_ms)
+
+    def start(self) -> None:
+        self.offloader.start()
+        self._services.tasks.start(self._adopt(), "look for segments to archive")
+
+    async def stop(self) -> None:
+        await self.offloader.stop()
+
+    # -- what an operator asks -------------------------------------------------------------------------
+
+    async def run(self, *, seal: bool) -> dict[str, Any]:
+        """Archive everything now; with `seal` also what is still being written."""
+        async for name in self._unfinished(seal):
+            await self._registry.open(name)
+        if seal:
+            rolls = [roll for topic in self._registry.loaded() if (roll := topic.roll()) is not None]
+            await asyncio.gather(*rolls)
+        return (await self.offloader.run_once()).as_dict()
+
+    async def status(self) -> dict[str, Any]:
+        return {**self.offloader.status(), "states": await self.offloader.count_by_state()}
+
+    async def verify(self, *, delete_orphans: bool) -> dict[str, Any]:
+        """Read every object back, and find those that no record names."""
+        report = await scrub(
+            self._archive,
+            lambda: recorded_segments(self._services.store),
+            self._services.clock,
+            delete_orphans=delete_orphans,
+        )
+        return report.as_dict()
+
+    # -- topics that nobody has used yet ---------------------------------------------------------------
+
+    async def _adopt(self) -> None:
+        await asyncio.sleep(ADOPT_AFTER_S)
+        async for name in self._unfinished(False):
+            try:
+                await self._registry.open(name)
+            except QuireError as error:
+                _log.warning("%s cannot be loaded, so it is not archived: %s", name, error)
+        self.offloader.wake()
+
+    async def _unfinished(self, even_open: bool) -> AsyncIterator[TopicName]:
+        """Topics that are not loaded and have segments to archive or to delete; with `even_open`, to seal."""
+        for tenant in await self._namespaces.tenants():
+            for namespace in await self._namespaces.list(tenant):
+                names, _ = await self._registry.names(tenant, namespace.partition("/")[2], "persistent")
+                for name in map(TopicName.parse, names):
+                    record = None if self._registry.find(name) else await self._registry.record(name)
+                    if record is not None and _has_work(record, even_open):
+                        yield name
+
+    # -- what the driver asks: OffloadTarget -----------------------------------------------------------
+
+    def topics(self) -> Iterable[OffloadTopic]:
+        return [OffloadTopic(topic.name, _all_segments(topic)) for topic in self._registry.loaded()]
+
+    async def is_flushed(self, ledger_id: int) -> bool:
+        return await self._services.ledgers.is_flushed(ledger_id)
+
+    async def open_reader(self, ledger_id: int) -> SegmentReader:
+        return await self._services.ledgers.open(ledger_id)
+
+    async def record_archived(self, topic: str, ledger_id: int, pointer: ArchivePointer) -> None:
+        await self._loaded(topic).archived(ledger_id, pointer)
+
+    async def record_deleted(self, topic: str, ledger_id: int) -> None:
+        await self._loaded(topic).segment_list.off_bookies(ledger_id)
+
+    async def delete_copy(self, topic: str, ledger_id: int) -> None:
+        try:
+            await self._services.ledgers.delete(ledger_id)
+        except NotFound:
+            pass
+
+    def _loaded(self, topic: str) -> Topic:
+        found = self._registry.find(TopicName.parse(topic))
+        if found is None:
+            raise Fenced(f"topic {topic} is not loaded any more")
+        return found
+
+
+def _all_segments(topic: Topic) -> list[SegmentRecord]:
+    """Oldest first, the active one as it stands in the list."""
+    active = topic.segment_list.active
+    return [*topic.segment_list.sealed, *([] if active is None else [active.record()])]
+
+
+def _has_work(record: TopicRecord, even_open: bool) -> bool:
+    """By the newest segments alone: the older ones in manifests were done before these."""
+    return any(
+        (segment.is_sealed and segment.last_entry >= 0 and (segment.archive is None or segment.on_bookies))
+        or (even_open and not segment.is_sealed)
+        for segment in record.segments
+    )

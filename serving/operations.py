@@ -1,0 +1,337 @@
+"""What an operator asks of a broker's topics: the part of `AdminTarget` that concerns them and their subscriptions.
+
+Everything here is off the data path. Names are full or short; errors are those of `quire.runtime.errors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from quire.metadata.records import SegmentRecord, SegmentState
+from quire.runtime.errors import ConfigurationError, NotFound, QuireError
+from quire.serving.names import TopicName
+from quire.serving.ports import EARLIEST, LATEST, Position
+from quire.serving.registry import Registry
+from quire.serving.subscription.subscription import Subscription
+from quire.serving.subscription.subscriptions import Subscriptions
+from quire.serving.topic.services import Services
+from quire.serving.topic.topic import Topic
+from quire.tiering.offload import segment_state
+from quire.wire import commands
+from quire.wire.block import Buffer
+
+
+class Operations:
+    """See the top of the file. `Broker` adds the process to it."""
+
+    registry: Registry
+    services: Services
+
+    async def _topic(self, name: str) -> Topic:
+        return await self.registry.open(TopicName.parse(name))
+
+    # -- topics ----------------------------------------------------------------------------------------
+
+    async def list_topics(self, tenant: str, namespace: str, domain: str = "persistent") -> list[str]:
+        """Full names, partitions listed one by one, parents of partitions not. Raises `NotFound`."""
+        return (await self.registry.names(tenant, namespace, domain))[0]
+
+    async def list_partitioned(self, tenant: str, namespace: str, domain: str = "persistent") -> list[str]:
+        """Full names of the topics that have partitions."""
+        return (await self.registry.names(tenant, namespace, domain))[1]
+
+    async def create_topic(self, topic: str) -> None:
+        """Raises `AlreadyExists`."""
+        await self.registry.create(TopicName.parse(topic))
+
+    async def create_partitioned(self, topic: str, partitions: int) -> None:
+        """Raises `AlreadyExists`."""
+        if partitions < 1:
+            raise ConfigurationError("a partitioned topic has at least one partition")
+        await self.registry.create(TopicName.parse(topic), partitions)
+
+    async def update_partitions(self, topic: str, partitions: int) -> None:
+        """There can only be more. Raises `NotFound`."""
+        await self.registry.grow(TopicName.parse(topic), partitions)
+
+    async def partitions(self, topic: str) -> int:
+        """0 for a topic without partitions. Raises `NotFound` when there is neither."""
+        name = TopicName.parse(topic)
+        try:
+            return await self.registry.partitions(name)
+        except NotFound:
+            # A partition that nobody has used yet is there all the same.
+            if name.parent is None or name.partition >= await self.registry.partitions(name.parent):
+                raise
+            return 0
+
+    async def delete_topic(self, topic: str, *, force: bool = False) -> None:
+        """Raises `NotFound`, and `ConfigurationError` while somebody uses it, unless `force`."""
+        name = TopicName.parse(topic)
+        if await self.registry.partitions(name):
+            raise ConfigurationError(f"{name} has partitions; delete it as a partitioned topic")
+        loaded = self.registry.find(name)
+        if loaded is not None and not force:
+            _refuse_if_used(loaded)
+        await self.registry.delete(name)
+
+    async def delete_partitioned(self, topic: str, *, force: bool = False) -> None:
+        """Delete all partitions, then their parent."""
+        name = TopicName.parse(topic)
+        count = await self.registry.partitions(name)
+        if not count:
+            raise NotFound(f"{name} has no partitions")
+        for partition in map(name.of_partition, range(count)):
+            loaded = self.registry.find(partition)
+            if loaded is not None and not force:
+                _refuse_if_used(loaded)
+        for partition in map(name.of_partition, range(count)):
+            if await self.registry.record(partition) is not None:
+                await self.registry.delete(partition)
+        await self.registry.delete_parent(name)
+
+    async def unload_topic(self, topic: str) -> None:
+        """Close it here; its clients look it up again."""
+        await self.registry.unload(TopicName.parse(topic))
+
+    async def terminate_topic(self, topic: str) -> Position:
+        """No more messages, for good. Answers the last position."""
+        return await (await self._topic(topic)).terminate()
+
+    async def last_position(self, topic: str) -> Position:
+        return (await self._topic(topic)).last_confirmed
+
+    # -- statistics ------------------------------------------------------------------------------------
+
+    async def stats(self, topic: str) -> dict[str, Any]:
+        """As Pulsar's `stats`; of a partitioned topic the sums of its partitions."""
+        name = TopicName.parse(topic)
+        count = await self.partitions(topic)
+        if count:
+            return await self._partitioned_stats(name, count)
+        loaded = await self.registry.open(name)
+        subscriptions = await subscriptions_of(loaded).stats()
+        publishers = [_publisher(admission.port) for admission in loaded.producers.all()]
+        rate, throughput = loaded.rate_in.per_second(
+            self.services.clock.monotonic(), loaded.messages_in, loaded.bytes_in
+        )
+        return {
+            "msgRateIn": rate,
+            "msgThroughputIn": throughput,
+            "msgRateOut": _sum(subscriptions, "msgRateOut"),
+            "msgThroughputOut": _sum(subscriptions, "msgThroughputOut"),
+            "bytesInCounter": loaded.bytes_in,
+            "msgInCounter": loaded.messages_in,
+            "bytesOutCounter": int(_sum(subscriptions, "bytesOutCounter")),
+            "msgOutCounter": int(_sum(subscriptions, "msgOutCounter")),
+            "averageMsgSize": loaded.bytes_in / loaded.messages_in if loaded.messages_in else 0.0,
+            "storageSize": sum(view.bytes for view in loaded.segments()),
+            "publishers": publishers,
+            "subscriptions": subscriptions,
+            "replication": {},
+            "deduplicationStatus": "Enabled" if loaded.deduplicates else "Disabled",
+        }
+
+    async def _partitioned_stats(self, name: TopicName, count: int) -> dict[str, Any]:
+        partitions = {}
+        for partition in map(name.of_partition, range(count)):
+            if await self.registry.record(partition) is not None:
+                partitions[str(partition)] = await self.stats(str(partition))
+        return {
+            **{key: sum(one[key] for one in partitions.values()) for key in _SUMMED},
+            "publishers": [],
+            "subscriptions": {},
+            "replication": {},
+            "metadata": {"partitions": count},
+            "partitions": partitions,
+        }
+
+    async def internal_stats(self, topic: str) -> dict[str, Any]:
+        """As Pulsar's `internalStats`; each of `ledgers` has a `state` and an `archive`."""
+        loaded = await self._topic(topic)
+        views = loaded.segments()
+        position = loaded.last_confirmed
+        cursors = {one.name: one.cursor_stats() for one in subscriptions_of(loaded) if one.is_durable}
+        active = loaded.segment_list.active
+        return {
+            "entriesAddedCounter": sum(view.last_entry + 1 for view in views),
+            "numberOfEntries": sum(view.last_entry + 1 for view in views),
+            "numberOfMessages": sum(view.messages for view in views),
+            "totalSize": sum(view.bytes for view in views),
+            "currentLedgerEntries": active.last_entry + 1 if active else 0,
+            "currentLedgerSize": active.bytes if active else 0,
+            "lastConfirmedEntry": f"{position.ledger_id}:{position.entry_id}",
+            "state": "LedgerOpened" if active else "Closed",
+            "ledgers": await self._ledgers_of(loaded),
+            "cursors": cursors,
+        }
+
+    async def _ledgers_of(self, topic: Topic) -> list[dict[str, Any]]:
+        sealed = topic.segment_list.sealed
+        rows = [_segment_row(segment, await self.state_of(segment)) for segment in sealed]
+        active = topic.segment_list.active
+        if active is not None:
+            record = active.sealed(0)
+            rows.append(_segment_row(record, SegmentState.ACTIVE))
+        return rows
+
+    async def state_of(self, segment: SegmentRecord) -> SegmentState:
+        """Where a sealed segment is on its way from the bookies to the archive."""
+        if segment.archive is not None:
+            return segment_state(segment, is_flushed=True)
+        try:
+            is_flushed = await self.services.ledgers.is_flushed(segment.ledger_id)
+        except QuireError:
+            is_flushed = False
+        return segment_state(segment, is_flushed=is_flushed)
+
+    # -- subscriptions ---------------------------------------------------------------------------------
+
+    async def subscriptions(self, topic: str) -> list[str]:
+        """Names of the durable subscriptions."""
+        found = subscriptions_of(await self._topic(topic))
+        return sorted(one.name for one in found if one.is_durable)
+
+    async def create_subscription(self, topic: str, name: str, start: Position) -> None:
+        """Raises `AlreadyExists`."""
+        loaded = await self.registry.open(TopicName.parse(topic), create=True)
+        if start in (EARLIEST, LATEST):
+            await subscriptions_of(loaded).create(name, earliest=start == EARLIEST)
+        else:
+            await subscriptions_of(loaded).create(name, at=commands.message_id(*start))
+
+    async def delete_subscription(self, topic: str, name: str, *, force: bool = False) -> None:
+        await subscriptions_of(await self._topic(topic)).delete(name, force=force)
+
+    async def reset_cursor(self, topic: str, name: str, to: Position | int) -> None:
+        """To a position (inclusive) or to a publish time in ms."""
+        subscription = await self._subscription(topic, name)
+        if isinstance(to, int):
+            await subscription.seek_time(to)
+        else:
+            await subscription.seek(commands.message_id(*to))
+
+    async def skip_messages(self, topic: str, name: str, count: int | None) -> None:
+        """`None`: all of the backlog."""
+        subscription = await self._subscription(topic, name)
+        if count is None:
+            await subscription.skip_all()
+        else:
+            await self._skip_some(await self._topic(topic), subscription, count)
+
+    async def _skip_some(self, topic: Topic, subscription: Subscription, count: int) -> None:
+        """Acknowledge whole entries from the mark-delete position on until `count` messages are skipped."""
+        first = topic.next_position(subscription.mark_delete)
+        wanted = await topic.index_of(first) + count
+        if wanted >= topic.confirmed_index:
+            await subscription.skip_all()
+            return
+        position = await topic.position_of(wanted)
+        await subscription.seek(commands.message_id(*position))
+
+    async def _subscription(self, topic: str, name: str) -> Subscription:
+        found = subscriptions_of(await self._topic(topic)).get(name)
+        if found is None:
+            raise NotFound(f"topic {topic} has no subscription {name}")
+        return found
+
+    # -- bytes, for Spark ------------------------------------------------------------------------------
+
+    async def segments(self, topic: str) -> dict[str, Any]:
+        """The JSON of `GET /quire/v1/topics/…/segments`; see `quire.spark_source.plan`."""
+        name = TopicName.parse(topic)
+        count = await self.partitions(topic)
+        if count:
+            return {"topic": str(name), "partitions": count, "segments": [], "end": None}
+        loaded = await self.registry.open(name)
+        end = loaded.last_confirmed
+        sealed = loaded.segment_list.sealed
+        rows = [_plan_row(segment, await self.state_of(segment)) for segment in sealed]
+        active = loaded.segment_list.active
+        if active is not None and active.last_entry >= 0:
+            rows.append(_plan_row(active.sealed(0), SegmentState.ACTIVE))
+        return {
+            "topic": str(name),
+            "partitions": 0,
+            "end": {"ledger": end.ledger_id, "entry": end.entry_id},
+            "segments": rows,
+        }
+
+    async def blocks(self, topic: str, position: Position, bytes_max: int) -> Iterable[Buffer]:
+        """Whole confirmed blocks from the one that contains `position`. Raises `NotFound` when it was trimmed."""
+        return await (await self._topic(topic)).read(position, bytes_max)
+
+
+_SUMMED = (
+    "msgRateIn",
+    "msgThroughputIn",
+    "msgRateOut",
+    "msgThroughputOut",
+    "bytesInCounter",
+    "msgInCounter",
+    "bytesOutCounter",
+    "msgOutCounter",
+    "storageSize",
+)
+
+
+def subscriptions_of(topic: Topic) -> Subscriptions:
+    """The concrete type behind the port; the registry makes no other."""
+    assert isinstance(topic.subscriptions, Subscriptions)
+    return topic.subscriptions
+
+
+def _refuse_if_used(topic: Topic) -> None:
+    if topic.producers.all() or any(one.consumers for one in subscriptions_of(topic)):
+        raise ConfigurationError(
+            f"{topic.name} has producers or consumers; close them, or delete it by force"
+        )
+
+
+def _sum(rows: dict[str, dict[str, Any]], key: str) -> float:
+    return sum(float(row.get(key, 0)) for row in rows.values())
+
+
+def _publisher(port: Any) -> dict[str, Any]:
+    """What the session's end of a producer tells of itself; ports of tests tell their name alone."""
+    describe = getattr(port, "stats", None)
+    return describe() if describe is not None else {"producerName": port.name}
+
+
+def _segment_row(segment: SegmentRecord, state: SegmentState) -> dict[str, Any]:
+    return {
+        "ledgerId": segment.ledger_id,
+        "entries": segment.last_entry + 1,
+        "messages": segment.messages,
+        "size": segment.bytes,
+        "firstIndex": segment.first_index,
+        "createdMs": segment.created_ms,
+        "sealedMs": segment.sealed_ms,
+        "offloaded": segment.archive is not None,
+        "onBookies": segment.on_bookies,
+        "state": str(state),
+        "archive": _archive_row(segment),
+    }
+
+
+def _plan_row(segment: SegmentRecord, state: SegmentState) -> dict[str, Any]:
+    return {
+        "ledger_id": segment.ledger_id,
+        "first_index": segment.first_index,
+        "last_entry": segment.last_entry,
+        "messages": segment.messages,
+        "bytes": segment.bytes,
+        "first_clock_ms": segment.first_clock_ms,
+        "last_clock_ms": segment.last_clock_ms,
+        "state": str(state),
+        "archive": _archive_row(segment),
+        "on_bookies": segment.on_bookies,
+    }
+
+
+def _archive_row(segment: SegmentRecord) -> dict[str, Any] | None:
+    pointer = segment.archive
+    if pointer is None:
+        return None
+    return {"store": pointer.store, "name": pointer.name, "bytes": pointer.bytes, "crc": pointer.crc}
