@@ -257,8 +257,8 @@ class Dispatcher:
         return (1 << batch_size) - 1 if batch_size > 0 else -1
 
     def acknowledge_up_to(self, position: Position) -> None:
-        """Everything up to and with `position`, which may lie behind the end (then it is the end)."""
-        position = min(position, Position(position.ledger_id, self.segments.last_entry(position.ledger_id)))
+        """Everything that is there up to and with `position`."""
+        position = self.segments.at_or_before(position)
         if position <= self.cursor.mark_delete:
             return
         if position < self.read:

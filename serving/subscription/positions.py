@@ -17,7 +17,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
-from quire.serving.ports import Position, SegmentView
+from quire.serving.ports import EARLIEST, Position, SegmentView
 
 _ledger_id = attrgetter("ledger_id")
 
@@ -56,6 +56,24 @@ class Segments:
         at = bisect_left(views, ledger_id, key=_ledger_id)
         found = at < len(views) and views[at].ledger_id == ledger_id
         return views[at].last_entry if found else -1
+
+    def at_or_before(self, position: Position) -> Position:
+        """The last entry that is there up to and with `position`; `EARLIEST` when none is.
+
+        A ledger behind all of this topic's is none of it, and no entry of it or before it is meant.
+        """
+        views = self._views()
+        if not views or views[-1].ledger_id < position.ledger_id:
+            return EARLIEST
+        for view in reversed(views):
+            last = (
+                min(position.entry_id, view.last_entry)
+                if view.ledger_id == position.ledger_id
+                else view.last_entry
+            )
+            if view.ledger_id <= position.ledger_id and last >= 0:
+                return Position(view.ledger_id, last)
+        return EARLIEST
 
     def clamp(self, position: Position) -> Position:
         """The next entry to read that is `position`, or the first behind it that is here, or the end."""

@@ -1,0 +1,214 @@
+"""A dispatcher core on a topic in memory, and a model that follows every entry; for scenarios and properties."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from quire.serving.ports import ConsumerBusy, Position
+from quire.serving.subscription.consumer import Consumer
+from quire.serving.subscription.cursor import Cursor, CursorKey
+from quire.serving.subscription.delivery import BlockView, frames
+from quire.serving.subscription.dispatcher import Dispatcher
+from quire.serving.subscription.exclusive import Exclusive
+from quire.serving.subscription.failover import Failover
+from quire.serving.subscription.positions import Segments, preceding
+from quire.serving.subscription.shared import Shared
+from quire.wire import block
+from tests.serving.subscription.fakes import FakePort, FakeTopic
+
+
+def dispatcher_of(kind: str, cursor: Cursor, topic: FakeTopic, partition: int = -1) -> Dispatcher:
+    segments = Segments(topic.segments)
+    if kind == "failover":
+        return Failover(cursor, segments, partition)
+    return {"exclusive": Exclusive, "shared": Shared}[kind](cursor, segments)
+
+
+class Machine:
+    """Events in; what each consumer was dealt is checked against the model on the way out."""
+
+    def __init__(self, kind: str, partition: int = -1) -> None:
+        self.topic = FakeTopic()
+        self.cursor = Cursor(CursorKey(self.topic.name, 0, "s"), Position(1, -1))
+        self.dispatcher = dispatcher_of(kind, self.cursor, self.topic, partition)
+        self.is_shared = kind == "shared"
+        self.consumers: dict[str, Consumer] = {}
+        self.left: dict[Position, int] = {}
+        """Of every entry, the bits of its unacknowledged messages."""
+        self.dealt: dict[Position, str] = {}
+        """Who holds an entry."""
+        self.arrivals = 0
+
+    # -- events ----------------------------------------------------------------------------------------
+
+    def publish(self, counts: list[int]) -> None:
+        first = self.topic.publish(counts)
+        for offset, count in enumerate(counts):
+            self.left[Position(first.ledger_id, first.entry_id + offset)] = (1 << count) - 1
+
+    def attach(self, name: str, priority_level: int = 0) -> bool:
+        subscription: Any = SimpleNamespace(monotonic=lambda: 0.0)
+        self.arrivals += 1
+        consumer_id = self.arrivals
+        consumer = Consumer(
+            subscription, FakePort(), consumer_id, name, priority_level, arrival=self.arrivals
+        )
+        try:
+            self.dispatcher.attach(consumer)
+        except ConsumerBusy:
+            return False
+        self.consumers[name] = consumer
+        if not self.is_shared:
+            self.dealt = {at: who for at, who in self.dealt.items() if self.is_active(who)}
+        return True
+
+    def detach(self, name: str) -> None:
+        self.dispatcher.detach(self.consumers.pop(name))
+        self.dealt = {at: who for at, who in self.dealt.items() if who != name}
+        if not self.is_shared:
+            self.dealt = {at: who for at, who in self.dealt.items() if self.is_active(who)}
+
+    def is_active(self, name: str) -> bool:
+        return name in self.consumers and getattr(self.dispatcher, "active", None) is self.consumers[name]
+
+    def flow(self, name: str, permits: int) -> None:
+        self.consumers[name].permits += permits
+
+    def ack(self, ledger_id: int, entries: list[int]) -> None:
+        self.dispatcher.acknowledge(ledger_id, entries)
+        for entry in entries:
+            self._acked(Position(ledger_id, entry))
+
+    def ack_up_to(self, position: Position) -> None:
+        before = self.cursor.mark_delete
+        self.dispatcher.acknowledge_up_to(position)
+        assert self.cursor.mark_delete <= max(before, self.topic.last_confirmed)
+        for at in self.left:
+            if at <= position:
+                self._acked(at)
+
+    def ack_part(self, position: Position, ack_set: int) -> None:
+        size = (self.counts_of(position)).bit_length()
+        self.dispatcher.acknowledge_partly(position, ack_set, size)
+        if position in self.left:
+            self.left[position] &= ack_set
+            if not self.left[position]:
+                self._acked(position)
+
+    def counts_of(self, position: Position) -> int:
+        """All bits of an entry."""
+        for made in self.topic.blocks:
+            view = BlockView(made, block.peek(made))
+            if view.holds(*position):
+                at = position.entry_id - view.first_entry
+                return (1 << view.messages(at, at + 1)) - 1
+        return 0
+
+    def _acked(self, position: Position) -> None:
+        if position in self.left:
+            self.left[position] = 0
+            self.dealt.pop(position, None)
+
+    def redeliver(self, name: str, ids: dict[int, list[int]] | None) -> None:
+        self.dispatcher.redeliver(self.consumers[name], ids)
+        if not self.is_shared:
+            if self.is_active(name):
+                self.dealt.clear()
+            return
+        back = {at for at, who in self.dealt.items() if who == name}
+        if ids is not None:
+            back &= {Position(ledger, entry) for ledger, entries in ids.items() for entry in entries}
+        for at in back:
+            del self.dealt[at]
+
+    def seek(self, position: Position) -> None:
+        for name in list(self.consumers):
+            self.detach(name)
+        before = preceding(position)
+        self.cursor.reset(before)
+        self.dispatcher.reset()
+        for at in self.left:
+            self.left[at] = 0 if at <= before else self.counts_of(at)
+
+    # -- what follows ----------------------------------------------------------------------------------
+
+    def pump(self) -> list[tuple[str, str]]:
+        """Deal all that can be dealt; (consumer, what it got) in order."""
+        said = []
+        while (wanted := self.dispatcher.wanted()) is not None:
+            view = self._block(wanted)
+            if view is None:
+                if wanted == self.dispatcher.read and self.dispatcher.normalise():
+                    continue
+                break
+            for delivery in self.dispatcher.offer(view):
+                said.append(self._dealt(delivery))
+        self.check()
+        return said
+
+    def _block(self, position: Position) -> BlockView | None:
+        for made in self.topic.blocks:
+            view = BlockView(made, block.peek(made))
+            if view.holds(*position):
+                return view
+        return None
+
+    def _dealt(self, delivery: Any) -> tuple[str, str]:
+        consumer, view = delivery.consumer, delivery.view
+        assert self.consumers.get(consumer.name) is consumer, "dealt to a consumer that is gone"
+        messages = 0
+        for offset in range(delivery.start, delivery.stop):
+            at = Position(view.ledger_id, view.first_entry + offset)
+            assert self.left[at], f"{at} is acknowledged and was dealt"
+            assert at not in self.dealt, f"{at} is held by {self.dealt[at]} and was dealt to {consumer.name}"
+            whole = self.left[at] == self.counts_of(at)
+            assert delivery.remaining == (0 if whole else self.left[at])
+            assert delivery.redelivery_count == self.cursor.redeliveries.count(at)
+            messages += self.left[at].bit_count()
+            self.dealt[at] = consumer.name
+        assert delivery.messages == messages
+        port = consumer.port
+        for part in frames(delivery, -1):
+            port.raw += part
+        got = port.messages()
+        assert [one.message_id.entryId for one in got] == [
+            view.first_entry + offset for offset in range(delivery.start, delivery.stop)
+        ]
+        first, last = got[0].message_id, got[-1].message_id
+        text = f"{first.ledgerId}:{first.entryId}"
+        text += f"..{last.entryId}" if len(got) > 1 else ""
+        text += f" again {delivery.redelivery_count}" if delivery.redelivery_count else ""
+        text += f" only {delivery.remaining:b}" if delivery.remaining else ""
+        return consumer.name, text
+
+    def backlog(self) -> int:
+        """By the dispatcher's arithmetic; only when it knows."""
+        dispatcher = self.dispatcher
+        dispatcher.normalise()
+        index = dispatcher.read_index
+        if index is None:
+            view = self._block(dispatcher.read)
+            index = self.topic.index
+            if view is not None:
+                index = view.index_at(dispatcher.read.entry_id - view.first_entry)
+        return self.topic.index - index + dispatcher.unacked - dispatcher.ahead
+
+    def check(self) -> None:
+        """What the dispatcher counts is what the model holds."""
+        dispatcher = self.dispatcher
+        passed = [at for at in self.left if at < dispatcher.read]
+        if dispatcher.ahead_known:
+            assert self.backlog() == sum(bits.bit_count() for bits in self.left.values())
+        assert dispatcher.unacked == sum(self.left[at].bit_count() for at in passed if self.left[at]), (
+            "unacked"
+        )
+        for name, consumer in self.consumers.items():
+            held = [at for at, who in self.dealt.items() if who == name]
+            assert consumer.unacked == sum(self.left[at].bit_count() for at in held)
+            if self.is_shared:
+                assert sorted(held) == [
+                    Position(ledger, entry) for ledger, entries in consumer.holds.items() for entry in entries
+                ]
+        for made in passed:
+            assert not self.left[made] or made in self.dealt or self.is_shared

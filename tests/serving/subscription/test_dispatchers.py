@@ -1,0 +1,174 @@
+"""Every dispatcher against a model that follows each entry: random histories, and scenarios as text.
+
+A scenario is a file of events and what follows from them; `QUIRE_REWRITE=1 pytest …` writes what follows anew, to be
+reviewed as a diff. The model checks every step of a scenario as well.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.serving.ports import Position
+from tests.serving.subscription.machine import Machine
+
+SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
+
+names = st.sampled_from("abc")
+entries = st.lists(st.integers(0, 12), min_size=1, max_size=6, unique=True)
+steps = st.one_of(
+    st.tuples(st.just("publish"), st.lists(st.sampled_from([1, 1, 1, 2, 5]), min_size=1, max_size=6)),
+    st.tuples(st.just("flow"), st.tuples(names, st.integers(1, 12))),
+    st.tuples(st.just("attach"), st.tuples(names, st.integers(0, 1))),
+    st.tuples(st.just("detach"), names),
+    st.tuples(st.just("ack"), entries),
+    st.tuples(st.just("ack up to"), st.integers(0, 12)),
+    st.tuples(st.just("ack part"), st.tuples(st.integers(0, 12), st.integers(0, 31))),
+    st.tuples(st.just("again"), st.tuples(names, st.one_of(st.none(), entries))),
+    st.tuples(st.just("roll"), st.none()),
+    st.tuples(st.just("seek"), st.integers(0, 12)),
+)
+
+
+def do(machine: Machine, what: str, given_: object) -> None:
+    ledger = machine.topic.ledgers[-1]
+    match what, given_:
+        case "publish", list(counts):
+            machine.publish(counts)
+        case "flow", (name, permits):
+            if name in machine.consumers:
+                machine.flow(name, permits)
+        case "attach", (name, level):
+            if name not in machine.consumers:
+                machine.attach(name, level)
+        case "detach", name:
+            if name in machine.consumers:
+                machine.detach(name)
+        case "ack", list(some):
+            machine.ack(ledger, some)
+        case "ack up to", entry:
+            if not machine.is_shared:
+                machine.ack_up_to(Position(ledger, min(entry, machine.topic.last_entry(ledger))))
+        case "ack part", (entry, bits):
+            machine.ack_part(Position(ledger, entry), bits)
+        case "again", (name, some):
+            if name in machine.consumers:
+                machine.redeliver(name, None if some is None else {ledger: some})
+        case "roll", _:
+            machine.topic.roll()
+        case "seek", entry:
+            machine.seek(Position(ledger, min(entry, machine.topic.last_entry(ledger) + 1)))
+    machine.pump()
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "failover", "shared"])
+@settings(max_examples=300, deadline=None)
+@given(history=st.lists(steps, max_size=40))
+def test_every_message_is_dealt_until_acknowledged_and_to_one_at_a_time(
+    kind: str, history: list[tuple[str, object]]
+) -> None:
+    machine = Machine(kind)
+    for what, value in history:
+        do(machine, what, value)
+    # Whatever happened: a consumer with permits gets all that is left, and when it is acknowledged nothing is.
+    for name in list(machine.consumers):
+        machine.detach(name)
+    machine.attach("z")
+    machine.flow("z", 10_000)
+    machine.pump()
+    left = [at for at, bits in machine.left.items() if bits]
+    assert sorted(machine.dealt) == left
+    for at in left:
+        machine.ack(at.ledger_id, [at.entry_id])
+    machine.pump()
+    assert machine.backlog() == 0 or not machine.dispatcher.ahead_known
+    assert not machine.cursor.acked and machine.dispatcher.unacked == 0
+
+
+# -- scenarios -----------------------------------------------------------------------------------------
+
+
+def entries_of(text: str) -> list[int]:
+    """`0 3..5` as numbers."""
+    found: list[int] = []
+    for word in text.split():
+        first, _, last = word.partition("..")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def say(machine: Machine, line: str) -> list[str]:
+    """Perform one event; what follows from it."""
+    word, _, rest = line.partition(" ")
+    words = rest.split()
+    ledger = machine.topic.ledgers[-1]
+    said: list[str] = []
+    match word:
+        case "publish":
+            machine.publish([int(count) for count in words])
+        case "attach":
+            if not machine.attach(words[0], int(words[1]) if len(words) > 1 else 0):
+                said.append("refused: busy")
+        case "detach":
+            machine.detach(words[0])
+        case "flow":
+            machine.flow(words[0], int(words[1]))
+        case "block":
+            machine.consumers[words[0]].port.is_writable = False
+        case "drain":
+            machine.consumers[words[0]].port.is_writable = True
+        case "ack":
+            machine.ack(ledger, entries_of(rest))
+        case "ack-up-to":
+            machine.ack_up_to(Position(ledger, int(rest)))
+        case "ack-part":
+            machine.ack_part(Position(ledger, int(words[0])), int(words[1], 2))
+        case "redeliver":
+            some = entries_of(" ".join(words[1:]))
+            machine.redeliver(words[0], {ledger: some} if some else None)
+        case "roll":
+            machine.topic.roll()
+        case "seek":
+            machine.seek(Position(ledger, int(rest)))
+        case _:
+            raise AssertionError(f"no event {word}")
+    notices, machine.dispatcher.notices = machine.dispatcher.notices, []
+    said += [f"{consumer.name} is {'active' if active else 'inactive'}" for consumer, active in notices]
+    said += [f"{name} gets {what}" for name, what in machine.pump()]
+    marked = "{}:{}".format(*machine.cursor.mark_delete)
+    backlog = machine.backlog() if machine.dispatcher.ahead_known else "?"
+    return [*said, f"mark-delete {marked} backlog {backlog}"]
+
+
+def play(text: str) -> str:
+    """A scenario with what follows from its events written behind each."""
+    machine: Machine | None = None
+    lines: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("    "):
+            continue
+        lines.append(line)
+        if line.startswith("dispatcher "):
+            words = line.split()
+            machine = Machine(words[1], int(words[3]) if len(words) > 3 else -1)
+        elif line and not line.startswith("#"):
+            assert machine is not None
+            lines += [f"    {said}" for said in say(machine, line)]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("file", SCENARIOS, ids=lambda file: file.stem)
+def test_scenario(file: Path) -> None:
+    text = file.read_text()
+    played = play(text)
+    if os.environ.get("QUIRE_REWRITE"):
+        file.write_text(played)
+    assert played == text
+
+
+def test_there_are_scenarios() -> None:
+    assert SCENARIOS
