@@ -92,10 +92,11 @@ def load(
     *,
     environment: Mapping[str, str] = os.environ,
     file: Path | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> Loaded[S]:
     """Put a settings object together and validate it. Raises `ConfigurationError` that names the setting.
 
-    `flags` maps names to values or to None (not given). Keys of `file` that no setting has are refused.
+    `flags` maps names to values or to None (not given). `defaults` are a process's own, in place of the class's.
     """
     from_file = read_file(file) if file is not None else {}
     values: dict[str, Any] = {}
@@ -105,6 +106,8 @@ def load(
         found = _find(spec, flags or {}, environment, from_file)
         if found is None:
             sources[spec.name] = "default"
+            if spec.name in (defaults or {}):
+                values[spec.name] = (defaults or {})[spec.name]
             continue
         sources[spec.name], raw = found
         values[spec.name] = convert(spec, hints[spec.name], raw)

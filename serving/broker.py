@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -98,15 +99,15 @@ class Broker(Operations):
 
     # -- life ------------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Listen. Raises `ConfigurationError` when the address cannot be had."""
+    async def start(self, listener: socket.socket | None = None) -> None:
+        """Listen: on `listener`, a bound socket, or where the settings say.
+
+        Raises `ConfigurationError` when the address cannot be had.
+        """
         await self.namespaces.ensure_defaults()
         settings = self.settings
-        loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(
-                lambda: Connection(self, TABLE), settings.listen_host, settings.listen_port, backlog=BACKLOG
-            )
+            self._server = await self._listen(listener)
         except OSError as error:
             where = f"{settings.listen_host}:{settings.listen_port}"
             raise ConfigurationError(f"cannot listen on {where}: {error.strerror or error}") from error
@@ -116,6 +117,13 @@ class Broker(Operations):
             self._offloading.start()
         self.tasks.start(self._every(settings.keep_alive_ms / 1000, self._keep_alive), "keep-alive")
         self.tasks.start(self._every(TOPIC_TICK_S, self._look_after_topics), "topics")
+
+    async def _listen(self, listener: socket.socket | None) -> asyncio.Server:
+        loop = asyncio.get_running_loop()
+        if listener is not None:
+            return await loop.create_server(lambda: Connection(self, TABLE), sock=listener, backlog=BACKLOG)
+        host, port = self.settings.listen_host, self.settings.listen_port
+        return await loop.create_server(lambda: Connection(self, TABLE), host, port, backlog=BACKLOG)
 
     async def stop(self) -> None:
         """Let the clients go, close topics and state logs, within a few seconds."""

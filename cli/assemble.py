@@ -1,0 +1,158 @@
+"""Puts processes together. Each is one short function that reads like a list of parts.
+
+Nothing on disk is touched before everything that can be refused cheaply (URLs, ports) has been looked at, and what
+was begun is undone in reverse order when a later part fails.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import SystemRandom
+from typing import Any
+from urllib.parse import quote
+
+from aiohttp import web
+
+from quire.bookie.api import LocalBookie
+from quire.bookie.settings import BookieSettings
+from quire.bookie.storage import Storage
+from quire.cli.settings import Given, StandaloneSettings, check_file
+from quire.ledger.directory import LocalDirectory
+from quire.ledger.ledgers import Ledgers
+from quire.ledger.settings import LedgerSettings
+from quire.metadata.open import open_store as open_metadata
+from quire.metadata.records import BookieRecord
+from quire.runtime.clock import SystemClock
+from quire.runtime.errors import ConfigurationError
+from quire.runtime.memory import keep_heap
+from quire.runtime.settings import Loaded
+from quire.serving.admin.app import make_app
+from quire.serving.broker import Broker
+from quire.serving.settings import BrokerSettings
+from quire.tiering.archive import Archive
+from quire.tiering.open import open_store as open_archive
+
+STANDALONE_KINDS = (StandaloneSettings, BrokerSettings, BookieSettings, LedgerSettings)
+
+
+@dataclass(frozen=True)
+class StandaloneConfiguration:
+    """The settings of every part of a standalone process."""
+
+    process: Loaded[StandaloneSettings]
+    broker: Loaded[BrokerSettings]
+    bookie: Loaded[BookieSettings]
+    ledger: Loaded[LedgerSettings]
+
+    @property
+    def all(self) -> tuple[Loaded[Any], ...]:
+        return (self.process, self.broker, self.bookie, self.ledger)
+
+
+def load_standalone(given: Given) -> StandaloneConfiguration:
+    """Flags, environment and file as settings; parts lie in the data directory. Raises `ConfigurationError`."""
+    check_file(given.config, *STANDALONE_KINDS)
+    process = given.load(StandaloneSettings)
+    root = Path(process.values.data_dir).absolute()
+    places = {"journal_dir": str(root / "journal"), "entry_log_dir": str(root / "entries")}
+    return StandaloneConfiguration(
+        given.load(
+            StandaloneSettings,
+            {
+                "metadata_url": f"sqlite://{quote(str(root / 'metadata.db'))}",
+                "archive_url": f"file://{quote(str(root / 'archive'))}",
+            },
+        ),
+        given.load(BrokerSettings),
+        given.load(BookieSettings, places),
+        given.load(LedgerSettings, {"write_quorum": 1, "ack_quorum": 1}),
+    )
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket, or a `ConfigurationError` that says what is in the way."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(1024)
+    except OSError as error:
+        sock.close()
+        raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    sock.setblocking(False)
+    return sock
+
+
+def url_of(scheme: str, sock: socket.socket) -> str:
+    """Where a listening socket is reached."""
+    host, port = sock.getsockname()[:2]
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+@dataclass(frozen=True)
+class Standalone:
+    """A running process: its parts, for those who look into it, and its addresses."""
+
+    storage: Storage
+    broker: Broker
+    service_url: str
+    http_url: str
+
+
+@asynccontextmanager
+async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[Standalone]:
+    """Broker, bookie, metadata and archive in this process, running inside the `async with`."""
+    process, broker_settings = configuration.process.values, configuration.broker.values
+    clock = SystemClock()
+    async with AsyncExitStack() as stack:
+        clients = listen(broker_settings.listen_host, broker_settings.listen_port)
+        stack.callback(clients.close)
+        rest = listen(process.http_host, process.http_port)
+        stack.callback(rest.close)
+        archive_store = open_archive(process.archive_url)
+        stack.push_async_callback(archive_store.close)
+
+        storage = Storage(configuration.bookie.values, clock=clock)
+        await storage.start()
+        stack.push_async_callback(storage.stop)
+        store = await open_metadata(process.metadata_url)
+        stack.push_async_callback(store.close)
+
+        directory = LocalDirectory()
+        directory.join(lambda: bookie_record(storage), LocalBookie(storage))
+        ledgers = Ledgers(store, directory, clock, SystemRandom(), configuration.ledger.values)
+        stack.push_async_callback(ledgers.stop)
+        broker = Broker(broker_settings, store, ledgers, Archive(archive_store, clock), clock)
+        broker.budget.add_gauge(lambda: storage.bytes_unflushed)
+        storage.on_flushed(broker.budget.look_again)
+        broker.http_url = url_of("http", rest)
+        await serve_http(broker, rest, stack)
+        await broker.start(clients)
+        stack.push_async_callback(broker.stop)
+        keep_heap()
+        yield Standalone(storage, broker, broker.service_url, broker.http_url)
+
+
+async def serve_http(broker: Broker, sock: socket.socket, stack: AsyncExitStack) -> None:
+    """The REST interface of a broker on a bound socket, until the stack unwinds."""
+    runner = web.AppRunner(make_app(broker), access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    await web.SockSite(runner, sock).start()
+
+
+def bookie_record(storage: Storage) -> BookieRecord:
+    """How a bookie of this process appears to those who place ledgers."""
+    stats, identity = storage.stats(), storage.bookie_id
+    return BookieRecord(
+        uuid=identity.uuid,
+        incarnation=identity.incarnation,
+        read_only=stats.read_only,
+        free_bytes=stats.free_bytes,
+        total_bytes=stats.total_bytes,
+    )

@@ -1,0 +1,42 @@
+"""`quire config`: the effective settings of a process and where each came from, and a sample file."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from quire.cli.assemble import STANDALONE_KINDS, load_standalone
+from quire.cli.http import json_option
+from quire.cli.output import print_json, print_table
+from quire.cli.settings import Given, settings_options
+from quire.runtime import settings
+
+
+@click.group("config")
+def command() -> None:
+    """Show the effective settings and where each came from."""
+
+
+@command.command("show")
+@settings_options(*STANDALONE_KINDS)
+@json_option
+def show(config: Path | None, as_json: bool, **flags: Any) -> None:
+    """Print every setting of `quire standalone`, its value, and whether a flag, the environment or a file set it."""
+    rows = []
+    for loaded in load_standalone(Given(flags, config)).all:
+        for spec in fields(loaded.values):
+            value = settings.show(spec, getattr(loaded.values, spec.name))
+            rows.append((spec.name, value, loaded.sources[spec.name]))
+    if as_json:
+        print_json({name: {"value": value, "source": source} for name, value, source in rows})
+    else:
+        print_table(("setting", "value", "from"), rows)
+
+
+@command.command("sample")
+def sample() -> None:
+    """Print a configuration file with every setting at its default."""
+    click.echo(settings.sample_toml(STANDALONE_KINDS))

@@ -1,0 +1,97 @@
+"""The settings of whole processes, and how click's flags are made from settings classes.
+
+A process has several classes of settings (bookie, broker, …) whose names do not collide. Every one is a flag,
+a `QUIRE_…` variable and a key of the file given with `--config`; see `quire.runtime.settings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from quire.runtime import settings
+from quire.runtime.errors import ConfigurationError
+from quire.runtime.settings import setting
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class StandaloneSettings:
+    """Everything in one process. Directories of the parts lie in `data_dir` unless they are given."""
+
+    data_dir: str = setting("data", "Directory for everything that is kept.")
+    metadata_url: str = setting("", "Metadata store; empty: sqlite in the data directory.")
+    archive_url: str = setting(
+        "",
+        "Object store for sealed segments, file:///PATH or s3://BUCKET/PREFIX; empty: in the data directory.",
+    )
+    http_host: str = setting("127.0.0.1", "Address of the REST interface, /metrics and /health.")
+    http_port: int = setting(8080, "Port of the REST interface; 0 takes any that is free.")
+    log_level: str = setting("info", "Least severe line of the log: debug, info, warning or error.")
+    log_json: bool = setting(False, "Log lines as JSON.")
+
+    def validate(self) -> None:
+        """Raises `ConfigurationError`."""
+        if self.log_level not in ("debug", "info", "warning", "error"):
+            raise ConfigurationError(f"log_level {self.log_level!r} is not debug, info, warning or error")
+        if not 0 <= self.http_port < 65536:
+            raise ConfigurationError("http_port must be a port number, or 0 for any")
+        if not self.data_dir:
+            raise ConfigurationError("data_dir must name a directory")
+
+
+def settings_options(*kinds: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator that gives a click command `--config` and a flag for each setting of `kinds`.
+
+    The command gets them as keyword arguments; what was not given is None.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for kind in reversed(kinds):
+            for spec in reversed(fields(kind)):
+                shown = settings.show(spec, spec.default)
+                option = click.option(
+                    f"--{spec.name.replace('_', '-')}",
+                    spec.name,
+                    default=None,
+                    metavar=_metavar(spec.default, spec.metadata.get("unit", "")),
+                    help=f"{spec.metadata['prose']} [{shown}]" if shown else spec.metadata["prose"],
+                )
+                command = option(command)
+        config = click.option(
+            "--config", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file."
+        )
+        return config(command)
+
+    return decorate
+
+
+def _metavar(default: Any, unit: str) -> str:
+    if unit:
+        return "SIZE" if unit == settings.BYTES else "TIME"
+    if isinstance(default, bool):
+        return "true|false"
+    return "NUMBER" if isinstance(default, int) else "TEXT"
+
+
+@dataclass(frozen=True)
+class Given:
+    """The flags and the file that a command was given."""
+
+    flags: Mapping[str, Any]
+    config: Path | None
+
+    def load(self, kind: type[S], defaults: Mapping[str, Any] | None = None) -> settings.Loaded[S]:
+        """Settings of `kind`; `defaults` are this process's own, weaker than anything a person wrote."""
+        return settings.load(kind, self.flags, file=self.config, defaults=defaults)
+
+
+def check_file(config: Path | None, *kinds: type) -> None:
+    """Raise `ConfigurationError` when the file sets what none of `kinds` has."""
+    if config is not None:
+        settings.refuse_unknown_keys(config, kinds)

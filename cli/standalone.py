@@ -1,0 +1,62 @@
+"""`quire standalone`: everything in one process, until SIGTERM or SIGINT.
+
+The one line on standard output that programs may rely on begins with `ready` and names the addresses; what follows
+is for people.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import uvloop
+
+from quire.cli.assemble import (
+    STANDALONE_KINDS,
+    Standalone,
+    StandaloneConfiguration,
+    load_standalone,
+    standalone,
+)
+from quire.cli.settings import Given, settings_options
+from quire.runtime import log
+
+
+@click.command("standalone")
+@settings_options(*STANDALONE_KINDS)
+def command(config: Path | None, **flags: Any) -> None:
+    """Run everything in one process: broker, bookie, metadata, archive.
+
+    Messages are acknowledged when they are on disk. Stop with Ctrl-C or SIGTERM; killing it loses nothing either.
+    """
+    configuration = load_standalone(Given(flags, config))
+    log.configure(configuration.process.values.log_level, as_json=configuration.process.values.log_json)
+    uvloop.run(_serve(configuration))
+
+
+async def _serve(configuration: StandaloneConfiguration) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with standalone(configuration) as running:
+        _announce(running, Path(configuration.process.values.data_dir).absolute())
+        await stop.wait()
+
+
+def _announce(running: Standalone, data_dir: Path) -> None:
+    """Say that it is ready, where, and what to do first."""
+    click.echo(f"ready {running.service_url} {running.http_url} data={data_dir}")
+    quire = sys.argv[0] if "/" in sys.argv[0] else "quire"
+    default = running.service_url.endswith(":6650")
+    where = "" if default else f" --service-url {running.service_url}"
+    click.echo(
+        "\nPublish a first message, from another terminal:\n"
+        f"    echo 'Hello, Quire' | {quire} produce hello{where}\n"
+        "and read it:\n"
+        f"    {quire} consume hello --subscription first --from earliest --count 1{where}"
+    )
+    sys.stdout.flush()
