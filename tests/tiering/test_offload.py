@@ -1,0 +1,308 @@
+"""The driver: one segment's way from the bookies to the archive, cut short at every step."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+import pytest
+from msgspec.structs import replace
+
+from quire.metadata.records import ArchivePointer, SegmentRecord
+from quire.runtime.clock import ManualClock
+from quire.runtime.errors import Fenced, NotFound, OutcomeUnknown, Unavailable
+from quire.tiering.archive import Archive, SegmentReader
+from quire.tiering.memory import MemoryObjectStore
+from quire.tiering.offload import Action, Offloader, OffloadTopic, next_action, segment_state
+
+from .segments import TOPIC, Source, make_blocks, record_of
+
+LAG_MS = 60_000
+POINTER = ArchivePointer(store="memory://", name="segments/x", bytes=1, crc=2, archived_ms=1000)
+SEALED = SegmentRecord(ledger_id=1, sealed_ms=1, last_entry=9)
+ARCHIVED = replace(SEALED, archive=POINTER)
+RELEASED = replace(ARCHIVED, on_bookies=False)
+
+
+@pytest.mark.parametrize(
+    ("segment", "now_ms", "gone", "action", "state"),
+    [
+        (SegmentRecord(ledger_id=1), 9_000_000, False, Action.NOTHING, "active"),
+        (replace(SEALED, last_entry=-1), 9_000_000, False, Action.NOTHING, "sealed"),
+        (SEALED, 1000, False, Action.UPLOAD, "sealed"),
+        (ARCHIVED, 1000 + LAG_MS - 1, False, Action.NOTHING, "archived"),
+        (ARCHIVED, 1000 + LAG_MS, False, Action.RELEASE, "archived"),
+        (RELEASED, 1000, False, Action.DELETE, "deleted"),
+        (RELEASED, 1000, True, Action.NOTHING, "deleted"),
+    ],
+)
+def test_the_table(segment: SegmentRecord, now_ms: int, gone: bool, action: Action, state: str) -> None:
+    assert next_action(segment, now_ms=now_ms, lag_ms=LAG_MS, copy_is_gone=gone) is action
+    assert segment_state(segment, is_flushed=False).value == state
+
+
+class Crash(Exception):
+    """The process ends here."""
+
+
+class Broker:
+    """Topics in memory, as a broker shows them to the driver. `fail` names the call that fails next."""
+
+    def __init__(self, count: int = 1) -> None:
+        self.blocks = {ledger: make_blocks(20, 500, seed=ledger, ledger_id=ledger) for ledger in range(count)}
+        self.segments = {ledger: record_of(blocks) for ledger, blocks in self.blocks.items()}
+        self.on_bookies = set(self.blocks)
+        self.unflushed: set[int] = set()
+        self.failures: dict[str, Exception] = {}
+        self.calls: list[str] = []
+
+    def topics(self) -> Iterable[OffloadTopic]:
+        return [OffloadTopic(TOPIC, list(self.segments.values()))]
+
+    async def is_flushed(self, ledger_id: int) -> bool:
+        return ledger_id not in self.unflushed
+
+    async def open_reader(self, ledger_id: int) -> SegmentReader:
+        self._call("open_reader")
+        if ledger_id not in self.on_bookies:
+            raise NotFound("trimmed")
+        return Source(self.blocks[ledger_id])
+
+    async def record_archived(self, topic: str, ledger_id: int, pointer: ArchivePointer) -> None:
+        self._call("record_archived")
+        if ledger_id not in self.segments:
+            raise NotFound("trimmed")
+        self.segments[ledger_id] = replace(self.segments[ledger_id], archive=pointer)
+
+    async def record_deleted(self, topic: str, ledger_id: int) -> None:
+        self._call("record_deleted")
+        self.segments[ledger_id] = replace(self.segments[ledger_id], on_bookies=False)
+
+    async def delete_copy(self, topic: str, ledger_id: int) -> None:
+        self._call("delete_copy")
+        assert not self.segments[ledger_id].on_bookies, "readers may still go to the bookies"
+        self.on_bookies.discard(ledger_id)
+
+    def _call(self, call: str) -> None:
+        self.calls.append(call)
+        error = self.failures.pop(call, None)
+        if error is not None:
+            raise error
+
+
+class World:
+    def __init__(self, segments: int = 1) -> None:
+        self.clock = ManualClock()
+        self.store = MemoryObjectStore(self.clock)
+        self.broker = Broker(segments)
+        self.restart()
+
+    def restart(self) -> None:
+        """A new process: what was only in memory is gone."""
+        self.archive = Archive(self.store, self.clock)
+        self.driver = Offloader(self.archive, self.broker, self.clock, lag_ms=LAG_MS)
+
+    async def proven(self) -> bool:
+        """Every segment can be read in full, from the bookies or from the archive."""
+        for ledger, segment in self.broker.segments.items():
+            if segment.archive is not None:
+                await self.archive.verify(segment.archive)
+            if ledger not in self.broker.on_bookies and segment.archive is None:
+                return False
+            if segment.on_bookies and ledger not in self.broker.on_bookies:
+                return False
+        return True
+
+
+async def test_a_segments_whole_way() -> None:
+    world = World(segments=3)
+    report = await world.driver.run_once()
+    assert (report.archived, report.deleted, report.failed) == (3, 0, 0)
+    assert report.archived_bytes == sum(info.bytes for info in await world.store.list())
+    assert (await world.driver.run_once()).archived == 0
+    world.clock.advance_ms(LAG_MS)
+    report = await world.driver.run_once()
+    assert (report.archived, report.deleted) == (0, 3)
+    assert world.broker.on_bookies == set()
+    assert await world.proven()
+    world.broker.calls.clear()
+    await world.driver.run_once()
+    assert world.broker.calls == []
+
+
+async def test_a_segment_waits_until_it_is_flushed_unless_asked_by_hand() -> None:
+    world = World()
+    world.broker.unflushed = {0}
+    assert (await world.driver._do_round(by_hand=False)).waiting == 1
+    assert world.driver.status()["waiting"] == 1
+    assert (await world.driver.run_once()).archived == 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "open_reader",
+        "begin",
+        "write",
+        "finish",
+        "get_range",
+        "record_archived",
+        "size",
+        "record_deleted",
+        "delete_copy",
+    ],
+)
+@pytest.mark.parametrize("happened", [False, True])
+async def test_a_crash_at_any_step_repeats_a_step_at_most(call: str, happened: bool) -> None:
+    world = World(segments=2)
+    if call in ("begin", "write", "finish", "get_range", "size"):
+        world.store.faults.fail_next(call, Crash(), happened=happened)
+    elif happened:
+        world.broker = _crashing_after(world.broker, call)
+        world.restart()
+    else:
+        world.broker.failures[call] = Crash()
+    for _ in range(5):
+        await world.driver.run_once()
+        world.restart()
+        assert await world.proven()
+        world.clock.advance_ms(LAG_MS)
+    assert world.broker.on_bookies == set()
+    assert all(segment.archive is not None for segment in world.broker.segments.values())
+    assert len(await world.store.list()) <= 3, "one orphan at most"
+
+
+def _crashing_after(broker: Broker, call: str) -> Broker:
+    """The next `call` is made, and the process ends before it hears of it."""
+    real = getattr(broker, call)
+
+    async def crash(*arguments: object) -> None:
+        setattr(broker, call, real)
+        await real(*arguments)
+        raise Crash
+
+    setattr(broker, call, crash)
+    return broker
+
+
+async def test_a_lost_answer_to_the_recording_never_costs_the_object() -> None:
+    world = World()
+    world.broker = _crashing_after(world.broker, "record_archived")
+    world.restart()
+    await world.driver.run_once()
+    assert world.broker.segments[0].archive is not None
+    assert await world.proven()
+    assert (await world.driver.run_once()).archived == 0
+
+
+async def test_an_object_that_vanished_keeps_the_bookies_copy() -> None:
+    world = World()
+    await world.driver.run_once()
+    pointer = world.broker.segments[0].archive
+    assert pointer is not None
+    await world.archive.delete(pointer)
+    world.clock.advance_ms(LAG_MS)
+    report = await world.driver.run_once()
+    assert report.failed == 1
+    assert pointer.name in report.errors[0]
+    assert world.broker.on_bookies == {0}
+    assert world.broker.segments[0].on_bookies
+
+
+async def test_a_segment_trimmed_while_it_was_uploaded_leaves_no_object() -> None:
+    world = World()
+    world.broker.failures["record_archived"] = NotFound("trimmed")
+    report = await world.driver.run_once()
+    assert (report.archived, report.failed) == (0, 0)
+    assert await world.store.list() == []
+
+
+async def test_a_topic_that_went_to_another_broker_is_let_alone() -> None:
+    world = World()
+    world.broker.failures["record_archived"] = Fenced("another broker")
+    assert (await world.driver.run_once()).failed == 0
+    assert len(await world.store.list()) == 1, "its record may name the object: never deleted here"
+
+
+async def test_failures_wait_longer_and_longer_and_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="quire.tiering.offload")
+    world = World(segments=2)
+
+    async def a_round(*, fails: bool) -> tuple[int, int, int]:
+        if fails:
+            world.store.faults.fail_next("begin", Unavailable("no"))
+        report = await world.driver._do_round(by_hand=False)
+        return report.archived, report.failed, report.waiting
+
+    assert await a_round(fails=True) == (1, 1, 0)
+    assert await a_round(fails=True) == (0, 0, 1)
+    world.clock.advance_ms(1000)
+    assert await a_round(fails=False) == (0, 1, 0), "the fault that waited"
+    world.clock.advance_ms(1999)
+    assert await a_round(fails=False) == (0, 0, 1)
+    assert len(world.driver.status()["failing"]) == 1
+    world.clock.advance_ms(1)
+    assert await a_round(fails=False) == (1, 0, 0)
+    assert world.driver.status()["failing"] == []
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert sum("works again" in record.getMessage() for record in caplog.records) == 1
+
+
+async def test_a_mistake_of_ours_does_not_end_the_driver(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(segments=2)
+    world.broker.failures["open_reader"] = ZeroDivisionError("oops")
+    report = await world.driver.run_once()
+    assert (report.archived, report.failed) == (1, 1)
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_the_background_works_when_woken() -> None:
+    world = World()
+    world.broker.unflushed = {0}
+    looked, done = asyncio.Event(), asyncio.Event()
+    is_flushed, record = world.broker.is_flushed, world.broker.record_archived
+
+    async def looking(ledger_id: int) -> bool:
+        looked.set()
+        return await is_flushed(ledger_id)
+
+    async def recording(topic: str, ledger_id: int, pointer: ArchivePointer) -> None:
+        await record(topic, ledger_id, pointer)
+        done.set()
+
+    world.broker.is_flushed = looking  # type: ignore[method-assign]
+    world.broker.record_archived = recording  # type: ignore[method-assign]
+    world.driver.start()
+    await asyncio.wait_for(looked.wait(), 5)
+    world.broker.unflushed = set()
+    world.driver.wake()
+    await asyncio.wait_for(done.wait(), 5)
+    await world.driver.stop()
+    assert (await world.driver.run_once()).archived == 0
+
+
+async def test_counts_by_state() -> None:
+    world = World(segments=4)
+    world.broker.segments[7] = SegmentRecord(ledger_id=7)
+    world.broker.unflushed = {3}
+    await world.driver._do_round(by_hand=False)
+    world.broker.segments[0] = replace(world.broker.segments[0], on_bookies=False)
+    world.broker.segments[1] = replace(world.broker.segments[1], archive=None)
+    counts = await world.driver.count_by_state()
+    assert {state: count["segments"] for state, count in counts.items()} == {
+        "active": 1,
+        "sealed": 1,
+        "flushed": 1,
+        "archived": 1,
+        "deleted": 1,
+    }
+    assert counts["sealed"]["bytes"] == world.broker.segments[3].bytes
+
+
+async def test_an_upload_whose_outcome_is_unknown_is_recorded_when_it_is_there() -> None:
+    world = World()
+    world.store.faults.fail_next("finish", OutcomeUnknown("time-out"), happened=True)
+    assert (await world.driver.run_once()).archived == 1
+    assert await world.proven()

@@ -1,0 +1,334 @@
+"""What happens next with each segment of a broker: the driver of the archive.
+
+    segment                                            next action
+    active, or sealed without entries                  NOTHING   (the topic drops an empty segment by itself)
+    sealed, no object recorded                         UPLOAD    once it is flushed: upload, verify, record
+    object recorded, on the bookies, lag not over      NOTHING
+    object recorded, on the bookies, lag over          RELEASE   look that the object is there, record that readers
+                                                                 must not go to the bookies any more
+    object recorded, not on the bookies                DELETE    delete the bookies' copy (again after a restart)
+
+Each step rests on what the one before wrote into the metadata store by version, so a crash between any two of them
+repeats a step at most: a second upload makes a second object (the first is nobody's, see `scrub`), a second
+deletion finds nothing. The bookies' copy goes only after the record says that readers use the archive, and the
+record says so only after the object was read back in full and has been seen again after the lag.
+
+`next_action` is the table. `Offloader` performs it, a few segments at a time, and waits longer after each failure of
+a segment; it logs the first failure of an incident and its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any, Final, NamedTuple, Protocol
+
+from quire.metadata.records import ArchivePointer, SegmentRecord, SegmentState
+from quire.runtime.clock import Clock
+from quire.runtime.errors import CorruptionError, Fenced, NotFound, QuireError, VersionConflict
+from quire.runtime.tasks import Tasks
+from quire.tiering.archive import Archive, SegmentReader
+
+INTERVAL_S: Final = 10.0
+"""How often all segments are looked at, beside `wake`."""
+
+CONCURRENCY: Final = 2
+"""Segments at once: each holds some 20 MiB on its way and reads the bookies' disks."""
+
+BACKOFF_FIRST_S: Final = 1.0
+BACKOFF_MAX_S: Final = 300.0
+TOPICS_PER_TURN: Final = 100
+
+log = logging.getLogger(__name__)
+
+
+class Action(Enum):
+    NOTHING = "nothing"
+    UPLOAD = "upload"
+    RELEASE = "release"
+    DELETE = "delete"
+
+
+def next_action(segment: SegmentRecord, *, now_ms: int, lag_ms: int, copy_is_gone: bool) -> Action:
+    """See the table. `copy_is_gone`: this process has seen the bookies' copy deleted."""
+    if not segment.is_sealed or segment.last_entry < 0:
+        return Action.NOTHING
+    if segment.archive is None:
+        return Action.UPLOAD
+    if segment.on_bookies:
+        return Action.RELEASE if now_ms - segment.archive.archived_ms >= lag_ms else Action.NOTHING
+    return Action.NOTHING if copy_is_gone else Action.DELETE
+
+
+def segment_state(segment: SegmentRecord, *, is_flushed: bool) -> SegmentState:
+    """As people are shown it."""
+    if not segment.is_sealed:
+        return SegmentState.ACTIVE
+    if segment.archive is not None:
+        return SegmentState.ARCHIVED if segment.on_bookies else SegmentState.DELETED
+    return SegmentState.FLUSHED if is_flushed else SegmentState.SEALED
+
+
+class OffloadTopic(NamedTuple):
+    """A topic that this broker owns, and its segments, oldest first."""
+
+    name: str
+    segments: Sequence[SegmentRecord]
+
+
+class OffloadTarget(Protocol):
+    """What the driver needs of the broker. The two `record_` calls change the list by version.
+
+    They raise `NotFound` when the segment was trimmed and `Fenced` or `VersionConflict` when the topic is another
+    broker's by now; the segment is let alone then.
+    """
+
+    def topics(self) -> Iterable[OffloadTopic]: ...
+
+    async def is_flushed(self, ledger_id: int) -> bool: ...
+
+    async def open_reader(self, ledger_id: int) -> SegmentReader: ...
+
+    async def record_archived(self, topic: str, ledger_id: int, pointer: ArchivePointer) -> None: ...
+
+    async def record_deleted(self, topic: str, ledger_id: int) -> None:
+        """Record `on_bookies=False`."""
+        ...
+
+    async def delete_copy(self, topic: str, ledger_id: int) -> None:
+        """Delete the ledger from the bookies; done as well when it is gone already."""
+        ...
+
+
+@dataclass
+class OffloadReport:
+    """What one round did. `as_dict` is what REST and the command line show."""
+
+    archived: int = 0
+    archived_bytes: int = 0
+    deleted: int = 0
+    waiting: int = 0
+    """Sealed segments that are not flushed yet, or whose last failure was a moment ago."""
+    failed: int = 0
+    errors: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass
+class _Incident:
+    """A segment's failures in a row."""
+
+    error: str
+    failures: int
+    retry_at: float
+
+
+class _Job(NamedTuple):
+    action: Action
+    topic: str
+    segment: SegmentRecord
+
+    def __str__(self) -> str:
+        return f"{self.action.value} segment {self.segment.ledger_id} of {self.topic}"
+
+
+class Offloader:
+    """See the top of the file. One per broker."""
+
+    def __init__(self, archive: Archive, target: OffloadTarget, clock: Clock, *, lag_ms: int) -> None:
+        self._archive = archive
+        self._target = target
+        self._clock = clock
+        self._lag_ms = lag_ms
+        self._tasks = Tasks("archive")
+        self._wake = asyncio.Event()
+        self._round = asyncio.Lock()
+        self._running: dict[str, _Job] = {}
+        self._incidents: dict[tuple[str, int], _Incident] = {}
+        self._copies_gone: set[int] = set()
+        self.totals = OffloadReport()
+        """Since the start; `waiting` is that of the last round."""
+
+    def start(self) -> None:
+        """Work in the background, every `INTERVAL_S` and when woken."""
+        self._tasks.start(self._run(), "offload")
+
+    def wake(self) -> None:
+        """A segment was sealed or flushed."""
+        self._wake.set()
+
+    async def stop(self) -> None:
+        """End at once; an upload on its way is thrown away."""
+        await self._tasks.stop()
+
+    async def run_once(self) -> OffloadReport:
+        """Archive every sealed segment now, flushed or not, whatever failed before; answers when it is done."""
+        return await self._do_round(by_hand=True)
+
+    def status(self) -> dict[str, Any]:
+        """What is under way and what fails, for people."""
+        return {
+            "running": [str(job) for job in self._running.values()],
+            "failing": [incident.error for incident in self._incidents.values()],
+            "archived": self.totals.archived,
+            "archived_bytes": self.totals.archived_bytes,
+            "deleted": self.totals.deleted,
+            "waiting": self.totals.waiting,
+        }
+
+    async def count_by_state(self) -> dict[str, dict[str, int]]:
+        """For each state its number of segments and their bytes. An active segment's bytes are not counted."""
+        counts = {state.value: {"segments": 0, "bytes": 0} for state in SegmentState}
+        for topic in list(self._target.topics()):
+            for segment in topic.segments:
+                unclear = segment.is_sealed and segment.archive is None
+                is_flushed = unclear and await self._is_flushed(segment.ledger_id)
+                count = counts[segment_state(segment, is_flushed=is_flushed).value]
+                count["segments"] += 1
+                count["bytes"] += segment.bytes
+        return counts
+
+    # -- rounds ----------------------------------------------------------------------------------------
+    async def _run(self) -> None:
+        while True:
+            await self._do_round(by_hand=False)
+            try:
+                await asyncio.wait_for(self._wake.wait(), INTERVAL_S)
+            except TimeoutError:
+                pass
+            self._wake.clear()
+
+    async def _do_round(self, *, by_hand: bool) -> OffloadReport:
+        async with self._round:
+            report = OffloadReport()
+            jobs = deque(await self._due())
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(CONCURRENCY, len(jobs))):
+                    group.create_task(self._work(jobs, report, by_hand))
+            self._add_up(report)
+            return report
+
+    async def _due(self) -> list[_Job]:
+        now_ms = self._clock.now_ms()
+        jobs = []
+        seen: set[tuple[str, int]] = set()
+        for number, topic in enumerate(list(self._target.topics())):
+            if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
+                await asyncio.sleep(0)
+            seen.update((topic.name, segment.ledger_id) for segment in topic.segments)
+            for segment in topic.segments:
+                gone = segment.ledger_id in self._copies_gone
+                action = next_action(segment, now_ms=now_ms, lag_ms=self._lag_ms, copy_is_gone=gone)
+                if action is not Action.NOTHING:
+                    jobs.append(_Job(action, topic.name, segment))
+        self._forget_all_but(seen)
+        return jobs
+
+    def _forget_all_but(self, seen: set[tuple[str, int]]) -> None:
+        """What is remembered of segments that were trimmed, or whose topic went to another broker."""
+        self._copies_gone &= {ledger_id for _, ledger_id in seen}
+        for key in self._incidents.keys() - seen:
+            del self._incidents[key]
+
+    async def _work(self, jobs: deque[_Job], report: OffloadReport, by_hand: bool) -> None:
+        while jobs:
+            job = jobs.popleft()
+            incident = self._incidents.get((job.topic, job.segment.ledger_id))
+            if incident is not None and not by_hand and self._clock.monotonic() < incident.retry_at:
+                report.waiting += 1
+                continue
+            async with self._watched(job, report):
+                await self._perform(job, report, by_hand)
+
+    def _add_up(self, report: OffloadReport) -> None:
+        self.totals.archived += report.archived
+        self.totals.archived_bytes += report.archived_bytes
+        self.totals.deleted += report.deleted
+        self.totals.failed += report.failed
+        self.totals.waiting = report.waiting
+
+    # -- steps -----------------------------------------------------------------------------------------
+    async def _perform(self, job: _Job, report: OffloadReport, by_hand: bool) -> None:
+        match job.action:
+            case Action.UPLOAD if not by_hand and not await self._is_flushed(job.segment.ledger_id):
+                report.waiting += 1
+            case Action.UPLOAD:
+                await self._upload(job, report)
+            case Action.RELEASE:
+                await self._release(job)
+                await self._delete(job, report)
+            case Action.DELETE:
+                await self._delete(job, report)
+            case Action.NOTHING:
+                pass
+
+    async def _upload(self, job: _Job, report: OffloadReport) -> None:
+        reader = await self._target.open_reader(job.segment.ledger_id)
+        pointer = await self._archive.offload(job.topic, job.segment, reader)
+        try:
+            await self._target.record_archived(job.topic, job.segment.ledger_id, pointer)
+        except NotFound:
+            await self._archive.delete(pointer)  # trimmed meanwhile: proven that nobody names the object
+            return
+        report.archived += 1
+        report.archived_bytes += pointer.bytes
+        log.info("archived segment %d of %s: %s", job.segment.ledger_id, job.topic, pointer.name)
+
+    async def _release(self, job: _Job) -> None:
+        pointer = job.segment.archive
+        assert pointer is not None
+        if not await self._archive.is_there(pointer):
+            raise CorruptionError(
+                f"object {pointer.name} is not in {pointer.store} as recorded; "
+                f"the bookies' copy of segment {job.segment.ledger_id} of {job.topic} is kept"
+            )
+        await self._target.record_deleted(job.topic, job.segment.ledger_id)
+
+    async def _delete(self, job: _Job, report: OffloadReport) -> None:
+        await self._target.delete_copy(job.topic, job.segment.ledger_id)
+        self._copies_gone.add(job.segment.ledger_id)
+        if job.action is Action.RELEASE:
+            report.deleted += 1
+
+    async def _is_flushed(self, ledger_id: int) -> bool:
+        try:
+            return await self._target.is_flushed(ledger_id)
+        except NotFound:
+            return False  # trimmed meanwhile
+
+    # -- incidents -------------------------------------------------------------------------------------
+    @asynccontextmanager
+    async def _watched(self, job: _Job, report: OffloadReport) -> AsyncIterator[None]:
+        """Show the job as running; a failure of it is an incident, not the end of the driver."""
+        key = (job.topic, job.segment.ledger_id)
+        self._running[str(job)] = job
+        try:
+            yield
+        except (Fenced, VersionConflict, NotFound):
+            self._incidents.pop(key, None)  # not ours any more, or trimmed
+        except Exception as error:
+            report.failed += 1
+            report.errors.append(f"{job}: {error}")
+            self._failed(key, f"{job}: {error}")
+            if not isinstance(error, QuireError):
+                log.exception("a mistake of ours, while it was to %s", job)
+        else:
+            if self._incidents.pop(key, None) is not None:
+                log.info("%s: works again", job)
+        finally:
+            del self._running[str(job)]
+
+    def _failed(self, key: tuple[str, int], error: str) -> None:
+        before = self._incidents.get(key)
+        failures = before.failures + 1 if before is not None else 1
+        delay = min(BACKOFF_FIRST_S * 2 ** (failures - 1), BACKOFF_MAX_S)
+        self._incidents[key] = _Incident(error, failures, self._clock.monotonic() + delay)
+        if before is None:
+            log.warning("cannot %s; trying again", error)

@@ -1,0 +1,131 @@
+"""Does the object store hold what the metadata store says, and nothing else?
+
+    damaged     a record names the object, and it is missing, of another length, or does not prove
+    orphan      no record names the object, and it is older than the grace: an upload that never was recorded, or
+                a segment that was trimmed while its deletion failed
+
+The objects are listed *before* the records are read, and the records are read again before anything is deleted: an
+object that is being uploaded right now is recorded later than it is listed, and within the grace. Deletion is on
+demand only. The records are those of the whole store (`recorded_segments`), never those of one broker, whose
+ignorance of a topic must not cost the topic its history. For the same reason an archive URL belongs to one cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, NamedTuple
+
+from quire.metadata import paths, topics
+from quire.metadata.records import ArchivePointer
+from quire.metadata.store import MetadataStore
+from quire.runtime.clock import Clock
+from quire.runtime.errors import CorruptionError, NotFound, Unavailable
+from quire.tiering.archive import PREFIX, Archive
+from quire.tiering.store import ObjectInfo
+
+GRACE_MS: Final = 24 * 3_600_000
+"""An object without a record is left alone this long: far longer than any upload and its recording take."""
+
+
+class Recorded(NamedTuple):
+    """A segment that has an object, as the metadata store tells it."""
+
+    topic: str
+    ledger_id: int
+    pointer: ArchivePointer
+
+
+Records = Callable[[], Awaitable[Sequence[Recorded]]]
+
+
+@dataclass
+class ScrubReport:
+    """What was looked at and found. `damaged` and `orphans` are lines for people, an object in each."""
+
+    segments: int = 0
+    bytes: int = 0
+    objects: int = 0
+    orphan_bytes: int = 0
+    deleted: int = 0
+    unfinished_uploads: int = 0
+    """Swept away: uploads that never ended, older than the grace. Only where deletion was asked for."""
+    unreachable: int = 0
+    """Objects whose store did not answer: nothing is known of them."""
+    damaged: list[str] = field(default_factory=list)
+    orphans: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+async def recorded_segments(store: MetadataStore) -> list[Recorded]:
+    """Every archived segment of every topic. Reads the whole tree of topics: for an operator's command."""
+    found = []
+    async for path in _topic_paths(store):
+        try:
+            topic = await topics.load(store, path)
+        except NotFound:
+            continue  # deleted meanwhile, or no topic but a node above topics
+        found += [
+            Recorded(topic.record.name, segment.ledger_id, segment.archive)
+            for segment in topic.segments
+            if segment.archive is not None
+        ]
+    return found
+
+
+async def scrub(
+    archive: Archive,
+    records: Records,
+    clock: Clock,
+    *,
+    grace_ms: int = GRACE_MS,
+    delete_orphans: bool = False,
+) -> ScrubReport:
+    """Read every recorded object in full, and list what is nobody's. Raises `Unavailable` when it cannot list."""
+    report = ScrubReport()
+    listed = await archive.store.list(PREFIX)
+    report.objects = len(listed)
+    recorded = await records()
+    for one in recorded:
+        await _prove(archive, one, report)
+    before_ms = clock.now_ms() - grace_ms
+    orphans = _orphans(listed, recorded, before_ms)
+    report.orphans = [f"{info.name} ({info.bytes} bytes)" for info in orphans]
+    report.orphan_bytes = sum(info.bytes for info in orphans)
+    if delete_orphans:
+        for info in _orphans(orphans, await records(), before_ms):
+            await archive.store.delete(info.name)
+            report.deleted += 1
+        report.unfinished_uploads = await archive.store.sweep(before_ms)
+    return report
+
+
+async def _prove(archive: Archive, one: Recorded, report: ScrubReport) -> None:
+    report.segments += 1
+    report.bytes += one.pointer.bytes
+    what = f"segment {one.ledger_id} of {one.topic}"
+    try:
+        await archive.verify(one.pointer)
+    except NotFound:
+        report.damaged.append(f"{what}: object {one.pointer.name} is missing in {one.pointer.store}")
+    except CorruptionError as error:
+        report.damaged.append(f"{what}: {error}")
+    except Unavailable:
+        report.unreachable += 1
+
+
+def _orphans(listed: Sequence[ObjectInfo], recorded: Sequence[Recorded], before_ms: int) -> list[ObjectInfo]:
+    """Names are unique over all stores, so a name alone says whose an object is."""
+    named = {one.pointer.name for one in recorded}
+    return [info for info in listed if info.name not in named and info.modified_ms < before_ms]
+
+
+async def _topic_paths(store: MetadataStore) -> AsyncIterator[str]:
+    for tenant in await store.children(paths.TOPICS):
+        for namespace in await store.children(f"{paths.TOPICS}/{tenant}"):
+            for domain in await store.children(f"{paths.TOPICS}/{tenant}/{namespace}"):
+                directory = f"{paths.TOPICS}/{tenant}/{namespace}/{domain}"
+                for name in await store.children(directory):
+                    yield f"{directory}/{name}"
