@@ -1,8 +1,9 @@
 """Who is there, and how to reach them.
 
 A `BookieDirectory` answers two questions at once and without waiting: which bookies are up, and which port leads to
-a given one. Identity is UUID and incarnation, never an address: a port that was opened for one identity is not
-handed out for another, and a bookie that nobody knows has a port as well, which says `UNREACHABLE`.
+a given one. Identity is UUID and incarnation, never an address. A port leads to a UUID; every request names the
+incarnation, and the bookie itself judges what it can still say for an earlier one. A bookie that nobody knows has a
+port as well, which says `UNREACHABLE`.
 
 `LocalDirectory` has ports that were put into it (one process, tests); `ClusterDirectory` follows the metadata store.
 """
@@ -14,7 +15,6 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from quire.ledger.placement import bookie_id
 from quire.metadata import paths
 from quire.metadata.records import BookieRecord, decode
 from quire.metadata.store import MetadataStore
@@ -80,25 +80,25 @@ class LocalDirectory:
     """Bookies of this process. A `BookieDirectory`."""
 
     def __init__(self) -> None:
-        self._records: dict[BookieId, Callable[[], BookieRecord]] = {}
-        self._ports: dict[BookieId, BookiePort] = {}
+        self._records: dict[str, Callable[[], BookieRecord]] = {}
+        self._ports: dict[str, BookiePort] = {}
 
     def join(self, record: BookieRecord | Callable[[], BookieRecord], port: BookiePort) -> None:
         """A bookie is up; a callable record is asked each time (it may turn read-only)."""
         describe = record if callable(record) else (lambda: record)
-        bookie = bookie_id(describe())
-        self._records[bookie] = describe
-        self._ports[bookie] = port
+        uuid = describe().uuid
+        self._records[uuid] = describe
+        self._ports[uuid] = port
 
-    def leave(self, bookie: BookieId) -> None:
-        self._records.pop(bookie, None)
-        self._ports.pop(bookie, None)
+    def leave(self, uuid: str) -> None:
+        self._records.pop(uuid, None)
+        self._ports.pop(uuid, None)
 
     def available(self) -> Sequence[BookieRecord]:
         return [describe() for describe in self._records.values()]
 
     def port(self, bookie: BookieId) -> BookiePort:
-        return self._ports.get(bookie, _NOBODY)
+        return self._ports.get(bookie.uuid, _NOBODY)
 
 
 class ClosablePort(BookiePort, Protocol):
@@ -108,10 +108,10 @@ class ClosablePort(BookiePort, Protocol):
 
 
 class ClusterDirectory:
-    """Follows `bookies-available` in the metadata store and opens a port per identity when it is first needed.
+    """Follows `bookies-available` in the metadata store and opens a port per bookie when it is first needed.
 
     A port outlives its bookie's registration: a bookie whose session is over may still answer, and its answers are
-    as good as ever. It is closed when the same UUID registers under another address or incarnation.
+    as good as ever. It is closed when the same UUID registers under another address.
     """
 
     def __init__(self, store: MetadataStore, connect: Callable[[BookieRecord], ClosablePort]) -> None:
@@ -120,7 +120,7 @@ class ClusterDirectory:
         self._tasks = Tasks("bookie directory")
         self._available: dict[str, BookieRecord] = {}
         self._known: dict[str, BookieRecord] = {}
-        self._ports: dict[BookieId, ClosablePort] = {}
+        self._ports: dict[str, ClosablePort] = {}
         self._unwatch: list[Callable[[], None]] = []
         self._node_watches: dict[str, Callable[[], None]] = {}
         self._changed = asyncio.Event()
@@ -143,13 +143,13 @@ class ClusterDirectory:
         return list(self._available.values())
 
     def port(self, bookie: BookieId) -> BookiePort:
-        port = self._ports.get(bookie)
+        port = self._ports.get(bookie.uuid)
         if port is not None:
             return port
         record = self._known.get(bookie.uuid)
-        if record is None or bookie_id(record) != bookie:
+        if record is None:
             return _NOBODY
-        port = self._ports[bookie] = self._connect(record)
+        port = self._ports[bookie.uuid] = self._connect(record)
         return port
 
     # -- following -------------------------------------------------------------------------------------
@@ -187,8 +187,8 @@ class ClusterDirectory:
     def _learn(self, record: BookieRecord) -> None:
         before = self._known.get(record.uuid)
         self._known[record.uuid] = record
-        if before is None or (bookie_id(before), before.address) == (bookie_id(record), record.address):
+        if before is None or before.address == record.address:
             return
-        port = self._ports.pop(bookie_id(before), None)
+        port = self._ports.pop(record.uuid, None)
         if port is not None:
-            self._tasks.start(port.close(), f"close the port of {bookie_id(before)}")
+            self._tasks.start(port.close(), f"close the port of {record.uuid}")

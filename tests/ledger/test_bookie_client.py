@@ -1,0 +1,206 @@
+"""The port over TCP: answers find their askers, and whatever goes wrong with the connection is UNREACHABLE."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from quire.ledger.bookie_client import BookieClient
+from quire.ledger.directory import ClusterDirectory
+from quire.ledger.memory_bookie import MemoryBookie
+from quire.ledger.memory_cluster import cut, turns_until
+from quire.metadata import paths
+from quire.metadata.memory import MemoryStore
+from quire.metadata.records import BookieRecord, encode
+from quire.runtime.errors import ConfigurationError
+from quire.wire import bookie_codec
+from quire.wire.bookie import (
+    AddRequest,
+    BookieId,
+    DeleteRequest,
+    FindTimeRequest,
+    LedgerInfoRequest,
+    ReadRequest,
+    Status,
+    WriteLacRequest,
+)
+from quire.wire.bookie_codec import AddResponse, BookieFrameCutter
+
+ID = BookieId("b", 1)
+
+
+class Server:
+    """A memory bookie behind a socket. `is_mute`: it reads and never answers."""
+
+    def __init__(self) -> None:
+        self.bookie = MemoryBookie(ID)
+        self.is_mute = False
+        self.connections = 0
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def start(self, port: int = 0) -> str:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def stop(self) -> None:
+        self._server.close()
+        self.cut()
+        await self._server.wait_closed()
+
+    def cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+    def say(self, raw: bytes) -> None:
+        self._writers[-1].write(raw)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._writers.append(writer)
+        cutter = BookieFrameCutter()
+        while data := await reader.read(1 << 16):
+            for frame in cutter.feed(data):
+                if not self.is_mute:
+                    writer.writelines(bookie_codec.encode(frame.request_id, await self._answer(frame.body)))
+
+    async def _answer(self, body: bookie_codec.Request | bookie_codec.Response) -> bookie_codec.Response:
+        match body:
+            case AddRequest():
+                statuses = asyncio.get_running_loop().create_future()
+                self.bookie.add(body, statuses.set_result)
+                return AddResponse(await statuses)
+            case ReadRequest():
+                return await self.bookie.read(body)
+            case WriteLacRequest():
+                return await self.bookie.write_lac(body)
+            case DeleteRequest():
+                return await self.bookie.delete(body)
+            case FindTimeRequest():
+                return await self.bookie.find_time(body)
+            case LedgerInfoRequest():
+                return await self.bookie.ledger_info(body)
+        raise AssertionError(body)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    server = Server()
+    server.address = await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture
+async def client(server) -> AsyncIterator[BookieClient]:
+    client = BookieClient(server.address, timeout_s=0.2, reconnect_s=0)
+    yield client
+    await client.close()
+
+
+async def add(client: BookieClient, *blocks: bytes) -> list[Status]:
+    answered: asyncio.Future[list[Status]] = asyncio.get_running_loop().create_future()
+    client.add(AddRequest(ID, blocks), answered.set_result)
+    assert not answered.done(), "answered before add returned"
+    return list(await answered)
+
+
+async def test_all_requests(client):
+    first, second = cut(7, 0, 3, clock_ms=5), cut(7, 3, 1, lac=2, clock_ms=9)
+    assert await add(client, first, second) == [Status.OK, Status.OK]
+    read = await client.read(ReadRequest(ID, 7, 1, 1 << 20))
+    assert (read.status, read.lac, [bytes(each) for each in read.blocks]) == (Status.OK, 2, [first, second])
+    assert (await client.write_lac(WriteLacRequest(ID, 7, 3))).status is Status.OK
+    assert (await client.find_time(FindTimeRequest(ID, 7, 6))).entry == 3
+    assert (await client.ledger_info(LedgerInfoRequest(ID, 7))).lac == 3
+    assert (await client.delete(DeleteRequest(ID, 7, 4))).status is Status.OK
+    assert (await client.read(ReadRequest(ID, 7, 1, 1000))).status is Status.DELETED
+
+
+async def test_requests_share_one_connection(client, server):
+    answers = await asyncio.gather(*(add(client, cut(ledger, 0)) for ledger in range(50)))
+    assert answers == [[Status.OK]] * 50 and server.connections == 1
+
+
+async def test_a_lost_connection_is_an_unknown_outcome_and_is_made_again(client, server):
+    server.is_mute = True
+    lost = asyncio.gather(add(client, cut(7, 0)), client.read(ReadRequest(ID, 7, 0, 1000)))
+    await turns_until(lambda: server.connections == 1)
+    server.cut()
+    statuses, read = await lost
+    assert statuses == [Status.UNREACHABLE] and read.status is Status.UNREACHABLE
+    server.is_mute = False
+    assert await add(client, cut(7, 0)) == [Status.OK]
+    assert server.connections == 2
+
+
+async def test_silence_ends_in_a_time_out(client, server):
+    server.is_mute = True
+    assert (await client.read(ReadRequest(ID, 7, 0, 1000))).status is Status.UNREACHABLE
+
+
+async def test_nobody_listens(server):
+    await server.stop()
+    client = BookieClient(server.address, reconnect_s=60)
+    assert await add(client, cut(7, 0)) == [Status.UNREACHABLE]
+    await server.start(int(server.address.rpartition(":")[2]))
+    assert await add(client, cut(7, 0)) == [Status.UNREACHABLE], "refused at once after a failure"
+    assert server.connections == 0
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    "raw", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"".join(bookie_codec.encode(99, AddResponse([])))]
+)
+async def test_an_answer_that_is_none_costs_the_connection(client, server, raw):
+    await add(client, cut(7, 0))
+    server.is_mute = True
+    waiting = asyncio.ensure_future(add(client, cut(7, 1)))
+    await asyncio.sleep(0)
+    server.say(raw)
+    assert await waiting == [Status.UNREACHABLE]
+
+
+async def test_close_answers_everybody(client, server):
+    server.is_mute = True
+    waiting = asyncio.ensure_future(client.read(ReadRequest(ID, 7, 0, 1000)))
+    await turns_until(lambda: server.connections == 1)
+    await client.close()
+    assert (await waiting).status is Status.UNREACHABLE
+    assert await add(client, cut(7, 0)) == [Status.UNREACHABLE]
+
+
+def test_an_address_is_host_and_port():
+    with pytest.raises(ConfigurationError, match="host:port"):
+        BookieClient("nowhere")
+
+
+# -- the directory of a cluster ------------------------------------------------------------------------
+async def test_the_directory_follows_the_metadata_store(server):
+    store = MemoryStore()
+    node = paths.bookie_available(ID.uuid)
+    record = BookieRecord(uuid=ID.uuid, incarnation=1, address=server.address)
+    directory = ClusterDirectory(store, BookieClient.of)
+    await directory.start()
+    assert (await directory.port(ID).read(ReadRequest(ID, 7, 0, 1))).status is Status.UNREACHABLE
+    await store.create(node, encode(record))
+    await turns_until(lambda: list(directory.available()) == [record])
+    assert (await directory.port(ID).read(ReadRequest(ID, 7, 0, 1))).status is Status.NO_SUCH_LEDGER
+    await store.delete(node)
+    await turns_until(lambda: not directory.available())
+    assert (await directory.port(ID).read(ReadRequest(ID, 7, 0, 1))).status is Status.NO_SUCH_LEDGER
+    await directory.stop()
+
+
+async def test_a_bookie_that_moved_is_reached_at_its_new_address(server):
+    store = MemoryStore()
+    node = paths.bookie_available(ID.uuid)
+    await store.create(node, encode(BookieRecord(uuid=ID.uuid, incarnation=1, address="127.0.0.1:1")))
+    directory = ClusterDirectory(store, BookieClient.of)
+    await directory.start()
+    assert (await directory.port(ID).read(ReadRequest(ID, 7, 0, 1))).status is Status.UNREACHABLE
+    await store.put(node, encode(BookieRecord(uuid=ID.uuid, incarnation=1, address=server.address)), 0)
+    await turns_until(lambda: directory.available()[0].address == server.address)
+    assert (await directory.port(ID).read(ReadRequest(ID, 7, 0, 1))).status is Status.NO_SUCH_LEDGER
+    await directory.stop()
