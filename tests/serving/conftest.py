@@ -1,0 +1,104 @@
+"""Brokers for tests: in this process, on a free port, over bookies in memory.
+
+`broker` is one whole broker; `cluster` is what it stands on and outlives it, so that a test can start another on the
+same data. The stock client blocks, so it is used in threads: `await in_thread(work)`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, TypeVar
+
+import pulsar
+import pytest
+
+from quire.ledger.memory_cluster import MemoryCluster
+from quire.runtime.clock import SystemClock
+from quire.serving.broker import Broker
+from quire.serving.settings import BrokerSettings
+from quire.tiering.archive import Archive
+from quire.tiering.memory import MemoryObjectStore
+
+T = TypeVar("T")
+
+
+class BrokerHouse:
+    """One cluster in memory, and the brokers that are started on it one after the other."""
+
+    def __init__(self) -> None:
+        self.cluster = MemoryCluster(3)
+        self.archive = Archive(MemoryObjectStore(), SystemClock())
+        self.running: list[Broker] = []
+        self.port = 0
+
+    async def start(self, **settings: Any) -> Broker:
+        """A broker on the cluster, on the port of the one before."""
+        chosen = BrokerSettings(**{"listen_port": self.port, **settings})
+        store_ledgers = self.cluster.join()
+        broker = Broker(chosen, store_ledgers.store, store_ledgers, self.archive, SystemClock())
+        await broker.start()
+        self.port = int(broker.service_url.rpartition(":")[2])
+        self.running.append(broker)
+        return broker
+
+    async def stop(self, broker: Broker) -> None:
+        """Stop it cleanly."""
+        self.running.remove(broker)
+        await broker.stop()
+        await broker.services.ledgers.stop()  # type: ignore[attr-defined]
+
+    async def kill(self, broker: Broker) -> None:
+        """End it as a crash would: nothing is closed, nothing more is written."""
+        self.running.remove(broker)
+        assert broker._server is not None
+        broker._server.close()
+        await broker.services.ledgers.stop()  # type: ignore[attr-defined]
+        for session in list(broker._sessions):
+            assert session._transport is not None
+            session._transport.abort()
+        if broker._offloading is not None:
+            await broker._offloading.stop()
+        await broker.tasks.stop()
+        await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        for broker in list(self.running):
+            await self.stop(broker)
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[BrokerHouse]:
+    made = BrokerHouse()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def broker(house: BrokerHouse) -> Broker:
+    return await house.start()
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    return await asyncio.to_thread(work)
+
+
+@pytest.fixture
+def clients(broker: Broker) -> Iterator[Callable[[], pulsar.Client]]:
+    """Makes stock clients of the broker; they are closed behind the test."""
+    made: list[pulsar.Client] = []
+
+    def make(**options: Any) -> pulsar.Client:
+        quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        made.append(pulsar.Client(broker.service_url, logger=quiet, operation_timeout_seconds=10, **options))
+        return made[-1]
+
+    yield make
+
+
+@pytest.fixture
+async def client(clients: Callable[..., pulsar.Client]) -> AsyncIterator[pulsar.Client]:
+    """One stock client; use its blocking calls through `in_thread`."""
+    made = clients()
+    yield made
+    await in_thread(made.close)
