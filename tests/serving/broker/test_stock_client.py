@@ -220,7 +220,9 @@ async def test_unload_moves_clients_without_loss(broker: Broker, client: pulsar.
     await broker.unload_topic(topic)
     await in_thread(lambda: [producer.send(b"after %d" % i) for i in range(5)])
     found = await in_thread(lambda: receive(consumer, 10))
-    assert list(dict.fromkeys(found)) == [b"before %d" % i for i in range(5)] + [b"after %d" % i for i in range(5)]
+    assert list(dict.fromkeys(found)) == [b"before %d" % i for i in range(5)] + [
+        b"after %d" % i for i in range(5)
+    ]
     stats = await broker.internal_stats(topic)
     assert [row["state"] for row in stats["ledgers"]][-1] == "active"
     assert len(stats["ledgers"]) == 2

@@ -1,0 +1,96 @@
+"""Deduplication through the stock client: what is sent twice is written once, also over restarts."""
+
+from __future__ import annotations
+
+import pulsar
+import pytest
+
+from tests.serving.conftest import BrokerHouse, in_thread
+
+TOPIC = "persistent://public/default/dedup"
+QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+
+
+def publish(url: str, numbers: range, *, batched: bool = False) -> int:
+    """Send one message per number, with it as sequence id; answers what the broker says was the last before.
+
+    Numbers begin at 1, because the client takes a sequence id of 0 for none.
+    """
+    client = pulsar.Client(url, logger=QUIET)
+    producer = client.create_producer(
+        TOPIC, producer_name="p", batching_enabled=batched, batching_max_publish_delay_ms=5000
+    )
+    last = producer.last_sequence_id()
+    for number in numbers:
+        producer.send_async(b"%d" % number, lambda result, _: None, sequence_id=number)
+    producer.flush()
+    client.close()
+    return int(last)
+
+
+def read_all(url: str) -> list[bytes]:
+    client = pulsar.Client(url, logger=QUIET)
+    reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        found.append(reader.read_next(10_000).data())
+    client.close()
+    return found
+
+
+@pytest.mark.parametrize("batched", [False, True])
+async def test_a_duplicate_is_answered_and_not_written(house: BrokerHouse, batched: bool) -> None:
+    broker = await house.start(deduplication=True)
+    url = broker.service_url
+    assert await in_thread(lambda: publish(url, range(1, 11), batched=batched)) == -1
+    # The client numbers a batch by its first message and tells of no other.
+    last = 1 if batched else 10
+    assert await in_thread(lambda: publish(url, range(1, 11), batched=batched)) == last
+    assert await in_thread(lambda: publish(url, range(11, 16), batched=batched)) == last
+    assert await in_thread(lambda: read_all(url)) == [b"%d" % i for i in range(1, 16)]
+    assert (await broker.stats(TOPIC))["deduplicationStatus"] == "Enabled"
+
+
+@pytest.mark.parametrize("how", ["stop", "kill", "unload"])
+async def test_it_remembers_over_a_restart(house: BrokerHouse, how: str) -> None:
+    broker = await house.start(deduplication=True)
+    await in_thread(lambda: publish(broker.service_url, range(1, 11)))
+    if how == "unload":
+        await broker.unload_topic(TOPIC)
+    else:
+        await (house.stop(broker) if how == "stop" else house.kill(broker))
+        broker = await house.start(deduplication=True)
+    assert await in_thread(lambda: publish(broker.service_url, range(5, 13))) == 10
+    assert await in_thread(lambda: read_all(broker.service_url)) == [b"%d" % i for i in range(1, 13)]
+
+
+async def test_a_namespace_switches_it(house: BrokerHouse) -> None:
+    from msgspec.structs import replace
+
+    broker = await house.start()
+    await broker.namespaces.change("public", "default", lambda old: replace(old, deduplication=True))
+    await in_thread(lambda: publish(broker.service_url, range(1, 4)))
+    await in_thread(lambda: publish(broker.service_url, range(1, 4)))
+    assert len(await in_thread(lambda: read_all(broker.service_url))) == 3
+
+
+async def test_without_it_everything_is_written(house: BrokerHouse) -> None:
+    broker = await house.start()
+    await in_thread(lambda: publish(broker.service_url, range(1, 4)))
+    await in_thread(lambda: publish(broker.service_url, range(1, 4)))
+    assert len(await in_thread(lambda: read_all(broker.service_url))) == 6
+
+
+async def test_chunks_of_one_message_are_not_duplicates(house: BrokerHouse) -> None:
+    broker = await house.start(deduplication=True)
+    large = bytes(range(256)) * 4096 * 12
+
+    def send() -> None:
+        client = pulsar.Client(broker.service_url, logger=QUIET)
+        producer = client.create_producer(TOPIC, producer_name="c", chunking_enabled=True)
+        producer.send(large)
+        producer.send(b"small")
+        client.close()
+
+    await in_thread(send)
+    assert await in_thread(lambda: read_all(broker.service_url)) == [large, b"small"]
