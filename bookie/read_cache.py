@@ -12,8 +12,11 @@ again when nobody holds a view into it any more, which `mmap.resize` to its own 
 there are views).
 
 `peek` answers from the cache alone and is for the event loop; `read` may go to disk and is for helper threads, any
-number of them. Its locks are its own; nothing here waits for the journal. Two readers that want the same chunk
-fetch it once.
+number of them. Its lock is its own and never held over a read; nothing here waits for the journal.
+
+Reading ahead is left to the caller's helper thread: when an answer is on its way and `wants_ahead`, the same
+thread goes on with `read_ahead` while the answer travels. Another thread for it would cost more in wake-ups (0.3 s of
+CPU per GiB) than it gains.
 
 Errors: a block that is not what the index says is `CorruptionError` with file and offset. An entry that the index
 does not know ends the answer; only the caller, who knows the memtable as well, can tell what that means.
@@ -24,7 +27,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from mmap import mmap
 from threading import Lock
@@ -45,11 +47,17 @@ from quire.wire.block import BlockError, Buffer, read_header, verify
 _GAP_BYTES_MAX: Final = 32 * KIB
 """Runs of other ledgers or padding that are read over rather than around."""
 
-_ROWS_MAX: Final = 64
+_ROWS: Final = (8, 128)
+"""How many rows to look up at first, and when the chunk takes all of those."""
 _READERS_MAX: Final = 10_000
-"""Ledgers whose next expected entry is remembered, to tell a sequential reader."""
+"""Readers whose next entry is remembered, to tell the sequential ones."""
 
-_BUFFER_SIZES: Final = (READ_CHUNK_BYTES_MIN + 2 * PAGE_BYTES, READ_CHUNK_BYTES_MAX + 2 * PAGE_BYTES)
+_SLACK_BYTES: Final = 32 * KIB
+"""What a chunk may have more: headers and padding, so that runs of exactly 256 KiB of entries make whole chunks."""
+
+_BUFFER_SIZES: Final = tuple(
+    size + _SLACK_BYTES + 2 * PAGE_BYTES for size in (READ_CHUNK_BYTES_MIN, READ_CHUNK_BYTES_MAX)
+)
 _WORTH_KEEPING: Final = READ_CHUNK_BYTES_MIN // 2
 _BUFFERS_MAX: Final = 16
 _TRIES: Final = 4
@@ -70,9 +78,9 @@ class BlockReader:
         self._recent: OrderedDict[Chunk, None] = OrderedDict()
         self._bytes = 0
         self._buffers = _Buffers()
-        self._expected: OrderedDict[int, int] = OrderedDict()
-        self._fetching: dict[tuple[int, int], Future[Chunk | None]] = {}
-        self._ahead = ThreadPoolExecutor(1, "read-ahead") if read_ahead else None
+        self._expected: OrderedDict[tuple[int, int], None] = OrderedDict()
+        self._ahead: OrderedDict[int, int] = OrderedDict()
+        self._reads_ahead = read_ahead
         self.hits = self.misses = 0
 
     def read(self, ledger_id: int, first_entry: int, bytes_max: int) -> list[Buffer]:
@@ -103,21 +111,26 @@ class BlockReader:
         answer = _Answer(first_entry, bytes_max)
         while not answer.is_full and (chunk := self._cached(ledger_id, answer.next_entry)) is not None:
             answer.take(chunk)
-        if answer.blocks:
-            self._finish(ledger_id, answer, self._is_sequential(ledger_id, first_entry))
+        self._finish(ledger_id, answer, self._is_sequential(ledger_id, first_entry))
         return answer.blocks
 
     def forget(self, ledger_id: int) -> None:
         """Drop what is cached of a deleted ledger."""
         with self._lock:
-            self._expected.pop(ledger_id, None)
+            self._ahead.pop(ledger_id, None)
             for chunk in list(self._chunks.get(ledger_id, ())):
                 self._drop(chunk)
 
-    def close(self) -> None:
-        """Wait for what is being read ahead."""
-        if self._ahead is not None:
-            self._ahead.shutdown(cancel_futures=True)
+    def wants_ahead(self, ledger_id: int) -> bool:
+        """Whether `read_ahead` has something to do: a sequential reader will soon need what is not cached."""
+        return ledger_id in self._ahead
+
+    def read_ahead(self, ledger_id: int) -> None:
+        """Fetch the chunk that the ledger's sequential reader needs next. May block; errors are left to `read`."""
+        entry = self._ahead.pop(ledger_id, None)
+        if entry is not None and self._cached(ledger_id, entry) is None:
+            with suppress(QuireError):
+                self._fetch(ledger_id, entry, READ_CHUNK_BYTES_MAX)
 
     @property
     def cached_bytes(self) -> int:
@@ -132,27 +145,24 @@ class BlockReader:
     # -- sequential readers ------------------------------------------------------------------------------
 
     def _is_sequential(self, ledger_id: int, first_entry: int) -> bool:
-        return self._expected.get(ledger_id) == first_entry
+        return (ledger_id, first_entry) in self._expected
 
     def _finish(self, ledger_id: int, answer: _Answer, sequential: bool) -> None:
-        """Remember where the reader will go on, and be there before it."""
+        """Remember where the reader will go on, and what it will need that is not here."""
+        if not answer.blocks:
+            return
         with self._lock:
-            self._expected[ledger_id] = answer.next_entry
-            self._expected.move_to_end(ledger_id)
+            self._expected.pop((ledger_id, answer.first_entry), None)
+            self._expected[ledger_id, answer.next_entry] = None
             if len(self._expected) > _READERS_MAX:
                 self._expected.popitem(last=False)
-        if sequential and answer.blocks and self._ahead is not None:
-            self._read_ahead(self._ahead, ledger_id, answer.next_entry)
-
-    def _read_ahead(self, helper: ThreadPoolExecutor, ledger_id: int, entry: int) -> None:
-        with self._lock:
-            chunk = self._find(ledger_id, entry)
-            if chunk is not None:
-                entry = chunk.last_entry + 1
-            if (ledger_id, entry) in self._fetching or self._find(ledger_id, entry) is not None:
-                return
-        with suppress(RuntimeError):  # closed meanwhile
-            helper.submit(self._fetch, ledger_id, entry, READ_CHUNK_BYTES_MAX)
+            if sequential and self._reads_ahead:
+                chunk = self._find(ledger_id, answer.next_entry)
+                entry = answer.next_entry if chunk is None else chunk.last_entry + 1
+                if self._find(ledger_id, entry) is None:
+                    self._ahead[ledger_id] = entry
+                    if len(self._ahead) > _READERS_MAX:
+                        self._ahead.popitem(last=False)
 
     # -- the cache ---------------------------------------------------------------------------------------
 
@@ -197,29 +207,15 @@ class BlockReader:
     # -- reading -----------------------------------------------------------------------------------------
 
     def _fetch(self, ledger_id: int, entry: int, chunk_bytes: int) -> Chunk | None:
-        """The chunk that begins with the run of `entry`, read by us or by who is at it already."""
-        key = (ledger_id, entry)
-        mine: Future[Chunk | None] = Future()
-        with self._lock:
-            under_way = self._fetching.setdefault(key, mine)
-        if under_way is not mine:
-            return under_way.result()
-        try:
-            chunk = self._load(ledger_id, entry, chunk_bytes)
-            if chunk is not None:
-                self._keep(chunk)
-            mine.set_result(chunk)
-            return chunk
-        except BaseException as error:
-            mine.set_exception(error)
-            raise
-        finally:
-            with self._lock:
-                del self._fetching[key]
+        """The chunk that begins with the run of `entry`, from disk; it is cached from now on."""
+        chunk = self._load(ledger_id, entry, chunk_bytes)
+        if chunk is not None:
+            self._keep(chunk)
+        return chunk
 
     def _load(self, ledger_id: int, entry: int, chunk_bytes: int) -> Chunk | None:
         for _ in range(_RETRIES):
-            rows = _side_by_side(self._index.rows(ledger_id, entry, _ROWS_MAX), entry, chunk_bytes)
+            rows = self._look_up(ledger_id, entry, chunk_bytes)
             if not rows:
                 return None
             try:
@@ -227,6 +223,14 @@ class BlockReader:
             except LogFreed:
                 continue  # compacted between lookup and read: the index knows the new place
         raise LogFreed(f"the entry logs of ledger {ledger_id} change faster than they can be read")
+
+    def _look_up(self, ledger_id: int, entry: int, chunk_bytes: int) -> list[IndexRow]:
+        """The rows of a chunk that begins with `entry`; many are asked for only where they are small."""
+        for limit in _ROWS:
+            rows = _side_by_side(self._index.rows(ledger_id, entry, limit), entry, chunk_bytes)
+            if len(rows) < limit:
+                break
+        return rows
 
     def _read_rows(self, rows: list[IndexRow], entry: int) -> Chunk:
         """One direct read of all the rows; their blocks verified."""
@@ -268,7 +272,7 @@ class _Answer:
 
     def __init__(self, first_entry: int, bytes_max: int) -> None:
         self.blocks: list[Buffer] = []
-        self.next_entry = first_entry
+        self.first_entry = self.next_entry = first_entry
         self.is_full = False
         self._bytes_left = bytes_max
 
@@ -353,7 +357,7 @@ def _side_by_side(rows: Sequence[IndexRow], entry: int, chunk_bytes: int) -> lis
             row.first_entry != last.last_entry + 1
             or row.log_id != first.log_id
             or not 0 <= gap <= _GAP_BYTES_MAX
-            or row.offset + row.length - first.offset > chunk_bytes
+            or row.offset + row.length - first.offset > chunk_bytes + _SLACK_BYTES
         ):
             break
         chosen.append(row)

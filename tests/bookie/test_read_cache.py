@@ -10,7 +10,7 @@ import pytest
 from quire.bookie.entry_log import EntryLogs
 from quire.bookie.index import MemoryIndex
 from quire.bookie.read_cache import BlockReader
-from quire.runtime.disk import File, RealDisk
+from quire.runtime.disk import RealDisk
 from quire.runtime.disk_sim import SimulatedDisk
 from quire.runtime.errors import CorruptionError, DiskError
 from quire.runtime.limits import KIB, MIB, READ_CHUNK_BYTES_MAX
@@ -211,6 +211,7 @@ def test_readers_in_many_threads_with_read_ahead(tmp_path: Path) -> None:
                 ):
                     assert blocks == node.blocks[ledger_id][entry : entry + len(blocks)]
                     entry += len(blocks)
+                    reader.read_ahead(ledger_id)
                 assert entry == 400
         except BaseException as error:
             failures.append(error)
@@ -221,32 +222,30 @@ def test_readers_in_many_threads_with_read_ahead(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
-    reader.close()
     node.logs.close()
 
 
-def test_two_readers_of_the_same_run_fetch_it_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.flush(l1=[1000] * 5)
-    reader = reader_of(node)
-    inside, go = threading.Event(), threading.Event()
-    file_class: type[File] = type(node.disk.open("entries/00000001.log"))
-    original = file_class.read_into
-    calls = []
+def test_a_sequential_reader_finds_the_next_chunk_read_ahead(node: Node) -> None:
+    node.flush(l1=[60 * KIB] * 100, l2=[60 * KIB])
+    reader = reader_of(node, read_ahead=True)
+    entry = len(reader.read(1, 0, 200 * KIB))
+    assert not reader.wants_ahead(1), "one read is no sequence yet"
+    while blocks := reader.peek(1, entry, 200 * KIB) or reader.read(1, entry, 200 * KIB):
+        entry += len(blocks)
+        assert reader.wants_ahead(1) or reader.peek(1, entry, 1) or entry == 100
+        reader.read_ahead(1)
+        assert not reader.wants_ahead(1)
+        before = node.reads()
+        assert reader.read(1, entry, 60 * KIB) == node.blocks[1][entry : entry + 1]
+        assert node.reads() == before, "it was there before it was asked for"
+    assert entry == 100
 
-    def slow_read(self: File, buffer: memoryview, offset: int) -> int:
-        calls.append(offset)
-        inside.set()
-        assert go.wait(10)
-        return original(self, buffer, offset)
 
-    monkeypatch.setattr(file_class, "read_into", slow_read)
-    answers: list[object] = []
-    threads = [threading.Thread(target=lambda: answers.append(reader.read(1, 0, MIB))) for _ in range(2)]
-    threads[0].start()
-    assert inside.wait(10)
-    threads[1].start()
-    go.set()
-    for thread in threads:
-        thread.join()
-    assert answers == [node.blocks[1]] * 2
-    assert len(calls) == 1
+def test_two_readers_of_one_ledger_are_both_sequential(node: Node) -> None:
+    node.flush(l1=[60 * KIB] * 100)
+    reader = reader_of(node, read_ahead=True)
+    first, second = len(reader.read(1, 0, 100 * KIB)), 50 + len(reader.read(1, 50, 100 * KIB))
+    for start in (first, second):
+        assert reader.read(1, start, 100 * KIB)
+        assert reader.wants_ahead(1)
+        reader.read_ahead(1)
