@@ -22,7 +22,7 @@ from quire.wire.block import BlockHeader, Buffer
 if TYPE_CHECKING:
     from quire.serving.subscription.consumer import Consumer
 
-JOIN_ENTRY_BYTES = 16 * 1024
+JOIN_ENTRY_BYTES = 2 * 1024
 _U32 = Struct(">I")
 
 

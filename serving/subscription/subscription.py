@@ -311,12 +311,7 @@ class Subscription:
         """Deliver from `to` on, inclusively. Closes all consumers first; durable when it returns."""
         async with self._lock:
             self.disconnect()
-            position = seek.position_of(to, self._segments)
-            await self._move_to(position)
-            named = position == Position(to.ledgerId, to.entryId)
-            if to.ack_set and named and position <= self.topic.last_confirmed:
-                self._dispatcher.acknowledge_partly(position, bits_of(to.ack_set), to.batch_size)
-                self._changed()
+            await self._move_to(seek.position_of(to, self._segments), to)
 
     async def seek_time(self, time_ms: int) -> None:
         """Deliver from the first message on that was published at `time_ms` or later; else as `seek`."""
@@ -362,9 +357,12 @@ class Subscription:
         self.disconnect()
         self._source.close()
 
-    async def _move_to(self, position: Position) -> None:
+    async def _move_to(self, position: Position, named: pb.MessageIdData | None = None) -> None:
+        """`position` is next; of its batch only the messages that `named` has in its `ack_set`, if any."""
         self.cursor.reset(preceding(position))
         self._dispatcher.reset()
+        if named is not None and named.ack_set and position == (named.ledgerId, named.entryId):
+            self._dispatcher.acknowledge_partly(position, bits_of(named.ack_set), named.batch_size)
         self._source.clear()
         if self._store is not None:
             await self._store.save(self.cursor)

@@ -142,8 +142,7 @@ class Machine:
                 if wanted == self.dispatcher.read and self.dispatcher.normalise():
                     continue
                 break
-            for delivery in self.dispatcher.offer(view):
-                said.append(self._dealt(delivery))
+            said += [self._dealt(delivery) for delivery in self.dispatcher.offer(view)]
         self.check()
         return said
 

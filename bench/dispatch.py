@@ -1,0 +1,165 @@
+"""What dealing and acknowledging cost, in µs per entry: from a confirmed block to frames, from ids to the cursor.
+
+python -m bench.dispatch
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+from bench.report import show
+from quire.runtime.clock import SystemClock
+from quire.serving.ports import Position, SegmentView
+from quire.serving.subscription.subscriptions import (
+    Consumer,
+    CursorStore,
+    SubscribeRequest,
+    SubscriptionKind,
+    Subscriptions,
+)
+from quire.wire import block, commands
+from quire.wire.block import BlockHeader, Buffer
+
+BLOCKS = 200
+
+
+class Topic:
+    """The least that subscriptions need: every block is confirmed and none is kept."""
+
+    name = "persistent://public/default/bench"
+    last_confirmed = Position(1, -1)
+    confirmed_index = 0
+
+    def segments(self) -> Sequence[SegmentView]:
+        return [SegmentView(1, self.last_confirmed.entry_id, 0, 0, 0)]
+
+    def first_position(self) -> Position:
+        return Position(1, 0)
+
+    def next_position(self, position: Position) -> Position:
+        return Position(position.ledger_id, position.entry_id + 1)
+
+    def cached(self, position: Position) -> Sequence[Buffer]:
+        return ()
+
+    async def read(self, position: Position, bytes_max: int) -> Sequence[Buffer]:
+        return ()
+
+    async def index_of(self, position: Position) -> int:
+        return position.entry_id
+
+    async def find_time(self, time_ms: int) -> Position:
+        return Position(1, 0)
+
+    def acknowledged_up_to(self, subscription: str) -> None:
+        pass
+
+
+class Port:
+    bytes_out = 0
+
+    def deliver(self, parts: list[Buffer]) -> None:
+        self.bytes_out += sum(map(len, parts))
+
+    def writable(self) -> bool:
+        return True
+
+    def active_changed(self, is_active: bool) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Log:
+    def append(self, record: bytes, done: Callable[[None], None] | None = None) -> None:
+        if done is not None:
+            done(None)
+
+
+def blocks_of(entry_bytes: int, entries: int, messages: int, count: int) -> list[tuple[Buffer, BlockHeader]]:
+    one = [b"\x0e\x01" + os.urandom(entry_bytes - 2)] * entries
+    counts = None if messages == 1 else [messages] * entries
+    made = [
+        block.cut(1, at * entries, at * entries - 1, 0, at * entries * messages, one, counts)
+        for at in range(count)
+    ]
+    return [(buffer, block.peek(buffer)) for buffer in made]
+
+
+async def subscribed(kind: SubscriptionKind, consumers: int) -> tuple[Topic, Subscriptions, list[Consumer]]:
+    topic, store = Topic(), CursorStore()
+    store.attach(Log())  # type: ignore[arg-type]
+    subscriptions = Subscriptions(topic, store, 0, SystemClock())
+    made = []
+    for number in range(consumers):
+        request = SubscribeRequest("s", kind, number, str(number), initial_earliest=True)
+        made.append(await subscriptions.subscribe(request, Port()))
+        made[-1].permits = 1 << 40
+    return topic, subscriptions, made
+
+
+async def dealt_us(
+    kind: SubscriptionKind, consumers: int, entry_bytes: int, entries: int, messages: int = 1
+) -> float:
+    best = float("inf")
+    count = max(20, min(BLOCKS, 20_000_000 // (entry_bytes * entries)))
+    for _ in range(5):
+        topic, subscriptions, made = await subscribed(kind, consumers)
+        published = blocks_of(entry_bytes, entries, messages, count)
+        begin = perf_counter()
+        for buffer, header in published:
+            topic.last_confirmed = Position(1, header.last_entry)
+            for one in made:
+                one.unacked = 0
+            subscriptions.confirmed(buffer, header)
+        best = min(best, perf_counter() - begin)
+        assert sum(one.meter.messages_out for one in made) == count * entries * messages
+    return best / (count * entries) * 1e6
+
+
+async def acked_us(kind: SubscriptionKind, step: int, group: int) -> float:
+    """Groups of `group` ids in one ACK; every `step`-th entry first, then those between."""
+    total = 100_000
+    best = float("inf")
+    for _ in range(3):
+        topic, subscriptions, made = await subscribed(kind, 1)
+        for buffer, header in blocks_of(20, 1_000, 1, total // 1_000):
+            topic.last_confirmed = Position(1, header.last_entry)
+            made[0].unacked = 0
+            subscriptions.confirmed(buffer, header)
+        order = [entry for first in range(step) for entry in range(first, total, step)]
+        acks = [
+            commands.parse(
+                commands.ack(1, [commands.message_id(1, e) for e in order[at : at + group]])[8:]
+            ).body.message_id  # type: ignore[attr-defined]
+            for at in range(0, total, group)
+        ]
+        begin = perf_counter()
+        for ids in acks:
+            made[0].ack(ids)
+            await asyncio.sleep(0)
+        best = min(best, perf_counter() - begin)
+        subscription = subscriptions.get("s")
+        assert subscription is not None and subscription.mark_delete == (1, total - 1)
+    return best / total * 1e6
+
+
+async def main() -> None:
+    exclusive, shared = SubscriptionKind.EXCLUSIVE, SubscriptionKind.SHARED
+    for size, entries in ((100, 1_000), (1_024, 250), (1_024, 20), (1_024, 1), (16_384, 16), (131_072, 2)):
+        label = f"entries of {size} B in blocks of {entries}"
+        show(f"deal {label}, exclusive", us=await dealt_us(exclusive, 1, size, entries))
+        show(f"deal {label}, shared by 3", us=await dealt_us(shared, 3, size, entries))
+    show("deal batches of 100 x 1 KiB, exclusive", us=await dealt_us(exclusive, 1, 102_400, 2, 100))
+    for group in (1, 10, 1_000):
+        show(f"ack in order, {group} ids a command, exclusive", us=await acked_us(exclusive, 1, group))
+        show(f"ack in order, {group} ids a command, shared", us=await acked_us(shared, 1, group))
+        show(f"ack scattered, {group} ids a command, shared", us=await acked_us(shared, 7, group))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
