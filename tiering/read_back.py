@@ -40,7 +40,7 @@ from quire.tiering.segment_object import (
 from quire.tiering.store import BlockingStore, ObjectStore
 from quire.wire.block import Buffer, peek
 
-CHUNKS_AHEAD: Final = 4
+CHUNKS_AHEAD: Final = 3
 """Chunks fetched ahead of a sequential reader."""
 
 T = TypeVar("T")
@@ -69,7 +69,8 @@ class ArchiveReader:
             return []
         number = index.find_entry(first_entry)
         stretch = self._stretch_of(index, number)
-        self._read_ahead(index, stretch, first_entry == self._next_entry)
+        is_sequential = first_entry == self._next_entry
+        self._read_ahead(index, range(stretch, stretch + 1 + CHUNKS_AHEAD) if is_sequential else range(0))
         chunk = await self._cache.chunk(self._store, index, stretch)
         start = index.row(number).offset - chunk.offset
         start = skip_to_entry(chunk.content, start, first_entry)
@@ -85,11 +86,9 @@ class ArchiveReader:
     def _stretch_of(self, index: Index, number: int) -> int:
         return index.row(number).offset // self._store.read_bytes_best
 
-    def _read_ahead(self, index: Index, stretch: int, sequential: bool) -> None:
-        if sequential:
-            last = self._stretch_of(index, len(index) - 1)
-            for ahead in range(stretch, min(stretch + CHUNKS_AHEAD, last) + 1):
-                self._cache.fetch_ahead(self._store, index, ahead)
+    def _read_ahead(self, index: Index, stretches: range) -> None:
+        for stretch in stretches:
+            self._cache.fetch_ahead(self._store, index, stretch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +126,9 @@ class ArchiveCache:
 
     def fetch_ahead(self, store: ObjectStore, index: Index, stretch: int) -> None:
         """Begin to fetch a chunk, if there is room for another fetch; nothing if the stretch has no run."""
-        if _rows_of(index, stretch, store.read_bytes_best):
-            key = (store.url, index.object_name, stretch)
+        key = (store.url, index.object_name, stretch)
+        # Looking at what is there already makes it younger than the chunk being read, which is needed no longer.
+        if self._chunks.get(key) is None and _rows_of(index, stretch, store.read_bytes_best):
             self._chunks.fetch_ahead(key, lambda: _load_chunk(store, index, stretch))
 
     async def close(self) -> None:
@@ -195,7 +195,7 @@ class _Shared(Generic[T]):
 
     def fetch_ahead(self, key: object, load: Callable[[], Coroutine[Any, Any, T]]) -> None:
         busy = len(self._fetches) >= ARCHIVE_FETCHES_MAX // 2
-        if not busy and key not in self._values and key not in self._fetches:
+        if not busy and key not in self._fetches:
             self._begin(key, load)
 
     async def close(self) -> None:
