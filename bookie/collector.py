@@ -53,7 +53,13 @@ class Compact(NamedTuple):
     live_bytes: int
 
 
-Step = Free | Compact | None
+class Wait(NamedTuple):
+    """There is something to compact, but not yet."""
+
+    seconds: float
+
+
+Step = Free | Compact | Wait | None
 
 
 class CollectorCore:
@@ -72,8 +78,6 @@ class CollectorCore:
         for log_id in sorted(sizes):
             if not usage.get(log_id, 0 if log_id in self._found_at_start else 1):
                 return Free(log_id)
-        if now_s < self._not_before_s:
-            return None
         candidates = [
             (usage[log_id] / size_bytes, log_id)
             for log_id, size_bytes in sizes.items()
@@ -83,6 +87,8 @@ class CollectorCore:
         ]
         if not candidates:
             return None
+        if now_s < self._not_before_s:
+            return Wait(self._not_before_s - now_s)
         _, log_id = min(candidates)
         return Compact(log_id, usage[log_id])
 
@@ -117,8 +123,8 @@ class Collector:
         self._job: _Job | None = None
         self.bytes_copied = self.logs_freed = 0
 
-    def run(self) -> bool:
-        """Do one step, of a batch at most; answer whether there was one. Call again until there is none.
+    def run(self) -> float | None:
+        """Do one step, of a batch at most; answer in how many seconds to come again, None when all is done.
 
         Errors of the disk and the index come out; nothing is lost by them. The log that was being compacted is left
         alone until the next start.
@@ -134,9 +140,11 @@ class Collector:
                 self._free(log_id)
             case Compact(log_id):
                 self._compact(log_id)
+            case Wait(seconds):
+                return seconds
             case None:
-                return self._logs.trim_spares()
-        return True
+                return 0 if self._logs.trim_spares() else None
+        return 0
 
     def _free(self, log_id: int) -> None:
         self._index.drop_log(log_id)

@@ -67,9 +67,7 @@ _RETRIES: Final = 8
 class BlockReader:
     """Reads of blocks that are in the entry logs. See the top of the file."""
 
-    def __init__(
-        self, index: Index, logs: EntryLogs, *, cache_bytes: int = READ_CACHE_BYTES, read_ahead: bool = True
-    ) -> None:
+    def __init__(self, index: Index, logs: EntryLogs, *, cache_bytes: int = READ_CACHE_BYTES) -> None:
         self._index = index
         self._logs = logs
         self._cache_bytes = cache_bytes
@@ -80,7 +78,6 @@ class BlockReader:
         self._buffers = _Buffers()
         self._expected: OrderedDict[tuple[int, int], None] = OrderedDict()
         self._ahead: OrderedDict[int, int] = OrderedDict()
-        self._reads_ahead = read_ahead
         self.hits = self.misses = 0
 
     def read(self, ledger_id: int, first_entry: int, bytes_max: int) -> list[Buffer]:
@@ -156,7 +153,7 @@ class BlockReader:
             self._expected[ledger_id, answer.next_entry] = None
             if len(self._expected) > _READERS_MAX:
                 self._expected.popitem(last=False)
-            if sequential and self._reads_ahead:
+            if sequential:
                 chunk = self._find(ledger_id, answer.next_entry)
                 entry = answer.next_entry if chunk is None else chunk.last_entry + 1
                 if self._find(ledger_id, entry) is None:

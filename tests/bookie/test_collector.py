@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.bookie.collector import Collector, CollectorCore, Compact, Free
+from quire.bookie.collector import Collector, CollectorCore, Compact, Free, Wait
 from quire.bookie.entry_log import EntryLogs
 from quire.bookie.index import MemoryIndex
 from quire.bookie.read_cache import BlockReader
@@ -50,7 +50,7 @@ def test_a_copy_must_find_room() -> None:
 def test_copying_keeps_its_pace_and_freeing_does_not_wait() -> None:
     core = CollectorCore(set(), bytes_per_s=100)
     core.copied(250, now_s=10)
-    assert core.choose({1: 10}, {1: 100}, PLENTY, 12.4) is None
+    assert core.choose({1: 10}, {1: 100}, PLENTY, 12.4) == Wait(pytest.approx(0.1))
     assert core.choose({1: 10, 2: 0}, {1: 100, 2: 100}, PLENTY, 12.4) == Free(2)
     assert core.choose({1: 10}, {1: 100}, PLENTY, 12.5) == Compact(1, 10)
 
@@ -109,15 +109,16 @@ class Node:
 
     def collect(self) -> None:
         for _ in range(200):
-            if not self.collector.run():
+            wait_s = self.collector.run()
+            if wait_s is None:
                 break
-            self.clock.advance_ms(1000)
+            self.clock.advance_ms(int(wait_s * 1000) + 1)
         else:
             raise AssertionError("the collector finds no end")
 
     def check(self) -> None:
         """All that is live is there byte for byte, and the index counts it right."""
-        reader = BlockReader(self.index, self.logs, read_ahead=False)
+        reader = BlockReader(self.index, self.logs)
         for ledger_id in range(8):
             found: list[bytes] = []
             while blocks := reader.read(ledger_id, len(found), 1 << 30):
@@ -185,7 +186,7 @@ def test_damage_is_not_copied_and_its_log_stays() -> None:
     assert [error for error in node.reports if f"{file} at offset {row.offset}" in str(error)]
     del node.live[2]
     with pytest.raises(QuireError, match="do not match their checksum"):
-        BlockReader(node.index, node.logs, read_ahead=False).read(2, 0, 1)
+        BlockReader(node.index, node.logs).read(2, 0, 1)
     assert node.index.rows(3, 0, 9)[0].log_id != row.log_id, "what is whole was copied"
 
 

@@ -51,8 +51,8 @@ def node() -> Node:
     return Node(SimulatedDisk())
 
 
-def reader_of(node: Node, cache_bytes: int = 64 * MIB, *, read_ahead: bool = False) -> BlockReader:
-    return BlockReader(node.index, node.logs, cache_bytes=cache_bytes, read_ahead=read_ahead)
+def reader_of(node: Node, cache_bytes: int = 64 * MIB) -> BlockReader:
+    return BlockReader(node.index, node.logs, cache_bytes=cache_bytes)
 
 
 def test_whole_blocks_up_to_the_bytes_asked_for_and_one_at_least(node: Node) -> None:
@@ -199,7 +199,7 @@ def test_readers_in_many_threads_with_read_ahead(tmp_path: Path) -> None:
     node = Node(RealDisk(tmp_path))
     for _ in range(4):
         node.flush(l1=[20 * KIB] * 100, l2=[3 * KIB] * 100, l3=[100] * 100)
-    reader = reader_of(node, cache_bytes=2 * MIB, read_ahead=True)
+    reader = reader_of(node, cache_bytes=2 * MIB)
     failures: list[BaseException] = []
 
     def run(ledger_id: int) -> None:
@@ -227,7 +227,7 @@ def test_readers_in_many_threads_with_read_ahead(tmp_path: Path) -> None:
 
 def test_a_sequential_reader_finds_the_next_chunk_read_ahead(node: Node) -> None:
     node.flush(l1=[60 * KIB] * 100, l2=[60 * KIB])
-    reader = reader_of(node, read_ahead=True)
+    reader = reader_of(node)
     entry = len(reader.read(1, 0, 200 * KIB))
     assert not reader.wants_ahead(1), "one read is no sequence yet"
     while blocks := reader.peek(1, entry, 200 * KIB) or reader.read(1, entry, 200 * KIB):
@@ -243,7 +243,7 @@ def test_a_sequential_reader_finds_the_next_chunk_read_ahead(node: Node) -> None
 
 def test_two_readers_of_one_ledger_are_both_sequential(node: Node) -> None:
     node.flush(l1=[60 * KIB] * 100)
-    reader = reader_of(node, read_ahead=True)
+    reader = reader_of(node)
     first, second = len(reader.read(1, 0, 100 * KIB)), 50 + len(reader.read(1, 50, 100 * KIB))
     for start in (first, second):
         assert reader.read(1, start, 100 * KIB)
