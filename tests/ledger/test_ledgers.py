@@ -8,9 +8,9 @@ import pytest
 
 from quire.ledger.memory_cluster import Listener, MemoryCluster, cut, expected, read_all, turns_until, write
 from quire.metadata import paths
-from quire.metadata.records import BookieRecord, LedgerState, encode
+from quire.metadata.records import BookieRecord, LedgerRecord, LedgerState, decode, encode
 from quire.runtime.errors import CorruptionError, Fenced, NotFound, OutcomeUnknown, Unavailable
-from quire.wire.bookie import AddRequest, ReadRequest, Status, WriteLacRequest
+from quire.wire.bookie import AddRequest, ReadRequest, ReadResponse, Status, WriteLacRequest
 
 
 async def test_what_is_written_is_read():
@@ -264,23 +264,60 @@ async def test_recovery_never_closes_on_an_unknown_answer(status):
 async def test_recovery_publishes_its_ensembles_only_with_the_close():
     """Rule 14."""
     cluster = MemoryCluster(4)
-    writer = await cluster.ledgers.create("test", listener := Listener())
+    writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=3, ack_quorum=3)
     await listener.until(write(writer, 3))
     lost = cluster.ensemble(writer)[0]
     lost.unreachable = True
-    store = cluster.store
-    seen = []
-    unwatch = store.watch(paths.ledger(writer.ledger_id), lambda path: seen.append(path))
     before = (await cluster.ledgers.info(writer.ledger_id)).fragments
-    versions_before = (await store.get(paths.ledger(writer.ledger_id))).version
-    record = await cluster.join().recover(writer.ledger_id)
-    unwatch()
-    assert (await store.get(paths.ledger(writer.ledger_id))).version == versions_before + 2
+    other = cluster.join()
+    put, published = other.store.put, []
+
+    async def watched(path, value, version):
+        published.append(decode(LedgerRecord, value, path))
+        return await put(path, value, version)
+
+    other.store.put = watched
+    record = await other.recover(writer.ledger_id)
+    assert [each.state for each in published] == [LedgerState.IN_RECOVERY, LedgerState.CLOSED]
+    assert published[0].fragments == before
+    assert published[1] == record and str(lost.bookie) not in record.fragments[-1].bookies
     assert record.last_entry == 2
-    assert (
-        record.fragments[: len(before)] == before[: len(record.fragments)] or record.fragments[0] != before[0]
-    )
     assert await read_all(cluster.ledgers, writer.ledger_id) == expected(2)
+
+
+async def test_a_write_that_arrives_late_finds_the_fence_of_the_read_that_judged_it_absent():
+    """Rule 9, the loss that it prevents: entry 0 is on B alone, absent at A, and on its way to a third."""
+    cluster = MemoryCluster(3)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    a, b, late = cluster.bookies
+    arrive, add = [], late.add
+    late.add = lambda request, done: arrive.append((request, done))
+    a_answers = []
+    a.unreachable, a.deliver = True, a_answers.append
+    write(writer, 1)
+    await turns_until(lambda: bool(arrive))
+    a.unreachable, a.deliver = False, b.deliver
+    late.unreachable = True
+    other = cluster.join()
+    first_read = asyncio.Event()
+    read = b.read
+
+    async def only_the_first(request):
+        response = await read(request)
+        if first_read.is_set():
+            return ReadResponse(Status.UNREACHABLE)
+        first_read.set()
+        late.unreachable = False
+        return response
+
+    b.read = only_the_first
+    record = await other.recover(writer.ledger_id)
+    assert record.last_entry == -1
+    late.add = add
+    for request, done in arrive:
+        add(request, done)
+    await listener.until_failed()
+    assert listener.confirmations == [], "a confirmed entry beyond the end"
 
 
 async def test_two_recoveries_at_once_agree():
