@@ -54,7 +54,6 @@ class BookieDisks:
     entries: Disk
     index: IndexHome
     worker: Callable[[str], Worker]
-    read_ahead: bool = True
 
 
 def real_disks(settings: BookieSettings) -> BookieDisks:

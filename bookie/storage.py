@@ -116,6 +116,7 @@ class Storage:
         self._flushing: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._soon: asyncio.TimerHandle | None = None
+        self._collecting: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._parts = ExitStack()
         self._mark = 0
@@ -161,9 +162,7 @@ class Storage:
         self._parts.callback(self._index.close)
         self._blocks_lost = self._identity.is_suspect or lost
         self._collector = Collector(self._index, self._logs, self._clock, self._report_damage)
-        self._reader = BlockReader(
-            self._index, self._logs, cache_bytes=settings.read_cache_bytes, read_ahead=disks.read_ahead
-        )
+        self._reader = BlockReader(self._index, self._logs, cache_bytes=settings.read_cache_bytes)
         self._checkpointer = disks.worker("checkpoint")
         self._readers = [disks.worker(f"reader-{i}") for i in range(settings.read_threads)]
         self._journal = Journal(
@@ -259,7 +258,7 @@ class Storage:
     async def stop(self) -> None:
         """Write everything to the entry log and give up the directories."""
         self._stopping = True
-        for timer in (self._timer, self._soon, self._retry):
+        for timer in (self._timer, self._soon, self._collecting, self._retry):
             if timer is not None:
                 timer.cancel()
         if self._retry is not None and self._flushing is not None:
@@ -271,7 +270,6 @@ class Storage:
         await self._journal.close()
         for worker in (self._checkpointer, *self._readers):
             await worker.close()
-        self._reader.close()
         if not self.failure:
             self._identity.trust(True)
         self._parts.close()
@@ -418,11 +416,16 @@ class Storage:
             return ()
         ledger_id = state.ledger_id
         blocks = memtable.read(self._intake.tables, ledger_id, first_entry, bytes_max)
+        return blocks or await self._read_flushed(ledger_id, first_entry, bytes_max)
+
+    async def _read_flushed(self, ledger_id: int, first_entry: int, bytes_max: int) -> list[Buffer]:
+        """From the cache at once; else on the ledger's thread, which then reads ahead while the answer travels."""
+        worker = self._reader_of(ledger_id)
+        blocks = self._reader.peek(ledger_id, first_entry, bytes_max)
         if not blocks:
-            blocks = self._reader.peek(ledger_id, first_entry, bytes_max)
-        if not blocks:
-            read = partial(self._reader.read, ledger_id, first_entry, bytes_max)
-            blocks = await self._reader_of(ledger_id).run(read)
+            blocks = await worker.run(partial(self._reader.read, ledger_id, first_entry, bytes_max))
+        if self._reader.wants_ahead(ledger_id):
+            worker.submit(partial(self._reader.read_ahead, ledger_id), lambda _, error: None)
         return blocks
 
     def _reader_of(self, ledger_id: int) -> Worker:
@@ -549,13 +552,16 @@ class Storage:
             flushing.set_exception(error)
 
     def _collect(self) -> None:
-        """One step of the collector after another, each a work of its own, as long as there is something to do."""
+        """One step of the collector after another, each a work of its own, at its own pace, until all is done."""
+        if self._collecting is not None:
+            self._collecting.cancel()
+            self._collecting = None
 
-        def collected(more: bool | None, error: BaseException | None) -> None:
+        def collected(wait_s: float | None, error: BaseException | None) -> None:
             if error is not None:
                 log.warning("the collector could not go on: %s", error)
-            elif more and not self._stopping:
-                self._collect()
+            elif wait_s is not None and not self._stopping and self._collecting is None:
+                self._collecting = asyncio.get_running_loop().call_later(wait_s, self._collect)
 
         if not self._stopping:
             self._checkpointer.submit(self._collector.run, collected)

@@ -52,11 +52,20 @@ class SimulatedNode:
         self.journal = SimulatedDisk(self.rng.getrandbits(32), "journal", capacity_bytes, self.power)
         self.entries = SimulatedDisk(self.rng.getrandbits(32), "entries", capacity_bytes, self.power)
         self.home = MemoryHome()
+        self._workers: list[LoopWorker] = []
 
     def disks(self) -> BookieDisks:
-        return BookieDisks(self.journal, self.entries, self.home, lambda name: LoopWorker(), read_ahead=False)
+        """What one process on this machine sees."""
+        return BookieDisks(self.journal, self.entries, self.home, self._worker)
+
+    def _worker(self, name: str) -> LoopWorker:
+        self._workers.append(LoopWorker())
+        return self._workers[-1]
 
     def crash(self) -> None:
         """Power cut and restart of the machine. The storage that ran on it must not be used any more."""
+        for worker in self._workers:
+            worker.kill()
+        self._workers.clear()
         self.journal.crash()
         self.entries.crash()

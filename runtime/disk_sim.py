@@ -342,12 +342,23 @@ def _resize(image: bytearray, size_bytes: int) -> None:
 
 
 class LoopWorker:
-    """A `Worker` without a thread: each work runs on the loop, in a turn of its own, in order."""
+    """A `Worker` without a thread: each work runs on the loop, in a turn of its own, in order.
+
+    `kill` is the death of its process: what it was given and has not done is never done.
+    """
+
+    def __init__(self) -> None:
+        self._is_dead = False
+
+    def kill(self) -> None:
+        self._is_dead = True
 
     def submit(self, work: Callable[[], T], done: Done[T]) -> None:
         asyncio.get_running_loop().call_soon(self._step, work, done)
 
     def _step(self, work: Callable[[], T], done: Done[T]) -> None:
+        if self._is_dead:
+            return
         try:
             result = work()
         except Exception as error:
