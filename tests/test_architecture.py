@@ -36,6 +36,7 @@ CORES = (
     "wire/*.py",
     "metadata/paths.py",
     "metadata/records.py",
+    "metadata/tree.py",
     "bookie/journal_core.py",
     "bookie/memtable.py",
     "ledger/states.py",
