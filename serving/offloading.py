@@ -60,7 +60,7 @@ class Offloading:
         return (await self.offloader.run_once()).as_dict()
 
     async def status(self) -> dict[str, Any]:
-        return {**self.offloader.status(), "states": await self.offloader.count_by_state()}
+        return {**self.offloader.status(), "segments": await self.offloader.count_by_state()}
 
     async def verify(self, *, delete_orphans: bool) -> dict[str, Any]:
         """Read every object back, and find those that no record names."""
