@@ -1,0 +1,185 @@
+"""The bookie over TCP: requests in, the storage's answers out, by `wire.bookie_codec`.
+
+One connection is one broker. Blocks of an add go to the storage as they were cut from the read buffer; answers
+come in the order in which they are ready, and all that one loop turn has for a connection leaves in one write.
+
+A connection is not read while its peer does not take its answers, while it has `REQUESTS_MAX` requests under way, or
+while the process's byte budget is spent; so memory is bounded by what was read before. A frame that is not one
+costs that one connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, cast
+
+from quire.bookie.storage import Storage
+from quire.runtime.budget import ByteBudget
+from quire.runtime.errors import ConfigurationError, ProtocolError
+from quire.runtime.tasks import Tasks
+from quire.wire.block import Buffer
+from quire.wire.bookie import (
+    AddRequest,
+    DeleteRequest,
+    FindTimeRequest,
+    LedgerInfoRequest,
+    ReadRequest,
+    Status,
+    WriteLacRequest,
+)
+from quire.wire.bookie_codec import AddResponse, BookieFrame, BookieFrameCutter, Response, encode
+
+log = logging.getLogger(__name__)
+
+REQUESTS_MAX: Final = 1_000
+"""Requests of one connection that wait for an answer; a broker's outbox sends a few per loop turn."""
+
+
+class BookieServer:
+    """Serves `storage` at `host:port`; port 0 lets the system choose, `address` tells."""
+
+    def __init__(
+        self, storage: Storage, host: str = "127.0.0.1", port: int = 0, *, budget: ByteBudget | None = None
+    ) -> None:
+        self._storage = storage
+        self._host, self._port = host, port
+        self._server: asyncio.Server | None = None
+        self._connections: set[_Connection] = set()
+        self._budget = budget or ByteBudget()
+        self._budget.add_gauge(lambda: storage.bytes_unflushed)
+        self.address = ""
+
+    async def start(self) -> None:
+        """Listen. Raises `ConfigurationError` when the address cannot be had."""
+        loop = asyncio.get_running_loop()
+        self._storage.on_flushed(self._budget.look_again)
+        try:
+            self._server = await loop.create_server(self._connected, self._host, self._port)
+        except OSError as error:
+            reason = error.strerror or error
+            raise ConfigurationError(f"cannot listen on {self._host}:{self._port}: {reason}") from error
+        host, port = self._server.sockets[0].getsockname()[:2]
+        self.address = f"{host}:{port}"
+
+    async def stop(self) -> None:
+        """Take no more connections, and close those that are there."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            await connection.stop()
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def _connected(self) -> _Connection:
+        return _Connection(self._storage, self._budget, self._connections)
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """One broker's connection."""
+
+    def __init__(self, storage: Storage, budget: ByteBudget, connections: set[_Connection]) -> None:
+        self._storage = storage
+        self._budget = budget
+        self._connections = connections
+        self._loop = asyncio.get_running_loop()
+        self._tasks = Tasks("bookie connection")
+        self._cutter = BookieFrameCutter()
+        self._out: list[Buffer] = []
+        self._pending = 0
+        self._stalled: set[str] = set()
+        """Why nothing is read: `peer`, `requests`, `budget`."""
+
+    # -- asyncio's side ----------------------------------------------------------------------------------
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._connections.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._connections.discard(self)
+        self._out.clear()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._cutter.get_buffer(sizehint)
+
+    def buffer_updated(self, count: int) -> None:
+        try:
+            frames = self._cutter.received(count)
+        except ProtocolError as error:
+            log.warning("connection of %s closed: %s", self._transport.get_extra_info("peername"), error)
+            self._transport.abort()
+            return
+        for frame in frames:
+            self._begin(frame)
+        if self._pending >= REQUESTS_MAX:
+            self._stall("requests")
+        if self._budget.is_spent:
+            self._stall("budget")
+            self._budget.when_free(lambda: self._go_on("budget"))
+
+    def pause_writing(self) -> None:
+        self._stall("peer")
+
+    def resume_writing(self) -> None:
+        self._go_on("peer")
+
+    async def stop(self) -> None:
+        await self._tasks.stop()
+        self._transport.close()
+
+    def _stall(self, why: str) -> None:
+        if not self._stalled and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._stalled.add(why)
+
+    def _go_on(self, why: str) -> None:
+        self._stalled.discard(why)
+        if not self._stalled and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # -- requests and answers ----------------------------------------------------------------------------
+    def _begin(self, frame: BookieFrame) -> None:
+        self._pending += 1
+        request_id, storage = frame.request_id, self._storage
+        match frame.body:
+            case AddRequest() as request:
+
+                def done(statuses: Sequence[Status]) -> None:
+                    self._answer(request_id, AddResponse(statuses))
+
+                storage.add(request, done)
+            case ReadRequest() as request:
+                self._later(request_id, storage.read(request))
+            case WriteLacRequest() as request:
+                self._later(request_id, storage.write_lac(request))
+            case DeleteRequest() as request:
+                self._later(request_id, storage.delete(request))
+            case FindTimeRequest() as request:
+                self._later(request_id, storage.find_time(request))
+            case LedgerInfoRequest() as request:
+                self._later(request_id, storage.ledger_info(request))
+            case _:
+                log.warning("connection closed: it sent an answer where requests are expected")
+                self._transport.abort()
+
+    def _later(self, request_id: int, work: Coroutine[Any, Any, Response]) -> None:
+        async def run() -> None:
+            self._answer(request_id, await work)
+
+        self._tasks.start(run(), "answer a request")
+
+    def _answer(self, request_id: int, body: Response) -> None:
+        self._pending -= 1
+        if self._transport.is_closing():
+            return
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out += encode(request_id, body)
+        if "requests" in self._stalled and self._pending < REQUESTS_MAX // 2:
+            self._go_on("requests")
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if out and not self._transport.is_closing():
+            self._transport.writelines(out)

@@ -1,0 +1,178 @@
+"""One contract for every `BookiePort`: in process, over TCP, and the fake that the ledger's tests use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from quire.bookie.api import LocalBookie
+from quire.bookie.server import BookieServer
+from quire.bookie.settings import BookieSettings
+from quire.bookie.storage import Storage
+from quire.ledger.bookie_client import BookieClient
+from quire.ledger.memory_bookie import MemoryBookie
+from quire.runtime.limits import MIB
+from quire.wire import block
+from quire.wire.bookie import (
+    AddRequest,
+    BookieId,
+    BookiePort,
+    DeleteRequest,
+    FindTimeRequest,
+    LedgerInfoRequest,
+    ReadRequest,
+    ReadResponse,
+    Status,
+    WriteLacRequest,
+)
+
+OK = Status.OK
+
+
+class Port:
+    """A port with the identity it serves, and short names."""
+
+    def __init__(self, port: BookiePort, bookie: BookieId) -> None:
+        self.port = port
+        self.bookie = bookie
+
+    async def add(self, *blocks: bytes, recovery: bool = False) -> list[Status]:
+        answer: asyncio.Future[Sequence[Status]] = asyncio.get_running_loop().create_future()
+        self.port.add(AddRequest(self.bookie, list(blocks), recovery), answer.set_result)
+        assert not answer.done(), "answered before add returned"
+        return list(await answer)
+
+    async def read(
+        self, ledger_id: int, first_entry: int, bytes_max: int = 1 << 20, fence: bool = False
+    ) -> ReadResponse:
+        return await self.port.read(ReadRequest(self.bookie, ledger_id, first_entry, bytes_max, fence))
+
+
+@pytest.fixture(params=["local", "tcp", "memory"])
+async def port(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Port]:
+    if request.param == "memory":
+        bookie = BookieId("00000000-0000-4000-8000-000000000001", 1)
+        yield Port(MemoryBookie(bookie), bookie)
+        return
+    storage = Storage(
+        BookieSettings(
+            journal_dir=str(tmp_path / "journal"),
+            entry_log_dir=str(tmp_path / "entries"),
+            journal_segment_bytes=16 * MIB,
+            disk_reserve_bytes=MIB,
+        )
+    )
+    await storage.start()
+    if request.param == "local":
+        yield Port(LocalBookie(storage), storage.bookie_id)
+    else:
+        server = BookieServer(storage)
+        await server.start()
+        client = BookieClient(server.address)
+        yield Port(client, storage.bookie_id)
+        await client.close()
+        await server.stop()
+    await storage.stop()
+
+
+def made(ledger_id: int, first_entry: int, count: int = 1, letter: bytes = b"e") -> bytes:
+    entries = [letter * 10] * count
+    return bytes(
+        block.cut(ledger_id, first_entry, first_entry - 1, 1_000 + first_entry, first_entry, entries)
+    )
+
+
+async def test_blocks_are_read_as_they_were_added(port: Port) -> None:
+    blocks = [made(1, 0, 3), made(1, 3), made(1, 4, 2)]
+    assert await port.add(*blocks) == [OK] * 3
+    answer = await port.read(1, 1)
+    assert (answer.status, answer.lac) == (OK, 3)
+    assert list(map(bytes, answer.blocks)) == blocks
+    assert list(map(bytes, (await port.read(1, 3, 1)).blocks)) == blocks[1:2]
+
+
+async def test_only_an_explicit_answer_about_the_entry_is_a_negative(port: Port) -> None:
+    assert (await port.read(1, 0)).status is Status.NO_SUCH_LEDGER
+    await port.add(made(1, 0), made(1, 2))
+    answer = await port.read(1, 1)
+    assert answer.status is Status.NO_SUCH_ENTRY and not answer.blocks
+    assert len((await port.read(1, 0)).blocks) == 1
+    assert (await port.read(1, 3)).status is Status.NO_SUCH_ENTRY
+
+
+async def test_a_status_for_each_block_in_order(port: Port) -> None:
+    await port.read(2, 0, fence=True)
+    damaged = bytearray(made(3, 0))
+    damaged[-1] ^= 1
+    statuses = await port.add(made(1, 0), made(2, 0), bytes(damaged), made(4, 0))
+    assert statuses == [OK, Status.FENCED, Status.BAD_BLOCK, OK]
+
+
+async def test_a_fence_stops_writers_but_not_recovery(port: Port) -> None:
+    await port.add(made(1, 0))
+    answer = await port.read(1, 1, fence=True)
+    assert answer.status is Status.NO_SUCH_ENTRY
+    assert await port.add(made(1, 1)) == [Status.FENCED]
+    assert await port.add(made(1, 1), recovery=True) == [OK]
+    assert (await port.port.ledger_info(LedgerInfoRequest(port.bookie, 1))).fenced
+
+
+async def test_a_fence_creates_the_ledger(port: Port) -> None:
+    assert (await port.read(1, 0, fence=True)).status is Status.NO_SUCH_ENTRY
+    assert await port.add(made(1, 0)) == [Status.FENCED]
+
+
+async def test_same_bytes_again_and_other_bytes(port: Port) -> None:
+    await port.add(made(1, 0, 2))
+    assert await port.add(made(1, 0, 2)) == [OK]
+    assert await port.add(made(1, 0, 2, b"x")) == [Status.CONFLICT]
+    assert await port.add(made(1, 1)) == [Status.CONFLICT]
+
+
+async def test_the_explicit_lac_is_told(port: Port) -> None:
+    await port.add(made(1, 0))
+    assert (await port.port.write_lac(WriteLacRequest(port.bookie, 1, 0))).status is OK
+    assert (await port.read(1, 0)).lac == 0
+
+
+async def test_a_deleted_ledger_never_comes_back(port: Port) -> None:
+    await port.add(made(1, 0))
+    assert (await port.port.delete(DeleteRequest(port.bookie, 1, 3))).status is OK
+    assert (await port.port.delete(DeleteRequest(port.bookie, 1, 3))).status is OK
+    assert (await port.read(1, 0)).status is Status.DELETED
+    assert await port.add(made(1, 0)) == [Status.DELETED]
+
+
+async def test_seek_by_time(port: Port) -> None:
+    await port.add(*[made(1, entry) for entry in range(5)])
+    assert (await port.port.find_time(FindTimeRequest(port.bookie, 1, 1_003))).entry <= 3
+    assert (await port.port.find_time(FindTimeRequest(port.bookie, 1, 0))).entry == 0
+    assert (await port.port.find_time(FindTimeRequest(port.bookie, 1, 9_999))).entry == 5
+
+
+async def test_ledger_info(port: Port) -> None:
+    await port.add(made(1, 0, 4))
+    info = await port.port.ledger_info(LedgerInfoRequest(port.bookie, 1))
+    assert (info.status, info.last_entry, info.fenced, info.bytes) == (OK, 3, False, len(made(1, 0, 4)))
+    assert (await port.port.ledger_info(LedgerInfoRequest(port.bookie, 9))).status is Status.NO_SUCH_LEDGER
+
+
+async def test_a_request_for_another_identity_is_refused(port: Port) -> None:
+    stranger = BookieId("00000000-0000-4000-8000-00000000ffff", 1)
+    answer = await port.port.read(ReadRequest(stranger, 1, 0, 1))
+    assert answer.status is Status.WRONG_BOOKIE
+    statuses: asyncio.Future[Sequence[Status]] = asyncio.get_running_loop().create_future()
+    port.port.add(AddRequest(stranger, [made(1, 0)]), statuses.set_result)
+    assert list(await statuses) == [Status.WRONG_BOOKIE]
+
+
+async def test_a_large_read_and_many_requests_side_by_side(port: Port) -> None:
+    blocks = [
+        bytes(block.cut(1, entry, entry - 1, 1, entry, [bytes([entry]) * 100_000])) for entry in range(20)
+    ]
+    answers = await asyncio.gather(*[port.add(each) for each in blocks])
+    assert answers == [[OK]] * 20
+    assert list(map(bytes, (await port.read(1, 0, 4 * MIB)).blocks)) == blocks
