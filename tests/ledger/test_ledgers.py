@@ -286,10 +286,12 @@ async def test_recovery_publishes_its_ensembles_only_with_the_close():
 
 
 async def test_a_write_that_arrives_late_finds_the_fence_of_the_read_that_judged_it_absent():
-    """Rule 9, the loss that it prevents: entry 0 is on B alone, absent at A, and on its way to a third."""
+    """Rule 9, the loss that it prevents: entry 1 is on B alone, absent at A, and on its way to a third."""
     cluster = MemoryCluster(3)
     writer = await cluster.ledgers.create("test", listener := Listener())
     a, b, late = cluster.bookies
+    await listener.until(write(writer, 1))
+    await turns_until(lambda: all(bookie.holds(writer.ledger_id, 0) for bookie in cluster.bookies))
     arrive, add = [], late.add
     late.add = lambda request, done: arrive.append((request, done))
     a_answers = []
@@ -312,12 +314,12 @@ async def test_a_write_that_arrives_late_finds_the_fence_of_the_read_that_judged
 
     b.read = only_the_first
     record = await other.recover(writer.ledger_id)
-    assert record.last_entry == -1
+    assert record.last_entry == 0
     late.add = add
     for request, done in arrive:
         add(request, done)
     await listener.until_failed()
-    assert listener.confirmations == [], "a confirmed entry beyond the end"
+    assert listener.confirmations == [0], "a confirmed entry beyond the end"
 
 
 async def test_two_recoveries_at_once_agree():
