@@ -17,19 +17,12 @@ CHUNK_BYTES = 1 * MIB
 
 
 def position_of(id_data: pb.MessageIdData, segments: Segments) -> Position:
-    """The next entry to read when a client seeks to a message id, inclusively."""
-    return segments.clamp(Position(*commands.position(id_data)))
+    """The next entry to read when a client seeks to, or a reader starts at, a message id: that entry itself.
 
-
-def start_of(id_data: pb.MessageIdData, segments: Segments) -> Position:
-    """The next entry to read for a reader that starts at an id: behind it, unless it names one message of a batch.
-
-    A batch may have been consumed in part, so it comes again and the client leaves out what it had.
+    A reader leaves out by itself what it did not want: the message it named, unless it asked to include it, and the
+    messages of a batch before it. Only the client knows which.
     """
-    position = Position(*commands.position(id_data))
-    if id_data.batch_index < 0 and position.entry_id >= 0:
-        position = Position(position.ledger_id, position.entry_id + 1)
-    return segments.clamp(position)
+    return segments.clamp(Position(*commands.position(id_data)))
 
 
 async def position_at_time(topic: TopicPort, time_ms: int) -> Position:

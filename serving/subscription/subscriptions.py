@@ -159,7 +159,7 @@ class Subscriptions:
             since_ms = self._clock.now_ms() - 1000 * request.start_rollback_s
             return await seek.position_at_time(self._topic, since_ms)
         if request.start is not None and not request.durable:
-            return seek.start_of(request.start, self._segments)
+            return seek.position_of(request.start, self._segments)
         return self._initial(earliest=request.initial_earliest)
 
     def _initial(self, *, earliest: bool) -> Position:

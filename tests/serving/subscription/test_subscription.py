@@ -305,7 +305,7 @@ async def test_latest_begins_behind_what_is_there(stand: Stand) -> None:
     [
         (commands.message_id(-1, -1), [0, 1, 2, 3]),
         (commands.message_id(2**63 - 1, 2**63 - 1), []),
-        (commands.message_id(1, 1), [2, 3]),
+        (commands.message_id(1, 1), [1, 2, 3]),
         (commands.message_id(1, 1, batch_index=0), [1, 2, 3]),
         (commands.message_id(1, 77), []),
     ],
