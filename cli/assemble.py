@@ -6,6 +6,7 @@ was begun is undone in reverse order when a later part fails.
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -27,7 +28,7 @@ from quire.ledger.settings import LedgerSettings
 from quire.metadata.open import open_store as open_metadata
 from quire.metadata.records import BookieRecord
 from quire.runtime.clock import SystemClock
-from quire.runtime.errors import ConfigurationError
+from quire.runtime.errors import ConfigurationError, Unavailable
 from quire.runtime.memory import keep_heap
 from quire.runtime.settings import Loaded
 from quire.serving.admin.app import make_app
@@ -35,6 +36,8 @@ from quire.serving.broker import Broker
 from quire.serving.settings import BrokerSettings
 from quire.tiering.archive import Archive
 from quire.tiering.open import open_store as open_archive
+
+log = logging.getLogger(__name__)
 
 STANDALONE_KINDS = (StandaloneSettings, BrokerSettings, BookieSettings, LedgerSettings)
 
@@ -104,6 +107,14 @@ class Standalone:
     http_url: str
 
 
+async def look_at(archive: Archive) -> None:
+    """Refuse an archive that can never work; one that does not answer now is only told of, for brokers must start."""
+    try:
+        await archive.store.prepare()
+    except Unavailable as error:
+        log.warning("the archive does not answer, so nothing moves there for now: %s", error)
+
+
 @asynccontextmanager
 async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[Standalone]:
     """Broker, bookie, metadata and archive in this process, running inside the `async with`."""
@@ -114,8 +125,8 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
         stack.callback(clients.close)
         rest = listen(process.http_host, process.http_port)
         stack.callback(rest.close)
-        archive_store = open_archive(process.archive_url)
-        stack.push_async_callback(archive_store.close)
+        archive = Archive(open_archive(process.archive_url), clock)
+        stack.push_async_callback(archive.close)
 
         storage = Storage(configuration.bookie.values, clock=clock)
         await storage.start()
@@ -127,7 +138,8 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
         directory.join(lambda: bookie_record(storage), LocalBookie(storage))
         ledgers = Ledgers(store, directory, clock, SystemRandom(), configuration.ledger.values)
         stack.push_async_callback(ledgers.stop)
-        broker = Broker(broker_settings, store, ledgers, Archive(archive_store, clock), clock)
+        await look_at(archive)
+        broker = Broker(broker_settings, store, ledgers, archive, clock)
         broker.budget.add_gauge(lambda: storage.bytes_unflushed)
         storage.on_flushed(broker.budget.look_again)
         broker.http_url = url_of("http", rest)
