@@ -30,7 +30,7 @@ from quire.runtime.limits import BLOCK_BYTES_MAX, BLOCK_ENTRIES_MAX, BLOCKS_IN_F
 from quire.serving.ports import Done, ProducerPort
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
-from quire.wire.commands import receipt_run
+from quire.wire.commands import receipt, receipt_run
 
 NO_ENTRY: Final = 2**64 - 1
 """Ledger and entry of the receipt of a duplicate: it has no place of its own. Clients read it as -1."""
@@ -51,7 +51,7 @@ class Sink(Protocol):
 
 
 class Waiting:
-    """Entries of one producer that wait to be cut; `counts` is None when each holds one message.
+    """Entries of one producer that wait to be cut; `counts` is None when each holds one message. Owns its lists.
 
     `after` is called behind the receipt of the last of them.
     """
@@ -62,7 +62,7 @@ class Waiting:
         self,
         producer: ProducerPort,
         heads: list[bytes],
-        entries: Sequence[Buffer],
+        entries: list[bytes],
         counts: list[int] | None,
         byte_count: int,
     ) -> None:
@@ -72,6 +72,16 @@ class Waiting:
         self.counts = counts
         self.byte_count = byte_count
         self.after: list[Done] | None = None
+
+    def extend(
+        self, heads: list[bytes], entries: list[bytes], counts: list[int] | None, byte_count: int
+    ) -> None:
+        """Add more entries of the same producer."""
+        if counts is not None or self.counts is not None:
+            self.counts = (self.counts or [1] * len(self.heads)) + (counts or [1] * len(heads))
+        self.heads += heads
+        self.entries += entries
+        self.byte_count += byte_count
 
     def split(self, at: int, byte_count: int) -> Waiting:
         """Cut off the first `at` entries, which have `byte_count` bytes, and answer them."""
@@ -131,7 +141,10 @@ class Flight:
             entry = self.first_entry
             for part in self.parts:
                 heads = part.heads
-                built.append(b"".join(receipt_run(self.ledger_id, entry, heads)))
+                if len(heads) == 1:
+                    built.append(receipt(self.ledger_id, entry, heads[0]))
+                else:
+                    built.append(b"".join(receipt_run(self.ledger_id, entry, heads)))
                 entry += len(heads)
         return self.receipts
 
@@ -144,8 +157,8 @@ class Flight:
                     done()
 
     def undo(self) -> list[Waiting]:
-        """The parts as they waited before, their entries now views into the block."""
-        entries = blocks.entries(self.block, blocks.read_header(self.block))
+        """The parts as they waited before, their entries taken out of the block again."""
+        entries = [bytes(entry) for entry in blocks.entries(self.block, blocks.peek(self.block))]
         start = 0
         for part in self.parts:
             part.entries = entries[start : start + len(part.heads)]
@@ -241,7 +254,11 @@ class Publisher:
         """Queue entries behind everything published before. The lists are the publisher's from here on."""
         byte_count = sum(map(len, entries))
         self._budget.held_bytes += byte_count
-        self._waiting.append(Waiting(producer, heads, entries, counts, byte_count))
+        waiting = self._waiting
+        if waiting and waiting[-1].producer is producer and waiting[-1].after is None:
+            waiting[-1].extend(heads, entries, counts, byte_count)
+        else:
+            waiting.append(Waiting(producer, heads, entries, counts, byte_count))
         if not self._armed:
             self._arm()
 
@@ -301,16 +318,16 @@ class Publisher:
             byte_count,
         )
 
-    def _gather(self) -> tuple[list[Waiting], Sequence[Buffer], list[int] | None, int]:
+    def _gather(self) -> tuple[list[Waiting], list[bytes], list[int] | None, int]:
         """Take one block's worth from the front: (parts, entries, counts, bytes of the entries)."""
         part = self._next_part(BLOCK_BYTES_MAX, BLOCK_ENTRIES_MAX)
         assert part is not None
         if not self._waiting:
             # The entries will be in the block; the part must not keep them alive.
-            alone, part.entries = part.entries, ()
+            alone, part.entries = part.entries, []
             return [part], alone, part.counts, part.byte_count
         parts: list[Waiting] = []
-        entries: list[Buffer] = []
+        entries: list[bytes] = []
         byte_count = 0
         while part is not None:
             parts.append(part)
@@ -318,7 +335,7 @@ class Publisher:
             byte_count += part.byte_count
             part = self._next_part(BLOCK_BYTES_MAX - byte_count, BLOCK_ENTRIES_MAX - len(entries))
         for part in parts:
-            part.entries = ()
+            part.entries = []
         return parts, entries, _join_counts(parts), byte_count
 
     def _next_part(self, bytes_left: int, entries_left: int) -> Waiting | None:
