@@ -3,7 +3,11 @@
 LMDB because it has what a sparse index wants and nothing else: sorted keys, durable transactions without a log
 of their own, and reads straight out of the memory map, so the kernel's page cache is the cold index. It has no
 checksums, so every value carries one that covers its key as well: a flipped bit is an error here, not an
-answer. A damaged index is rebuilt from the entry logs.
+answer.
+
+Damage between values, in the pages of the tree, can hide rows; `verify` finds that at a start. Some of it LMDB itself
+meets with an assertion that ends the process: remove the index's directory then. A damaged or missing index is
+rebuilt from the entry logs.
 
     database  key                                      value
     rows      ledger u64, first entry u64              last entry u64, log u64, offset u64, length u32,
@@ -232,14 +236,18 @@ class LmdbIndex:
             }
 
     def verify(self) -> None:
-        """One walk over everything. About a microsecond per row."""
+        """Read everything; about a microsecond per row.
+
+        A flipped bit inside a page of the tree can hide rows without touching one. Such damage shows in the counts:
+        of rows in the tree, and of bytes in each log.
+        """
         in_use = _Charges()
         with self._reading() as txn, txn.cursor(self._rows) as cursor:
             walked = 0
             for key, value in cursor:
-                row = self._row(key, value)
-                in_use.add(row.log_id, row.length)
                 walked += 1
+                row = self._row(key, value)
+                in_use[row.log_id] = in_use.get(row.log_id, 0) + row.length
             if walked != txn.stat(self._rows)["entries"]:
                 raise CorruptionError("the index's tree has lost rows", self._file, 0)
         counted = self.usage()
@@ -316,16 +324,6 @@ class LmdbIndex:
             raise CorruptionError(f"the index is damaged ({error})", self._file, 0) from error
         except (lmdb.Error, OSError) as error:
             raise DiskError(f"the index in {self._path} cannot be read or written: {error}") from error
-
-
-def set_aside(path: str | Path) -> str:
-    """Give a damaged index another name, so that a new one can be made; answer that name. `DiskError`."""
-    file = os.path.join(path, "data.mdb")
-    try:
-        os.replace(file, file + ".damaged")
-    except OSError as error:
-        raise DiskError(f"the damaged index {file} cannot be renamed: {error}") from error
-    return file + ".damaged"
 
 
 class _MapFull(Exception):

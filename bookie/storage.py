@@ -195,14 +195,8 @@ class Storage:
             index.commit((), {}, encode_mark(0))
             self._identity.finish()
             return index, False, False
-        if not disks.entries.exists(_DAMAGED_INDEX):
-            try:
-                index = disks.index.open()
-                if index.mark() and all(decode(*record) for record in index.ledgers()):
-                    return index, False, False
-                index.close()
-            except CorruptionError as error:
-                log.error("the index is damaged: %s", error)
+        if not disks.entries.exists(_DAMAGED_INDEX) and (whole := self._whole_index()) is not None:
+            return whole, False, False
         log.error("the index in %s is lost; it is rebuilt from the entry logs", disks.entries.root)
         disks.index.discard()
         index = disks.index.open()
@@ -212,6 +206,22 @@ class Storage:
             disks.entries.sync_directory()
         log.warning("the index was rebuilt: %d runs, %d damaged places", rebuilt.rows, len(rebuilt.damage))
         return index, True, bool(rebuilt.damage)
+
+    def _whole_index(self) -> Index | None:
+        """The index as it was left; None when not all of it can be trusted."""
+        try:
+            index = self._disks.index.open()
+        except CorruptionError as error:
+            log.error("%s", error)
+            return None
+        try:
+            index.verify()
+            if index.mark() and all(decode(*record) for record in index.ledgers()):
+                return index
+        except CorruptionError as error:
+            log.error("%s", error)
+        index.close()
+        return None
 
     def _recover(self) -> None:
         for ledger_id, record in self._index.ledgers():
