@@ -6,7 +6,8 @@ both can agree on. The rules are BookKeeper's, with the repairs that its users a
 each core cites the rule it keeps by name.
 
 Read in this order: `states` (what a ledger's record may become), `writer_core` and `recovery_core` (the two state
-machines, without I/O), `placement`, `outbox` (one request per bookie and turn), `writer`, `recovery`, `reader` (their
-shells), `ledgers` (the door through which other rooms come in), `state_log` (small state kept in ledgers),
-`directory` and `bookie_client` (who is there, and how to reach them), `memory_bookie` (the fake that tests use).
+machines, without I/O), `placement`, `outbox` (one request per bookie and turn), `writer`, `idle`, `recovery`,
+`answers`, `reader` (their shells), `ledgers` (the door through which other rooms come in), `state_log` and
+`state_segment` (small state kept in ledgers), `directory` and `bookie_client` (who is there, and how to reach them),
+`memory_bookie` and `memory_cluster` (the fakes that tests and simulations use).
 """

@@ -25,10 +25,11 @@ from typing import Final
 
 from quire.ledger import placement, recovery, states
 from quire.ledger.directory import BookieDirectory
+from quire.ledger.idle import IdleLacs
 from quire.ledger.outbox import Outbox
 from quire.ledger.reader import LedgerReader
 from quire.ledger.settings import LedgerSettings
-from quire.ledger.writer import IdleLacs, LedgerWriter, Parts, WriterListener
+from quire.ledger.writer import LedgerWriter, Parts, WriterListener
 from quire.metadata import paths
 from quire.metadata.records import BookieRecord, LedgerRecord, LedgerState, decode, encode
 from quire.metadata.store import MetadataStore

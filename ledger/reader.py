@@ -161,8 +161,12 @@ class LedgerReader:
                 for bookie in ensemble
             )
         )
+        statuses = {answer.status for answer in answers}
+        if Status.DELETED in statuses:
+            raise NotFound(f"ledger {self.ledger_id} was deleted")
         found = [answer.entry for answer in answers if answer.status is Status.OK]
-        if len(found) < len(ensemble) - self._record.ack_quorum + 1:
+        empty = sum(answer.status is Status.NO_SUCH_LEDGER for answer in answers)
+        if len(found) + empty < len(ensemble) - self._record.ack_quorum + 1:
             told = ", ".join(answer.status.name for answer in answers)
             raise Unavailable(f"ledger {self.ledger_id} cannot be searched by time now: {told}; try again")
-        return min(found)
+        return min(found, default=self.last_confirmed + 1)

@@ -29,9 +29,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
-from quire.ledger.ledgers import Ledgers, LedgerWriter
+from quire.ledger.ledgers import Ledgers
+from quire.ledger.state_segment import Done, Segment, Waiting
 from quire.metadata.records import StateLogRecord, decode, encode
 from quire.metadata.store import MetadataStore
 from quire.runtime.errors import (
@@ -45,19 +46,11 @@ from quire.runtime.errors import (
     Unavailable,
     VersionConflict,
 )
-from quire.runtime.limits import (
-    BLOCK_BYTES_MAX,
-    BLOCK_ENTRIES_MAX,
-    BLOCKS_IN_FLIGHT_PER_LEDGER_MAX,
-    MIB,
-    READ_BYTES_MAX,
-)
+from quire.runtime.limits import MIB, READ_BYTES_MAX
 from quire.runtime.tasks import Tasks
 from quire.wire import block
 
 _log = logging.getLogger(__name__)
-
-Done = Callable[[QuireError | None], None]
 
 RECORD_BYTES_MAX: Final = 1 * MIB
 ROLL_BYTES: Final = 16 * MIB
@@ -66,11 +59,6 @@ ROLL_BYTES: Final = 16 * MIB
 _BEGIN, _PART, _WHOLE, _DELTA = b"\x01", b"\x02", b"\x03", b"\x04"
 _ATTEMPTS_MAX: Final = 50
 _RETRY_S: Final = 0.1
-
-
-class _Waiting(NamedTuple):
-    entry: bytes
-    done: Done | None
 
 
 class StateLog:
@@ -97,9 +85,9 @@ class StateLog:
         self._roll_at = roll_bytes
         self._ids: tuple[int, ...] = ()
         self._version: int | None = None
-        self._segment: _Segment | None = None
-        self._old: _Segment | None = None
-        self._waiting: deque[_Waiting] = deque()
+        self._segment: Segment | None = None
+        self._old: Segment | None = None
+        self._waiting: deque[Waiting] = deque()
         self._held: list[Done] | None = None
         self._is_armed = False
         self._rolling: asyncio.Task[None] | None = None
@@ -137,7 +125,7 @@ class StateLog:
             await log._roll()
         except QuireError as error:
             log._on_failed = None
-            log._fail(error)
+            log.fail(error)
             raise
         return log
 
@@ -165,7 +153,7 @@ class StateLog:
             if done is not None:
                 loop.call_soon(done, self._error)
             return
-        self._waiting.append(_Waiting(_DELTA + record, done))
+        self._waiting.append(Waiting(_DELTA + record, done))
         if not self._is_armed:
             self._is_armed = True
             loop.call_soon(self._turn)
@@ -240,7 +228,7 @@ class StateLog:
         if segment.bytes >= self._roll_at and self._rolling is None and self._error is None:
             self._rolling = self._tasks.start(self._roll_in_background(), f"roll {self._path}")
 
-    def confirmed(self, segment: _Segment, dones: list[Done]) -> None:
+    def confirmed(self, segment: Segment, dones: list[Done]) -> None:
         """Of a segment: these records are durable in it."""
         if segment is self._segment and self._held is not None:
             self._held += dones
@@ -250,7 +238,7 @@ class StateLog:
         if self._waiting and not self._is_armed and self._error is None and segment is self._segment:
             self._flush()
 
-    def _fail(self, error: QuireError) -> None:
+    def fail(self, error: QuireError) -> None:
         """Dead: everyone who waits hears of it, once."""
         if self._error is not None:
             return
@@ -273,13 +261,13 @@ class StateLog:
             await self._roll()
         except QuireError as error:
             _log.warning("the state log %s ends: %s", self._path, error)
-            self._fail(error)
+            self.fail(error)
         finally:
             self._rolling = None
 
     async def _roll(self) -> None:
         """See the top of the file. Raises `Fenced`, `OutcomeUnknown`, `Unavailable`."""
-        new = _Segment(self)
+        new = Segment(self, self._ledgers.clock)
         try:
             new.writer = await self._ledgers.create(self._purpose, new, above=max(self._ids, default=-1))
         except Unavailable as error:
@@ -304,14 +292,14 @@ class StateLog:
             old.abandon()
         await self._drop_older()
 
-    def _switch_to(self, new: _Segment) -> None:
+    def _switch_to(self, new: Segment) -> None:
         """In one step: deltas so far to the old segment, the state of this moment and what follows to the new one."""
-        snapshot = [_Waiting(_PART + part, None) for part in self._snapshot()]
+        snapshot = [Waiting(_PART + part, None) for part in self._snapshot()]
         if self._segment is not None:
             while self._waiting:
                 self._segment.write_block(self._waiting)
         self._old, self._segment, self._held = self._segment, new, []
-        entries = deque([_Waiting(_BEGIN, None), *snapshot, _Waiting(_WHOLE, None)])
+        entries = deque([Waiting(_BEGIN, None), *snapshot, Waiting(_WHOLE, None)])
         while entries:
             new.write_block(entries)
         self._roll_at = new.bytes + max(self._roll_bytes, 2 * new.bytes)
@@ -361,87 +349,6 @@ class StateLog:
             return False
         self._version = node.version
         return node.value == value
-
-
-class _Segment:
-    """One ledger of the log, its writer's listener: cuts blocks, and knows who waits for which entry."""
-
-    writer: LedgerWriter
-
-    def __init__(self, log: StateLog) -> None:
-        self._log = log
-        self.bytes = 0
-        self._next_entry = 0
-        self._clock_ms = 0
-        self._unconfirmed: deque[tuple[int, list[Done]]] = deque()
-        self._error: QuireError | None = None
-        self._confirmed = -1
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
-
-    def has_room(self) -> bool:
-        return self.writer.blocks_pending < BLOCKS_IN_FLIGHT_PER_LEDGER_MAX
-
-    def write_block(self, waiting: deque[_Waiting]) -> None:
-        """Cut one block from the front of `waiting`."""
-        entries: list[bytes] = []
-        dones: list[Done] = []
-        size = 0
-        while waiting and len(entries) < BLOCK_ENTRIES_MAX:
-            size += len(waiting[0].entry)
-            if entries and size > BLOCK_BYTES_MAX:
-                break
-            entry, done = waiting.popleft()
-            entries.append(entry)
-            if done is not None:
-                dones.append(done)
-        self._write(entries, dones)
-
-    def _write(self, entries: list[bytes], dones: list[Done]) -> None:
-        first, writer = self._next_entry, self.writer
-        self._clock_ms = max(self._clock_ms, self._log._ledgers.clock.now_ms())
-        content = block.cut(writer.ledger_id, first, writer.last_confirmed, self._clock_ms, first, entries)
-        self._next_entry += len(entries)
-        self.bytes += len(content)
-        self._unconfirmed.append((self._next_entry - 1, dones))
-        writer.add(content, self._next_entry - 1)
-
-    def confirmed(self, last_entry: int) -> None:
-        dones: list[Done] = []
-        while self._unconfirmed and self._unconfirmed[0][0] <= last_entry:
-            dones += self._unconfirmed.popleft()[1]
-        self._confirmed = last_entry
-        self._wake()
-        self._log.confirmed(self, dones)
-
-    def failed(self, error: QuireError) -> None:
-        self._error = error
-        self._wake()
-        self._log._fail(error)
-
-    async def drained(self) -> None:
-        """Wait until everything written so far is confirmed. Raises what the ledger failed with."""
-        last_entry = self._next_entry - 1
-        if self._confirmed < last_entry and self._error is None:
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append((last_entry, waiter))
-            await waiter
-        if self._error is not None:
-            raise self._error
-
-    def abandon(self) -> list[Done]:
-        """Stop writing; answers who is still waiting."""
-        self._error = self._error or self._log.error
-        self.writer.abandon()
-        unanswered = [done for _, dones in self._unconfirmed for done in dones]
-        self._unconfirmed.clear()
-        self._wake()
-        return unanswered
-
-    def _wake(self) -> None:
-        for last_entry, waiter in self._waiters:
-            if (self._confirmed >= last_entry or self._error is not None) and not waiter.done():
-                waiter.set_result(None)
-        self._waiters = [each for each in self._waiters if not each[1].done()]
 
 
 def _apply_all(parts: list[bytes], apply: Callable[[bytes], None]) -> None:

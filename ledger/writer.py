@@ -7,22 +7,21 @@ puts it into the metadata by version; a recovery (`quire.ledger.recovery`) keeps
 A put by version whose outcome is unknown is put again: if it conflicts now and the record is as we wrote it, the first
 put was done. Any other conflict means that somebody took the ledger over (`Fenced`).
 
-A writer that is idle tells its bookies what is confirmed, once (`IdleLacs`), because a block carries only the LAC of
-the moment when it was cut: without it a recovery would have to look at the last blocks one by one, and a reader in
-another process would not see them. One timer serves all writers.
+A writer that falls silent is told so (`quire.ledger.idle`), and writes its LAC to its bookies.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 from quire.ledger import placement, states
 from quire.ledger.directory import BookieDirectory
+from quire.ledger.idle import IdleLacs
 from quire.ledger.outbox import Outbox
 from quire.ledger.settings import LedgerSettings
 from quire.ledger.writer_core import Pending, Replica, State, WriterCore
@@ -36,9 +35,6 @@ from quire.wire.block import Buffer
 from quire.wire.bookie import BookieId, WriteLacRequest
 
 _log = logging.getLogger(__name__)
-
-LACS_PER_TICK_MAX: Final = 512
-"""Explicit LACs that one tick of the idle timer sends: ten thousand topics that fall silent are no burst."""
 
 
 class WriterListener(Protocol):
@@ -304,46 +300,3 @@ class LedgerWriter(BlockWriter):
         lac = self.core.last_confirmed
         for bookie in self.core.live_bookies():
             await self._parts.bookies.port(bookie).write_lac(WriteLacRequest(bookie, self.ledger_id, lac))
-
-
-class IdleLacs:
-    """Two generations of writers that confirmed something: who is in the older and not in the younger is idle."""
-
-    def __init__(self, tasks: Tasks, interval_ms: int) -> None:
-        self._tasks = tasks
-        self._interval = interval_ms / 1000
-        self._young: set[LedgerWriter] = set()
-        self._old: set[LedgerWriter] = set()
-        self._silent: deque[LedgerWriter] = deque()
-        self._timer: asyncio.TimerHandle | None = None
-
-    def touch(self, writer: LedgerWriter) -> None:
-        self._young.add(writer)
-        if self._timer is None:
-            self._arm()
-
-    def forget(self, writer: LedgerWriter) -> None:
-        self._young.discard(writer)
-        self._old.discard(writer)
-
-    def _arm(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._interval, self._tick)
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _tick(self) -> None:
-        self._timer = None
-        self._silent.extend(self._old - self._young)
-        self._old, self._young = self._young, set()
-        if self._silent:
-            count = min(len(self._silent), LACS_PER_TICK_MAX)
-            batch = [self._silent.popleft() for _ in range(count)]
-            self._tasks.start(self._tell(batch), "explicit LACs")
-        if self._old or self._silent:
-            self._arm()
-
-    async def _tell(self, writers: list[LedgerWriter]) -> None:
-        told = [writer.tell_lac() for writer in writers if writer.error is None]
-        await asyncio.gather(*told, return_exceptions=True)

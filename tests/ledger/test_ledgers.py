@@ -453,6 +453,16 @@ async def test_find_time_misses_no_block():
     missing.firsts.remove(3)
     reader = await cluster.ledgers.open(writer.ledger_id)
     assert [await reader.find_time(time_ms) for time_ms in (0, 3, 4, 9)] == [0, 3, 4, 5]
+    for bookie in cluster.bookies[1:]:
+        bookie.unreachable = True
+    with pytest.raises(Unavailable):
+        await reader.find_time(3)
+
+
+async def test_find_time_in_an_empty_ledger():
+    cluster = MemoryCluster(3)
+    writer = await cluster.ledgers.create("test", Listener())
+    assert await (await cluster.ledgers.open(writer.ledger_id)).find_time(3) == 0
 
 
 # -- deleting ------------------------------------------------------------------------------------------

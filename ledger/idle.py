@@ -1,0 +1,73 @@
+"""Writers that fall silent tell their bookies what is confirmed, once.
+
+A block carries the LAC of the moment when it was cut, so the last blocks of a ledger are confirmed and no bookie knows.
+Without an explicit LAC a recovery has to look at them one by one, and a reader in another process does not see them.
+
+One timer serves all writers of a process. Per confirmation it costs one entry in a set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final, Protocol
+
+from quire.runtime.errors import QuireError
+from quire.runtime.tasks import Tasks
+
+LACS_PER_TICK_MAX: Final = 512
+"""Explicit LACs that one tick sends: ten thousand topics that fall silent are no burst."""
+
+
+class Idler(Protocol):
+    """What this file knows of a writer."""
+
+    @property
+    def error(self) -> QuireError | None:
+        """Set when it has ended."""
+        ...
+
+    async def tell_lac(self) -> None: ...
+
+
+class IdleLacs:
+    """Two generations of writers that confirmed something: who is in the older and not in the younger is idle."""
+
+    def __init__(self, tasks: Tasks, interval_ms: int) -> None:
+        self._tasks = tasks
+        self._interval = interval_ms / 1000
+        self._young: set[Idler] = set()
+        self._old: set[Idler] = set()
+        self._silent: deque[Idler] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def touch(self, writer: Idler) -> None:
+        self._young.add(writer)
+        if self._timer is None:
+            self._arm()
+
+    def forget(self, writer: Idler) -> None:
+        self._young.discard(writer)
+        self._old.discard(writer)
+
+    def _arm(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._interval, self._tick)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._silent.extend(self._old - self._young)
+        self._old, self._young = self._young, set()
+        if self._silent:
+            count = min(len(self._silent), LACS_PER_TICK_MAX)
+            batch = [self._silent.popleft() for _ in range(count)]
+            self._tasks.start(self._tell(batch), "explicit LACs")
+        if self._old or self._silent:
+            self._arm()
+
+    async def _tell(self, writers: list[Idler]) -> None:
+        told = [writer.tell_lac() for writer in writers if writer.error is None]
+        await asyncio.gather(*told, return_exceptions=True)
