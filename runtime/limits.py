@@ -87,6 +87,16 @@ TAIL_CACHE_BYTES: Final = 128 * MIB
 
 READ_CACHE_BYTES: Final = 64 * MIB
 
+# -- subscriptions -------------------------------------------------------------------------------------
+UNACKED_MESSAGES_MAX: Final = 50_000
+"""A consumer of a shared subscription that holds this many gets no more until it acknowledges (Pulsar's own)."""
+
+DEAL_BYTES_PER_TURN: Final = 1 * MIB
+"""Dealt by one subscription in one turn of the loop; then the others have their turn."""
+
+READ_CHUNK_BYTES: Final = 1 * MIB
+"""What a subscription that is behind reads at once; it holds at most this much more, read ahead."""
+
 # -- the archive ---------------------------------------------------------------------------------------
 ARCHIVE_INDEX_RUN_BYTES: Final = 64 * KIB
 ARCHIVE_PART_BYTES: Final = 8 * MIB
@@ -116,5 +126,6 @@ assert 2 * JOURNAL_GROUP_BYTES_MAX <= MEMTABLE_BYTES
 assert 2 * JOURNAL_GROUP_BYTES_MAX <= JOURNAL_SEGMENT_BYTES
 assert MEMTABLE_BYTES < ENTRY_LOG_BYTES
 assert INDEX_RUN_BYTES_MAX <= READ_BYTES_MAX
+assert READ_CHUNK_BYTES <= READ_BYTES_MAX
 assert ENTRY_LOG_RECORD_BYTES + BLOCK_BYTES_HARD_MAX <= ENTRY_LOG_STEP_BYTES <= ENTRY_LOG_BYTES
 assert INDEX_RUN_BYTES_MAX <= READ_CHUNK_BYTES_MIN <= READ_CHUNK_BYTES_MAX

@@ -1,0 +1,11 @@
+"""Subscriptions: who has had which messages of a topic, and who gets the next.
+
+Read in this order: `positions` (the arithmetic) and `entry_set` (bitmaps by ledger); `redelivery` (counts in bit
+slices) and `cursor` (what is acknowledged), `cursor_record` (its bytes), `cursor_store` (all cursors of a bundle in its
+state log); `window` (what was dealt counts in messages) and `dispatcher` (what all kinds share), then the kinds:
+`exclusive`, `failover`, `shared`; `delivery` (frames out of a block); `consumer` and `request` (what a session calls
+and asks), `block_source` and `seek` (reading the topic), `subscription` (the shell that joins these), `subscriptions`
+(all of a topic, by name).
+
+All but `cursor_store`, `block_source`, `subscription` and `subscriptions` are cores.
+"""

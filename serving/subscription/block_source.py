@@ -3,7 +3,7 @@
 `take(position)` never waits: it answers the block that holds the position, from what was fetched or from the
 tail cache, or None. `fetch(position)` starts a read; when it has answered, `wake` is called, and the subscription
 takes again. While fetched blocks are being dealt the chunk behind them is read already, so a consumer that
-catches up waits for one read only. One read is under way at most, and at most `AHEAD_BYTES` and one chunk are
+catches up waits for one read only. One read is under way at most, and at most two chunks (`READ_CHUNK_BYTES`) are
 held, however far behind the subscription is.
 
 A failed read is tried again after a while, for as long as somebody wants it; a position that was trimmed is
@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from quire.runtime.errors import NotFound, QuireError
-from quire.runtime.limits import MIB
+from quire.runtime.limits import READ_CHUNK_BYTES
 from quire.runtime.tasks import Tasks
 from quire.serving.ports import Position, TopicPort
 from quire.serving.subscription.delivery import BlockView
@@ -27,8 +27,6 @@ from quire.serving.subscription.positions import following
 from quire.wire import block
 from quire.wire.block import Buffer
 
-CHUNK_BYTES = 1 * MIB
-AHEAD_BYTES = 1 * MIB
 RETRY_S_MIN = 0.05
 RETRY_S_MAX = 5.0
 
@@ -53,6 +51,7 @@ class BlockSource:
         self._reading = reading
         self._tasks = tasks
         self._ready: deque[BlockView] = deque()
+        self._ready_bytes = 0
         self._fetched = False
         """Whether `_ready` was read rather than found in the tail cache."""
         self._task: asyncio.Task[None] | None = None
@@ -68,13 +67,13 @@ class BlockSource:
         """The block that holds `position`, if it is at hand."""
         ready = self._ready
         while ready and ready[0].ledger_id == position.ledger_id and ready[0].stop_entry <= position.entry_id:
-            ready.popleft()
+            self._ready_bytes -= ready.popleft().bytes
         if not (ready and ready[0].holds(*position)):
-            ready.clear()
+            self._drop()
             self._fetched = False
-            ready.extend(_views(self._topic.cached(position)))
+            self._add(self._topic.cached(position))
             if not (ready and ready[0].holds(*position)):
-                ready.clear()
+                self._drop()
                 return None
         if self._fetched:
             self._read_ahead()
@@ -88,7 +87,7 @@ class BlockSource:
 
     def clear(self) -> None:
         """Forget what is at hand, and what a read under way will bring."""
-        self._ready.clear()
+        self._drop()
         self._epoch += 1
 
     def close(self) -> None:
@@ -98,7 +97,7 @@ class BlockSource:
             self._task.cancel()
 
     def _read_ahead(self) -> None:
-        if self._task is not None or sum([view.bytes for view in self._ready]) > AHEAD_BYTES:
+        if self._task is not None or self._ready_bytes > READ_CHUNK_BYTES:
             return
         last = self._ready[-1]
         position = following(Position(last.ledger_id, last.stop_entry - 1), self._topic.segments())
@@ -107,12 +106,12 @@ class BlockSource:
 
     async def _fetch(self, position: Position, epoch: int) -> None:
         try:
-            found = await self._topic.read(position, CHUNK_BYTES)
+            found = await self._topic.read(position, READ_CHUNK_BYTES)
             if not found:
                 raise QuireError(f"topic {self._topic.name} has no block at confirmed {position}")
             self._retry_s, self.last_error = RETRY_S_MIN, ""
             if epoch == self._epoch:
-                self._keep(position, _views(found))
+                self._keep(position, found)
         except NotFound as error:
             if position < self._topic.first_position():
                 self._reading.trimmed()
@@ -123,7 +122,17 @@ class BlockSource:
         self._task = None
         self._reading.wake()
 
-    def _keep(self, position: Position, views: Iterable[BlockView]) -> None:
+    def _add(self, found: Iterable[Buffer]) -> None:
+        for buffer in found:
+            view = BlockView(buffer, block.peek(buffer))
+            self._ready.append(view)
+            self._ready_bytes += view.bytes
+
+    def _drop(self) -> None:
+        self._ready.clear()
+        self._ready_bytes = 0
+
+    def _keep(self, position: Position, found: Iterable[Buffer]) -> None:
         """What was read goes behind what is at hand, or replaces it when it is of another place."""
         if self._ready:
             last = self._ready[-1]
@@ -131,7 +140,7 @@ class BlockSource:
             if following(end, self._topic.segments()) != position:
                 return
         self._fetched = True
-        self._ready.extend(views)
+        self._add(found)
 
     async def _failed(self, error: QuireError) -> None:
         if str(error) != self.last_error:
@@ -139,7 +148,3 @@ class BlockSource:
         self.last_error = str(error)
         self._retry_s = min(2 * self._retry_s, RETRY_S_MAX)
         await asyncio.sleep(self._retry_s)
-
-
-def _views(found: Iterable[Buffer]) -> Iterable[BlockView]:
-    return [BlockView(buffer, block.peek(buffer)) for buffer in found]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from quire.runtime.limits import UNACKED_MESSAGES_MAX
 from quire.serving.ports import ConsumerPort
 from quire.serving.subscription.entry_set import EntrySet
 from quire.serving.subscription.meter import Meter
@@ -18,9 +19,6 @@ from quire.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
     from quire.serving.subscription.subscription import Subscription
-
-UNACKED_MESSAGES_MAX = 50_000
-"""A consumer of a shared subscription that holds this many gets no more until it acknowledges (Pulsar's own)."""
 
 
 class Consumer:

@@ -6,14 +6,12 @@ the messages' own publish times are compared, since that is what the client aske
 
 from __future__ import annotations
 
-from quire.runtime.limits import MIB
+from quire.runtime.limits import READ_CHUNK_BYTES
 from quire.serving.ports import Position, TopicPort
 from quire.serving.subscription.positions import Segments, following
 from quire.wire import block, commands, message
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
-
-CHUNK_BYTES = 1 * MIB
 
 
 def position_of(id_data: pb.MessageIdData, segments: Segments) -> Position:
@@ -29,7 +27,7 @@ async def position_at_time(topic: TopicPort, time_ms: int) -> Position:
     """The first entry that was published at `time_ms` or later; behind the last one when there is none."""
     position = await topic.find_time(time_ms)
     while position <= topic.last_confirmed:
-        found = await topic.read(position, CHUNK_BYTES)
+        found = await topic.read(position, READ_CHUNK_BYTES)
         for buffer in found:
             entry_id = _first_since(buffer, position, time_ms)
             if entry_id is not None:

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from pyroaring import BitMap
 
+from quire.runtime.limits import UNACKED_MESSAGES_MAX
 from quire.serving.ports import Position
-from quire.serving.subscription.consumer import UNACKED_MESSAGES_MAX, Consumer
+from quire.serving.subscription.consumer import Consumer
 from quire.serving.subscription.cursor import Cursor
 from quire.serving.subscription.delivery import BlockView, Delivery
 from quire.serving.subscription.dispatcher import Dispatcher

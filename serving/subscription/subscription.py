@@ -8,8 +8,8 @@
 
 A block that was just confirmed goes straight from the publisher's turn to the consumers when the subscription has
 read everything before it; that is the whole data path, and it does nothing per message and little per entry.
-Otherwise the pump asks for the block that holds the wanted entry. It deals at most `TURN_BYTES` in a turn, so that
-one subscription that catches up does not hold up all others, and goes on in the next. Nothing here has a timer.
+Otherwise the pump asks for the block that holds the wanted entry. It deals at most `DEAL_BYTES_PER_TURN` in a turn, so
+that one subscription that catches up does not hold up all others, and goes on in the next. Nothing here has a timer.
 
 Attach, seek and unsubscribe exclude each other by a lock: each closes over an await of the cursor's record.
 """
@@ -24,12 +24,12 @@ from pyroaring import BitMap
 
 from quire.runtime.clock import Clock
 from quire.runtime.errors import NotFound
-from quire.runtime.limits import MIB
+from quire.runtime.limits import DEAL_BYTES_PER_TURN, UNACKED_MESSAGES_MAX
 from quire.runtime.tasks import Tasks
 from quire.serving.ports import ConsumerBusy, ConsumerPort, NotAllowed, Position, TopicPort
 from quire.serving.subscription import seek
 from quire.serving.subscription.block_source import BlockSource
-from quire.serving.subscription.consumer import UNACKED_MESSAGES_MAX, Consumer
+from quire.serving.subscription.consumer import Consumer
 from quire.serving.subscription.cursor import Cursor
 from quire.serving.subscription.cursor_record import bits_of
 from quire.serving.subscription.cursor_store import CursorStore
@@ -45,9 +45,6 @@ from quire.serving.subscription.shared import Shared
 from quire.wire import block, commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import BlockHeader, Buffer
-
-TURN_BYTES = 1 * MIB
-"""Dealt in one turn by one subscription; then the loop has its turn."""
 
 COUNT_TRIES = 4
 
@@ -136,13 +133,13 @@ class Subscription:
         while self._pump_again:
             self._pump_again = False
             bytes_dealt = 0
-            while bytes_dealt < TURN_BYTES:
+            while bytes_dealt < DEAL_BYTES_PER_TURN:
                 view = self._next_block()
                 if view is None:
                     break
                 bytes_dealt += self._deal(view)
             self._deliver()
-            if bytes_dealt >= TURN_BYTES:
+            if bytes_dealt >= DEAL_BYTES_PER_TURN:
                 asyncio.get_running_loop().call_soon(self.wake)
                 return
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Iterable
+from itertools import chain
 
 import pulsar
 import pytest
@@ -24,7 +25,9 @@ def fresh() -> str:
     return f"persistent://public/default/sub-{uuid.uuid4().hex[:8]}"
 
 
-def publish(client: pulsar.Client, topic: str, texts: Iterable[str], **options: object) -> list[pulsar.MessageId]:
+def publish(
+    client: pulsar.Client, topic: str, texts: Iterable[str], **options: object
+) -> list[pulsar.MessageId]:
     producer = client.create_producer(topic, **options)
     found: list[pulsar.MessageId] = []
     for text in texts:
@@ -62,7 +65,9 @@ def drain(consumer: pulsar.Consumer | pulsar.Reader) -> list[pulsar.Message]:
         return found
 
 
-async def test_exclusive_refuses_a_second_consumer(client: pulsar.Client, clients: Callable[..., pulsar.Client]) -> None:
+async def test_exclusive_refuses_a_second_consumer(
+    client: pulsar.Client, clients: Callable[..., pulsar.Client]
+) -> None:
     def work() -> None:
         topic = fresh()
         client.subscribe(topic, "s", ConsumerType.Exclusive)
@@ -84,7 +89,7 @@ async def test_shared_deals_each_message_to_one_consumer(client: pulsar.Client) 
         ]
         publish(client, topic, numbers(600), block_if_queue_full=True)
         got = [texts(drain(consumer)) for consumer in consumers]
-        assert sorted(sum(got, [])) == numbers(600)
+        assert sorted(chain.from_iterable(got)) == numbers(600)
         assert all(len(one) >= 50 for one in got)
 
     await in_thread(work)
@@ -111,9 +116,7 @@ async def test_what_a_shared_consumer_held_goes_to_the_others(client: pulsar.Cli
 async def test_a_negative_acknowledgement_redelivers_and_counts(client: pulsar.Client) -> None:
     def work() -> None:
         topic = fresh()
-        consumer = client.subscribe(
-            topic, "s", ConsumerType.Shared, negative_ack_redelivery_delay_ms=50
-        )
+        consumer = client.subscribe(topic, "s", ConsumerType.Shared, negative_ack_redelivery_delay_ms=50)
         publish(client, topic, numbers(10))
         for message in receive(consumer, 10):
             if message.data() in (b"0003", b"0007"):
@@ -319,7 +322,9 @@ async def test_stats_count_exactly(client: pulsar.Client, broker: Broker) -> Non
     topic = fresh()
 
     def work() -> pulsar.Consumer:
-        consumer = client.subscribe(topic, "s", ConsumerType.Shared, consumer_name="c", receiver_queue_size=30)
+        consumer = client.subscribe(
+            topic, "s", ConsumerType.Shared, consumer_name="c", receiver_queue_size=30
+        )
         publish(client, topic, numbers(100), batching_enabled=True, batching_max_publish_delay_ms=100)
         publish(client, topic, numbers(50))
         receive(consumer, 20)
@@ -353,8 +358,9 @@ async def test_a_restart_redelivers_exactly_what_was_not_acknowledged(
 
     await in_thread(before)
     expected = [text for text in numbers(200) if int(text) >= 150 or int(text) % 3 == 0]
-    while (await broker.stats(topic))["subscriptions"]["s"]["msgBacklog"] != len(expected):
-        await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        while (await broker.stats(topic))["subscriptions"]["s"]["msgBacklog"] != len(expected):  # noqa: ASYNC110
+            await asyncio.sleep(0)
     if ending == "kill":
         # No acknowledgement asked for an answer: what was written before this record is durable when it is.
         subscription = subscriptions_of(await broker.open_topic(topic)).get("s")

@@ -100,14 +100,15 @@ async def test_what_was_published_before_is_read_from_cache_or_ledger(
 async def test_while_blocks_are_dealt_the_next_chunk_is_read(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quire.serving.subscription.block_source.CHUNK_BYTES", 1)
+    # Two blocks make a chunk.
+    monkeypatch.setattr("quire.serving.subscription.block_source.READ_CHUNK_BYTES", 90)
     stand.topic.cache = False
-    for _ in range(3):
+    for _ in range(6):
         stand.topic.publish([1])
-    _, port = await stand.consumer(permits=1)
+    _, port = await stand.consumer(permits=2)
     await settle()
-    assert port.positions() == [(1, 0)]
-    assert stand.topic.reads == [(1, 0), (1, 1)], "one chunk ahead and no more"
+    assert port.positions() == [(1, 0), (1, 1)]
+    assert stand.topic.reads == [(1, 0), (1, 2)], "one chunk ahead and no more"
 
 
 async def test_a_failed_read_is_tried_again(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
