@@ -36,6 +36,9 @@ from quire.wire.message import MAGIC, Undecodable
 INFLATED_BYTES_MAX: Final = 64 * MIB
 """Decompressed bytes that are held at once, beyond one entry's."""
 
+BATCH_BYTES: Final = 2 * MIB
+"""About what one record batch holds: Spark copies each twice, which is cheapest within a core's cache."""
+
 _OPENING_BYTES: Final = 10
 
 # MessageMetadata's fields, by their numbers in pulsar.proto.
@@ -116,7 +119,8 @@ class Origin:
 
 
 class Decoder:
-    """Decodes blocks of one segment to record batches of `columns`, at most `batch_rows` rows each.
+    """Decodes blocks of one segment to record batches of `columns`, at most `batch_rows` rows and about
+    `BATCH_BYTES` each.
 
     Rows outside `window` are left out. Raises `plain.UndecodableEntry` unless `keep_raw`.
     """
@@ -155,8 +159,10 @@ class Decoder:
         yield from self._slices(batch)
 
     def _slices(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        for start in range(0, batch.num_rows, self._batch_rows):
-            yield batch.slice(start, self._batch_rows)
+        fitting = BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1)
+        rows = max(1, min(self._batch_rows, fitting))
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)
 
     # -- the odd ones ----------------------------------------------------------------------------------
 
@@ -215,20 +221,29 @@ class Decoder:
 
 def entries_of(blocks: Buffer, ledger_id: int) -> Entries:
     """All entries of a run of at least one whole block of `ledger_id`. Raises `BlockError` for anything else."""
-    ids, starts, ends, indexes = [], [], [], []
-    for offset, header in block.scan(blocks):
-        if header.ledger_id != ledger_id:
-            raise block.BlockError(f"a block of ledger {header.ledger_id} lies among those of {ledger_id}")
-        count = header.entry_count
-        body = offset + header.entries_offset
-        table = np.frombuffer(blocks, ">u4", 2 * count, offset + block.HEADER_BYTES).astype(np.int64)
-        end = table[:count] + body
-        messages = table[count:]
-        ids.append(np.arange(header.first_entry, header.first_entry + count))
-        starts.append(np.concatenate(((body,), end[:-1])))
-        ends.append(end)
-        indexes.append(header.first_index + np.cumsum(messages) - messages)
-    return Entries(Bytes(blocks), *map(np.concatenate, (ids, starts, ends, indexes)))
+    found = [
+        (offset, offset + header.entries_offset, header.entry_count, header.first_entry, header.first_index)
+        for offset, header in block.scan(blocks)
+        if header.ledger_id == ledger_id or _stray(header.ledger_id, ledger_id)
+    ]
+    offset, body, count, first_entry, first_index = np.array(found, np.int64).T
+    data = Bytes(blocks)
+    of = np.repeat(np.arange(len(found)), count)
+    begin = np.cumsum(count) - count
+    number = np.arange(len(of)) - begin[of]
+    row = (offset + block.HEADER_BYTES)[of] + 4 * number
+    end = data.be32[row] + body[of]
+    start = np.empty_like(end)
+    start[1:] = end[:-1]
+    start[begin] = body
+    messages = data.be32[row + 4 * count[of]].astype(np.int64)
+    before = np.cumsum(messages) - messages
+    index = before + (first_index - before[begin])[of]
+    return Entries(data, first_entry[of] + number, start, end, index)
+
+
+def _stray(found: int, wanted: int) -> bool:
+    raise block.BlockError(f"a block of ledger {found} lies among those of {wanted}")
 
 
 # -- step 2: metadata ------------------------------------------------------------------------------------
