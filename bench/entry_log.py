@@ -1,6 +1,6 @@
 """The entry log's side of a bookie alone: append, cold sequential read, ten thousand tiny ledgers.
 
-    python -m bench entry_log [--directory DIR] [--mib 1024]
+    python -m bench.entry_log [--directory DIR] [--mib 1024]
 
 MB are 10^6 bytes of blocks; CPU is this process's, all threads, checksums included. `cold` is honest without
 dropping caches, because direct I/O does not use them.
@@ -54,13 +54,19 @@ def make_runs(ledgers: int, blocks_each: int, block_bytes: int, entry_count: int
 
 
 def run(
-    name: str, directory: str, total_bytes: int, ledgers: int, block_bytes: int, entry_count: int
+    name: str,
+    directory: str,
+    total_bytes: int,
+    ledgers: int,
+    block_bytes: int,
+    entry_count: int,
+    memtable_bytes: int = MEMTABLE_BYTES,
 ) -> None:
     """Flush memtables until `total_bytes` are written, then read ledger after ledger from its start."""
     logs = EntryLogs(RealDisk(directory), name)
     logs.open()
     index = LmdbIndex(f"{directory}/{name}-index")
-    blocks_each = max(1, MEMTABLE_BYTES // block_bytes // ledgers)
+    blocks_each = max(1, memtable_bytes // block_bytes // ledgers)
     rounds = max(1, total_bytes // (ledgers * blocks_each * block_bytes))
     written = blocks = 0
     wall = cpu = 0.0
@@ -94,7 +100,7 @@ def run(
 
 def main(arguments: list[str] | None = None) -> None:
     """The command."""
-    parser = argparse.ArgumentParser(prog="bench entry_log")
+    parser = argparse.ArgumentParser(prog="bench.entry_log")
     parser.add_argument("--directory", help="where to write; a temporary directory by default")
     parser.add_argument("--mib", type=int, default=1024)
     options = parser.parse_args(arguments)
@@ -104,7 +110,7 @@ def main(arguments: list[str] | None = None) -> None:
         run("256 KiB blocks", directory, total, 1, 256 * KIB, 16)
         run("16 KiB blocks, 100 ledgers", directory, total, 100, 16 * KIB, 16)
         run("2 KiB blocks, 1 ledger", directory, total // 4, 1, 2 * KIB, 2)
-        run("10,000 ledgers, one 200 B block", directory, 0, 10_000, 200, 1)
+        run("10,000 ledgers, a 200 B block each", directory, 10 * MIB, 10_000, 200, 1, memtable_bytes=0)
     finally:
         shutil.rmtree(directory)
 
