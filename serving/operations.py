@@ -228,7 +228,7 @@ class Operations:
             await subscription.skip_all()
             return
         position = await topic.position_of(wanted)
-        await subscription.seek(commands.message_id(*position))
+        await subscription.skip_up_to(Position(position.ledger_id, position.entry_id - 1))
 
     async def _subscription(self, topic: str, name: str) -> Subscription:
         found = subscriptions_of(await self._topic(topic)).get(name)

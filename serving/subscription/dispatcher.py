@@ -23,7 +23,7 @@ holds. A rewind deals everything behind mark-delete again that is not acknowledg
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, NamedTuple
 
 from pyroaring import BitMap
@@ -222,7 +222,7 @@ class Dispatcher:
 
     # -- acknowledging ---------------------------------------------------------------------------------
 
-    def acknowledge(self, ledger_id: int, entry_ids: list[int]) -> None:
+    def acknowledge(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
         """Entries of one ledger. Ids that do not exist, or are acknowledged already, are passed over."""
         entries = self.cursor.unacknowledged(ledger_id, self._existing(ledger_id, entry_ids))
         if entries:
@@ -266,7 +266,7 @@ class Dispatcher:
         self.cursor.acknowledge_up_to(position, self.segments)
         self._marked()
 
-    def _existing(self, ledger_id: int, entry_ids: list[int]) -> BitMap:
+    def _existing(self, ledger_id: int, entry_ids: Sequence[int]) -> BitMap:
         """Those that were ever confirmed: what was dealt was, the rest is looked up."""
         try:
             entries = BitMap(entry_ids)

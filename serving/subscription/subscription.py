@@ -318,9 +318,19 @@ class Subscription:
 
     async def skip_all(self) -> None:
         """Acknowledge everything that is there."""
-        async with self._lock:
-            self.disconnect()
-            await self._move_to(self._segments.clamp(self.topic.next_position(self.topic.last_confirmed)))
+        await self.skip_up_to(self.topic.last_confirmed)
+
+    async def skip_up_to(self, position: Position) -> None:
+        """Acknowledge all entries up to and with `position`; consumers stay. Durable when it returns."""
+        for segment in self.topic.segments():
+            is_last = segment.ledger_id == position.ledger_id
+            last = min(position.entry_id, segment.last_entry) if is_last else segment.last_entry
+            if self.cursor.mark_delete.ledger_id <= segment.ledger_id <= position.ledger_id:
+                self._dispatcher.acknowledge(segment.ledger_id, range(last + 1))
+        if self._store is not None:
+            await self._store.save(self.cursor)
+        self.topic.acknowledged_up_to(self.name)
+        self.wake()
 
     async def unsubscribe(self, consumer: Consumer) -> None:
         """Delete the subscription. Raises `ConsumerBusy` unless `consumer` is its only one."""

@@ -369,6 +369,23 @@ async def test_seek_by_time_compares_the_messages_own_times(stand: Stand) -> Non
         assert made.subscription.mark_delete == Position(1, expected - 1)
 
 
+@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, FAILOVER])
+async def test_skipping_acknowledges_and_keeps_the_consumers(stand: Stand, kind: SubscriptionKind) -> None:
+    made, port = await stand.consumer(kind, permits=5)
+    stand.topic.publish([1] * 4)
+    stand.topic.roll()
+    stand.topic.publish([2] * 4)
+    assert len(port.positions()) == 5
+    await made.subscription.skip_up_to(Position(3, 1))
+    assert (await stand.backlog(), made.unacked) == (4, 0)
+    made.flow(2)
+    assert port.positions() == [(3, 2)]
+    await made.subscription.skip_all()
+    assert (await stand.backlog(), made.unacked, made.is_open) == (0, 0, True)
+    stand.restart()
+    assert await stand.backlog() == 0
+
+
 async def test_unsubscribe_only_alone(stand: Stand) -> None:
     first, _ = await stand.consumer(SHARED)
     second, _ = await stand.consumer(SHARED)
