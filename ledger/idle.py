@@ -9,7 +9,7 @@ One timer serves all writers of a process. Per confirmation it costs one entry i
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from itertools import islice
 from typing import Final, Protocol
 
 from quire.runtime.errors import QuireError
@@ -38,7 +38,8 @@ class IdleLacs:
         self._interval = interval_ms / 1000
         self._young: set[Idler] = set()
         self._old: set[Idler] = set()
-        self._silent: deque[Idler] = deque()
+        self._silent: dict[Idler, None] = {}
+        """In the order in which they fell silent."""
         self._timer: asyncio.TimerHandle | None = None
 
     def touch(self, writer: Idler) -> None:
@@ -49,6 +50,7 @@ class IdleLacs:
     def forget(self, writer: Idler) -> None:
         self._young.discard(writer)
         self._old.discard(writer)
+        self._silent.pop(writer, None)
 
     def _arm(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._interval, self._tick)
@@ -59,11 +61,12 @@ class IdleLacs:
 
     def _tick(self) -> None:
         self._timer = None
-        self._silent.extend(self._old - self._young)
+        self._silent.update(dict.fromkeys(self._old - self._young))
         self._old, self._young = self._young, set()
         if self._silent:
-            count = min(len(self._silent), LACS_PER_TICK_MAX)
-            batch = [self._silent.popleft() for _ in range(count)]
+            batch = list(islice(self._silent, LACS_PER_TICK_MAX))
+            for writer in batch:
+                del self._silent[writer]
             self._tasks.start(self._tell(batch), "explicit LACs")
         if self._old or self._silent:
             self._arm()

@@ -29,6 +29,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from sys import maxsize
 from typing import Final
 
 from quire.ledger.ledgers import Ledgers
@@ -160,6 +161,7 @@ class StateLog:
 
     async def close(self) -> None:
         """Write what waits, close the ledger, end. Raises what the log failed with."""
+        self._roll_bytes = self._roll_at = maxsize
         if self._rolling is not None:
             await asyncio.gather(self._rolling, return_exceptions=True)
         if self._error is not None:
@@ -277,6 +279,7 @@ class StateLog:
             self._roll_at = self._segment.bytes + self._roll_bytes
             return
         if self._error is not None:
+            new.abandon()
             raise self._error
         self._switch_to(new)
         await new.drained()

@@ -7,11 +7,13 @@ import asyncio
 import pytest
 
 from quire.ledger import placement, states
+from quire.ledger.idle import LACS_PER_TICK_MAX, IdleLacs
 from quire.ledger.memory_cluster import Listener, MemoryCluster, cut, expected, read_all, turns_until, write
 from quire.ledger.settings import LedgerSettings
 from quire.metadata.records import BookieRecord, Fragment, LedgerState
 from quire.runtime.errors import ConfigurationError, OutcomeUnknown, Unavailable
 from quire.runtime.limits import ADD_REQUEST_BYTES_MAX, MIB
+from quire.runtime.tasks import Tasks
 from quire.wire import block
 from quire.wire.bookie import AddRequest, BookieId
 
@@ -186,3 +188,25 @@ def test_a_ledger_never_ends_before_what_is_confirmed():
     with pytest.raises(AssertionError):
         states.closed(record, record.fragments, 3, 0, 0)
     assert states.closed(record, record.fragments, 4, 0, 0).state is LedgerState.CLOSED
+
+
+# -- idle writers --------------------------------------------------------------------------------------
+async def test_many_that_fall_silent_at_once_are_no_burst_and_each_is_told_once():
+    class Idle:
+        error = None
+        told = 0
+
+        async def tell_lac(self) -> None:
+            self.told += 1
+
+    tasks = Tasks("test")
+    idle = IdleLacs(tasks, 0)
+    writers = [Idle() for _ in range(LACS_PER_TICK_MAX * 2 + 1)]
+    batches = []
+    original = idle._tell
+    idle._tell = lambda batch: (batches.append(len(batch)), original(batch))[1]
+    for writer in writers:
+        idle.touch(writer)
+    await turns_until(lambda: all(writer.told for writer in writers), 1_000_000)
+    assert {writer.told for writer in writers} == {1}
+    assert max(batches) == LACS_PER_TICK_MAX and len(batches) == 3

@@ -34,8 +34,8 @@ class Nodes:
 
     async def start(self, number: int) -> None:
         settings = BookieSettings(
-            journal_dir=str(self.root / f"journal-{number}"),
-            entry_log_dir=str(self.root / f"entries-{number}"),
+            journal=str(self.root / f"journal-{number}"),
+            entry_log=str(self.root / f"entries-{number}"),
             journal_segment_bytes=16 * MIB,
             entry_log_bytes=16 * MIB,
             disk_reserve_bytes=0,

@@ -195,6 +195,33 @@ async def test_what_is_written_behind_a_snapshot_is_not_durable_before_the_list_
     await one.until_durable()
 
 
+async def test_closing_where_a_roll_is_due_begins_no_new_ledger():
+    cluster = MemoryCluster(3)
+    one = await Counts(cluster, roll_bytes=300).open()
+    before = await ids(cluster)
+    for _ in range(50):
+        one.count(b"a")
+    await one.log.close()
+    assert one.durable == {b"a": 50} and await ids(cluster) == before
+
+
+async def test_a_roll_for_which_there_are_no_bookies_waits():
+    cluster = MemoryCluster(3)
+    one = await Counts(cluster, roll_bytes=300).open()
+    before = await ids(cluster)
+    join, cluster.directory._records = cluster.directory._records, {}
+    for _ in range(20):
+        one.count(b"a")
+        await asyncio.sleep(0)
+    await one.until_durable()
+    assert await ids(cluster) == before
+    cluster.directory._records = join
+    while await ids(cluster) == before:
+        one.count(b"a")
+        await asyncio.sleep(0)
+    await one.until_durable()
+
+
 async def test_a_list_that_another_owner_changed_ends_a_roll():
     cluster = MemoryCluster(3)
     one = await Counts(cluster, roll_bytes=300).open()
