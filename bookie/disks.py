@@ -58,5 +58,5 @@ class BookieDisks:
 
 def real_disks(settings: BookieSettings) -> BookieDisks:
     """This machine's directories and threads."""
-    entries = RealDisk(settings.entry_log_dir)
-    return BookieDisks(RealDisk(settings.journal_dir), entries, LmdbHome(entries), DiskThread)
+    entries = RealDisk(settings.entry_log)
+    return BookieDisks(RealDisk(settings.journal), entries, LmdbHome(entries), DiskThread)

@@ -14,10 +14,8 @@ from quire.runtime.settings import BYTES, MILLISECONDS, setting
 class BookieSettings:
     """Prose and defaults stand with each field; `validate` says what does not go together."""
 
-    journal_dir: str = setting("data/journal", "Directory of the journal; best on a disk of its own.")
-    entry_log_dir: str = setting(
-        "data/entries", "Directory of entry logs and index; another than the journal's."
-    )
+    journal: str = setting("data/journal", "Directory of the journal; best on a disk of its own.")
+    entry_log: str = setting("data/entries", "Directory of entry logs and index; another than the journal's.")
     memtable_bytes: int = setting(
         limits.MEMTABLE_BYTES,
         "Size of one of the two memtables; when both are full, sockets are not read.",
@@ -46,15 +44,15 @@ class BookieSettings:
         "Below this much free space the bookie takes no new blocks; compaction may use it.",
         unit=BYTES,
     )
-    bookie_rack: str = setting("", "Rack of this bookie; copies of a ledger go to different racks.")
+    rack: str = setting("", "Rack of this bookie; copies of a ledger go to different racks.")
     unsafe_no_sync: bool = setting(
         False, "Acknowledge before data is on disk; a power cut then loses acknowledged messages."
     )
 
     def validate(self) -> None:
         """Raises `ConfigurationError` when two settings contradict each other."""
-        if self.journal_dir == self.entry_log_dir:
-            raise ConfigurationError("journal_dir and entry_log_dir must be two directories")
+        if self.journal == self.entry_log:
+            raise ConfigurationError("journal and entry_log must be two directories")
         if self.journal_group_bytes_max < limits.BLOCK_BYTES_HARD_MAX + MIB:
             raise ConfigurationError(
                 f"journal_group_bytes_max must hold the largest block ({limits.BLOCK_BYTES_HARD_MAX + MIB} bytes)"

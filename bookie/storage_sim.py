@@ -15,8 +15,8 @@ from quire.runtime.disk_sim import LoopWorker, Power, SimulatedDisk
 from quire.runtime.limits import KIB, MIB
 
 SMALL_SETTINGS = BookieSettings(
-    journal_dir="journal",
-    entry_log_dir="entries",
+    journal="journal",
+    entry_log="entries",
     memtable_bytes=32 * KIB,
     journal_segment_bytes=64 * KIB,
     journal_group_bytes_max=16 * KIB,

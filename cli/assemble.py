@@ -30,7 +30,7 @@ from quire.metadata.records import BookieRecord
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError, Unavailable
 from quire.runtime.memory import keep_heap
-from quire.runtime.settings import Loaded
+from quire.runtime.settings import Loaded, parse_address
 from quire.serving.admin.app import make_app
 from quire.serving.broker import Broker
 from quire.serving.settings import BrokerSettings
@@ -60,14 +60,14 @@ def load_standalone(given: Given) -> StandaloneConfiguration:
     """Flags, environment and file as settings; parts lie in the data directory. Raises `ConfigurationError`."""
     check_file(given.config, *STANDALONE_KINDS)
     process = given.load(StandaloneSettings)
-    root = Path(process.values.data_dir).absolute()
-    places = {"journal_dir": str(root / "journal"), "entry_log_dir": str(root / "entries")}
+    root = Path(process.values.data).absolute()
+    places = {"journal": str(root / "journal"), "entry_log": str(root / "entries")}
     return StandaloneConfiguration(
         given.load(
             StandaloneSettings,
             {
-                "metadata_url": f"sqlite://{quote(str(root / 'metadata.db'))}",
-                "archive_url": f"file://{quote(str(root / 'archive'))}",
+                "metadata": f"sqlite://{quote(str(root / 'metadata.db'))}",
+                "archive": f"file://{quote(str(root / 'archive'))}",
             },
         ),
         given.load(BrokerSettings),
@@ -76,8 +76,9 @@ def load_standalone(given: Given) -> StandaloneConfiguration:
     )
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(address: str) -> socket.socket:
     """A bound socket, or a `ConfigurationError` that says what is in the way."""
+    host, port = parse_address(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -86,7 +87,7 @@ def listen(host: str, port: int) -> socket.socket:
         sock.listen(1024)
     except OSError as error:
         sock.close()
-        raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        raise ConfigurationError(f"cannot listen on {address}: {error.strerror}") from error
     sock.setblocking(False)
     return sock
 
@@ -121,17 +122,17 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
     process, broker_settings = configuration.process.values, configuration.broker.values
     clock = SystemClock()
     async with AsyncExitStack() as stack:
-        clients = listen(broker_settings.listen_host, broker_settings.listen_port)
+        clients = listen(broker_settings.listen)
         stack.callback(clients.close)
-        rest = listen(process.http_host, process.http_port)
+        rest = listen(process.http)
         stack.callback(rest.close)
-        archive = Archive(open_archive(process.archive_url), clock)
+        archive = Archive(open_archive(process.archive), clock)
         stack.push_async_callback(archive.close)
 
         storage = Storage(configuration.bookie.values, clock=clock)
         await storage.start()
         stack.push_async_callback(storage.stop)
-        store = await open_metadata(process.metadata_url)
+        store = await open_metadata(process.metadata)
         stack.push_async_callback(store.close)
 
         directory = LocalDirectory()

@@ -22,16 +22,17 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class StandaloneSettings:
-    """Everything in one process. Directories of the parts lie in `data_dir` unless they are given."""
+    """Everything in one process. What is kept lies in the directory `data`, unless it is told otherwise."""
 
-    data_dir: str = setting("data", "Directory for everything that is kept.")
-    metadata_url: str = setting("", "Metadata store; empty: sqlite in the data directory.")
-    archive_url: str = setting(
+    data: str = setting("data", "Directory for everything that is kept.")
+    metadata: str = setting("", "Metadata store, sqlite:///PATH; empty: in the data directory.")
+    archive: str = setting(
         "",
         "Object store for sealed segments, file:///PATH or s3://BUCKET/PREFIX; empty: in the data directory.",
     )
-    http_host: str = setting("127.0.0.1", "Address of the REST interface, /metrics and /health.")
-    http_port: int = setting(8080, "Port of the REST interface; 0 takes any that is free.")
+    http: str = setting(
+        "127.0.0.1:8080", "Address of the REST interface, /metrics and /health; port 0: any free."
+    )
     log_level: str = setting("info", "Least severe line of the log: debug, info, warning or error.")
     log_json: bool = setting(False, "Log lines as JSON.")
 
@@ -39,10 +40,9 @@ class StandaloneSettings:
         """Raises `ConfigurationError`."""
         if self.log_level not in ("debug", "info", "warning", "error"):
             raise ConfigurationError(f"log_level {self.log_level!r} is not debug, info, warning or error")
-        if not 0 <= self.http_port < 65536:
-            raise ConfigurationError("http_port must be a port number, or 0 for any")
-        if not self.data_dir:
-            raise ConfigurationError("data_dir must name a directory")
+        settings.parse_address(self.http)
+        if not self.data:
+            raise ConfigurationError("data must name a directory")
 
 
 def settings_options(*kinds: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

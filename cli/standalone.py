@@ -43,20 +43,20 @@ async def _serve(configuration: StandaloneConfiguration) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with standalone(configuration) as running:
-        _announce(running, Path(configuration.process.values.data_dir).absolute())
+        _announce(running)
         await stop.wait()
 
 
-def _announce(running: Standalone, data_dir: Path) -> None:
-    """Say that it is ready, where, and what to do first."""
-    click.echo(f"ready {running.service_url} {running.http_url} data={data_dir}")
+def _announce(running: Standalone) -> None:
+    """Say on standard output that it is ready and where, and on standard error what to do first."""
+    click.echo(f"ready {running.service_url} {running.http_url}")
+    sys.stdout.flush()
     quire = sys.argv[0] if "/" in sys.argv[0] else "quire"
-    default = running.service_url.endswith(":6650")
-    where = "" if default else f" --service-url {running.service_url}"
+    where = "" if running.service_url.endswith(":6650") else f" --service-url {running.service_url}"
     click.echo(
         "\nPublish a first message, from another terminal:\n"
         f"    echo 'Hello, Quire' | {quire} produce hello{where}\n"
         "and read it:\n"
-        f"    {quire} consume hello --subscription first --from earliest --count 1{where}"
+        f"    {quire} consume hello --subscription first --from earliest --count 1{where}\n",
+        err=True,
     )
-    sys.stdout.flush()

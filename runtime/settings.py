@@ -63,6 +63,14 @@ def parse_duration_ms(text: str) -> int:
     return _parse_number(text, _TIME_UNITS, "a time such as 250ms or 7d")
 
 
+def parse_address(text: str) -> tuple[str, int]:
+    """`127.0.0.1:6650` or `[::1]:6650` as host and port. Raises `ConfigurationError`."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ConfigurationError(f"{text!r} is not an address such as 127.0.0.1:6650")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
 def _parse_number(text: str, units: Mapping[str, int], what: str) -> int:
     match = _NUMBER.fullmatch(text)
     if match is None or match[2].lower() not in units:

@@ -25,6 +25,7 @@ from quire.metadata.store import MetadataStore
 from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import Clock
 from quire.runtime.errors import ConfigurationError, NotFound, QuireError
+from quire.runtime.settings import parse_address
 from quire.runtime.tasks import Tasks
 from quire.serving.bundles import Bundles
 from quire.serving.names import TopicName
@@ -109,8 +110,9 @@ class Broker(Operations):
         try:
             self._server = await self._listen(listener)
         except OSError as error:
-            where = f"{settings.listen_host}:{settings.listen_port}"
-            raise ConfigurationError(f"cannot listen on {where}: {error.strerror or error}") from error
+            raise ConfigurationError(
+                f"cannot listen on {settings.listen}: {error.strerror or error}"
+            ) from error
         host, port = self._server.sockets[0].getsockname()[:2]
         self._address = f"pulsar://[{host}]:{port}" if ":" in host else f"pulsar://{host}:{port}"
         if self._offloading is not None:
@@ -122,7 +124,7 @@ class Broker(Operations):
         loop = asyncio.get_running_loop()
         if listener is not None:
             return await loop.create_server(lambda: Connection(self, TABLE), sock=listener, backlog=BACKLOG)
-        host, port = self.settings.listen_host, self.settings.listen_port
+        host, port = parse_address(self.settings.listen)
         return await loop.create_server(lambda: Connection(self, TABLE), host, port, backlog=BACKLOG)
 
     async def stop(self) -> None:
@@ -167,7 +169,7 @@ class Broker(Operations):
     @property
     def service_url(self) -> str:
         """`pulsar://host:port` for clients."""
-        return self.settings.advertised_url or self._address
+        return self.settings.advertise or self._address
 
     def session_opened(self, connection: Connection) -> bool:
         self._sessions.add(connection)

@@ -12,20 +12,17 @@ from quire.runtime.limits import (
     MIB,
     TAIL_CACHE_BYTES,
 )
-from quire.runtime.settings import BYTES, MILLISECONDS, setting
+from quire.runtime.settings import BYTES, MILLISECONDS, parse_address, setting
 
 
 @dataclass(frozen=True)
 class BrokerSettings:
-    """One broker. `listen_host` and `listen_port` are where it listens, `advertised_url` what clients are told."""
+    """One broker. `listen` is where it listens, `advertise` what clients are told."""
 
-    listen_host: str = setting(
-        "127.0.0.1", "Address that clients connect to; loopback unless told otherwise."
+    listen: str = setting(
+        "127.0.0.1:6650", "Address that clients connect to; loopback unless told otherwise, port 0: any free."
     )
-    listen_port: int = setting(6650, "Port of the Pulsar protocol; 0 takes any that is free.")
-    advertised_url: str = setting(
-        "", "What lookups answer, pulsar://host:port; empty: the listening address."
-    )
+    advertise: str = setting("", "What lookups answer, pulsar://host:port; empty: the listening address.")
     cluster: str = setting("standalone", "Name of the cluster, as tools show it.")
     connections_max: int = setting(CONNECTIONS_MAX, "Client connections; more are closed at once.")
     bytes_in_flight_max: int = setting(
@@ -68,5 +65,4 @@ class BrokerSettings:
             raise ConfigurationError(
                 f"bytes_in_flight_max must hold two messages ({2 * MESSAGE_BYTES_MAX} bytes)"
             )
-        if not 0 <= self.listen_port < 65536:
-            raise ConfigurationError("listen_port must be a port number, or 0 for any")
+        parse_address(self.listen)

@@ -462,8 +462,8 @@ async def test_without_sync_an_unclean_stop_is_a_loss_and_a_clean_one_is_not(mac
 # -- the real disk -----------------------------------------------------------------------------------------
 def real_settings(directory: Path) -> BookieSettings:
     return BookieSettings(
-        journal_dir=str(directory / "journal"),
-        entry_log_dir=str(directory / "entries"),
+        journal=str(directory / "journal"),
+        entry_log=str(directory / "entries"),
         memtable_bytes=16 * MIB,
         journal_segment_bytes=16 * MIB,
         entry_log_bytes=64 * MIB,

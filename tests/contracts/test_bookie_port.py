@@ -59,8 +59,8 @@ async def port(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         return
     storage = Storage(
         BookieSettings(
-            journal_dir=str(tmp_path / "journal"),
-            entry_log_dir=str(tmp_path / "entries"),
+            journal=str(tmp_path / "journal"),
+            entry_log=str(tmp_path / "entries"),
             journal_segment_bytes=16 * MIB,
             disk_reserve_bytes=MIB,
         )

@@ -34,7 +34,7 @@ class BrokerHouse:
 
     async def start(self, **settings: Any) -> Broker:
         """A broker on the cluster, on the port of the one before."""
-        chosen = BrokerSettings(**{"listen_port": self.port, **settings})
+        chosen = BrokerSettings(**{"listen": f"127.0.0.1:{self.port}", **settings})
         store_ledgers = self.cluster.join()
         broker = Broker(chosen, store_ledgers.store, store_ledgers, self.archive, SystemClock())
         await broker.start()
