@@ -120,8 +120,11 @@ class StateLog:
         )  # fmt: skip
         await log._load()
         if log._ids:
-            await ledgers.recover(log._ids[-1])
-            await log._replay(apply)
+            try:
+                await ledgers.recover(log._ids[-1])
+                await log._replay(apply)
+            except NotFound as error:
+                raise await log._why_gone(error) from error
         try:
             await log._roll()
         except QuireError as error:
@@ -184,6 +187,13 @@ class StateLog:
             return
         self._ids = decode(StateLogRecord, node.value, self._path).ledgers
         self._version = node.version
+
+    async def _why_gone(self, error: NotFound) -> QuireError:
+        """A listed ledger was deleted: by another owner that rolled meanwhile, or it is lost."""
+        node = await self._store.get(self._path)
+        if node.version != self._version:
+            return Fenced(f"the state log {self._path} was changed by another owner; open it again")
+        return CorruptionError(f"the state log {self._path} lists a ledger that is gone: {error}")
 
     async def _replay(self, apply: Callable[[bytes], None]) -> None:
         for ledger_id in reversed(self._ids):

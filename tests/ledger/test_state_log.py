@@ -10,7 +10,14 @@ from quire.ledger.ledgers import Ledgers
 from quire.ledger.memory_cluster import MemoryCluster, turns_until
 from quire.ledger.state_log import RECORD_BYTES_MAX, StateLog
 from quire.metadata.records import StateLogRecord, decode
-from quire.runtime.errors import Fenced, LimitExceeded, OutcomeUnknown, QuireError, Unavailable
+from quire.runtime.errors import (
+    CorruptionError,
+    Fenced,
+    LimitExceeded,
+    OutcomeUnknown,
+    QuireError,
+    Unavailable,
+)
 from quire.wire.bookie import Status
 
 PATH = "/quire/state/t/n/bundle"
@@ -277,3 +284,12 @@ async def test_a_large_state_is_many_records_and_a_larger_record_is_refused():
     assert three.counts == one.counts
     with pytest.raises(LimitExceeded):
         three.log.append(bytes(RECORD_BYTES_MAX + 1))
+
+
+async def test_a_listed_ledger_that_is_gone_is_damage():
+    cluster = MemoryCluster(3)
+    one = await Counts(cluster).open()
+    await one.log.close()
+    await cluster.ledgers.delete((await ids(cluster))[0])
+    with pytest.raises(CorruptionError, match="is gone"):
+        await Counts(cluster).open()
