@@ -84,7 +84,7 @@ class EntryLogs:
         self._reserve_bytes = reserve_bytes
         self._lock = Lock()
         self._logs: dict[int, File] = {}
-        self._spares: list[int] = []
+        self._spares: dict[int, int] = {}
         self._reads = 0
         self._idle_files: list[File] = []
         self._active: _Active | None = None
@@ -103,10 +103,12 @@ class EntryLogs:
                 continue
             log_id = int(stem)
             self._last_log_id = max(self._last_log_id, log_id)
+            file = self._disk.open(self._path(log_id, kind))
             if kind == "log":
-                self._logs[log_id] = self._disk.open(self._path(log_id))
+                self._logs[log_id] = file
             else:
-                self._spares.append(log_id)
+                self._spares[log_id] = file.size_bytes()
+                file.close()
 
     def close(self) -> None:
         """Nothing may be called afterwards. What was not synced is not durable."""
@@ -167,8 +169,10 @@ class EntryLogs:
             self._view.release()
             self._buffer = aligned_buffer(record_bytes)
             self._view = memoryview(self._buffer)
-        if active is None or (active.end and active.end + record_bytes > self._file_bytes):
-            self._active = None
+        if active is not None and active.end and active.end + record_bytes > self._file_bytes:
+            self.sync()  # so that the next log's first record can say that all of this one is durable
+            self._active = active = None
+        if active is None:
             self._active = active = self._new_log(reserved)
         self._grow(active, active.end + record_bytes, reserved)
         active.filled = HEADER_BYTES
@@ -205,8 +209,9 @@ class EntryLogs:
         """A spare file under a new name, or a new file; the name is durable before anything is written."""
         log_id = self._last_log_id + 1
         if self._spares:
-            self._disk.rename(self._path(self._spares[0], "free"), self._path(log_id))
-            self._spares.pop(0)
+            spare = next(iter(self._spares))
+            self._disk.rename(self._path(spare, "free"), self._path(log_id))
+            del self._spares[spare]
         elif not reserved and self._free_bytes() < self._step_bytes:
             raise DiskFull(f"{self._disk.root} has no room for another entry log; free space or add a disk")
         self._last_log_id = log_id
@@ -230,9 +235,10 @@ class EntryLogs:
 
     def room_bytes(self, *, reserved: bool = False) -> int:
         """What can be appended before `DiskFull`; negative when the reserve is touched and does not count."""
-        active = self._active.allocated - self._active.end if self._active else 0
+        active = self._active
+        unwritten = active.allocated - active.end if active is not None else 0
         reserve = self._reserve_bytes if reserved else 0
-        return active + len(self._spares) * self._file_bytes + self._free_bytes() + reserve
+        return unwritten + sum(tuple(self._spares.values())) + self._free_bytes() + reserve
 
     # -- freeing -----------------------------------------------------------------------------------------
 
@@ -249,9 +255,10 @@ class EntryLogs:
         with self._lock:
             file = self._logs.pop(log_id)
             self._idle_files.append(file)
+        size_bytes = file.size_bytes()
         # The file may come back under its old name after a crash: no row points to it, it is freed again.
         self._disk.rename(self._path(log_id), self._path(log_id, "free"))
-        self._spares.append(log_id)
+        self._spares[log_id] = size_bytes
         self._close_idle_files()
 
     def trim_spares(self, keep: int = ENTRY_LOG_SPARES_MAX) -> bool:
@@ -259,7 +266,9 @@ class EntryLogs:
         self._close_idle_files()
         if len(self._spares) <= keep:
             return False
-        self._disk.remove(self._path(self._spares.pop(), "free"))
+        log_id = next(reversed(self._spares))
+        self._disk.remove(self._path(log_id, "free"))
+        del self._spares[log_id]
         return True
 
     def _close_idle_files(self) -> None:

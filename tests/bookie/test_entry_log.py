@@ -202,6 +202,18 @@ def test_a_flipped_bit_is_reported_with_its_file(into: int) -> None:
     assert set(rows[-4:]) <= set(found), "records after the damage are found"
 
 
+def test_the_end_of_a_full_log_is_proven_by_the_next_one() -> None:
+    disk = SimulatedDisk()
+    logs = opened(disk)
+    rows = logs.append([(1, make_blocks(1, 0, [9000] * 40))])
+    logs.sync()
+    last = [row for row in rows if row.log_id == 1][-1]
+    disk.flip("entries/00000001.log", last.offset + 200)
+    reported: list[CorruptionError] = []
+    list(logs.scan_all(reported.append))
+    assert [type(error) for error in reported] == [CorruptionError]
+
+
 def test_a_block_whose_entries_rotted_is_still_told_of() -> None:
     disk = SimulatedDisk()
     logs, rows = flushed(disk)

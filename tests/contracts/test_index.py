@@ -17,7 +17,7 @@ Reopen = Callable[[Index], Index]
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Index, Reopen]:
     """An index and how its next process finds it."""
     if request.param == "memory":
-        return MemoryIndex(), lambda index: index.crash()  # type: ignore[attr-defined]
+        return MemoryIndex(), lambda index: index.crash()
     map_bytes = 1 << 30 if request.param == "lmdb" else 1 << 16
 
     def reopen(index: Index) -> Index:
