@@ -39,7 +39,10 @@ class Offloading:
         self._services = services
         self._registry = registry
         self._namespaces = namespaces
-        self.offloader = Offloader(archive, self, services.clock, lag_ms=services.settings.archive_lag_ms)
+        settings = services.settings
+        self.offloader = Offloader(
+            archive, self, services.clock, lag_ms=settings.archive_lag_ms, delay_ms=settings.archive_delay_ms
+        )
 
     def start(self) -> None:
         self.offloader.start()

@@ -51,6 +51,9 @@ class BrokerSettings:
         30_000, "After this silence a client is pinged, after as much again it is dropped.", unit=MILLISECONDS
     )
     topic_loads_max: int = setting(200, "Topics that are loaded at the same time; more wait.")
+    archive_delay_ms: int = setting(
+        60_000, "A sealed segment waits this long before it is archived.", unit=MILLISECONDS
+    )
     archive_lag_ms: int = setting(
         3_600_000, "How long bookies keep a segment after it was archived.", unit=MILLISECONDS
     )

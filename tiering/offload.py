@@ -2,6 +2,7 @@
 
     segment                                            next action
     active, or sealed without entries                  NOTHING   (the topic drops an empty segment by itself)
+    sealed a moment ago                                NOTHING   (a burst of publishing has the disk to itself)
     sealed, no object recorded                         UPLOAD    once it is flushed: upload, verify, record
     object recorded, on the bookies, lag not over      NOTHING
     object recorded, on the bookies, lag over          RELEASE   look that the object is there, record that readers
@@ -54,12 +55,14 @@ class Action(Enum):
     DELETE = "delete"
 
 
-def next_action(segment: SegmentRecord, *, now_ms: int, lag_ms: int, copy_is_gone: bool) -> Action:
+def next_action(
+    segment: SegmentRecord, *, now_ms: int, lag_ms: int, copy_is_gone: bool, delay_ms: int = 0
+) -> Action:
     """See the table. `copy_is_gone`: this process has seen the bookies' copy deleted."""
     if not segment.is_sealed or segment.last_entry < 0:
         return Action.NOTHING
     if segment.archive is None:
-        return Action.UPLOAD
+        return Action.UPLOAD if now_ms - segment.sealed_ms >= delay_ms else Action.NOTHING
     if segment.on_bookies:
         return Action.RELEASE if now_ms - segment.archive.archived_ms >= lag_ms else Action.NOTHING
     return Action.NOTHING if copy_is_gone else Action.DELETE
@@ -142,11 +145,14 @@ class _Job(NamedTuple):
 class Offloader:
     """See the top of the file. One per broker."""
 
-    def __init__(self, archive: Archive, target: OffloadTarget, clock: Clock, *, lag_ms: int) -> None:
+    def __init__(
+        self, archive: Archive, target: OffloadTarget, clock: Clock, *, lag_ms: int, delay_ms: int = 0
+    ) -> None:
         self._archive = archive
         self._target = target
         self._clock = clock
         self._lag_ms = lag_ms
+        self._delay_ms = delay_ms
         self._tasks = Tasks("archive")
         self._wake = asyncio.Event()
         self._round = asyncio.Lock()
@@ -169,7 +175,10 @@ class Offloader:
         await self._tasks.stop()
 
     async def run_once(self) -> OffloadReport:
-        """Archive every sealed segment now, flushed or not, whatever failed before; answers when it is done."""
+        """Archive every sealed segment now, flushed or not, whatever failed before, without delay.
+
+        Answers when it is done.
+        """
         return await self._do_round(by_hand=True)
 
     def status(self) -> dict[str, Any]:
@@ -208,14 +217,14 @@ class Offloader:
     async def _do_round(self, *, by_hand: bool) -> OffloadReport:
         async with self._round:
             report = OffloadReport()
-            jobs = deque(await self._due())
+            jobs = deque(await self._due(0 if by_hand else self._delay_ms))
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(CONCURRENCY, len(jobs))):
                     group.create_task(self._work(jobs, report, by_hand))
             self._add_up(report)
             return report
 
-    async def _due(self) -> list[_Job]:
+    async def _due(self, delay_ms: int) -> list[_Job]:
         now_ms = self._clock.now_ms()
         jobs = []
         seen: set[tuple[str, int]] = set()
@@ -225,7 +234,9 @@ class Offloader:
             seen.update((topic.name, segment.ledger_id) for segment in topic.segments)
             for segment in topic.segments:
                 gone = segment.ledger_id in self._copies_gone
-                action = next_action(segment, now_ms=now_ms, lag_ms=self._lag_ms, copy_is_gone=gone)
+                action = next_action(
+                    segment, now_ms=now_ms, lag_ms=self._lag_ms, copy_is_gone=gone, delay_ms=delay_ms
+                )
                 if action is not Action.NOTHING:
                     jobs.append(_Job(action, topic.name, segment))
         self._forget_all_but(seen)

@@ -19,6 +19,7 @@ from quire.tiering.offload import Action, Offloader, OffloadTopic, next_action, 
 from .segments import TOPIC, Source, make_blocks, record_of
 
 LAG_MS = 60_000
+DELAY_MS = 500
 POINTER = ArchivePointer(store="memory://", name="segments/x", bytes=1, crc=2, archived_ms=1000)
 SEALED = SegmentRecord(ledger_id=1, sealed_ms=1, last_entry=9)
 ARCHIVED = replace(SEALED, archive=POINTER)
@@ -30,7 +31,8 @@ RELEASED = replace(ARCHIVED, on_bookies=False)
     [
         (SegmentRecord(ledger_id=1), 9_000_000, False, Action.NOTHING, "active"),
         (replace(SEALED, last_entry=-1), 9_000_000, False, Action.NOTHING, "sealed"),
-        (SEALED, 1000, False, Action.UPLOAD, "sealed"),
+        (SEALED, DELAY_MS, False, Action.NOTHING, "sealed"),
+        (SEALED, 1 + DELAY_MS, False, Action.UPLOAD, "sealed"),
         (ARCHIVED, 1000 + LAG_MS - 1, False, Action.NOTHING, "archived"),
         (ARCHIVED, 1000 + LAG_MS, False, Action.RELEASE, "archived"),
         (RELEASED, 1000, False, Action.DELETE, "deleted"),
@@ -38,7 +40,8 @@ RELEASED = replace(ARCHIVED, on_bookies=False)
     ],
 )
 def test_the_table(segment: SegmentRecord, now_ms: int, gone: bool, action: Action, state: str) -> None:
-    assert next_action(segment, now_ms=now_ms, lag_ms=LAG_MS, copy_is_gone=gone) is action
+    found = next_action(segment, now_ms=now_ms, lag_ms=LAG_MS, copy_is_gone=gone, delay_ms=DELAY_MS)
+    assert found is action
     assert segment_state(segment, is_flushed=False).value == state
 
 
