@@ -55,6 +55,7 @@ def blocks(ledger_id: int, first_index: int, rows: int, batch: int) -> Iterator[
 def archive(url: str, ledger_id: int, first_index: int, rows: int, batch: int) -> dict[str, Any]:
     """Write one segment's object; answers what the broker would say of the segment."""
     store = open_blocking(url)
+    store.prepare()
     builder = SegmentBuilder(ledger_id)
     name = f"segments/{ledger_id}"
     upload = store.begin(name)

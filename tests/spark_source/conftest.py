@@ -176,6 +176,7 @@ class Archivist:
     def __init__(self, url: str) -> None:
         self.url = url
         self.store = open_blocking(url)
+        self.store.prepare()
 
     def archive(self, segment: Segment, *, keep_on_broker: bool = False) -> None:
         """Write the segment's object and record it; the broker's copy is gone unless kept."""

@@ -162,7 +162,7 @@ def test_a_broker_that_is_not_ready_is_asked_again(moving: Any, monkeypatch: pyt
 def test_no_broker_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_module, "PAUSE_S", 0)
     unreachable = QuireReader(parse({"service_url": "http://127.0.0.1:1", "topic": "t"}))
-    with pytest.raises(Unavailable, match="the broker at http://127.0.0.1:1 cannot be reached"):
+    with pytest.raises(Unavailable, match=r"the broker at http://127\.0\.0\.1:1 cannot be reached"):
         unreachable.partitions()
 
 
