@@ -1,0 +1,121 @@
+"""Keeps one producer or consumer attached to the broker that serves its topic.
+
+    look up ─▶ attach ─▶ attached ──(connection lost, or CLOSE_… from the broker)──┐
+       ▲         │ refused for good: `fail`                                        │
+       └─────────┴───────────────── wait, longer each time ◀───────────────────────┘
+
+The first attachment decides whether the producer or consumer comes to be at all: there, a refusal is its user's
+error. Later ones go on for ever, except for what cannot heal (`errors.is_final`). An attachment that held for a while
+starts the waits anew; one that broke at once does not, so a broker that takes and drops us is not hammered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from random import Random
+from typing import Final, Protocol
+
+from quire.client.backoff import Backoff
+from quire.client.connection import Connection
+from quire.client.errors import is_final
+from quire.client.lookup import Lookup
+from quire.client.settings import ClientSettings
+from quire.runtime.errors import QuireError, Unavailable
+from quire.runtime.tasks import Tasks
+
+HEALTHY_AFTER_S: Final = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class Attachable(Protocol):
+    """A partition's producer or consumer."""
+
+    topic: str
+
+    async def attach(self, connection: Connection) -> None:
+        """Become known to the broker; raises the broker's refusal."""
+        ...
+
+    def detach(self) -> None:
+        """The broker has forgotten it."""
+        ...
+
+    def fail(self, error: QuireError) -> None:
+        """It will never be attached again."""
+        ...
+
+
+class Attachment:
+    """The loop above, as one task."""
+
+    def __init__(self, owner: Attachable, lookup: Lookup, settings: ClientSettings, rng: Random) -> None:
+        self._owner = owner
+        self._lookup = lookup
+        self._timeout_s = settings.operation_timeout_ms / 1000
+        self._backoff = Backoff(settings.backoff_first_ms, settings.backoff_max_ms, rng)
+        self._lost: asyncio.Future[QuireError] | None = None
+        self._settled = asyncio.Event()
+        self._error: QuireError | None = None
+        self._is_established = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, tasks: Tasks) -> None:
+        self._task = tasks.start(self._run(), f"attach {self._owner.topic}")
+
+    async def ready(self) -> None:
+        """Return once it was attached. Raises the final refusal, or `Unavailable` after the operation timeout."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._settled.wait()
+        except TimeoutError:
+            pass
+        if not self._is_established:
+            raise self._error or Unavailable(f"no broker answered for {self._owner.topic} in time")
+
+    def lost(self, reason: QuireError) -> None:
+        """The broker or the connection let go of it."""
+        if self._lost is not None and not self._lost.done():
+            self._lost.set_result(reason)
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._lost = loop.create_future()
+            try:
+                await self._owner.attach(await self._lookup.broker_of(self._owner.topic))
+            except QuireError as error:
+                self._error = error
+                if is_final(error, established=self._is_established):
+                    self._give_up(error)
+                    return
+                _log.debug("attaching to %s: %s", self._owner.topic, error)
+            else:
+                await self._hold()
+            await asyncio.sleep(self._backoff.next_s())
+
+    async def _hold(self) -> None:
+        """Stay attached until it is lost."""
+        assert self._lost is not None
+        self._is_established = True
+        self._settled.set()
+        since = asyncio.get_running_loop().time()
+        try:
+            reason = await self._lost
+            _log.debug("%s: %s", self._owner.topic, reason)
+        finally:
+            self._owner.detach()
+        if asyncio.get_running_loop().time() - since >= HEALTHY_AFTER_S:
+            self._backoff.reset()
+
+    def _give_up(self, error: QuireError) -> None:
+        if self._is_established:
+            _log.error("%s", error)
+        self._owner.fail(error)
+        self._settled.set()

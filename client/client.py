@@ -1,0 +1,166 @@
+"""The client: where a user begins.
+
+    async with Client("pulsar://127.0.0.1:6650") as client:
+        async with client.producer("orders") as producer:
+            await producer.send(b"...")
+
+One client per process and cluster is enough: producers and consumers share its connections. Everything belongs to the
+event loop in which the client was entered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import count
+from random import Random
+from ssl import SSLContext
+from types import TracebackType
+from typing import Protocol
+
+from quire.client.authentication import Authentication
+from quire.client.backoff import Backoff
+from quire.client.consumer import SUBSCRIPTION_TYPES, Consumer
+from quire.client.errors import is_final
+from quire.client.lookup import Lookup
+from quire.client.messages import EARLIEST, LATEST, MessageId
+from quire.client.partition_consumer import SubscribeAs
+from quire.client.producer import ACCESS_MODES, Producer
+from quire.client.reader import Reader
+from quire.client.routing import full_name
+from quire.client.settings import ClientSettings, ConsumerSettings, ProducerSettings
+from quire.runtime.clock import Clock, SystemClock
+from quire.runtime.errors import ConfigurationError, QuireError
+from quire.runtime.tasks import Tasks
+
+
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
+class Client:
+    """A user of a cluster. `service_url` may name several hosts: `pulsar://a:6650,b:6650`."""
+
+    def __init__(
+        self,
+        service_url: str,
+        *,
+        authentication: Authentication | None = None,
+        tls: SSLContext | None = None,
+        settings: ClientSettings | None = None,
+        clock: Clock | None = None,
+        rng: Random | None = None,
+    ) -> None:
+        self.settings = settings or ClientSettings()
+        self.settings.validate()
+        self.clock: Clock = clock or SystemClock()
+        self.rng = rng or Random()
+        self._tasks = Tasks("client")
+        self.lookup = Lookup(service_url, self.settings, authentication or Authentication(), tls, self._tasks)
+        self._ids = count()
+        self._open: list[_Closable] = []
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close what is still open, then the connections. Raises what a producer's flush raises."""
+        try:
+            for one in list(self._open):
+                await one.close()
+        finally:
+            self.lookup.close()
+            await self._tasks.stop()
+
+    # -- What users make --
+
+    def producer(
+        self, topic: str, *, name: str = "", access: str = "shared", settings: ProducerSettings | None = None
+    ) -> Producer:
+        """A producer, to be entered. `name` must be unique on the topic (needed for deduplication over restarts).
+
+        `access`: `shared`, `exclusive` or `exclusive-with-fencing`.
+        """
+        _choose("access", access, ACCESS_MODES)
+        return Producer(self, topic, name, access, settings or ProducerSettings())
+
+    def consumer(
+        self,
+        topics: str | Sequence[str],
+        subscription: str,
+        *,
+        type: str = "exclusive",
+        start: MessageId = LATEST,
+        name: str = "",
+        settings: ConsumerSettings | None = None,
+    ) -> Consumer:
+        """A consumer, to be entered.
+
+        `type`: `exclusive`, `shared`, `failover` or `key-shared`. `start`: where the subscription begins if it is
+        new, `EARLIEST` or `LATEST`.
+        """
+        _choose("type", type, SUBSCRIPTION_TYPES)
+        if start not in (EARLIEST, LATEST):
+            raise ConfigurationError("a subscription starts at EARLIEST or LATEST; seek to go elsewhere")
+        names = [topics] if isinstance(topics, str) else topics
+        how = SubscribeAs(subscription, SUBSCRIPTION_TYPES[type], name or self._name("consumer"), start)
+        return Consumer(self, names, how, settings or ConsumerSettings())
+
+    def reader(
+        self,
+        topic: str,
+        *,
+        start: MessageId = LATEST,
+        inclusive: bool = False,
+        settings: ConsumerSettings | None = None,
+    ) -> Reader:
+        """A reader, to be entered; it begins behind `start`, or at it if `inclusive`."""
+        name = self._name("reader")
+        how = SubscribeAs(name, SUBSCRIPTION_TYPES["exclusive"], name, start, inclusive, durable=False)
+        return Reader(Consumer(self, [topic], how, settings or ConsumerSettings()), start, inclusive)
+
+    async def partitions(self, topic: str) -> int:
+        """How many partitions a topic has; 0: it is not partitioned. Tries again while no broker answers."""
+        name = full_name(topic)
+        backoff = Backoff(self.settings.backoff_first_ms, self.settings.backoff_max_ms, self.rng)
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + self.settings.operation_timeout_ms / 1000
+        while True:
+            try:
+                return await self.lookup.partitions(name)
+            except QuireError as error:
+                wait_s = backoff.next_s()
+                if is_final(error, established=False) or loop.time() + wait_s > end_s:
+                    raise
+            await asyncio.sleep(wait_s)
+
+    async def topics(self, namespace: str = "public/default") -> list[str]:
+        """The full names of a namespace's topics, partitions singly."""
+        return await self.lookup.topics(namespace)
+
+    # -- For producers and consumers --
+
+    def next_id(self) -> int:
+        """An id for a producer or consumer, unique in this client."""
+        return next(self._ids)
+
+    def register(self, one: _Closable) -> None:
+        self._open.append(one)
+
+    def unregister(self, one: _Closable) -> None:
+        if one in self._open:
+            self._open.remove(one)
+
+    def _name(self, what: str) -> str:
+        return f"{what}-{self.rng.getrandbits(40):010x}"
+
+
+def _choose(what: str, given: str, table: dict[str, object] | object) -> None:
+    assert isinstance(table, dict)
+    if given not in table:
+        raise ConfigurationError(f"{what} is one of {', '.join(table)}, not {given!r}")

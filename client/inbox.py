@@ -1,0 +1,58 @@
+"""What a consumer has received and its user has not taken yet. No I/O but one event.
+
+Entries of all partitions queue up as they came; the one whose turn it is gets decoded as a whole, and its messages
+are handed out one by one. A message leaves the inbox in the same step in which it is handed to the user, so
+a cancelled `receive` loses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from quire.client.messages import Message
+from quire.client.partition_consumer import Arrival
+from quire.runtime.errors import QuireError
+
+
+class Inbox:
+    """The sink of all partitions of one consumer."""
+
+    def __init__(self) -> None:
+        self._arrived: deque[Arrival] = deque()
+        self._ready: deque[Message] = deque()
+        self._something = asyncio.Event()
+        self._error: QuireError | None = None
+
+    def put(self, arrival: Arrival) -> None:
+        self._arrived.append(arrival)
+        self._something.set()
+
+    def fail(self, error: QuireError) -> None:
+        """Nothing more will come; what is here can still be taken."""
+        self._error = error
+        self._something.set()
+
+    def pop(self) -> Message | None:
+        """The next message; None when there is none. Raises `MessageUndecodable`, or what `fail` was given."""
+        while True:
+            while self._ready:
+                message = self._ready.popleft()
+                entry = message._entry
+                if entry.generation == entry.source.generation:
+                    entry.source.last_taken = message
+                    return message
+            if not self._arrived:
+                break
+            arrival = self._arrived.popleft()
+            self._ready.extend(arrival.source.open(arrival))
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        return None
+
+    async def wait(self) -> Message:
+        """The next message, as soon as there is one. Several tasks may wait."""
+        while (message := self.pop()) is None:
+            self._something.clear()
+            await self._something.wait()
+        return message

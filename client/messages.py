@@ -1,0 +1,128 @@
+"""What a user holds: message ids, messages, receipts. Plain values.
+
+A message id says where a message is: ledger, entry, and its index when the entry is a batch. Ids of one topic
+compare in the topic's order. `EARLIEST` and `LATEST` stand before the first and behind the last message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from quire.wire import commands
+from quire.wire import pulsar_pb2 as pb
+from quire.wire.message import DecodedMessage
+
+if TYPE_CHECKING:
+    from quire.client.acks import Entry
+
+
+class MessageId(NamedTuple):
+    """Where a message is. `batch_index` -1: the entry as a whole; `partition` -1: the topic has none."""
+
+    ledger_id: int
+    entry_id: int
+    batch_index: int = -1
+    partition: int = -1
+    batch_size: int = 0
+    topic: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.ledger_id}:{self.entry_id}:{self.partition}:{self.batch_index}"
+
+    @classmethod
+    def parse(cls, text: str, topic: str = "") -> MessageId:
+        """The id that `str` wrote: `LEDGER:ENTRY[:PARTITION[:BATCH-INDEX]]`. Raises ValueError."""
+        parts = [int(part) for part in text.split(":")]
+        if not 2 <= len(parts) <= 4:
+            raise ValueError(f"{text!r} is not a message id, such as 12:0")
+        ledger_id, entry_id, partition, batch_index = (*parts, -1, -1)[:4]
+        return cls(ledger_id, entry_id, batch_index, partition, 0, topic)
+
+    @classmethod
+    def from_wire(cls, data: pb.MessageIdData, topic: str, batch_index: int, batch_size: int) -> MessageId:
+        ledger_id, entry_id = commands.position(data)
+        return cls(ledger_id, entry_id, batch_index, data.partition, batch_size, topic)
+
+    def to_wire(self) -> pb.MessageIdData:
+        return commands.message_id(
+            self.ledger_id, self.entry_id, self.partition, self.batch_index, batch_size=self.batch_size
+        )
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """What ids of one partition are compared by: an entry as a whole stands behind its messages."""
+        index = self.batch_index if self.batch_index >= 0 else 1 << 62
+        return self.ledger_id, self.entry_id, index
+
+
+EARLIEST: Final = MessageId(-1, -1)
+LATEST: Final = MessageId(2**63 - 1, 2**63 - 1)
+
+
+class Receipt(NamedTuple):
+    """A message is stored. A duplicate that the broker dropped has the id (-1, -1)."""
+
+    message_id: MessageId
+    sequence_id: int
+
+
+class Message:
+    """A message that a consumer or reader received."""
+
+    __slots__ = ("_decoded", "_entry", "payload")
+
+    def __init__(self, entry: Entry, decoded: DecodedMessage) -> None:
+        self._entry = entry
+        self._decoded = decoded
+        self.payload = decoded.payload
+        """None for a null value (a delete, on a compacted topic)."""
+
+    def __repr__(self) -> str:
+        return f"Message({self.id}, {len(self.payload or b'')} bytes)"
+
+    @property
+    def id(self) -> MessageId:
+        entry, one = self._entry, self._decoded
+        size = one.batch_size if one.batch_index >= 0 else 0
+        return MessageId(
+            entry.ledger_id, entry.entry_id, one.batch_index, entry.partition, size, entry.source.topic
+        )
+
+    @property
+    def topic(self) -> str:
+        """The full name, of the partition if there are any."""
+        return self._entry.source.topic
+
+    @property
+    def key(self) -> str | None:
+        return self._decoded.key
+
+    @property
+    def ordering_key(self) -> bytes | None:
+        return self._decoded.ordering_key
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        return self._decoded.properties
+
+    @property
+    def event_time_ms(self) -> int:
+        """As the producer gave it; 0: it gave none."""
+        return self._decoded.event_time_ms
+
+    @property
+    def publish_time_ms(self) -> int:
+        return self._decoded.publish_time_ms
+
+    @property
+    def producer_name(self) -> str:
+        return self._decoded.producer_name
+
+    @property
+    def sequence_id(self) -> int:
+        return self._decoded.sequence_id
+
+    @property
+    def redelivery_count(self) -> int:
+        return self._entry.redelivery_count

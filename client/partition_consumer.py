@@ -1,0 +1,410 @@
+"""The consumer of one partition (or of a topic that has none): entries in, permits and acks out.
+
+Entries wait undecoded in the consumer's inbox; they are decoded when the user has come to them. So what a reconnect or
+a rewind throws away was never paid for, and the queue's memory is what came from the socket.
+
+*Permits* count messages. `_granted - _taken` is what the broker may still send plus what waits here; when it falls to
+half of the window, it is filled up. The window is what is allowed by number and, with the average size seen
+so far, by bytes.
+
+*Generations*: a reconnect, a seek and a rewind make everything stale that was delivered before and not yet taken: the
+broker sends it again. Stale entries and messages are skipped when their turn comes, by comparing one number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from quire.client.acks import Acks, Entry, from_words
+from quire.client.attachment import Attachment
+from quire.client.connection import UNASKED, Connection
+from quire.client.errors import MessageUndecodable, TimedOut
+from quire.client.messages import EARLIEST, Message, MessageId
+from quire.client.routing import partition_index
+from quire.client.settings import ConsumerSettings
+from quire.runtime.errors import OutcomeUnknown, QuireError, Unavailable
+from quire.wire import commands
+from quire.wire import pulsar_pb2 as pb
+from quire.wire.frame import Delivery
+from quire.wire.message import DecodedMessage, Undecodable, decode, is_batch, read_metadata
+
+FIRST_WINDOW_MESSAGES: Final = 100
+"""Permits before the size of this topic's messages is known."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SubscribeAs:
+    """How to subscribe. `start` is where a subscription that is new begins, or any that is not durable."""
+
+    subscription: str
+    type: pb.CommandSubscribe.SubType
+    name: str
+    start: MessageId
+    start_inclusive: bool = False
+    durable: bool = True
+
+    @property
+    def deals_singly(self) -> bool:
+        """The broker deals messages to several consumers, and takes single ones back."""
+        return self.type in (pb.CommandSubscribe.Shared, pb.CommandSubscribe.Key_Shared)
+
+
+class Arrival:
+    """An entry as it came, waiting to be decoded."""
+
+    __slots__ = ("delivery", "generation", "grant", "source")
+
+    def __init__(self, source: PartitionConsumer, delivery: Delivery, generation: int, grant: int) -> None:
+        self.source = source
+        self.delivery = delivery
+        self.generation = generation
+        self.grant = grant
+
+
+class Sink(Protocol):
+    """Where arrivals go: the inbox of the consumer."""
+
+    def put(self, arrival: Arrival) -> None: ...
+    def fail(self, error: QuireError) -> None: ...
+
+
+class PartitionConsumer:
+    """One consumer of one topic."""
+
+    def __init__(
+        self, topic: str, consumer_id: int, how: SubscribeAs, settings: ConsumerSettings, sink: Sink
+    ) -> None:
+        self.topic = topic
+        self.attachment: Attachment | None = None
+        self.generation = 0
+        self.is_active = True
+        """Failover: whether this consumer is the one that gets the messages."""
+        self.last_taken: Message | None = None
+        self._partition = partition_index(topic)
+        self._id = consumer_id
+        self._how = how
+        self._settings = settings
+        self._sink = sink
+        self._loop = asyncio.get_running_loop()
+        self._connection: Connection | None = None
+        self._may_attach = asyncio.Event()
+        self._may_attach.set()
+        self._start, self._start_inclusive = how.start, how.start_inclusive
+        self._grant = 0
+        self._granted = 0
+        self._taken = 0
+        self._message_bytes = 0.0
+        self._acks = Acks(settings.batch_index_ack)
+        self._unanswered: tuple[list[pb.MessageIdData], bool] | None = None
+        """The last ack that was sent without asking for an answer, and whether it is cumulative."""
+        self._ack_timer: asyncio.TimerHandle | None = None
+        self._nacked: dict[tuple[int, int], pb.MessageIdData] = {}
+        self._nack_timer: asyncio.TimerHandle | None = None
+
+    # -- What arrives --
+
+    def delivered(self, delivery: Delivery) -> None:
+        self._sink.put(Arrival(self, delivery, self.generation, self._grant))
+
+    def active_changed(self, is_active: bool) -> None:
+        self.is_active = is_active
+
+    def open(self, arrival: Arrival) -> list[Message]:
+        """The messages of an arrival that are for the user, none when it is stale. Raises `MessageUndecodable`."""
+        delivery = arrival.delivery
+        body = delivery.body
+        if arrival.generation != self.generation:
+            if arrival.grant == self._grant:
+                self._take(_message_count(delivery), 0)
+            return []
+        place = commands.position(body.message_id)
+        try:
+            decoded = _decode(delivery)
+        except Undecodable as error:
+            self._take(_message_count(delivery), len(delivery.entry))
+            one = MessageId(*place, -1, self._partition, 0, self.topic)
+            raise MessageUndecodable(f"message {one} of {self.topic}: {error}", one) from None
+        count = len(decoded)
+        entry = Entry(self, place, self._partition, count, body.redelivery_count, arrival.generation)
+        if body.ack_set:
+            entry.unacked &= from_words(list(body.ack_set))
+        self._take(entry.unacked.bit_count(), len(delivery.entry))
+        return self._wanted(entry, decoded)
+
+    def _wanted(self, entry: Entry, decoded: list[DecodedMessage]) -> list[Message]:
+        start = self._start
+        if (entry.ledger_id, entry.entry_id) == start[:2] and start.batch_index >= 0:
+            before = start.batch_index + (not self._start_inclusive)
+            entry.unacked &= -1 << before
+        if any(one.compacted_out for one in decoded):
+            entry.unacked &= ~sum(1 << i for i, one in enumerate(decoded) if one.compacted_out)
+        unacked = entry.unacked
+        if unacked == (1 << len(decoded)) - 1:
+            return [Message(entry, one) for one in decoded]
+        return [Message(entry, one) for i, one in enumerate(decoded) if unacked >> i & 1]
+
+    # -- Permits --
+
+    def _take(self, messages: int, size: int) -> None:
+        """The user has come to so many messages of `size` bytes together."""
+        self._taken += messages
+        if messages and size:
+            each = size / messages
+            self._message_bytes += (each - self._message_bytes) / 8 if self._message_bytes else each
+        window = self._window
+        if 2 * (self._granted - self._taken) <= window:
+            self._fill(window)
+
+    @property
+    def _window(self) -> int:
+        most = self._settings.prefetch_messages_max
+        if not self._message_bytes:
+            return min(most, FIRST_WINDOW_MESSAGES)
+        return max(1, min(most, int(self._settings.prefetch_bytes_max / self._message_bytes)))
+
+    def _fill(self, window: int) -> None:
+        permits = window - (self._granted - self._taken)
+        if self._connection is not None and permits > 0:
+            self._granted += permits
+            self._connection.write(commands.flow(self._id, permits))
+
+    # -- Acks --
+
+    def ack(self, entry: Entry, index: int) -> None:
+        self._acks.ack(entry, index)
+        self._send_acks_soon()
+
+    def ack_id(self, one: MessageId) -> None:
+        self._acks.ack_id(one)
+        self._send_acks_soon()
+
+    def ack_cumulative(self, one: MessageId) -> None:
+        self._acks.ack_cumulative(one)
+        self._send_acks_soon()
+
+    def _send_acks_soon(self) -> None:
+        if self._ack_timer is None:
+            self._ack_timer = self._loop.call_later(self._settings.ack_delay_ms / 1000, self._send_acks)
+        elif len(self._acks) >= self._settings.ack_group_max:
+            self._ack_timer.cancel()
+            self._send_acks()
+
+    def _send_acks(self) -> None:
+        """Tell the broker, without an answer. What is lost with a connection comes again."""
+        self._ack_timer = None
+        if self._connection is None:
+            return  # `attach` sends them
+        ids, cumulative = self._acks.take()
+        if ids:
+            self._connection.write(commands.ack(self._id, ids))
+            self._unanswered = ids[-1:], False
+        if cumulative is not None:
+            self._connection.write(commands.ack(self._id, [cumulative], cumulative=True))
+            self._unanswered = [cumulative], True
+
+    async def flush_acks(self) -> None:
+        """Return when the broker has answered all acks so far. Raises `OutcomeUnknown`, or what it refuses.
+
+        Acks take effect in order, so an answer to the last stands for those that asked for none.
+        """
+        if not len(self._acks) and self._unanswered is None:
+            return
+        connection = self._attached()
+        ids, cumulative = self._acks.take()
+        kinds = [(ids, False), ([cumulative] if cumulative is not None else [], True)]
+        if not any(some for some, _ in kinds) and self._unanswered is not None:
+            kinds = [self._unanswered]
+        try:
+            for some, is_cumulative in kinds:
+                if some:
+                    await self._ack_and_wait(connection, some, cumulative=is_cumulative)
+        except Unavailable as error:
+            self._acks.restore(ids)
+            raise OutcomeUnknown(f"whether acks of {self.topic} arrived is not known: {error}") from None
+        self._unanswered = None
+
+    async def _ack_and_wait(
+        self, connection: Connection, ids: list[pb.MessageIdData], *, cumulative: bool
+    ) -> None:
+        await connection.request(
+            f"an ack of {len(ids)} ids of {self.topic}",
+            lambda request_id: commands.ack(self._id, ids, cumulative=cumulative, request_id=request_id),
+            pb.CommandAckResponse,
+        )
+
+    # -- Again, please --
+
+    def nack(self, one: MessageId) -> None:
+        """Have it redelivered after the nack delay, with what else is asked for until then."""
+        key = one.ledger_id, one.entry_id
+        self._nacked[key] = commands.message_id(*key, one.partition)
+        if self._nack_timer is None:
+            self._nack_timer = self._loop.call_later(self._settings.nack_delay_ms / 1000, self._redeliver)
+
+    def _redeliver(self) -> None:
+        self._nack_timer = None
+        nacked, self._nacked = self._nacked, {}
+        if self._connection is None:
+            return  # a new connection gets all that is unacknowledged
+        self._send_acks()
+        if self._how.deals_singly:
+            self._connection.write(commands.redeliver(self._id, nacked.values()))
+        else:
+            self.generation += 1
+            self._connection.write(commands.redeliver(self._id))
+
+    # -- Requests --
+
+    def _attached(self) -> Connection:
+        if self._connection is None:
+            raise Unavailable(f"{self.topic} has no broker at the moment; try again")
+        return self._connection
+
+    async def last_message_id(self) -> MessageId:
+        """The last message of the topic, as the broker knows it; `EARLIEST` for an empty topic."""
+        answer = await self._attached().request(
+            f"asking for the last message of {self.topic}",
+            lambda request_id: commands.ask_last_message_id(self._id, request_id),
+            pb.CommandGetLastMessageIdResponse,
+        )
+        last = answer.last_message_id
+        if commands.position(last)[1] < 0:
+            return EARLIEST
+        return MessageId.from_wire(last, self.topic, last.batch_index, last.batch_size)
+
+    async def seek(self, to: MessageId | None, publish_time_ms: int | None) -> None:
+        """Move the subscription's cursor; what was delivered before is forgotten."""
+        connection = self._attached()
+        self._may_attach.clear()
+        try:
+            data = to.to_wire() if to is not None else None
+            await connection.request(
+                f"a seek on {self.topic}",
+                lambda request_id: commands.seek(self._id, request_id, data, publish_time_ms),
+                pb.CommandSuccess,
+            )
+            self._acks.take()
+            self._nacked.clear()
+            self.generation += 1
+            self.last_taken = None
+            self._start, self._start_inclusive = to or EARLIEST, True
+        finally:
+            self._may_attach.set()
+
+    async def unsubscribe(self) -> None:
+        await self._attached().request(
+            f"unsubscribing {self._how.subscription} from {self.topic}",
+            lambda request_id: commands.unsubscribe(self._id, request_id),
+            pb.CommandSuccess,
+        )
+
+    # -- Attaching --
+
+    async def attach(self, connection: Connection) -> None:
+        await self._may_attach.wait()
+        self._begin_again()
+        connection.consumers[self._id] = self
+        answer = None
+        try:
+            answer = await connection.request(
+                f"the subscription {self._how.subscription} on {self.topic}", self._request, pb.CommandSuccess
+            )
+        except (TimedOut, asyncio.CancelledError):
+            # The broker may make it all the same; it must not hold the subscription.
+            connection.write(commands.close_consumer(self._id, UNASKED))
+            raise
+        finally:
+            if answer is None:
+                connection.consumers.pop(self._id, None)
+        self._connection = connection
+        self._send_acks()
+        self._fill(self._window)
+
+    def _begin_again(self) -> None:
+        self.generation += 1
+        self._grant += 1
+        self._granted = self._taken = 0
+        if not self._how.durable and self.last_taken is not None:
+            self._start, self._start_inclusive = self.last_taken.id, False
+
+    def _request(self, request_id: int) -> bytes:
+        how, start = self._how, self._start
+        earliest = start == EARLIEST
+        body = pb.CommandSubscribe(
+            topic=self.topic,
+            subscription=how.subscription,
+            subType=how.type,
+            consumer_id=self._id,
+            request_id=request_id,
+            consumer_name=how.name,
+            durable=how.durable,
+            initialPosition=pb.CommandSubscribe.Earliest if earliest else pb.CommandSubscribe.Latest,
+        )
+        if not how.durable:
+            # With a batch index the broker begins *at* the entry, without one behind it.
+            if self._start_inclusive and start.entry_id >= 0:
+                start = start._replace(batch_index=max(0, start.batch_index))
+            body.start_message_id.CopyFrom(start.to_wire())
+        if how.type == pb.CommandSubscribe.Key_Shared:
+            body.keySharedMeta.keySharedMode = pb.AUTO_SPLIT
+        return commands.subscribe(body)
+
+    def detached(self, reason: QuireError) -> None:
+        if self.attachment is not None:
+            self.attachment.lost(reason)
+
+    def detach(self) -> None:
+        if self._connection is not None:
+            self._connection.consumers.pop(self._id, None)
+            self._connection = None
+
+    def fail(self, error: QuireError) -> None:
+        self._connection = None
+        self._sink.fail(error)
+
+    async def close(self) -> None:
+        """Send what acks wait, tell the broker. Never raises for the broker's sake."""
+        connection = self._connection
+        try:
+            if connection is not None:
+                await self.flush_acks()
+        except QuireError as error:
+            _log.warning("%s", error)
+        finally:
+            for timer in (self._ack_timer, self._nack_timer):
+                if timer is not None:
+                    timer.cancel()
+            if self.attachment is not None:
+                await self.attachment.stop()
+        if connection is None or connection.ended is not None:
+            return
+        try:
+            await connection.request(
+                f"closing a consumer on {self.topic}",
+                lambda request_id: commands.close_consumer(self._id, request_id),
+                pb.CommandSuccess,
+            )
+        except QuireError as error:
+            _log.debug("%s", error)
+
+
+def _decode(delivery: Delivery) -> list[DecodedMessage]:
+    if not delivery.checksum_ok:
+        raise Undecodable("it does not match its checksum")
+    return decode(delivery.entry)
+
+
+def _message_count(delivery: Delivery) -> int:
+    """How many permits an entry used that was not decoded."""
+    if delivery.body.ack_set:
+        return from_words(list(delivery.body.ack_set)).bit_count()
+    try:
+        metadata, _ = read_metadata(delivery.entry)
+    except Undecodable:
+        return 1
+    return metadata.num_messages_in_batch if is_batch(metadata) else 1

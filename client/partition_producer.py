@@ -1,0 +1,324 @@
+"""The producer of one partition (or of a topic that has none): batches out, receipts in, all of it in order.
+
+    messages ─▶ open batch ──full, or due──▶ encoded ─▶ pending ──SEND──▶ broker
+                                                           ▲                 │
+                              attached again: all of them  │                 │ SEND_RECEIPT, in order
+                              once more, same sequence ids └── stays until ──┘
+
+A batch stays in `pending` until its receipt came. After a reconnect all that is pending is sent again with the same
+sequence ids and the same producer name, so that a broker that deduplicates stores nothing twice. An entry is
+encoded once: what is sent again are the same bytes.
+
+The end of a batch is one of three (`errors`): a receipt; `PublishFailed` when it was refused at its first
+attempt or never left; `PublishUnknown` when it left and nobody knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+
+from quire.client.attachment import Attachment
+from quire.client.batch import Batch, Publication, Window
+from quire.client.connection import UNASKED, Connection
+from quire.client.errors import (
+    Closed,
+    ConnectionLost,
+    PublishFailed,
+    PublishUnknown,
+    TimedOut,
+    TopicTerminated,
+    from_server,
+)
+from quire.client.routing import partition_index
+from quire.client.settings import ProducerSettings
+from quire.runtime.clock import Clock
+from quire.runtime.errors import Fenced, NotFound, QuireError, Unavailable
+from quire.runtime.limits import MESSAGE_BYTES_MAX
+from quire.wire import commands, message
+from quire.wire import pulsar_pb2 as pb
+from quire.wire.compression import NAMES
+from quire.wire.message import OutgoingMessage
+
+_log = logging.getLogger(__name__)
+
+
+class PartitionProducer:
+    """One PRODUCER of one topic; `window` is shared by the partitions of a producer."""
+
+    def __init__(
+        self,
+        topic: str,
+        producer_id: int,
+        name: str,
+        access_mode: pb.ProducerAccessMode,
+        settings: ProducerSettings,
+        window: Window,
+        clock: Clock,
+    ) -> None:
+        self.topic = topic
+        self.name = name
+        self.attachment: Attachment | None = None
+        self.unseen_error: QuireError | None = None
+        """The first failure of a batch that nobody awaited; `flush` raises it."""
+        self.last_sequence_id = -1
+        """The highest that was given to a message, or that the broker has of an earlier producer of this name."""
+        self._is_named_by_user = bool(name)
+        self._partition = partition_index(topic)
+        self._id = producer_id
+        self._access_mode = access_mode
+        self._settings = settings
+        self._codec = NAMES[settings.compression]
+        self._window = window
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._connection: Connection | None = None
+        self._message_bytes_max = MESSAGE_BYTES_MAX
+        self._epoch = -1
+        self._last_added = -1
+        self._open: Batch | None = None
+        self._due: asyncio.Handle | None = None
+        self._pending: deque[Batch] = deque()
+        self._timeout: asyncio.TimerHandle | None = None
+        self._failure: QuireError | None = None
+
+    # -- Taking messages --
+
+    @property
+    def is_gathering(self) -> bool:
+        return self._open is not None
+
+    def add(self, one: OutgoingMessage) -> Publication:
+        """Take one message; never waits. Raises `PublishFailed` when the producer is at its end."""
+        if self._failure is not None:
+            raise PublishFailed(f"{self.topic} takes no more messages from this producer: {self._failure}")
+        sequence_id = self._next_sequence_id(one)
+        size = one.size
+        batch = self._open
+        if batch is not None and not self._fits(batch, one, size):
+            self.close_batch()
+            batch = None
+        if batch is None:
+            batch = self._open_batch(sequence_id)
+        batch.add(one, size, sequence_id)
+        self._window.take(size)
+        publication = Publication(batch, len(batch.messages) - 1, self._partition, self.topic)
+        if self._is_full(batch, one):
+            self.close_batch()
+        return publication
+
+    def _next_sequence_id(self, one: OutgoingMessage) -> int:
+        if one.sequence_id is None:
+            self.last_sequence_id += 1
+            self._last_added = self.last_sequence_id
+        elif one.sequence_id <= self._last_added:
+            raise PublishFailed(f"sequence id {one.sequence_id} does not follow {self._last_added}")
+        else:
+            self._last_added = one.sequence_id
+            self.last_sequence_id = max(self.last_sequence_id, one.sequence_id)
+        return self._last_added
+
+    def _fits(self, batch: Batch, one: OutgoingMessage, size: int) -> bool:
+        settings = self._settings
+        return (
+            batch.bytes + size <= settings.batch_bytes_max
+            and one.deliver_at_ms is None
+            and (not settings.batch_by_key or batch.messages[0].key == one.key)
+        )
+
+    def _is_full(self, batch: Batch, one: OutgoingMessage) -> bool:
+        settings = self._settings
+        return (
+            len(batch.messages) >= settings.batch_messages_max
+            or batch.bytes >= settings.batch_bytes_max
+            or not settings.batching
+            or one.deliver_at_ms is not None
+        )
+
+    def _open_batch(self, first_sequence_id: int) -> Batch:
+        settings = self._settings
+        batch = Batch(first_sequence_id, self._loop.time() + settings.send_timeout_ms / 1000)
+        self._open = batch
+        if settings.batch_delay_ms:
+            self._due = self._loop.call_later(settings.batch_delay_ms / 1000, self.close_batch)
+        else:
+            self._due = self._loop.call_soon(self.close_batch)
+        return batch
+
+    def close_batch(self) -> None:
+        """Send the open batch, if there is one."""
+        batch, self._open = self._open, None
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        if batch is None:
+            return
+        try:
+            batch.encode(self.name, self._clock.now_ms(), self._codec)
+        except (TypeError, ValueError) as error:  # protobuf's, for text that is none
+            self._settle(batch, None, PublishFailed(f"a message for {self.topic} cannot be encoded: {error}"))
+            return
+        if len(batch.entry) > self._message_bytes_max:
+            self._settle(batch, None, PublishFailed(self._too_large(batch)))
+            return
+        self._pending.append(batch)
+        self._watch_deadlines()
+        if self._connection is not None:
+            self._send(self._connection, batch)
+
+    def _too_large(self, batch: Batch) -> str:
+        return (
+            f"a message of {len(batch.entry)} bytes is too large for {self.topic}, "
+            f"which takes {self._message_bytes_max}"
+        )
+
+    def _send(self, connection: Connection, batch: Batch) -> None:
+        batch.attempts += 1
+        count = len(batch.messages)
+        highest = batch.last_sequence_id if count > 1 else 0
+        connection.write(*commands.send(self._id, batch.first_sequence_id, count, batch.entry, highest))
+
+    # -- What the broker answers --
+
+    def receipt(self, body: pb.CommandSendReceipt) -> None:
+        if not self._pending or body.sequence_id < self._pending[0].first_sequence_id:
+            return  # it was given up meanwhile
+        batch = self._pending[0]
+        if body.sequence_id > batch.first_sequence_id:
+            self._start_over(f"the receipt of sequence id {batch.first_sequence_id} is missing")
+            return
+        self._pending.popleft()
+        self._settle(batch, body.message_id, None)
+
+    def refused(self, body: pb.CommandSendError) -> None:
+        batch = next((one for one in self._pending if one.first_sequence_id == body.sequence_id), None)
+        if batch is None:
+            return
+        error = from_server(body.error, body.message, f"a message for {self.topic}")
+        damaged_on_the_way = body.error == pb.ChecksumError and message.checksum_ok(batch.entry)
+        if damaged_on_the_way or isinstance(error, Unavailable):
+            self._start_over(str(error))
+            return
+        if isinstance(error, TopicTerminated | Fenced | NotFound):
+            self._failure = error
+        self._pending.remove(batch)
+        self._give_up(batch, error)
+
+    def _start_over(self, why: str) -> None:
+        """Attach again and send again all that is pending, so that the order is kept."""
+        if self._connection is not None:
+            connection = self._connection
+            connection.close(ConnectionLost(f"the connection to {connection.url} is of no use ({why})"))
+
+    def _settle(self, batch: Batch, id_data: pb.MessageIdData | None, error: QuireError | None) -> None:
+        batch.settle(id_data, error)
+        self._window.give_back(len(batch.messages), batch.bytes)
+        if error is not None and not batch.was_observed and self.unseen_error is None:
+            self.unseen_error = error
+
+    def _give_up(self, batch: Batch, error: QuireError) -> None:
+        """Refused, or out of time: what is the end of this batch?"""
+        is_refused = batch.attempts == 1 and not isinstance(error, Unavailable)
+        if batch.attempts == 0 or is_refused:
+            self._settle(batch, None, PublishFailed(str(error)))
+        else:
+            self._settle(batch, None, PublishUnknown(f"{error}; whether the message is stored is not known"))
+
+    # -- Time --
+
+    def _watch_deadlines(self) -> None:
+        if self._timeout is None and self._pending:
+            self._timeout = self._loop.call_at(self._pending[0].deadline_s, self._check_deadlines)
+
+    def _check_deadlines(self) -> None:
+        self._timeout = None
+        now_s = self._loop.time()
+        while self._pending and self._pending[0].deadline_s <= now_s:
+            waited = f"no receipt from {self.topic} within {self._settings.send_timeout_ms} ms"
+            self._give_up(self._pending.popleft(), Unavailable(waited))
+        self._watch_deadlines()
+
+    # -- Attaching --
+
+    async def attach(self, connection: Connection) -> None:
+        self._epoch += 1
+        connection.producers[self._id] = self
+        answer = None
+        try:
+            answer = await connection.request(
+                f"a producer on {self.topic}", self._request, pb.CommandProducerSuccess
+            )
+        except (TimedOut, asyncio.CancelledError):
+            # The broker may make it all the same; it must not hold the name or the topic.
+            connection.write(commands.close_producer(self._id, UNASKED))
+            raise
+        finally:
+            if answer is None:
+                connection.producers.pop(self._id, None)
+        self.name = answer.producer_name
+        self._message_bytes_max = connection.message_bytes_max
+        self.last_sequence_id = max(self.last_sequence_id, answer.last_sequence_id)
+        self._connection = connection
+        for batch in self._pending:
+            self._send(connection, batch)
+
+    def _request(self, request_id: int) -> bytes:
+        return commands.producer(
+            pb.CommandProducer(
+                topic=self.topic,
+                producer_id=self._id,
+                request_id=request_id,
+                producer_name=self.name or None,
+                user_provided_producer_name=self._is_named_by_user,
+                epoch=self._epoch,
+                producer_access_mode=self._access_mode,
+            )
+        )
+
+    def detached(self, reason: QuireError) -> None:
+        if self.attachment is not None:
+            self.attachment.lost(reason)
+
+    def detach(self) -> None:
+        if self._connection is not None:
+            self._connection.producers.pop(self._id, None)
+            self._connection = None
+
+    def fail(self, error: QuireError) -> None:
+        """No message will be taken any more; what is pending ends now."""
+        self._failure = error
+        self._connection = None
+        self.close_batch()
+        pending, self._pending = self._pending, deque()
+        for batch in pending:
+            self._give_up(batch, Unavailable(str(error)))
+        if self._timeout is not None:
+            self._timeout.cancel()
+            self._timeout = None
+
+    # -- The end --
+
+    async def settle_all(self) -> None:
+        """Return when all that was added before has a receipt or an error."""
+        self.close_batch()
+        for batch in list(self._pending):
+            if not batch.is_settled:
+                await batch.waiter()
+
+    async def close(self) -> None:
+        """Tell the broker, give up what is pending. Never raises for the broker's sake."""
+        connection = self._connection
+        if self.attachment is not None:
+            await self.attachment.stop()
+        self.fail(Closed(f"the producer of {self.topic} was closed"))
+        if connection is None or connection.ended is not None:
+            return
+        try:
+            await connection.request(
+                f"closing a producer on {self.topic}",
+                lambda request_id: commands.close_producer(self._id, request_id),
+                pb.CommandSuccess,
+            )
+        except QuireError as error:
+            _log.debug("%s", error)

@@ -1,0 +1,224 @@
+"""A producer as its user sees it: one name, one topic, all its partitions.
+
+    async with client.producer("orders") as producer:
+        receipt = await producer.send(b"...", key="42")         # stored: the receipt says where
+        publication = await producer.enqueue(b"...")            # taken; waits only while the window is full
+        await producer.flush()                                  # everything taken so far is stored, or this raises
+
+`send` waits for its receipt, so one task that only sends gets one message per batch; `enqueue` (or `send_nowait`,
+which raises `QueueFull` instead of waiting) is for throughput. A cancelled `send` or `enqueue` leaves the producer
+as it was: its message was either not taken, or goes its way.
+
+Leaving the block normally flushes. Leaving it by an exception gives up what has no receipt yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, TypedDict, Unpack
+
+from quire.client.attachment import Attachment
+from quire.client.batch import Publication, Window
+from quire.client.errors import Closed, QueueFull
+from quire.client.messages import Receipt
+from quire.client.partition_producer import PartitionProducer
+from quire.client.routing import Router, full_name, partition_name
+from quire.client.settings import ProducerSettings
+from quire.runtime.errors import QuireError
+from quire.runtime.tasks import Tasks
+from quire.wire import pulsar_pb2 as pb
+from quire.wire.message import OutgoingMessage
+
+if TYPE_CHECKING:
+    from quire.client.client import Client
+
+ACCESS_MODES: Final[dict[str, pb.ProducerAccessMode]] = {
+    "shared": pb.ProducerAccessMode.Shared,
+    "exclusive": pb.ProducerAccessMode.Exclusive,
+    "exclusive-with-fencing": pb.ProducerAccessMode.ExclusiveWithFencing,
+}
+
+_log = logging.getLogger(__name__)
+
+
+class MessageFields(TypedDict, total=False):
+    """What a message may have besides its payload."""
+
+    key: str | None
+    """Chooses the partition; what Key_Shared and compaction go by."""
+    properties: Mapping[str, str]
+    event_time_ms: int
+    ordering_key: bytes | None
+    """Goes before the key for Key_Shared."""
+    deliver_at_ms: int | None
+    """Shared subscriptions get the message no earlier. Such a message is not batched."""
+    sequence_id: int | None
+    """For deduplication over restarts; must grow. Otherwise the producer counts by itself."""
+
+
+class Producer:
+    """Made by `Client.producer`; begins with `async with` (or `start`)."""
+
+    def __init__(
+        self, client: Client, topic: str, name: str, access: str, settings: ProducerSettings
+    ) -> None:
+        settings.validate()
+        self.topic = full_name(topic)
+        self._client = client
+        self._name = name
+        self._access_mode = ACCESS_MODES[access]
+        self._settings = settings
+        self._window = Window(settings.in_flight_messages_max, settings.in_flight_bytes_max)
+        self._router = Router(
+            settings.hashing, client.rng.randrange(1 << 30), single=settings.routing == "single"
+        )
+        self._partitions: list[PartitionProducer] = []
+        self._tasks = Tasks("client")
+        self._is_open = False
+
+    async def __aenter__(self) -> Producer:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close(flush=kind is None)
+
+    # -- Publishing --
+
+    async def send(self, payload: bytes | None, **fields: Unpack[MessageFields]) -> Receipt:
+        """Publish a message and wait until it is stored. Raises `PublishFailed` or `PublishUnknown`."""
+        return await (await self.enqueue(payload, **fields))
+
+    async def enqueue(self, payload: bytes | None, **fields: Unpack[MessageFields]) -> Publication:
+        """Take a message for publishing; wait only while too much is in flight. Raises `PublishFailed`."""
+        window = self._window
+        while window.is_full:
+            for one in self._partitions:
+                one.close_batch()
+            await window.room()
+        return self._add(OutgoingMessage(payload, **fields))
+
+    def send_nowait(self, payload: bytes | None, **fields: Unpack[MessageFields]) -> Publication:
+        """Take a message for publishing. Raises `QueueFull` when too much is in flight, `PublishFailed`."""
+        if self._window.is_full:
+            raise QueueFull(f"{self._window.messages} messages for {self.topic} wait for their receipts")
+        return self._add(OutgoingMessage(payload, **fields))
+
+    def _add(self, one: OutgoingMessage) -> Publication:
+        if not self._is_open:
+            raise Closed(f"the producer of {self.topic} is not open")
+        if one.payload is not None and type(one.payload) is not bytes:
+            one.payload = bytes(memoryview(one.payload))
+        return self._router.choose(one, self._partitions).add(one)
+
+    async def flush(self) -> None:
+        """Return when all that was taken before is stored.
+
+        Raises the first `PublishFailed` or `PublishUnknown` since the last flush of a message whose publication
+        nobody awaited.
+        """
+        for one in self._partitions:
+            one.close_batch()
+        for one in self._partitions:
+            await one.settle_all()
+        errors = [one.unseen_error for one in self._partitions if one.unseen_error is not None]
+        for one in self._partitions:
+            one.unseen_error = None
+        if errors:
+            raise type(errors[0])(str(errors[0]))
+
+    # -- What it knows --
+
+    @property
+    def name(self) -> str:
+        """The user's, or the one the broker gave."""
+        return self._name
+
+    @property
+    def partition_count(self) -> int:
+        """0 when the topic has no partitions."""
+        return len(self._partitions) if self._partitions[0].topic != self.topic else 0
+
+    @property
+    def last_sequence_id(self) -> int:
+        """The highest in use, the broker's record of earlier producers of this name included; -1: none."""
+        return max(one.last_sequence_id for one in self._partitions)
+
+    @property
+    def in_flight(self) -> int:
+        """Messages taken and without a receipt."""
+        return self._window.messages
+
+    # -- Beginning and end --
+
+    async def start(self) -> None:
+        """Find the topic's partitions and attach to all. Raises what a broker refuses, or `Unavailable`."""
+        self._client.register(self)
+        try:
+            count = await self._client.partitions(self.topic)
+            names = [partition_name(self.topic, i) for i in range(count)] or [self.topic]
+            self._partitions = await self._attach(names)
+        except BaseException:
+            await self.close(flush=False)
+            raise
+        self._name = self._partitions[0].name
+        self._is_open = True
+        if count:
+            self._tasks.start(self._watch_growth(), f"watch {self.topic} grow")
+
+    async def _attach(self, topics: list[str]) -> list[PartitionProducer]:
+        made = [self._partition(topic) for topic in topics]
+        try:
+            for one in made:
+                assert one.attachment is not None
+                await one.attachment.ready()
+        except BaseException:
+            for one in made:
+                await one.close()
+            raise
+        return made
+
+    def _partition(self, topic: str) -> PartitionProducer:
+        client = self._client
+        made = PartitionProducer(
+            topic,
+            client.next_id(),
+            self._name,
+            self._access_mode,
+            self._settings,
+            self._window,
+            client.clock,
+        )
+        made.attachment = Attachment(made, client.lookup, client.settings, client.rng)
+        made.attachment.start(self._tasks)
+        return made
+
+    async def _watch_growth(self) -> None:
+        """New partitions take messages once they are attached."""
+        while True:
+            await asyncio.sleep(self._client.settings.partitions_poll_ms / 1000)
+            try:
+                count = await self._client.partitions(self.topic)
+                here = len(self._partitions)
+                if count > here:
+                    names = [partition_name(self.topic, i) for i in range(here, count)]
+                    self._partitions += await self._attach(names)
+                    _log.info("%s has grown to %d partitions", self.topic, count)
+            except QuireError as error:
+                _log.debug("asking whether %s has grown: %s", self.topic, error)
+
+    async def close(self, *, flush: bool = True) -> None:
+        """End it, after a flush unless told otherwise. Raises what the flush raises, once all is closed."""
+        self._client.unregister(self)
+        try:
+            if flush and self._is_open:
+                await self.flush()
+        finally:
+            self._is_open = False
+            await asyncio.gather(*(one.close() for one in self._partitions))
+            await self._tasks.stop()

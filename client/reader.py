@@ -1,0 +1,80 @@
+"""A reader: messages from a position on, without a subscription that the broker would remember.
+
+    async with client.reader("orders", start=EARLIEST) as reader:
+        while await reader.has_next():
+            message = await reader.read()
+
+It is a consumer of a subscription that is not durable. After a reconnect it goes on behind the last message that it
+handed out. There are no acks.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from quire.client.consumer import Consumer
+from quire.client.messages import EARLIEST, Message, MessageId
+
+
+class Reader:
+    """Made by `Client.reader`; begins with `async with` (or `start`)."""
+
+    def __init__(self, consumer: Consumer, start: MessageId, inclusive: bool) -> None:
+        self._consumer = consumer
+        self._start = start
+        self._inclusive = inclusive
+        self._last: dict[str, MessageId] = {}
+
+    async def __aenter__(self) -> Reader:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __aiter__(self) -> Reader:
+        return self
+
+    async def __anext__(self) -> Message:
+        return self._noted(await self._consumer.__anext__())
+
+    async def read(self, timeout_s: float | None = None) -> Message:
+        """The next message, waiting for it. Raises TimeoutError, `MessageUndecodable`, `Closed`."""
+        return self._noted(await self._consumer.receive(timeout_s))
+
+    def _noted(self, message: Message) -> Message:
+        self._last[message.topic] = message.id
+        return message
+
+    async def has_next(self) -> bool:
+        """Whether the topic holds a message that `read` has not given yet."""
+        return any(
+            self._is_ahead(last, self._last.get(topic))
+            for topic, last in (await self._consumer.last_message_ids()).items()
+        )
+
+    def _is_ahead(self, last: MessageId, seen: MessageId | None) -> bool:
+        if last == EARLIEST:
+            return False
+        if seen is not None:
+            return last.place > seen.place
+        return last.place >= self._start.place if self._inclusive else last.place > self._start.place
+
+    async def seek(self, to: MessageId | None = None, *, publish_time_ms: int | None = None) -> None:
+        """Go to a message (it comes next), `EARLIEST`, `LATEST`, or a publish time."""
+        await self._consumer.seek(to, publish_time_ms=publish_time_ms)
+        self._last.clear()
+        self._start, self._inclusive = to or EARLIEST, True
+
+    async def last_message_id(self) -> MessageId:
+        """The last message of the topic (without partitions); `EARLIEST` when it is empty."""
+        return await self._consumer.last_message_id()
+
+    async def start(self) -> None:
+        """Begin. Raises what a broker refuses, or `Unavailable`."""
+        await self._consumer.start()
+
+    async def close(self) -> None:
+        await self._consumer.close()
