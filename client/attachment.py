@@ -59,19 +59,20 @@ class Attachment:
         self._settled = asyncio.Event()
         self._error: QuireError | None = None
         self._is_established = False
+        self._is_attached = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self, tasks: Tasks) -> None:
         self._task = tasks.start(self._run(), f"attach {self._owner.topic}")
 
     async def ready(self) -> None:
-        """Return once it was attached. Raises the final refusal, or `Unavailable` after the operation timeout."""
+        """Return when it is attached. Raises the final refusal, or `Unavailable` after the operation timeout."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._settled.wait()
         except TimeoutError:
             pass
-        if not self._is_established:
+        if not self._is_attached:
             raise self._error or Unavailable(f"no broker answered for {self._owner.topic} in time")
 
     def lost(self, reason: QuireError) -> None:
@@ -103,13 +104,15 @@ class Attachment:
     async def _hold(self) -> None:
         """Stay attached until it is lost."""
         assert self._lost is not None
-        self._is_established = True
+        self._is_established = self._is_attached = True
         self._settled.set()
         since = asyncio.get_running_loop().time()
         try:
             reason = await self._lost
             _log.debug("%s: %s", self._owner.topic, reason)
         finally:
+            self._is_attached = False
+            self._settled.clear()
             self._owner.detach()
         if asyncio.get_running_loop().time() - since >= HEALTHY_AFTER_S:
             self._backoff.reset()

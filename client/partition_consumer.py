@@ -214,7 +214,7 @@ class PartitionConsumer:
         """
         if not len(self._acks) and self._unanswered is None:
             return
-        connection = self._attached()
+        connection = await self._attached()
         ids, cumulative = self._acks.take()
         kinds = [(ids, False), ([cumulative] if cumulative is not None else [], True)]
         if not any(some for some, _ in kinds) and self._unanswered is not None:
@@ -260,14 +260,16 @@ class PartitionConsumer:
 
     # -- Requests --
 
-    def _attached(self) -> Connection:
-        if self._connection is None:
-            raise Unavailable(f"{self.topic} has no broker at the moment; try again")
+    async def _attached(self) -> Connection:
+        """The connection, once there is one. Raises `Unavailable` after the operation timeout."""
+        assert self.attachment is not None
+        while self._connection is None:
+            await self.attachment.ready()
         return self._connection
 
     async def last_message_id(self) -> MessageId:
         """The last message of the topic, as the broker knows it; `EARLIEST` for an empty topic."""
-        answer = await self._attached().request(
+        answer = await (await self._attached()).request(
             f"asking for the last message of {self.topic}",
             lambda request_id: commands.ask_last_message_id(self._id, request_id),
             pb.CommandGetLastMessageIdResponse,
@@ -279,7 +281,7 @@ class PartitionConsumer:
 
     async def seek(self, to: MessageId | None, publish_time_ms: int | None) -> None:
         """Move the subscription's cursor; what was delivered before is forgotten."""
-        connection = self._attached()
+        connection = await self._attached()
         self._may_attach.clear()
         try:
             data = to.to_wire() if to is not None else None
@@ -297,7 +299,7 @@ class PartitionConsumer:
             self._may_attach.set()
 
     async def unsubscribe(self) -> None:
-        await self._attached().request(
+        await (await self._attached()).request(
             f"unsubscribing {self._how.subscription} from {self.topic}",
             lambda request_id: commands.unsubscribe(self._id, request_id),
             pb.CommandSuccess,

@@ -361,11 +361,11 @@ async def test_growth_is_noticed(broker: FakeBroker) -> None:
     async with Client(broker.url, settings=settings) as client, client.producer("t") as producer:
         broker.partitions[TOPIC] = 3
         await broker.until(lambda: len(broker.all(pb.CommandProducer)) == 3)
+        seen: set[int] = set()
         async with asyncio.timeout(5):
-            while producer.partition_count < 3:
-                await asyncio.sleep(0)
-        receipts = [await producer.send(b"") for _ in range(6)]
-    assert {one.message_id.partition for one in receipts} == {0, 1, 2}
+            while len(seen) < 3:
+                seen.add((await producer.send(b"")).message_id.partition)
+    assert seen == {0, 1, 2}
 
 
 # -- Connecting ----------------------------------------------------------------------------------------
@@ -387,22 +387,22 @@ async def test_a_wrong_token(broker: FakeBroker) -> None:
     async with Client(broker.url, authentication=token("wrong"), settings=QUICK) as client:
         with pytest.raises(AuthenticationFailed, match="a wrong token"):
             await client.producer("t").start()
-    async with Client(broker.url, authentication=token(lambda: "right"), settings=QUICK) as client:
-        async with client.producer("t") as producer:
-            await producer.send(b"x")
+    right = Client(broker.url, authentication=token(lambda: "right"), settings=QUICK)
+    async with right as client, client.producer("t") as producer:
+        await producer.send(b"x")
 
 
 async def test_nobody_there() -> None:
     settings = ClientSettings(operation_timeout_ms=30, backoff_first_ms=1)
     async with Client("pulsar://127.0.0.1:1", settings=settings) as client:
-        with pytest.raises(ConnectionLost, match="cannot connect to pulsar://127.0.0.1:1"):
+        with pytest.raises(ConnectionLost, match=r"cannot connect to pulsar://127\.0\.0\.1:1"):
             await client.producer("t").start()
 
 
 async def test_the_next_host_is_tried(broker: FakeBroker) -> None:
-    async with Client(f"pulsar://127.0.0.1:1,127.0.0.1:{broker.port}", settings=QUICK) as client:
-        async with client.producer("t") as producer:
-            await producer.send(b"x")
+    url = f"pulsar://127.0.0.1:1,127.0.0.1:{broker.port}"
+    async with Client(url, settings=QUICK) as client, client.producer("t") as producer:
+        await producer.send(b"x")
 
 
 async def test_a_silent_broker_is_given_up(broker: FakeBroker) -> None:
