@@ -9,5 +9,5 @@ Read in this order: `states` (what a ledger's record may become), `writer_core` 
 machines, without I/O), `placement`, `outbox` (one request per bookie and turn), `writer`, `idle`, `recovery`,
 `answers`, `reader` (their shells), `ledgers` (the door through which other rooms come in), `state_log` and
 `state_segment` (small state kept in ledgers), `directory` and `bookie_client` (who is there, and how to reach them),
-`memory_bookie` and `memory_cluster` (the fakes that tests and simulations use).
+`memory_bookie`, `memory_cluster` and `weather` (the fakes that tests and simulations use).
 """

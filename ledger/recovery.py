@@ -20,7 +20,7 @@ from quire.ledger.writer import BlockWriter, Parts
 from quire.metadata import paths
 from quire.metadata.records import Fragment, LedgerRecord, LedgerState, decode, encode
 from quire.metadata.store import Node
-from quire.runtime.errors import NotFound, OutcomeUnknown, QuireError, Unavailable, VersionConflict
+from quire.runtime.errors import Fenced, NotFound, OutcomeUnknown, QuireError, Unavailable, VersionConflict
 from quire.runtime.limits import MIB
 from quire.wire.block import BlockHeader, Buffer
 from quire.wire.bookie import BookieId, LedgerInfoRequest, ReadRequest, Status
@@ -77,7 +77,11 @@ class _Rewriter(BlockWriter):
         asyncio.get_running_loop().call_soon(self.core.change_committed)
 
     def failed(self, error: QuireError) -> None:
-        self._recovery.core.write_failed(Unavailable(f"recovery cannot write again: {error}"))
+        """A fence does not stop a recovery: what does is a tombstone."""
+        if isinstance(error, Fenced):
+            self._recovery.core.write_failed(NotFound(f"ledger {self.core.ledger_id} was deleted"))
+        else:
+            self._recovery.core.write_failed(Unavailable(f"recovery cannot write again: {error}"))
 
 
 class _Recovery:

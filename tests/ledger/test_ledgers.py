@@ -479,6 +479,16 @@ async def test_delete_lays_tombstones_and_removes_the_record():
     await cluster.ledgers.delete(writer.ledger_id)
 
 
+async def test_a_ledger_that_is_deleted_while_it_is_recovered_is_gone():
+    cluster = MemoryCluster(3)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 2))
+    for bookie in cluster.bookies:
+        bookie.refuses = Status.DELETED
+    with pytest.raises(NotFound):
+        await cluster.join().recover(writer.ledger_id)
+
+
 async def test_the_record_stays_until_every_replica_has_answered_or_was_retired():
     cluster = MemoryCluster(3)
     writer = await cluster.ledgers.create("test", listener := Listener())
