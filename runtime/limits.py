@@ -97,6 +97,12 @@ DEAL_BYTES_PER_TURN: Final = 1 * MIB
 READ_CHUNK_BYTES: Final = 1 * MIB
 """What a subscription that is behind reads at once; it holds at most this much more, read ahead."""
 
+READS_MAX: Final = 16
+"""Reads under way at once for all subscriptions of a process; more would only wait for the disk in memory."""
+
+READ_HELD_BYTES_MAX: Final = 64 * MIB
+"""Blocks read and not dealt yet, over all subscriptions of a process; beyond it nothing is read ahead."""
+
 # -- the archive ---------------------------------------------------------------------------------------
 ARCHIVE_INDEX_RUN_BYTES: Final = 64 * KIB
 ARCHIVE_PART_BYTES: Final = 8 * MIB
@@ -127,5 +133,6 @@ assert 2 * JOURNAL_GROUP_BYTES_MAX <= JOURNAL_SEGMENT_BYTES
 assert MEMTABLE_BYTES < ENTRY_LOG_BYTES
 assert INDEX_RUN_BYTES_MAX <= READ_BYTES_MAX
 assert READ_CHUNK_BYTES <= READ_BYTES_MAX
+assert 2 * READS_MAX * READ_CHUNK_BYTES <= READ_HELD_BYTES_MAX
 assert ENTRY_LOG_RECORD_BYTES + BLOCK_BYTES_HARD_MAX <= ENTRY_LOG_STEP_BYTES <= ENTRY_LOG_BYTES
 assert INDEX_RUN_BYTES_MAX <= READ_CHUNK_BYTES_MIN <= READ_CHUNK_BYTES_MAX

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from quire.runtime.errors import LimitExceeded, ProtocolError, QuireError
@@ -85,6 +85,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._cutter = FrameCutter()
         self._out: list[Buffer] = []
+        self._out_bytes = 0
+        """Of `_out`, what consumers were dealt in this turn."""
         self._pending = 0
         self._is_paused = False
         self._was_heard = True
@@ -207,15 +209,20 @@ class Connection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._flush)
         self._out.append(data)
 
-    def write_many(self, parts: Iterable[Buffer]) -> None:
+    def write_many(self, parts: Sequence[Buffer]) -> None:
         if self.is_closed:
             return
         if not self._out:
             self._loop.call_soon(self._flush)
         self._out += parts
+        self._out_bytes += sum(map(len, parts))
+        if self._out_bytes >= WRITE_HIGH_BYTES:
+            # Now, so that `pause_writing` is called before any other consumer of this connection is dealt more.
+            self._flush()
 
     def _flush(self) -> None:
         out, self._out = self._out, []
+        self._out_bytes = 0
         if not out or self._transport is None:
             return
         if len(out) == 1:

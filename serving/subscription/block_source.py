@@ -4,7 +4,8 @@
 tail cache, or None. `fetch(position)` starts a read; when it has answered, `wake` is called, and the subscription
 takes again. While fetched blocks are being dealt the chunk behind them is read already, so a consumer that
 catches up waits for one read only. One read is under way at most, and at most two chunks (`READ_CHUNK_BYTES`) are
-held, however far behind the subscription is.
+held, however far behind the subscription is. A thousand subscriptions that are behind share a `ReadLimit`: so many
+reads at once, so many bytes held.
 
 A failed read is tried again after a while, for as long as somebody wants it; a position that was trimmed is
 reported to `trimmed`.
@@ -19,7 +20,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from quire.runtime.errors import NotFound, QuireError
-from quire.runtime.limits import READ_CHUNK_BYTES
+from quire.runtime.limits import READ_CHUNK_BYTES, READ_HELD_BYTES_MAX, READS_MAX
 from quire.runtime.tasks import Tasks
 from quire.serving.ports import Position, TopicPort
 from quire.serving.subscription.delivery import BlockView
@@ -43,13 +44,53 @@ class Reading(Protocol):
         ...
 
 
+class ReadLimit:
+    """What all subscriptions of a process together may read at once, and hold read and not dealt."""
+
+    def __init__(self, reads_max: int = READS_MAX, bytes_max: int = READ_HELD_BYTES_MAX) -> None:
+        self._reads_max = reads_max
+        self._bytes_max = bytes_max
+        self._reads = 0
+        self._waiting: dict[Reading, None] = {}
+        self.bytes_held = 0
+
+    @property
+    def is_spent(self) -> bool:
+        """More is held than should be: nothing is read ahead, and who cannot deal what it holds lets go of it."""
+        return self.bytes_held > self._bytes_max
+
+    def begin(self, reading: Reading) -> bool:
+        """Whether `reading` may read now; if not, it is woken when it may ask again."""
+        if self._reads >= self._reads_max:
+            self._waiting[reading] = None
+            return False
+        self._reads += 1
+        return True
+
+    def end(self) -> None:
+        self._reads -= 1
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._admit)
+
+    def _admit(self) -> None:
+        """Wake who waits, in order, until as many read as may: one that is woken may not want to any more."""
+        while self._waiting and self._reads < self._reads_max:
+            reading = next(iter(self._waiting))
+            del self._waiting[reading]
+            reading.wake()
+
+
+PROCESS = ReadLimit()
+
+
 class BlockSource:
     """The blocks of one topic for one subscription."""
 
-    def __init__(self, topic: TopicPort, reading: Reading, tasks: Tasks) -> None:
+    def __init__(self, topic: TopicPort, reading: Reading, tasks: Tasks, limit: ReadLimit = PROCESS) -> None:
         self._topic = topic
         self._reading = reading
         self._tasks = tasks
+        self._limit = limit
         self._ready: deque[BlockView] = deque()
         self._ready_bytes = 0
         self._fetched = False
@@ -59,21 +100,17 @@ class BlockSource:
         self._retry_s = RETRY_S_MIN
         self.last_error = ""
 
-    @property
-    def is_empty(self) -> bool:
-        return not self._ready
-
     def take(self, position: Position) -> BlockView | None:
         """The block that holds `position`, if it is at hand."""
         ready = self._ready
         while ready and ready[0].ledger_id == position.ledger_id and ready[0].stop_entry <= position.entry_id:
-            self._ready_bytes -= ready.popleft().bytes
+            self._count(-ready.popleft().bytes)
         if not (ready and ready[0].holds(*position)):
-            self._drop()
+            self.drop()
             self._fetched = False
             self._add(self._topic.cached(position))
             if not (ready and ready[0].holds(*position)):
-                self._drop()
+                self.drop()
                 return None
         if self._fetched:
             self._read_ahead()
@@ -81,13 +118,18 @@ class BlockSource:
 
     def fetch(self, position: Position) -> None:
         """Read the block at `position`, which is confirmed, and those behind it; then wake."""
-        if self._task is None:
+        if self._task is None and self._limit.begin(self._reading):
             work = self._fetch(position, self._epoch)
             self._task = self._tasks.start(work, f"reading {self._topic.name} at {position}")
 
+    def rest(self) -> None:
+        """Nobody takes anything now: what is at hand is kept, unless all hold too much together."""
+        if self._limit.is_spent:
+            self.drop()
+
     def clear(self) -> None:
         """Forget what is at hand, and what a read under way will bring."""
-        self._drop()
+        self.drop()
         self._epoch += 1
 
     def close(self) -> None:
@@ -97,7 +139,7 @@ class BlockSource:
             self._task.cancel()
 
     def _read_ahead(self) -> None:
-        if self._task is not None or self._ready_bytes > READ_CHUNK_BYTES:
+        if self._task is not None or self._ready_bytes > READ_CHUNK_BYTES or self._limit.is_spent:
             return
         last = self._ready[-1]
         position = following(Position(last.ledger_id, last.stop_entry - 1), self._topic.segments())
@@ -105,32 +147,44 @@ class BlockSource:
             self.fetch(position)
 
     async def _fetch(self, position: Position, epoch: int) -> None:
-        try:
-            found = await self._topic.read(position, READ_CHUNK_BYTES)
-            if not found:
-                raise QuireError(f"topic {self._topic.name} has no block at confirmed {position}")
-            self._retry_s, self.last_error = RETRY_S_MIN, ""
-            if epoch == self._epoch:
-                self._keep(position, found)
-        except NotFound as error:
-            if position < self._topic.first_position():
-                self._reading.trimmed()
-            else:
-                await self._failed(error)
-        except QuireError as error:
+        error = await self._read(position, epoch)
+        if isinstance(error, NotFound) and position < self._topic.first_position():
+            self._reading.trimmed()
+        elif error is not None:
             await self._failed(error)
         self._task = None
         self._reading.wake()
+
+    async def _read(self, position: Position, epoch: int) -> QuireError | None:
+        """Read one chunk; what went wrong, if anything did."""
+        try:
+            found = await self._topic.read(position, READ_CHUNK_BYTES)
+        except QuireError as error:
+            return error
+        finally:
+            self._limit.end()
+        if not found:
+            return QuireError(f"topic {self._topic.name} has no block at confirmed {position}")
+        self._retry_s, self.last_error = RETRY_S_MIN, ""
+        if epoch == self._epoch:
+            self._keep(position, found)
+        return None
 
     def _add(self, found: Iterable[Buffer]) -> None:
         for buffer in found:
             view = BlockView(buffer, block.peek(buffer))
             self._ready.append(view)
-            self._ready_bytes += view.bytes
+            self._count(view.bytes)
 
-    def _drop(self) -> None:
-        self._ready.clear()
-        self._ready_bytes = 0
+    def drop(self) -> None:
+        """Forget what is at hand."""
+        if self._ready:
+            self._ready.clear()
+            self._count(-self._ready_bytes)
+
+    def _count(self, byte_count: int) -> None:
+        self._ready_bytes += byte_count
+        self._limit.bytes_held += byte_count
 
     def _keep(self, position: Position, found: Iterable[Buffer]) -> None:
         """What was read goes behind what is at hand, or replaces it when it is of another place."""

@@ -59,20 +59,15 @@ class Shared(Dispatcher):
             self.queue.clear()
             self.rewind()
 
-    def _ready(self) -> list[Consumer]:
-        """The consumers of the best level that has any, from the one whose turn it is."""
-        ready = [c for c in self.consumers if c.unacked < UNACKED_MESSAGES_MAX and c.is_ready]
-        if len(ready) > 1:
-            level = min([c.priority_level for c in ready])
-            ready = [c for c in ready if c.priority_level == level]
-        return ready
-
     def _taker(self) -> Consumer | None:
-        consumers = self._ready()
-        if not consumers:
-            return None
-        turn = self._turn
-        return min(consumers, key=lambda c: (c.arrival < turn, c.arrival))
+        """The ready consumer of the best level that has any, from the one whose turn it is."""
+        best, best_rank = None, (0, False, 0)
+        for consumer in self.consumers:
+            if consumer.unacked < UNACKED_MESSAGES_MAX and consumer.is_ready:
+                rank = consumer.priority_level, consumer.arrival < self._turn, consumer.arrival
+                if best is None or rank < best_rank:
+                    best, best_rank = consumer, rank
+        return best
 
     def _quota(self, consumer: Consumer) -> int:
         return min(consumer.permits, self._share)
@@ -86,16 +81,23 @@ class Shared(Dispatcher):
     # -- dealing ---------------------------------------------------------------------------------------
 
     def wanted(self) -> Position | None:
-        if not self._ready():
+        if self._taker() is None:
             return None
         return self.queue.min() if self.queue else self.read
 
     def offer(self, view: BlockView) -> list[Delivery]:
-        ready = max(1, len(self._ready()))
-        self._share = max(SHARE_MESSAGES_MIN, -(-view.messages(0, view.count) // ready))
+        self._share = self._share_of(view)
         if self.queue:
             return self._offer_again(view)
         return super().offer(view)
+
+    def _share_of(self, view: BlockView) -> int:
+        """How many messages of `view` each ready consumer should get."""
+        messages = view.messages(0, view.count)
+        if messages <= SHARE_MESSAGES_MIN:
+            return SHARE_MESSAGES_MIN
+        levels = [c.priority_level for c in self.consumers if c.is_ready]
+        return max(SHARE_MESSAGES_MIN, -(-messages // max(1, levels.count(min(levels, default=0)))))
 
     def _offer_again(self, view: BlockView) -> list[Delivery]:
         """Deal what of the queue is in `view`."""

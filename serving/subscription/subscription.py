@@ -107,11 +107,8 @@ class Subscription:
         wanted = self._dispatcher.wanted()
         if wanted is None:
             return
-        if (
-            wanted == (header.ledger_id, header.first_entry)
-            and self._source.is_empty
-            and not self._is_pumping
-        ):
+        if wanted == (header.ledger_id, header.first_entry) and not self._is_pumping:
+            self._source.drop()
             self._deal(BlockView(block, header))
             self._deliver()
         else:
@@ -148,6 +145,7 @@ class Subscription:
         dispatcher = self._dispatcher
         wanted = dispatcher.wanted()
         if wanted is None:
+            self._source.rest()
             return None
         view = self._source.take(wanted)
         if view is not None:

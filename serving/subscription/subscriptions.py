@@ -9,6 +9,7 @@ wait.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,6 +36,8 @@ __all__ = [
     "SubscriptionKind",
     "Subscriptions",
 ]
+
+_log = logging.getLogger(__name__)
 
 
 class Subscriptions:
@@ -71,7 +74,11 @@ class Subscriptions:
     def confirmed(self, block: Buffer, header: BlockHeader) -> None:
         """A block of the topic was confirmed; the tail cache has it."""
         for subscription in list(self._by_name.values()):
-            subscription.confirmed(block, header)
+            try:
+                subscription.confirmed(block, header)
+            except Exception:
+                # The publisher, whose turn this is, and the other subscriptions go on.
+                _log.exception("subscription %s of %s failed", subscription.name, self._topic.name)
 
     # -- making and ending -----------------------------------------------------------------------------
 

@@ -8,8 +8,10 @@ import pytest
 
 from quire.runtime.clock import ManualClock
 from quire.runtime.errors import AlreadyExists, NotFound, QuireError, Unavailable
+from quire.runtime.tasks import Tasks
 from quire.serving.ports import ConsumerBusy, NotAllowed, Position
 from quire.serving.subscription import consumer as consumers
+from quire.serving.subscription.block_source import BlockSource, ReadLimit
 from quire.serving.subscription.subscriptions import (
     Consumer,
     CursorStore,
@@ -142,6 +144,24 @@ async def test_one_subscription_deals_a_bounded_number_of_bytes_a_turn(stand: St
     assert 10 <= first <= 12
     await settle()
     assert len(port.positions()) == 40 - first
+
+
+async def test_subscriptions_that_are_behind_take_turns_to_read(stand: Stand) -> None:
+    limit = ReadLimit(reads_max=2, bytes_max=100)
+    stand.topic.cache = False
+    for _ in range(4):
+        stand.topic.publish([1])
+    for name in "abcde":
+        made = await stand.subscriptions.create(name, earliest=True)
+        made._source = BlockSource(stand.topic, made, Tasks("test"), limit)
+    ports = [(await stand.consumer(name=name, permits=2))[1] for name in "abcde"]
+    assert len(stand.topic.reads) == 0
+    await asyncio.sleep(0)
+    assert len(stand.topic.reads) == 2
+    await settle()
+    assert [port.positions() for port in ports] == [[(1, 0), (1, 1)]] * 5
+    assert len(stand.topic.reads) == 5
+    assert limit.bytes_held < 200, "who cannot deal what it holds lets go of it"
 
 
 async def test_a_full_connection_is_dealt_nothing_until_it_drains(stand: Stand) -> None:
