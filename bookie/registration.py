@@ -65,10 +65,7 @@ class Registration:
         """Be gone at once, without waiting for the session to end."""
         self._forget_session()
         await self._tasks.stop()
-        try:
-            await self._store.delete(self._path)
-        except NotFound:
-            pass
+        await self._delete()
 
     def _on_session(self, event: SessionEvent) -> None:
         if event is not SessionEvent.SUSPENDED:
@@ -91,16 +88,18 @@ class Registration:
 
     async def _tell(self) -> None:
         record = self._describe()
-        value = encode(record)
-        try:
-            await self._store.create(self._path, value, ephemeral=True)
-        except AlreadyExists:  # ours, or left by the process before us: then its session must not end ours
-            if self._told is None:
-                await self._store.delete(self._path)
-                await self._store.create(self._path, value, ephemeral=True)
-            else:
-                await self._store.put(self._path, value, ANY_VERSION)
+        if self._told is None:  # what is there was left by a session before ours, and would die with it
+            await self._delete()
+            await self._store.create(self._path, encode(record), ephemeral=True)
+        else:
+            await self._store.put(self._path, encode(record), ANY_VERSION)
         self._told = record
+
+    async def _delete(self) -> None:
+        try:
+            await self._store.delete(self._path)
+        except NotFound:
+            pass
 
     async def _tell_identity(self) -> None:
         value = encode(self._describe())

@@ -119,6 +119,7 @@ class Storage:
         self._collecting: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._parts = ExitStack()
+        self._workers: list[Worker] = []
         self._mark = 0
         self._checkpoints = 0
         self._stopping = False
@@ -139,6 +140,7 @@ class Storage:
             self._open_parts()
             self._recover()
         except BaseException:
+            await self._close_workers()
             self._parts.close()
             raise
         self._check_space()
@@ -163,12 +165,12 @@ class Storage:
         self._blocks_lost = self._identity.is_suspect or lost
         self._collector = Collector(self._index, self._logs, self._clock, self._report_damage)
         self._reader = BlockReader(self._index, self._logs, cache_bytes=settings.read_cache_bytes)
-        self._checkpointer = disks.worker("checkpoint")
-        self._readers = [disks.worker(f"reader-{i}") for i in range(settings.read_threads)]
+        self._checkpointer = self._worker("checkpoint")
+        self._readers = [self._worker(f"reader-{i}") for i in range(settings.read_threads)]
         self._journal = Journal(
             disks.journal,
-            disks.worker("journal"),
-            disks.worker("journal-ahead"),
+            self._worker("journal"),
+            self._worker("journal-ahead"),
             self._rng,
             bookie=self._identity.uuid_bytes,
             segment_bytes=settings.journal_segment_bytes,
@@ -185,6 +187,14 @@ class Storage:
             make_room=self._begin_checkpoint,
             compare=self._compare,
         )
+
+    def _worker(self, name: str) -> Worker:
+        self._workers.append(self._disks.worker(name))
+        return self._workers[-1]
+
+    async def _close_workers(self) -> None:
+        for worker in self._workers:
+            await worker.close()
 
     def _open_index(self) -> tuple[Index, bool, bool]:
         """The index; whether it had to be rebuilt; whether blocks were found missing meanwhile."""
@@ -278,8 +288,7 @@ class Storage:
         except QuireError as error:
             log.warning("bookie %s stops without a last checkpoint: %s", self.bookie_id, error)
         await self._journal.close()
-        for worker in (self._checkpointer, *self._readers):
-            await worker.close()
+        await self._close_workers()
         if not self.failure:
             self._identity.trust(True)
         self._parts.close()
