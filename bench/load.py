@@ -118,6 +118,7 @@ class Producers:
         self._round = Round(per_round, entry, arguments.batch)
         self._per_topic = self._round.count if len(producers) == 1 else 1
         self._window = arguments.outstanding
+        self._count_max = arguments.count
         self._rate = arguments.rate / arguments.batch
         self._sequence = SEQUENCE_FIRST
         self._pending: memoryview = memoryview(b"")
@@ -131,7 +132,7 @@ class Producers:
         sock = self._connection.socket
         sock.setblocking(False)
         poll = select.poll()
-        while (now := time.perf_counter()) < until:
+        while (now := time.perf_counter()) < until and not 0 < self._count_max <= self.acknowledged:
             self._fill(now, begin)
             poll.register(sock, select.POLLIN | (select.POLLOUT if self._pending else 0))
             for _, event in poll.poll(self._wait_ms(now, begin)):
@@ -145,11 +146,15 @@ class Producers:
         if self._pending:
             return
         room = self._window - (self.sent - self.acknowledged)
+        if self._count_max:
+            room = min(room, self._count_max - self.sent)
         if self._rate:
             room = min(room, int((now - begin) * self._rate) - self.sent)
         at = self.sent % self._round.count
         count = min(room, self._round.count - at)
-        if count <= 0 or (not self._rate and count < min(self._window // 4, self._round.count - at)):
+        if count <= 0 or (
+            not self._rate and count < min(self._window // 4, self._round.count - at, self._left())
+        ):
             return
         if at == 0:
             step = (
@@ -160,6 +165,9 @@ class Producers:
         ends = self._round.ends
         self._pending = self._whole[0 if at == 0 else int(ends[at - 1]) : int(ends[at + count - 1])]
         self.sent += count
+
+    def _left(self) -> int:
+        return self._count_max - self.sent if self._count_max else self._round.count
 
     def _wait_ms(self, now: float, begin: float) -> float:
         if not self._rate or self._pending:
