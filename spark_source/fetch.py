@@ -68,6 +68,8 @@ def blocks(piece: Slice, broker: Broker, archive_url: str | None) -> Iterator[Bu
                 yield chunk.blocks
             return
         except (NotFound, Unavailable, ConfigurationError) as error:
+            if archive_url and isinstance(error, ConfigurationError):
+                raise  # the user's own word for where the archive is
             refusals.append(error)
     raise _neither(piece, at, refusals)
 

@@ -111,6 +111,12 @@ def test_an_archive_out_of_reach_is_read_through_the_broker(moving: Any, archivi
     assert numbers(reader(moving)) == list(range(2500))
 
 
+def test_a_wrong_archive_option_is_not_passed_over(moving: Any) -> None:
+    moving.topics[TOPIC][0].on_broker = True
+    with pytest.raises(ConfigurationError, match="is no archive URL"):
+        numbers(reader(moving, archive="ftp://elsewhere"))
+
+
 def test_an_archive_lost_while_it_is_read_goes_on_through_the_broker(
     moving: Any, archivist: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
