@@ -54,6 +54,12 @@ class Checkpoint:
     mark: int
     is_counted: bool = False
 
+    @classmethod
+    def of(cls, table: Memtable, changed: Sequence[LedgerState], mark: int) -> Checkpoint:
+        """Of what `Intake.freeze` answers; ledgers with a tombstone are deleted with it."""
+        deleted = [state.ledger_id for state in changed if state.tombstone_version is not None]
+        return cls(table, changed, deleted, mark)
+
     def runs(self) -> Iterator[tuple[int, Sequence[Buffer]]]:
         """(ledger, blocks) by ledger, without the ledgers that were deleted meanwhile."""
         deleted = set(self.deleted)

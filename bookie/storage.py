@@ -36,6 +36,7 @@ from quire.bookie.checkpoint import Checkpoint, decode_mark, encode_mark, perfor
 from quire.bookie.collector import Collector
 from quire.bookie.disks import BookieDisks, real_disks
 from quire.bookie.entry_log import EntryLogs
+from quire.bookie.flusher import Flusher
 from quire.bookie.identity import open_identity
 from quire.bookie.index import Index
 from quire.bookie.intake import OK, CompareDone, Intake
@@ -47,7 +48,7 @@ from quire.bookie.replay import Replay
 from quire.bookie.settings import BookieSettings
 from quire.runtime.clock import Clock, SystemClock
 from quire.runtime.disk import Worker
-from quire.runtime.errors import CorruptionError, DiskError, DiskFull, QuireError
+from quire.runtime.errors import CorruptionError, DiskFull, QuireError
 from quire.runtime.limits import ENTRY_LOG_RECORD_BYTES, ENTRY_LOG_STEP_BYTES, READ_BYTES_MAX
 from quire.wire.block import Buffer, read_header
 from quire.wire.bookie import (
@@ -70,12 +71,6 @@ log = logging.getLogger(__name__)
 _LOGS_DIRECTORY: Final = "logs"
 _DAMAGED_INDEX: Final = "index-is-damaged"
 """A file of this name tells the next start to rebuild the index."""
-
-_FLUSH_SOON_S: Final = 0.5
-"""After somebody asked whether a ledger is flushed."""
-
-_RETRY_S: Final = 5.0
-"""After the disk was full."""
 
 
 @dataclass(frozen=True)
@@ -113,16 +108,9 @@ class Storage:
         self._full: set[str] = set()
         """Why the node takes no new blocks: `journal`, `entries`, `checkpoint`, `operator`."""
         self._on_flushed: list[Callable[[], None]] = []
-        self._flushing: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._soon: asyncio.TimerHandle | None = None
-        self._collecting: asyncio.TimerHandle | None = None
-        self._retry: asyncio.TimerHandle | None = None
         self._parts = ExitStack()
         self._workers: list[Worker] = []
         self._mark = 0
-        self._checkpoints = 0
-        self._stopping = False
         self._index_is_suspect = False
         self.failure = ""
         """What is broken for good, in a sentence; empty when all is well."""
@@ -144,9 +132,8 @@ class Storage:
             self._parts.close()
             raise
         self._check_space()
-        self._arm_timer()
         if self.bytes_unflushed:
-            self._flush_soon()
+            self._flusher.soon()
 
     def _open_parts(self) -> None:
         settings, disks = self._settings, self._disks
@@ -184,7 +171,7 @@ class Storage:
             self._index,
             memtable_bytes=settings.memtable_bytes,
             request_bytes_max=settings.journal_group_bytes_max,
-            make_room=self._begin_checkpoint,
+            make_room=lambda: self._flusher.begin(),
             compare=self._compare,
         )
 
@@ -245,9 +232,19 @@ class Storage:
         self._blocks_lost |= bool(replay.damage)
         if self._blocks_lost or self._was_rebuilt:
             self._admit_loss()
-        if self._settings.unsafe_no_sync:
-            self._identity.trust(False)
+        self._identity.trust(not self._settings.unsafe_no_sync)
         self._journal.open(self._identity.bookie_id.incarnation)
+        self._flusher = Flusher(
+            self._intake,
+            self._journal,
+            self._logs,
+            self._index,
+            self._collector,
+            self._checkpointer,
+            self,
+            mark=self._mark,
+            interval_ms=self._settings.flush_interval_ms,
+        )
         log.info("bookie %s: replayed %d groups, %d bytes", self.bookie_id, replay.groups, replay.bytes)
 
     def _admit_loss(self) -> None:
@@ -271,22 +268,13 @@ class Storage:
     def _flush_blocking(self, mark: int) -> None:
         """A checkpoint of a start, which has nothing else to do."""
         table, changed, _ = self._intake.freeze()
-        perform(_checkpoint(table, changed, mark), self._logs, self._index)
+        perform(Checkpoint.of(table, changed, mark), self._logs, self._index)
         self._intake.thaw()
         self._mark = mark
 
     async def stop(self) -> None:
         """Write everything to the entry log and give up the directories."""
-        self._stopping = True
-        for timer in (self._timer, self._soon, self._collecting, self._retry):
-            if timer is not None:
-                timer.cancel()
-        if self._retry is not None and self._flushing is not None:
-            self._end_flush(DiskFull(f"{self._disks.entries.root} has no room for the memtable"))
-        try:
-            await self.flush()
-        except QuireError as error:
-            log.warning("bookie %s stops without a last checkpoint: %s", self.bookie_id, error)
+        await self._flusher.stop()
         await self._journal.close()
         await self._close_workers()
         if not self.failure:
@@ -325,8 +313,8 @@ class Storage:
             journal_groups=self._journal.groups_written,
             journal_bytes=self._journal.bytes_written,
             journal_live_bytes=self._journal.bytes_live,
-            checkpoints=self._checkpoints,
-            mark=self._mark,
+            checkpoints=self._flusher.checkpoints,
+            mark=self._flusher.mark,
             free_bytes=space.free_bytes,
             total_bytes=space.total_bytes,
         )
@@ -482,7 +470,7 @@ class Storage:
             return LedgerInfo(Status.DELETED, fenced=True)
         kept = [found for table in self._intake.tables if (found := table.ledgers.get(request.ledger_id))]
         if kept:
-            self._flush_soon()
+            self._flusher.soon()
         return LedgerInfo(
             Status.OK,
             last_entry=state.last_entry,
@@ -495,120 +483,28 @@ class Storage:
     # -- checkpoints -------------------------------------------------------------------------------------
     async def flush(self) -> None:
         """Return when everything accepted so far is in the entry log. Raises what prevents it."""
-        if self._flushing is not None:
-            await asyncio.shield(self._flushing)
-        if self._intake.frozen is not None and self._flushing is None:
-            raise DiskError(self.failure or "the last checkpoint failed")
-        if self._flushing is None and self._is_dirty:
-            self._begin_checkpoint()
-        if self._flushing is not None:
-            await asyncio.shield(self._flushing)
+        await self._flusher.flush()
 
-    @property
-    def _is_dirty(self) -> bool:
-        return bool(self._intake.active.size_bytes or self._intake.changed)
-
-    def _begin_checkpoint(self) -> None:
-        """Freeze the memtable, and write it as soon as its journal groups are durable."""
-        self._flushing = asyncio.get_running_loop().create_future()
-        self._flushing.add_done_callback(lambda future: future.exception())  # waited for or not
-        checkpoint = _checkpoint(*self._intake.freeze())
-
-        def durable(statuses: Sequence[Status]) -> None:
-            if statuses[0] is Status.OK:
-                self._submit(checkpoint)
-            else:
-                self._end_flush(self._journal.failure)
-
-        self._journal.barrier(durable, OK)
-
-    def _submit(self, checkpoint: Checkpoint) -> None:
-        self._retry = None
-
-        def written(_: None, error: BaseException | None) -> None:
-            if error is None:
-                self._checkpoint_done(checkpoint)
-            else:
-                self._checkpoint_failed(checkpoint, error)
-
-        self._checkpointer.submit(lambda: perform(checkpoint, self._logs, self._index), written)
-
-    def _checkpoint_done(self, checkpoint: Checkpoint) -> None:
-        self._mark = checkpoint.mark
-        self._checkpoints += 1
-        self._intake.thaw()
-        self._journal.recycle(checkpoint.mark)
+    def flushed(self) -> None:
+        """See `FlushListener`."""
+        self._set_full("checkpoint", False)
         self._check_space()
-        self._end_flush(None)
         self._intake.drain()
         for callback in self._on_flushed:
             callback()
-        self._collect()
 
-    def _checkpoint_failed(self, checkpoint: Checkpoint, error: BaseException) -> None:
-        reason = (
-            error if isinstance(error, QuireError) else CorruptionError(f"a checkpoint failed: {error!r}")
-        )
+    def interval_over(self) -> None:
+        """See `FlushListener`. Somebody may have made room on the disk."""
+        self._check_space()
+
+    def flush_failed(self, error: QuireError) -> None:
+        """See `FlushListener`."""
         if isinstance(error, DiskFull):
             self._set_full("checkpoint", True)
-            if not self._stopping:
-                self._retry = asyncio.get_running_loop().call_later(_RETRY_S, self._submit, checkpoint)
-                return
         else:
-            self.failure = self.failure or f"no checkpoint is possible: {reason}"
+            self.failure = self.failure or f"no checkpoint is possible: {error}"
             log.critical("bookie %s takes no blocks any more: %s", self.bookie_id, self.failure)
             self._tell_intake()
-        self._end_flush(reason)
-
-    def _end_flush(self, error: QuireError | None) -> None:
-        flushing, self._flushing = self._flushing, None
-        if flushing is None:
-            return
-        if error is None:
-            self._set_full("checkpoint", False)
-            flushing.set_result(None)
-        else:
-            flushing.set_exception(error)
-
-    def _collect(self) -> None:
-        """One step of the collector after another, each a work of its own, at its own pace, until all is done."""
-        if self._collecting is not None:
-            self._collecting.cancel()
-            self._collecting = None
-
-        def collected(wait_s: float | None, error: BaseException | None) -> None:
-            if error is not None:
-                log.warning("the collector could not go on: %s", error)
-            elif wait_s is not None and not self._stopping and self._collecting is None:
-                self._collecting = asyncio.get_running_loop().call_later(wait_s, self._collect)
-
-        if not self._stopping:
-            self._checkpointer.submit(self._collector.run, collected)
-
-    # -- timers ------------------------------------------------------------------------------------------
-    def _arm_timer(self) -> None:
-        interval_s = self._settings.flush_interval_ms / 1000
-        self._timer = asyncio.get_running_loop().call_later(interval_s, self._tick)
-
-    def _tick(self) -> None:
-        self._arm_timer()
-        self._check_space()
-        if self._is_dirty:
-            self._flush_if_idle()
-        else:
-            self._collect()
-
-    def _flush_soon(self) -> None:
-        if self._soon is None and not self._stopping:
-            self._soon = asyncio.get_running_loop().call_later(_FLUSH_SOON_S, self._flush_now)
-
-    def _flush_now(self) -> None:
-        self._soon = None
-        self._flush_if_idle()
-
-    def _flush_if_idle(self) -> None:
-        if self._flushing is None and self._intake.frozen is None and self._is_dirty and not self.failure:
-            self._begin_checkpoint()
 
     # -- what goes wrong ---------------------------------------------------------------------------------
     def _check_space(self) -> None:
@@ -644,11 +540,6 @@ class Storage:
         if isinstance(error, CorruptionError) and error.file.endswith(".mdb") and not self._index_is_suspect:
             self._index_is_suspect = True
             self._disks.entries.write_bytes(_DAMAGED_INDEX, str(error).encode())
-
-
-def _checkpoint(table: memtable.Memtable, changed: Sequence[LedgerState], mark: int) -> Checkpoint:
-    deleted = [state.ledger_id for state in changed if state.tombstone_version is not None]
-    return Checkpoint(table, changed, deleted, mark)
 
 
 def _clock_of(block: Buffer) -> int:

@@ -34,6 +34,13 @@ async def crash(machine: SimulatedNode) -> Node:
     return await Node.on(machine)
 
 
+def pass_seconds(seconds: float) -> None:
+    """Let the loop's timers see a later time."""
+    loop = asyncio.get_running_loop()
+    time = loop.time
+    loop.time = lambda: time() + seconds  # type: ignore[method-assign]
+
+
 # -- writing and reading -----------------------------------------------------------------------------------
 async def test_what_was_acknowledged_is_read_from_memory_from_the_log_and_after_a_restart(
     machine: SimulatedNode,
@@ -453,10 +460,28 @@ async def test_without_sync_an_unclean_stop_is_a_loss_and_a_clean_one_is_not(mac
     assert node.id.incarnation == 1
     await node.add(one(1, 1))
     machine.crash()
-    node = await Node.on(machine, unsafe)
+    node = await Node.on(machine)  # with sync again: this loss is told once, and later crashes are none
     assert node.id.incarnation == 2
     assert (await node.read(1, 2)).status is Status.LIMBO
     assert await node.add(one(1, 2)) == [Status.FENCED]
+    assert (await crash(machine)).id.incarnation == 2
+
+
+async def test_when_the_disk_has_room_again_the_waiting_memtable_is_written() -> None:
+    machine = SimulatedNode(seed=2)
+    node = await Node.on(machine)
+    await node.add(one(1, 0))
+    machine.entries.fail("allocate", errno.ENOSPC)
+    flushed = asyncio.ensure_future(node.storage.flush())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert node.storage.is_read_only and not flushed.done()
+    assert await node.add(one(1, 1)) == [Status.READ_ONLY]
+    pass_seconds(10)
+    await flushed
+    assert not node.storage.is_read_only
+    assert await node.add(one(1, 1)) == [OK]
+    await node.storage.stop()
 
 
 # -- the real disk -----------------------------------------------------------------------------------------

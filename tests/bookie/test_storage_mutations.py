@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quire.bookie import journal_core, storage
+from quire.bookie import flusher, journal_core, storage
 from quire.bookie.checkpoint import Checkpoint, perform
 from quire.bookie.journal import Journal
 from quire.bookie.journal_core import GroupQueue
@@ -30,7 +30,7 @@ def mark_ahead_of_the_flush(patch: Patch) -> None:
     def hasty(checkpoint: Checkpoint, *rest: Any) -> None:
         perform(replace(checkpoint, mark=checkpoint.mark + 2), *rest)
 
-    patch.setattr(storage, "perform", hasty)
+    patch.setattr(flusher, "perform", hasty)
 
 
 def mark_past_a_group_that_two_memtables_share(patch: Patch) -> None:
@@ -50,7 +50,7 @@ def fence_lost_at_a_checkpoint(patch: Patch) -> None:
         changed = [state for state in checkpoint.changed if state.ledger_id in checkpoint.table.ledgers]
         perform(replace(checkpoint, changed=changed), *rest)
 
-    patch.setattr(storage, "perform", forgetful)
+    patch.setattr(flusher, "perform", forgetful)
 
 
 def stale_groups_of_a_recycled_segment_replayed(patch: Patch) -> None:

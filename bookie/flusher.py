@@ -1,0 +1,200 @@
+"""When a checkpoint is made, and what follows it: the loop's side of `checkpoint`.
+
+    nothing     → freeze, wait until the journal has the memtable's groups → writing
+    writing     → done: thaw, recycle journal segments, let waiting blocks in, collect → nothing
+    writing     → disk full: the same again after a while; the memtable stays
+    writing     → any other error: broken until the next start; the memtable and the journal stay
+
+A checkpoint is made when the active memtable is full, when the interval is over, soon after somebody asked whether
+a ledger is flushed, and when it is asked for. There is one at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from quire.bookie.checkpoint import Checkpoint, perform
+from quire.bookie.collector import Collector
+from quire.bookie.entry_log import EntryLogs
+from quire.bookie.index import Index
+from quire.bookie.intake import OK, Intake
+from quire.bookie.journal import Journal
+from quire.runtime.disk import Worker
+from quire.runtime.errors import DiskError, DiskFull, QuireError
+from quire.wire.bookie import Status
+
+log = logging.getLogger(__name__)
+
+_SOON_S: Final = 0.5
+_RETRY_S: Final = 5.0
+"""After the disk was full."""
+
+
+class FlushListener(Protocol):
+    """What the storage hears of checkpoints, on the loop."""
+
+    def flushed(self) -> None:
+        """The memtable's bytes are in the entry log."""
+        ...
+
+    def interval_over(self) -> None:
+        """Time to look around, whether or not there is something to flush."""
+        ...
+
+    def flush_failed(self, error: QuireError) -> None:
+        """`DiskFull`: it will be tried again. Else no checkpoint is possible any more."""
+        ...
+
+
+class Flusher:
+    """See the top of the file. `mark` is the last journal group that the entry log and the index hold wholly."""
+
+    def __init__(
+        self,
+        intake: Intake,
+        journal: Journal,
+        logs: EntryLogs,
+        index: Index,
+        collector: Collector,
+        worker: Worker,
+        listener: FlushListener,
+        *,
+        mark: int,
+        interval_ms: int,
+    ) -> None:
+        self._intake = intake
+        self._journal = journal
+        self._logs = logs
+        self._index = index
+        self._collector = collector
+        self._worker = worker
+        self._listener = listener
+        self._interval_s = interval_ms / 1000
+        self._loop = asyncio.get_running_loop()
+        self._flushing: asyncio.Future[None] | None = None
+        self._error: QuireError | None = None
+        self._stopping = False
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self.mark = mark
+        self.checkpoints = 0
+        self._at("interval", self._interval_s, self._tick)
+
+    async def flush(self) -> None:
+        """Return when everything accepted so far is in the entry log. Raises what prevents it."""
+        if self._flushing is not None:
+            await asyncio.shield(self._flushing)
+        if self._flushing is None and self._intake.frozen is not None:
+            raise self._error or DiskError("the last checkpoint failed")
+        if self._flushing is None and self._is_dirty:
+            self.begin()
+        if self._flushing is not None:
+            await asyncio.shield(self._flushing)
+
+    async def stop(self) -> None:
+        """A last checkpoint, if one is possible; then no more."""
+        self._stopping = True
+        retrying = "retry" in self._timers
+        for timer in self._timers.values():
+            timer.cancel()
+        if retrying:
+            self._end(DiskFull("the disk has no room for the memtable"))
+        try:
+            await self.flush()
+        except QuireError as error:
+            log.warning("stopping without a last checkpoint: %s", error)
+
+    def soon(self) -> None:
+        """Somebody waits for what is in the memtable to be flushed."""
+        if "soon" not in self._timers and not self._stopping:
+            self._at("soon", _SOON_S, self._begin_if_idle)
+
+    def begin(self) -> None:
+        """Freeze the memtable, and write it as soon as its journal groups are durable."""
+        self._flushing = self._loop.create_future()
+        self._flushing.add_done_callback(lambda future: future.exception())  # waited for or not
+        checkpoint = Checkpoint.of(*self._intake.freeze())
+
+        def durable(statuses: Sequence[Status]) -> None:
+            if statuses[0] is Status.OK:
+                self._write(checkpoint)
+            else:
+                self._end(self._journal.failure)
+
+        self._journal.barrier(durable, OK)
+
+    @property
+    def _is_dirty(self) -> bool:
+        return bool(self._intake.active.size_bytes or self._intake.changed)
+
+    def _begin_if_idle(self) -> None:
+        broken = self._intake.frozen is not None or self._journal.failure is not None
+        if self._flushing is None and self._is_dirty and not broken:
+            self.begin()
+
+    def _write(self, checkpoint: Checkpoint) -> None:
+        def written(_: None, error: BaseException | None) -> None:
+            if error is None:
+                self._written(checkpoint)
+            else:
+                self._failed(checkpoint, error)
+
+        self._worker.submit(lambda: perform(checkpoint, self._logs, self._index), written)
+
+    def _written(self, checkpoint: Checkpoint) -> None:
+        self.mark = checkpoint.mark
+        self.checkpoints += 1
+        self._intake.thaw()
+        self._journal.recycle(checkpoint.mark)
+        self._end(None)
+        self._listener.flushed()
+        self._collect()
+
+    def _failed(self, checkpoint: Checkpoint, error: BaseException) -> None:
+        reason = error if isinstance(error, QuireError) else DiskError(f"a checkpoint failed: {error!r}")
+        if isinstance(error, DiskFull) and not self._stopping:
+            self._at("retry", _RETRY_S, lambda: self._write(checkpoint))
+        else:
+            self._end(reason)
+        self._listener.flush_failed(reason)
+
+    def _end(self, error: QuireError | None) -> None:
+        flushing, self._flushing, self._error = self._flushing, None, error
+        assert flushing is not None
+        if error is None:
+            flushing.set_result(None)
+        else:
+            flushing.set_exception(error)
+
+    def _collect(self) -> None:
+        """One step of the collector after another, each a work of its own, at its own pace, until all is done."""
+        timer = self._timers.pop("collect", None)
+        if timer is not None:
+            timer.cancel()
+
+        def collected(wait_s: float | None, error: BaseException | None) -> None:
+            if error is not None:
+                log.warning("the collector could not go on: %s", error)
+            elif wait_s is not None and "collect" not in self._timers:
+                self._at("collect", wait_s, self._collect)
+
+        if not self._stopping:
+            self._worker.submit(self._collector.run, collected)
+
+    def _tick(self) -> None:
+        self._at("interval", self._interval_s, self._tick)
+        self._listener.interval_over()
+        if self._is_dirty:
+            self._begin_if_idle()
+        else:
+            self._collect()
+
+    def _at(self, name: str, delay_s: float, act: Callable[[], None]) -> None:
+        def fire() -> None:
+            del self._timers[name]
+            act()
+
+        if not self._stopping:
+            self._timers[name] = self._loop.call_later(delay_s, fire)
