@@ -20,14 +20,12 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pyroaring import BitMap
-
 from quire.runtime.clock import Clock
 from quire.runtime.errors import NotFound
 from quire.runtime.limits import DEAL_BYTES_PER_TURN, UNACKED_MESSAGES_MAX
 from quire.runtime.tasks import Tasks
 from quire.serving.ports import ConsumerBusy, ConsumerPort, NotAllowed, Position, TopicPort
-from quire.serving.subscription import seek
+from quire.serving.subscription import counting, seek
 from quire.serving.subscription.block_source import BlockSource
 from quire.serving.subscription.consumer import Consumer
 from quire.serving.subscription.cursor import Cursor
@@ -35,18 +33,15 @@ from quire.serving.subscription.cursor_record import bits_of
 from quire.serving.subscription.cursor_store import CursorStore
 from quire.serving.subscription.delivery import BlockView, frames
 from quire.serving.subscription.dispatcher import Dispatcher
-from quire.serving.subscription.entry_set import spans
 from quire.serving.subscription.exclusive import Exclusive
 from quire.serving.subscription.failover import Failover
 from quire.serving.subscription.meter import Meter
 from quire.serving.subscription.positions import Segments, preceding
 from quire.serving.subscription.request import Done, SubscribeRequest, SubscriptionKind
 from quire.serving.subscription.shared import Shared
-from quire.wire import block, commands
+from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import BlockHeader, Buffer
-
-COUNT_TRIES = 4
 
 
 class Subscription:
@@ -382,45 +377,11 @@ class Subscription:
 
     async def backlog(self) -> int:
         """Messages that are confirmed and not acknowledged, exactly."""
-        dispatcher = self._dispatcher
-        for _ in range(COUNT_TRIES):
-            dispatcher.normalise()
-            read = dispatcher.read
-            if dispatcher.read_index is None:
-                index = await self.topic.index_of(read)
-                if dispatcher.read == read:
-                    dispatcher.read_index = index
-            if not dispatcher.ahead_known:
-                await self._count_ahead(dispatcher)
-            if dispatcher.read_index is not None and dispatcher.ahead_known:
-                break
-        index = dispatcher.read_index if dispatcher.read_index is not None else self.topic.confirmed_index
-        return self.topic.confirmed_index - index + dispatcher.unacked - dispatcher.ahead
-
-    async def _count_ahead(self, dispatcher: Dispatcher) -> None:
-        """Count the messages that were acknowledged before they were read, unless that changes meanwhile."""
-        ahead = dispatcher.acknowledged_ahead()
-        messages = 0
-        for ledger_id, entries, partial in ahead:
-            left = entries.copy()
-            while left:
-                position = Position(ledger_id, left.min())
-                found = self.topic.cached(position) or await self.topic.read(position, 1)
-                view = BlockView(found[0], block.peek(found[0]))
-                inside = left & BitMap(range(view.first_entry, view.stop_entry))
-                messages += sum(
-                    view.messages(start - view.first_entry, stop - view.first_entry)
-                    for start, stop in spans(inside)
-                )
-                left -= inside
-            messages -= sum(bits.bit_count() for bits in partial.values())
-        if dispatcher.acknowledged_ahead() == ahead:
-            dispatcher.ahead, dispatcher.ahead_known = messages, True
+        return await counting.backlog(self.topic, self._dispatcher)
 
     async def stats(self) -> dict[str, Any]:
         """As Pulsar's subscription stats."""
         backlog = await self.backlog()
-        consumers = [consumer.stats() for consumer in self._dispatcher.consumers]
         active = getattr(self._dispatcher, "active", None)
         return {
             "type": self.kind.label,
@@ -428,7 +389,7 @@ class Subscription:
             "unackedMessages": self._dispatcher.unacked,
             "isDurable": self.is_durable,
             "activeConsumerName": active.name if active is not None else None,
-            "consumers": consumers,
+            "consumers": [consumer.stats() for consumer in self._dispatcher.consumers],
             "subscriptionProperties": self.cursor.properties,
             "lastReadError": self._source.last_error,
             **self.meter.stats(self.monotonic()),
@@ -436,19 +397,7 @@ class Subscription:
 
     def cursor_stats(self) -> dict[str, Any]:
         """As Pulsar's cursor stats, in `internalStats`."""
-        acked = [
-            f"({ledger_id}:{start - 1}..{ledger_id}:{stop - 1}]"
-            for ledger_id, entries in self.cursor.acked.items()
-            for start, stop in spans(entries)
-        ]
-        return {
-            "markDeletePosition": "{}:{}".format(*self.cursor.mark_delete),
-            "readPosition": "{}:{}".format(*self._dispatcher.read),
-            "individuallyDeletedMessages": f"[{','.join(acked)}]",
-            "totalNonContiguousDeletedMessagesRange": len(acked),
-            "properties": self.cursor.properties,
-            "state": "Open",
-        }
+        return counting.cursor_stats(self.cursor, self._dispatcher.read)
 
 
 def _tell(consumer: Consumer, is_active: bool) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 from quire.runtime.clock import Clock
@@ -54,6 +54,7 @@ class Subscriptions:
         self._segments = Segments(topic.segments)
         self._by_name: dict[str, Subscription] = {}
         self._creating = asyncio.Lock()
+        self._making: set[asyncio.Future[Subscription]] = set()
         self._tasks = Tasks("subscriptions")
 
     def load(self) -> None:
@@ -107,13 +108,14 @@ class Subscriptions:
         self, name: str, *, earliest: bool = False, at: pb.MessageIdData | None = None
     ) -> Subscription:
         """A durable subscription without a consumer. Raises `AlreadyExists`."""
+        return await self._whole(self._create(name, earliest=earliest, at=at))
+
+    async def _create(self, name: str, *, earliest: bool, at: pb.MessageIdData | None) -> Subscription:
         async with self._creating:
             if name in self._by_name:
                 raise AlreadyExists(f"subscription {name} of {self._topic.name} exists already")
-            position = self._initial(earliest=earliest)
-            if at is not None:
-                position = seek.position_of(at, self._segments)
-            return await self._make(name, position, {})
+            asked = None if at is None else seek.position_of(at, self._segments)
+            return await self._make(name, asked or self._initial(earliest=earliest), {})
 
     async def delete(self, name: str, *, force: bool = False) -> None:
         """Delete a subscription. Raises `NotFound`, and `ConsumerBusy` when it has consumers, unless `force`."""
@@ -142,8 +144,9 @@ class Subscriptions:
 
     async def _find_or_make(self, request: SubscribeRequest) -> Subscription:
         found = self._by_name.get(request.subscription)
-        if found is not None:
-            return found
+        return found if found is not None else await self._whole(self._make_for(request))
+
+    async def _make_for(self, request: SubscribeRequest) -> Subscription:
         async with self._creating:
             found = self._by_name.get(request.subscription)
             if found is not None:
@@ -153,6 +156,18 @@ class Subscriptions:
                 return await self._make(request.subscription, position, dict(request.properties))
             key = CursorKey(self._topic.name, self._generation, request.subscription)
             return self._add(Cursor(key, preceding(position)), None)
+
+    async def _whole(self, making: Coroutine[Any, Any, Subscription]) -> Subscription:
+        """Carry `making` through, though who asked may be gone before it ends: half a subscription is none."""
+        task = asyncio.ensure_future(making)
+        self._making.add(task)
+        task.add_done_callback(self._made)
+        return await asyncio.shield(task)
+
+    def _made(self, task: asyncio.Future[Subscription]) -> None:
+        self._making.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.info("making a subscription of %s failed: %s", self._topic.name, task.exception())
 
     async def _make(self, name: str, position: Position, properties: dict[str, str]) -> Subscription:
         key = CursorKey(self._topic.name, self._generation, name)

@@ -311,6 +311,30 @@ async def test_a_subscription_is_durable_before_it_is_answered(stand: Stand) -> 
     assert [one.name for one in stand.subscriptions] == ["s"]
 
 
+async def test_a_consumer_that_gives_up_while_it_subscribes_leaves_a_whole_subscription(stand: Stand) -> None:
+    stand.log.is_automatic = False
+    subscribing = asyncio.ensure_future(stand.consumer())
+    await settle()
+    subscribing.cancel()
+    await settle()
+    stand.log.sync()
+    await settle()
+    stand.log.is_automatic = True
+    await stand.consumer()
+    assert [one.name for one in stand.subscriptions] == ["s"]
+
+
+async def test_a_subscription_that_fails_does_not_fail_the_publisher_or_others(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken, _ = await stand.consumer(name="a")
+    _, port = await stand.consumer(name="b")
+    monkeypatch.setattr(broken.port, "deliver", lambda parts: 1 / 0)
+    stand.topic.publish([1])
+    assert port.positions() == [(1, 0)]
+    assert "subscription a of persistent://public/default/t failed" in caplog.text
+
+
 async def test_latest_begins_behind_what_is_there(stand: Stand) -> None:
     stand.topic.publish([1, 1])
     _, port = await stand.consumer(initial_earliest=False)

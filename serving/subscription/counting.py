@@ -1,0 +1,82 @@
+"""Backlogs and cursors in numbers, for those who ask: exact, and counted when they are asked for.
+
+The dispatcher counts as it deals and as acknowledgements come (see its arithmetic). Two things it may not know: the
+index of the message at its read position, before it has seen a block there, and how many messages were acknowledged
+before they were read (by a client that acknowledges what it got before a restart). Both are looked up here, by
+reading the blocks concerned. What changes while that is awaited is looked up again, a few times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyroaring import BitMap
+
+from quire.serving.ports import Position, TopicPort
+from quire.serving.subscription.cursor import Cursor
+from quire.serving.subscription.delivery import BlockView
+from quire.serving.subscription.dispatcher import Dispatcher
+from quire.serving.subscription.entry_set import spans
+from quire.wire import block
+
+TRIES = 4
+
+
+async def backlog(topic: TopicPort, dispatcher: Dispatcher) -> int:
+    """Messages that are confirmed and not acknowledged."""
+    for _ in range(TRIES):
+        dispatcher.normalise()
+        if dispatcher.read_index is None:
+            read = dispatcher.read
+            index = await topic.index_of(read)
+            if dispatcher.read == read:
+                dispatcher.read_index = index
+        if not dispatcher.ahead_known:
+            await _count_ahead(topic, dispatcher)
+        if dispatcher.read_index is not None and dispatcher.ahead_known:
+            break
+    index = dispatcher.read_index if dispatcher.read_index is not None else topic.confirmed_index
+    return topic.confirmed_index - index + dispatcher.unacked - dispatcher.ahead
+
+
+async def _count_ahead(topic: TopicPort, dispatcher: Dispatcher) -> None:
+    """Count the messages that were acknowledged before they were read."""
+    ahead = dispatcher.acknowledged_ahead()
+    messages = 0
+    for ledger_id, entries, partial in ahead:
+        messages += await _messages(topic, ledger_id, entries, partial)
+    if dispatcher.acknowledged_ahead() == ahead:
+        dispatcher.ahead, dispatcher.ahead_known = messages, True
+
+
+async def _messages(topic: TopicPort, ledger_id: int, entries: BitMap, partial: Mapping[int, int]) -> int:
+    """Messages of `entries`, without the remaining ones of those in `partial`."""
+    messages = -sum(bits.bit_count() for bits in partial.values())
+    left = entries.copy()
+    while left:
+        position = Position(ledger_id, left.min())
+        found = topic.cached(position) or await topic.read(position, 1)
+        view = BlockView(found[0], block.peek(found[0]))
+        inside = left & BitMap(range(view.first_entry, view.stop_entry))
+        first = view.first_entry
+        messages += sum(view.messages(start - first, stop - first) for start, stop in spans(inside))
+        left -= inside
+    return messages
+
+
+def cursor_stats(cursor: Cursor, read: Position) -> dict[str, Any]:
+    """As Pulsar's cursor stats, in `internalStats`."""
+    acked = [
+        f"({ledger_id}:{start - 1}..{ledger_id}:{stop - 1}]"
+        for ledger_id, entries in cursor.acked.items()
+        for start, stop in spans(entries)
+    ]
+    return {
+        "markDeletePosition": "{}:{}".format(*cursor.mark_delete),
+        "readPosition": "{}:{}".format(*read),
+        "individuallyDeletedMessages": f"[{','.join(acked)}]",
+        "totalNonContiguousDeletedMessagesRange": len(acked),
+        "properties": cursor.properties,
+        "state": "Open",
+    }
