@@ -163,7 +163,7 @@ class BlockSource:
             return error
         finally:
             self._limit.end()
-        if not found:
+        if not found or not _holds(found[0], position):
             return QuireError(f"topic {self._topic.name} has no block at confirmed {position}")
         self._retry_s, self.last_error = RETRY_S_MIN, ""
         if epoch == self._epoch:
@@ -202,3 +202,8 @@ class BlockSource:
         self.last_error = str(error)
         self._retry_s = min(2 * self._retry_s, RETRY_S_MAX)
         await asyncio.sleep(self._retry_s)
+
+
+def _holds(buffer: Buffer, position: Position) -> bool:
+    header = block.peek(buffer)
+    return header.ledger_id == position.ledger_id and header.first_entry <= position.entry_id <= header.last_entry
