@@ -206,4 +206,7 @@ class BlockSource:
 
 def _holds(buffer: Buffer, position: Position) -> bool:
     header = block.peek(buffer)
-    return header.ledger_id == position.ledger_id and header.first_entry <= position.entry_id <= header.last_entry
+    return (
+        header.ledger_id == position.ledger_id
+        and header.first_entry <= position.entry_id <= header.last_entry
+    )
