@@ -126,6 +126,10 @@ class Producer:
             one.close_batch()
         for one in self._partitions:
             await one.settle_all()
+        self.check()
+
+    def check(self) -> None:
+        """Raise what `flush` would raise, without waiting: has a message failed so far?"""
         errors = [one.unseen_error for one in self._partitions if one.unseen_error is not None]
         for one in self._partitions:
             one.unseen_error = None

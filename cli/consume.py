@@ -1,0 +1,223 @@
+"""`quire consume`: prints the messages of a topic, and acknowledges what it has printed.
+
+Messages are printed in small groups: what is there is written and flushed, and only then acknowledged. So a
+message is acknowledged at the earliest when it has left this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from quire.cli.client_command import INTERRUPTED, client_options, open_client, run, until_interrupted
+from quire.cli.http import json_option
+from quire.runtime.errors import ConfigurationError
+from quire.runtime.settings import parse_duration_ms
+
+if TYPE_CHECKING:
+    from quire.client import Client, Consumer, Message, MessageId
+
+GROUP_MESSAGES_MAX: Final = 1_000
+_TYPES: Final = ("exclusive", "shared", "failover", "key-shared")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to print, and when to end. `start` is `earliest`, `latest` or a publish time in ms."""
+
+    topic: str
+    subscription: str
+    type: str
+    start: str | int
+    count: int | None
+    follow: bool
+    wait_s: float
+    ack: bool
+    as_json: bool
+
+
+@click.command("consume")
+@click.argument("topic")
+@click.option("-s", "--subscription", required=True, help="Its cursor remembers what was acknowledged.")
+@click.option("--type", "type_", type=click.Choice(_TYPES), default="exclusive", show_default=True)
+@click.option(
+    "--from",
+    "start",
+    default="earliest",
+    show_default=True,
+    metavar="earliest|latest|TIME",
+    help="Where a new subscription begins; a TIME (2025-06-30T12:00:00, or 15m for so long ago) moves any.",
+)
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option(
+    "--follow/--no-follow",
+    default=True,
+    show_default=True,
+    help="Wait for more, or end with what is there.",
+)
+@click.option(
+    "--wait",
+    default="2s",
+    show_default=True,
+    metavar="TIME",
+    help="With --no-follow: end after so long without a message.",
+)
+@click.option("--no-ack", is_flag=True, help="Leave everything unacknowledged.")
+@client_options
+@json_option
+def command(
+    topic: str,
+    subscription: str,
+    type_: str,
+    start: str,
+    count: int | None,
+    follow: bool,
+    wait: str,
+    no_ack: bool,
+    service_url: str,
+    token: str | None,
+    operation_timeout_ms: str,
+    as_json: bool,
+) -> None:
+    """Print the messages of TOPIC, a line each."""
+    job = Job(
+        topic=topic,
+        subscription=subscription,
+        type=type_,
+        start=_start(start),
+        count=count,
+        follow=follow,
+        wait_s=parse_duration_ms(wait) / 1000,
+        ack=not no_ack,
+        as_json=as_json,
+    )
+    try:
+        interrupted = run(_consume(open_client(service_url, token, operation_timeout_ms), job))
+    except BrokenPipeError:
+        # Whoever read has gone; keep the interpreter from flushing into the pipe once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
+    if interrupted:
+        sys.exit(INTERRUPTED)
+
+
+def _start(text: str) -> str | int:
+    """`earliest`, `latest`, or a time in ms since 1970. Raises `ConfigurationError`."""
+    if text in ("earliest", "latest"):
+        return text
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            moment = datetime.now(UTC) - timedelta(milliseconds=parse_duration_ms(text))
+        except ConfigurationError:
+            raise ConfigurationError(
+                f"{text!r} is not earliest, latest, a time such as 2025-06-30T12:00:00, or a duration such as 15m"
+            ) from None
+    return round(moment.timestamp() * 1000)
+
+
+async def _consume(client: Client, job: Job) -> bool:
+    """Print until the job is done; True when it was interrupted."""
+    from quire.client import EARLIEST, LATEST
+
+    start = LATEST if job.start == "latest" else EARLIEST
+    async with client, client.consumer(job.topic, job.subscription, type=job.type, start=start) as consumer:
+        if isinstance(job.start, int):
+            await consumer.seek(publish_time_ms=job.start)
+        task = asyncio.create_task(_print_all(consumer, job))
+        with until_interrupted(task):
+            await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
+        await consumer.flush_acks()
+        return task.cancelled()
+
+
+async def _print_all(consumer: Consumer, job: Job) -> None:
+    ends = {} if job.follow else await consumer.last_message_ids()
+    printed = 0
+    while printed != job.count and (job.follow or _is_ahead(ends)):
+        try:
+            group = await _group(consumer, job, printed)
+        except TimeoutError:
+            return
+        _print(group, job)
+        printed += len(group)
+        for one in group:
+            if one.topic in ends and one.id.place >= ends[one.topic].place:
+                del ends[one.topic]
+            if job.ack:
+                await consumer.ack(one)
+
+
+def _is_ahead(ends: dict[str, MessageId]) -> bool:
+    """Whether some partition has messages that were not printed."""
+    return any(end.entry_id >= 0 for end in ends.values())
+
+
+async def _group(consumer: Consumer, job: Job, printed: int) -> list[Message]:
+    """What is there now, at least one message. Raises TimeoutError when the job does not follow and none comes."""
+    most = GROUP_MESSAGES_MAX if job.count is None else min(GROUP_MESSAGES_MAX, job.count - printed)
+    group: list[Message] = []
+    while len(group) < most:
+        one = await _next(consumer, job, wait=not group)
+        if one is None:
+            break
+        group.append(one)
+    return group
+
+
+async def _next(consumer: Consumer, job: Job, *, wait: bool) -> Message | None:
+    """The next message that can be decoded; the others are told of, and stay unacknowledged."""
+    from quire.client import MessageUndecodable
+
+    while True:
+        try:
+            if not wait:
+                return consumer.receive_nowait()
+            return await consumer.receive(None if job.follow else job.wait_s)
+        except MessageUndecodable as error:
+            click.echo(f"quire: {error}", err=True)
+
+
+def _print(group: Sequence[Message], job: Job) -> None:
+    out = sys.stdout.buffer
+    if job.as_json:
+        out.writelines(json.dumps(_as_json(one)).encode() + b"\n" for one in group)
+    else:
+        out.writelines((one.payload or b"") + b"\n" for one in group)
+    out.flush()
+
+
+def _as_json(one: Message) -> dict[str, Any]:
+    return {
+        "topic": one.topic,
+        "id": str(one.id),
+        "key": one.key,
+        "properties": dict(one.properties),
+        "publish_time_ms": one.publish_time_ms,
+        "event_time_ms": one.event_time_ms,
+        "producer": one.producer_name,
+        "sequence_id": one.sequence_id,
+        "redelivery_count": one.redelivery_count,
+        **_payload(one.payload),
+    }
+
+
+def _payload(payload: bytes | None) -> dict[str, str | None]:
+    """As text, or as base64 when it is none."""
+    try:
+        return {"payload": None if payload is None else payload.decode()}
+    except UnicodeDecodeError:
+        assert payload is not None
+        return {"payload_base64": b64encode(payload).decode()}

@@ -1,0 +1,100 @@
+"""Lines from files and standard input, for an event loop that must not wait for a disk or a person.
+
+A thread reads; it is a daemon and reads the bare file descriptor, so that a command can end while somebody has yet
+to type. At most a few chunks wait between the thread and the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import CancelledError
+from typing import Final
+
+from quire.runtime.errors import ConfigurationError, LimitExceeded
+from quire.runtime.limits import KIB, MESSAGE_BYTES_MAX
+
+CHUNK_BYTES: Final = 256 * KIB
+CHUNKS_WAITING_MAX: Final = 4
+STANDARD_INPUT: Final = "-"
+
+_Item = bytes | ConfigurationError | None
+"""What passes from the thread: bytes, why there will be none, the end."""
+
+
+class Lines:
+    """The lines of some files, one after another; `-` is standard input."""
+
+    def __init__(self, files: Sequence[str]) -> None:
+        self._files = files
+        self.bytes_read = 0
+
+    def bytes_total(self) -> int | None:
+        """The files' size; None when one of them has none. Raises `ConfigurationError` for one that is not there."""
+        total = 0
+        for file in self._files:
+            try:
+                found = os.fstat(sys.stdin.fileno()) if file == STANDARD_INPUT else os.stat(file)
+            except (OSError, ValueError) as error:
+                raise _unreadable(file, error) from None
+            if not stat.S_ISREG(found.st_mode):
+                return None
+            total += found.st_size
+        return total
+
+    async def chunks(self) -> AsyncIterator[list[bytes]]:
+        """Lists of whole lines, without their line ends. Raises `ConfigurationError` when a file cannot be read."""
+        rest = b""
+        async for data in self._data():
+            self.bytes_read += len(data)
+            lines = (rest + data).split(b"\n")
+            rest = lines.pop()
+            if len(rest) > MESSAGE_BYTES_MAX:
+                raise LimitExceeded(f"a line is longer than a message may be ({MESSAGE_BYTES_MAX} bytes)")
+            if lines:
+                yield lines
+        if rest:
+            yield [rest]
+
+    async def _data(self) -> AsyncIterator[bytes]:
+        loop = asyncio.get_running_loop()
+        queue: asyncio.Queue[_Item] = asyncio.Queue(CHUNKS_WAITING_MAX)
+
+        def put(item: _Item) -> None:
+            if loop.is_closed():
+                raise CancelledError
+            asyncio.run_coroutine_threadsafe(queue.put(item), loop).result()
+
+        threading.Thread(target=self._read_all, args=(put,), daemon=True, name="lines").start()
+        while (item := await queue.get()) is not None:
+            if isinstance(item, ConfigurationError):
+                raise item
+            yield item
+
+    def _read_all(self, put: Callable[[_Item], None]) -> None:
+        try:
+            for file in self._files:
+                self._read(file, put)
+            put(None)
+        except OSError as error:
+            put(_unreadable(str(error.filename or "standard input"), error))
+        except CancelledError:
+            pass  # nobody wants the lines any more
+
+    def _read(self, file: str, put: Callable[[_Item], None]) -> None:
+        is_input = file == STANDARD_INPUT
+        descriptor = sys.stdin.fileno() if is_input else os.open(file, os.O_RDONLY)
+        try:
+            while data := os.read(descriptor, CHUNK_BYTES):
+                put(data)
+        finally:
+            if not is_input:
+                os.close(descriptor)
+
+
+def _unreadable(file: str, error: OSError | ValueError) -> ConfigurationError:
+    return ConfigurationError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}")

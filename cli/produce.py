@@ -1,0 +1,229 @@
+"""`quire produce`: lines of files or standard input become messages."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import click
+
+from quire.cli.client_command import INTERRUPTED, client_options, open_client, run, until_interrupted
+from quire.cli.http import json_option
+from quire.cli.lines import STANDARD_INPUT, Lines
+from quire.cli.output import print_json
+from quire.client import PublishUnknown
+from quire.runtime.errors import ConfigurationError
+from quire.runtime.settings import format_size, load
+
+if TYPE_CHECKING:
+    from quire.client import Client, Producer
+
+FLUSH_AFTER_INTERRUPT_S: Final = 5.0
+_CODECS: Final = ("none", "lz4", "zlib", "zstd", "snappy")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to publish, and how. `rate` is messages/s, 0: as fast as it goes."""
+
+    topic: str
+    lines: Lines
+    key: str | None
+    key_separator: bytes | None
+    properties: dict[str, str]
+    rate: float
+    name: str
+    settings: Any
+
+
+@dataclass
+class Summary:
+    """What was published. `bytes` are the payloads'."""
+
+    messages: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    interrupted: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        per_s = self.messages / self.seconds if self.seconds else 0.0
+        return {
+            "messages": self.messages,
+            "bytes": self.bytes,
+            "seconds": round(self.seconds, 3),
+            "messages_per_second": round(per_s),
+        }
+
+    def __str__(self) -> str:
+        values = self.as_json()
+        return (
+            f"published {self.messages:,} messages, {self.bytes:,} bytes in {self.seconds:.1f} s "
+            f"({values['messages_per_second']:,} messages/s)"
+        )
+
+
+@click.command("produce")
+@click.argument("topic")
+@click.argument("files", nargs=-1, metavar="[FILE]...")
+@click.option("--key", help="The key of every message.")
+@click.option("--key-separator", metavar="TEXT", help="What a line has before it is its key.")
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="At most so many messages/s.")
+@click.option("--name", default="", help="Name of the producer, for deduplication.")
+@click.option("--compression", type=click.Choice(_CODECS), default="none", show_default=True)
+@click.option("--batch-messages-max", metavar="N", help="Messages in one batch (1000).")
+@click.option("--batch-bytes-max", metavar="SIZE", help="Bytes in one batch (128KiB).")
+@click.option("--batch-delay-ms", metavar="TIME", help="How long a batch waits for more (1ms).")
+@click.option("--no-batching", is_flag=True, help="Every message is an entry of its own.")
+@client_options
+@json_option
+def command(
+    topic: str,
+    files: tuple[str, ...],
+    key: str | None,
+    key_separator: str | None,
+    properties: tuple[str, ...],
+    rate: float | None,
+    name: str,
+    compression: str,
+    batch_messages_max: str | None,
+    batch_bytes_max: str | None,
+    batch_delay_ms: str | None,
+    no_batching: bool,
+    service_url: str,
+    token: str | None,
+    operation_timeout_ms: str,
+    as_json: bool,
+) -> None:
+    """Publish the lines of FILEs (or of standard input) to TOPIC, a message each."""
+    from quire.client import ProducerSettings
+
+    flags = {
+        "compression": compression,
+        "batch_messages_max": batch_messages_max,
+        "batch_bytes_max": batch_bytes_max,
+        "batch_delay_ms": batch_delay_ms,
+        "batching": False if no_batching else None,
+    }
+    if key is not None and key_separator is not None:
+        raise ConfigurationError("give either --key or --key-separator")
+    job = Job(
+        topic=topic,
+        lines=Lines(files or (STANDARD_INPUT,)),
+        key=key,
+        key_separator=key_separator.encode() if key_separator else None,
+        properties=dict(_property(one) for one in properties),
+        rate=rate or 0.0,
+        name=name,
+        settings=load(ProducerSettings, flags).values,
+    )
+    total = job.lines.bytes_total()
+    summary = run(_publish(open_client(service_url, token, operation_timeout_ms), job, total))
+    print_json(summary.as_json()) if as_json else click.echo(str(summary))
+    if summary.interrupted:
+        sys.exit(INTERRUPTED)
+
+
+def _property(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise ConfigurationError(f"{text!r} is not a property, such as NAME=VALUE")
+    return name, value
+
+
+async def _publish(client: Client, job: Job, bytes_total: int | None) -> Summary:
+    summary = Summary()
+    async with client, client.producer(job.topic, name=job.name, settings=job.settings) as producer:
+        begin = time.monotonic()
+        with _progress(bytes_total) as progress:
+            task = asyncio.create_task(_publish_lines(producer, job, summary, progress))
+            with until_interrupted(task):
+                await asyncio.wait([task])
+                summary.interrupted = task.cancelled()
+                if not task.cancelled():
+                    task.result()
+                await _finish(producer, summary)
+        summary.seconds = time.monotonic() - begin
+    return summary
+
+
+async def _finish(producer: Producer, summary: Summary) -> None:
+    """Wait for the receipts; after an interrupt not for long, and only what is stored counts."""
+    try:
+        async with asyncio.timeout(FLUSH_AFTER_INTERRUPT_S if summary.interrupted else None):
+            await producer.flush()
+    except TimeoutError:
+        unanswered = producer.in_flight
+        await producer.close(flush=False)
+        raise PublishUnknown(
+            f"interrupted with {summary.messages:,} messages published, {unanswered:,} of them without receipt: "
+            "whether these are stored is not known"
+        ) from None
+
+
+async def _publish_lines(producer: Producer, job: Job, summary: Summary, progress: _Progress) -> None:
+    begin = time.monotonic()
+    async for lines in job.lines.chunks():
+        for line in lines:
+            if job.rate:
+                await _wait_until(begin + summary.messages / job.rate)
+            key, payload = _split(line, job, summary.messages + 1)
+            await producer.enqueue(payload, key=key, properties=job.properties)
+            summary.messages += 1
+            summary.bytes += len(payload)
+        progress.show(job.lines.bytes_read, summary.messages)
+        producer.check()
+
+
+def _split(line: bytes, job: Job, number: int) -> tuple[str | None, bytes]:
+    """(key, payload) of a line."""
+    if job.key_separator is None:
+        return job.key, line
+    key, separator, payload = line.partition(job.key_separator)
+    if not separator:
+        raise ConfigurationError(f"line {number} has no {job.key_separator.decode()!r} after its key")
+    try:
+        return key.decode(), payload
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"line {number} has a key that is not UTF-8") from None
+
+
+async def _wait_until(moment: float) -> None:
+    wait_s = moment - time.monotonic()
+    if wait_s > 0:
+        await asyncio.sleep(wait_s)
+
+
+class _Progress(Protocol):
+    def show(self, bytes_read: int, messages: int) -> None: ...
+
+
+class _Silent:
+    def show(self, bytes_read: int, messages: int) -> None:
+        """Nobody looks."""
+
+
+@contextmanager
+def _progress(bytes_total: int | None) -> Iterator[_Progress]:
+    """A bar on a terminal, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield _Silent()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=bytes_total)
+
+        class _Bar:
+            def show(self, bytes_read: int, messages: int) -> None:
+                text = f"{messages:,} messages, {format_size(bytes_read >> 10 << 10)}"
+                bar.update(task, completed=bytes_read, description=text)
+
+        yield _Bar()
