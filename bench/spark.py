@@ -1,8 +1,9 @@
-"""How many rows a second does Spark read from the archive? `python bench/spark.py [rows]`
+"""How many rows a second Spark reads from the archive: `python -m bench.spark [rows]`.
 
 Builds an archive of 1.5 million messages of 1 KiB in a directory, once with one message per entry and once in
 batches of 100, stands in for the broker with a server that answers the plan, and reads all columns with `local[2]`
-into Spark's no-op sink. One JSON line per result; the best and the median of five runs, after one to warm up.
+into Spark's no-op sink. One JSON line per result: rows a second of the best and the median of five runs after one to
+warm up, and the CPU time of JVM and Python workers together, which says more on a machine that is not idle.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Final
 
+from bench.report import show
 from quire.runtime.limits import BLOCK_BYTES_MAX, MIB
 from quire.tiering.open import open_blocking
 from quire.tiering.segment_object import SegmentBuilder, footer_crc
@@ -116,6 +119,7 @@ def session() -> Any:
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "2g")
         .getOrCreate()
@@ -125,26 +129,39 @@ def session() -> Any:
     return spark
 
 
+def cpu_s() -> float:
+    """CPU seconds so far of this process's children, and theirs: the JVM and Spark's Python workers."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        pid = int(stat.parent.name)
+        parents[pid], ticks[pid] = int(fields[1]), int(fields[11]) + int(fields[12])
+    ours = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    return sum(ticks[pid] for pid in ours - {os.getpid()}) / os.sysconf("SC_CLK_TCK")
+
+
 def measure(spark: Any, url: str, topic: str, rows: int) -> None:
     frame = spark.read.format("quire").options(service_url=url, topic=topic).load()
     assert frame.count() == rows
-    seconds = []
+    seconds, cpu = [], []
     for _ in range(RUNS):
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), cpu_s()
         frame.write.format("noop").mode("overwrite").save()
         seconds.append(time.perf_counter() - start)
-    print(
-        json.dumps(
-            {
-                "bench": "spark",
-                "case": topic,
-                "rows": rows,
-                "message_bytes": MESSAGE_BYTES,
-                "rows_per_s_best": round(rows / min(seconds)),
-                "rows_per_s_median": round(rows / statistics.median(seconds)),
-            }
-        ),
-        flush=True,
+        cpu.append(cpu_s() - cpu_start)
+    show(
+        f"Spark reads the archive, {topic}",
+        rows=rows,
+        message_bytes=MESSAGE_BYTES,
+        rows_per_s_best=rows / min(seconds),
+        rows_per_s_median=rows / statistics.median(seconds),
+        cpu_us_per_row=min(cpu) / rows * 1e6,
     )
 
 
