@@ -162,13 +162,21 @@ class Segments:
         """Write down how the last segment ended, and that `opened` follows it. Only then may it be written to."""
 
         async def roll(snapshot: topics.Topic) -> topics.Topic:
-            return await topics.roll(self._store, snapshot, sealed, opened.record())
+            rolled = await topics.roll(self._store, snapshot, sealed, opened.record())
+            self.active = opened
+            return rolled
 
-        await self._apply(roll, opened)
+        await self._apply(roll)
 
     async def seal(self, sealed: SegmentRecord) -> None:
         """Write down how the last segment ended, without a next one: the topic is being unloaded."""
-        await self._apply(lambda snapshot: topics.replace_segment(self._store, snapshot, sealed), None)
+
+        async def close(snapshot: topics.Topic) -> topics.Topic:
+            closed = await topics.replace_segment(self._store, snapshot, sealed)
+            self.active = None
+            return closed
+
+        await self._apply(close)
 
     async def archived(self, ledger_id: int, pointer: ArchivePointer) -> None:
         """Record where a sealed segment lies in the archive. Raises `NotFound` when it was trimmed meanwhile."""
@@ -181,16 +189,12 @@ class Segments:
     async def trim(self, first_kept_ledger: int) -> list[SegmentRecord]:
         """Drop the segments before `first_kept_ledger` from the list; answers them, for deletion."""
         dropped = [segment for segment in self._sealed if segment.ledger_id < first_kept_ledger]
-        await self._apply(
-            lambda snapshot: topics.trim_front(self._store, snapshot, first_kept_ledger), self.active
-        )
+        await self._apply(lambda snapshot: topics.trim_front(self._store, snapshot, first_kept_ledger))
         return dropped
 
     async def update(self, change: Callable[[TopicRecord], TopicRecord]) -> None:
         """Change what the record says beside the segments."""
-        await self._apply(
-            lambda snapshot: topics.update(self._store, snapshot, change(snapshot.record)), self.active
-        )
+        await self._apply(lambda snapshot: topics.update(self._store, snapshot, change(snapshot.record)))
 
     async def delete(self) -> None:
         """Delete the record; the ledgers must be gone."""
@@ -198,12 +202,13 @@ class Segments:
             await topics.delete(self._store, self._snapshot)
 
     async def _edit(self, ledger_id: int, change: Callable[[SegmentRecord], SegmentRecord]) -> None:
-        await self._apply(
-            lambda snapshot: topics.change_segment(self._store, snapshot, ledger_id, change), self.active
-        )
+        await self._apply(lambda snapshot: topics.change_segment(self._store, snapshot, ledger_id, change))
 
-    async def _apply(self, change: _Change, active: Active | None) -> None:
-        """Make one change after the other, each on the version that the one before left."""
+    async def _apply(self, change: _Change) -> None:
+        """Make one change after the other, each on the version that the one before left.
+
+        `active` belongs to the snapshot: only a change may set it, when its turn has come.
+        """
         async with self._change:
             if self.lost:
                 raise Fenced(f"topic {self.record.name} is another broker's now")
@@ -215,5 +220,4 @@ class Segments:
             except NotFound:
                 # Either the segment was trimmed, or the record itself is gone.
                 raise
-            self.active = active
             self._index()

@@ -68,7 +68,9 @@ class Writing:
 
     def failed(self, error: QuireError) -> None:
         self._publisher.detach()
-        if self._switching is None:
+        if (
+            self._switching is None and self._writer is not None
+        ):  # else it is being ended, and `end` will hear it
             _log.warning("%s: ledger failed, recovering it: %s", self._name, error)
             self._switch(clean=False)
 
