@@ -18,10 +18,9 @@ lists it was made of. Cutting again needs no more than that, since the block its
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import islice
 from typing import Final, Protocol
 
 from quire.runtime.budget import ByteBudget
@@ -87,8 +86,10 @@ class Waiting:
         """Cut off the first `at` entries, which have `byte_count` bytes, and answer them."""
         counts = self.counts[:at] if self.counts else None
         front = Waiting(self.producer, self.heads[:at], self.entries[:at], counts, byte_count)
-        self.heads, self.entries = self.heads[at:], self.entries[at:]
-        self.counts = self.counts[at:] if self.counts else None
+        # In place: what stays may be long, and is not to be walked once per block.
+        del self.heads[:at], self.entries[:at]
+        if self.counts:
+            del self.counts[:at]
         self.byte_count -= byte_count
         return front
 
@@ -346,15 +347,12 @@ class Publisher:
         front = waiting[0]
         if front.byte_count <= bytes_left and len(front.heads) <= entries_left:
             return waiting.popleft()
-        sizes = list(accumulate(map(len, front.entries[:entries_left])))
-        at = bisect_right(sizes, bytes_left)
+        at, byte_count = _fitting(front.entries, bytes_left, entries_left)
         if at == 0:
             if bytes_left < BLOCK_BYTES_MAX:
                 return None
-            at = 1
-        if at == len(front.heads):
-            return waiting.popleft()
-        return front.split(at, sizes[at - 1])
+            at, byte_count = 1, len(front.entries[0])
+        return waiting.popleft() if at == len(front.heads) else front.split(at, byte_count)
 
     # -- answering --
 
@@ -390,6 +388,17 @@ class Publisher:
         self._waiting.clear()
         self._flights.clear()
         self._budget.give_back(held)
+
+
+def _fitting(entries: list[bytes], bytes_max: int, count_max: int) -> tuple[int, int]:
+    """How many of the first entries fit, and their bytes."""
+    fitting = byte_count = 0
+    for size in map(len, islice(entries, count_max)):
+        if byte_count + size > bytes_max:
+            break
+        byte_count += size
+        fitting += 1
+    return fitting, byte_count
 
 
 def _join_counts(parts: Sequence[Waiting]) -> list[int] | None:
