@@ -76,7 +76,10 @@ class EntrySet:
     def within(self, ledger_id: int, first: int, stop: int) -> BitMap:
         """A new bitmap of what is in `first` .. `stop`-1 of one ledger."""
         bitmap = self.by_ledger.get(ledger_id)
-        return BitMap() if bitmap is None else bitmap & BitMap(range(first, stop))
+        if bitmap is None:
+            return BitMap()
+        # A range up to the end of all ids would be 65,536 containers, built anew each time.
+        return bitmap & BitMap(range(first, min(stop, bitmap.max() + 1)))
 
     def touches(self, ledger_id: int, first: int, stop: int) -> bool:
         """Whether anything of `first` .. `stop`-1 is in it."""
