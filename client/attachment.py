@@ -77,6 +77,8 @@ class Attachment:
 
     def lost(self, reason: QuireError) -> None:
         """The broker or the connection let go of it."""
+        self._is_attached = False
+        self._settled.clear()
         if self._lost is not None and not self._lost.done():
             self._lost.set_result(reason)
 

@@ -35,7 +35,6 @@ class Batch:
         "is_settled",
         "last_sequence_id",
         "messages",
-        "sequence_ids",
         "was_observed",
     )
 
@@ -158,11 +157,8 @@ class Window:
         self._messages -= messages
         self._bytes -= size
         assert self._messages >= 0 and self._bytes >= 0
-        if (
-            self.is_full
-            and 2 * self._messages <= self._messages_max
-            and 2 * self._bytes <= max(self._bytes_max, 1)
-        ):
+        is_half_free = 2 * self._messages <= self._messages_max and 2 * self._bytes <= self._bytes_max
+        if self.is_full and is_half_free:
             self.is_full = False
             self._open.set()
 

@@ -11,7 +11,7 @@ event loop in which the client was entered.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from random import Random
 from ssl import SSLContext
@@ -160,7 +160,6 @@ class Client:
         return f"{what}-{self.rng.getrandbits(40):010x}"
 
 
-def _choose(what: str, given: str, table: dict[str, object] | object) -> None:
-    assert isinstance(table, dict)
+def _choose(what: str, given: str, table: Mapping[str, object]) -> None:
     if given not in table:
         raise ConfigurationError(f"{what} is one of {', '.join(table)}, not {given!r}")

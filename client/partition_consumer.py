@@ -357,6 +357,7 @@ class PartitionConsumer:
         return commands.subscribe(body)
 
     def detached(self, reason: QuireError) -> None:
+        self._connection = None
         if self.attachment is not None:
             self.attachment.lost(reason)
 

@@ -277,6 +277,7 @@ class PartitionProducer:
         )
 
     def detached(self, reason: QuireError) -> None:
+        self._connection = None
         if self.attachment is not None:
             self.attachment.lost(reason)
 

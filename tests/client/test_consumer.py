@@ -299,6 +299,16 @@ async def test_seek_into_a_batch(broker: FakeBroker, client: Client) -> None:
         assert numbers(await take(consumer, 2)) == [6, 7]
 
 
+async def test_one_seek_right_after_another(broker: FakeBroker, client: Client) -> None:
+    for i in range(4):
+        broker.publish(TOPIC, single(i))
+    async with client.consumer("t", "s", start=LATEST) as consumer:
+        for to in (EARLIEST, LATEST, MessageId(LEDGER, 2)):
+            await consumer.seek(to)
+        assert await consumer.last_message_id() == MessageId(LEDGER, 3, topic=TOPIC)
+        assert numbers(await take(consumer, 2)) == [2, 3]
+
+
 @pytest.mark.parametrize(
     ("start", "inclusive", "first"),
     [

@@ -167,6 +167,7 @@ async def test_readers_and_seeks(ours: Client) -> None:
         assert (await reader.read(10)).payload == b"17"
     async with ours.consumer("t", "s", start=EARLIEST) as consumer:
         await consumer.receive(10)
+        await consumer.seek(ids[60])
         await consumer.seek(ids[50])
         assert (await consumer.receive(10)).payload == b"50"
         await consumer.seek(publish_time_ms=seen[0].publish_time_ms)
