@@ -19,7 +19,7 @@ SUBCOMMANDS = {
     "produce": "Publish lines from files or standard input.",
     "consume": "Print messages of a topic.",
     "archive": "Move sealed segments to the archive, and verify it.",
-    "demo": "Publish, kill, recover, archive and read back: a tour in half a minute.",
+    "demo": "Publish, kill, recover, archive and read back with Spark: a tour, with a proof.",
     "config": "Show the effective settings and where each came from.",
     "ledgers": "Recover a ledger by hand.",
 }

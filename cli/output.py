@@ -53,19 +53,22 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, sort_keys=False))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, right: Sequence[str] = ()) -> None:
-    """A table as wide as its content; the columns named in `right` are numbers."""
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], *, right: Sequence[str] = (), err: bool = False
+) -> None:
+    """A table as wide as its content; the columns named in `right` are numbers; `err`: on standard error."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
-    console = Console()
+        table.add_row(*(escape(str(cell)) for cell in row))
+    console = Console(stderr=err)
     if not console.is_terminal:
-        console = Console(width=240)
+        console = Console(stderr=err, width=240)
     console.print(table)
 
 

@@ -1,0 +1,194 @@
+"""`quire demo`: the main job on real input, with a kill in the middle and a proof at the end.
+
+Every line of Python's own standard library becomes a message (its key: the file), published with the stock Pulsar
+client and consumed under one shared subscription by three consumers. In the middle the server is killed and started
+again. Then everything is sealed and archived, and Spark reads the history back.
+
+The proof compares four multisets of (key, line), each by its size and the sum of the CRC32 of its members: what was
+published, what the server acknowledged, what the consumers got (each message counted once, by its id), and what Spark
+read. Deduplication is on, so that what the client sends again after the kill is stored once. Exit code 0 means that
+all four are equal and the subscription's backlog is empty.
+
+Reading order: `_story`, then `demo_proof`, `demo_server`, `demo_clients` and `demo_spark`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from quire.cli.demo_proof import Multiset, Proof
+from quire.cli.demo_server import DemoServer
+from quire.cli.http import Admin, json_option
+from quire.cli.output import print_json, print_table
+from quire.runtime.errors import ConfigurationError, QuireError
+
+TOPIC = "persistent://public/default/stdlib"
+STATS = "/admin/v2/persistent/public/default/stdlib/stats"
+SUBSCRIPTION = "demo"
+CONSUMERS = 3
+BACKLOG_WAIT_S = 30.0
+
+
+class Narrator:
+    """Short lines with the seconds since the start; to standard error when standard output is for programs."""
+
+    def __init__(self, *, quiet_stdout: bool) -> None:
+        self.to_stderr = quiet_stdout
+        self._began = time.monotonic()
+
+    def say(self, text: str) -> None:
+        click.echo(f"{time.monotonic() - self._began:6.1f} s  {text}", err=self.to_stderr)
+
+
+@click.command("demo", epilog="Example: quire demo --lines 100000")
+@click.option("--lines", type=click.IntRange(min=1000), help="Publish only that many lines.  [all of them]")
+@click.option("--keep", is_flag=True, help="Leave the data directory and the logs behind.")
+@json_option
+def command(lines: int | None, keep: bool, as_json: bool) -> None:
+    """Publish, kill, recover, archive and read back with Spark: a tour on real input, with a proof."""
+    if importlib.util.find_spec("pulsar") is None:
+        raise ConfigurationError(
+            "the demo publishes with the stock client, which is not here: pip install 'quire[demo]'"
+        )
+    narrator = Narrator(quiet_stdout=as_json)
+    directory = Path(tempfile.mkdtemp(prefix="quire-demo-"))
+    try:
+        proof = _story(directory, lines, narrator)
+    finally:
+        if keep:
+            narrator.say(f"kept {directory}")
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+    _print_proof(proof, as_json)
+    if not proof.agrees:
+        raise QuireError("the demo's counts differ; run it with --keep and look at the logs")
+    if proof.spark is None:
+        raise QuireError(f"the proof is incomplete: {why_no_spark()}; everything else holds")
+
+
+def _story(directory: Path, lines: int | None, narrator: Narrator) -> Proof:
+    """The whole demo, in the order in which it is told."""
+    from quire.cli.demo_clients import Consumers, Publisher, connect
+
+    texts = standard_library(lines)
+    files = len({key for key, _ in texts})
+    narrator.say(f"{len(texts):,} lines in {files:,} files of Python's standard library, a message each")
+    with DemoServer(directory) as server:
+        narrator.say(f"server ready in {server.start():.1f} s at {server.service_url}, data in {server.data}")
+        with connect(server.service_url, directory / "client.log") as client:
+            consumers = Consumers(client, TOPIC, SUBSCRIPTION, CONSUMERS)
+            publisher = Publisher(client, TOPIC, texts)
+            narrator.say(f"publishing, and consuming with {CONSUMERS} consumers of one shared subscription")
+            publisher.start()
+            publisher.wait_for(len(texts) // 2)
+            killed_ms = _kill_and_start(server, publisher, consumers, narrator)
+            publisher.join()
+            narrator.say(f"published all: {publisher.acknowledged.messages:,} acknowledged")
+            consumers.wait_for(len(texts))
+            consumers.close()
+            narrator.say(f"consumed all: {consumers.received:,} deliveries")
+        proof = Proof(publisher.published, publisher.acknowledged, consumers.consumed)
+        proof.redelivered = consumers.received - consumers.consumed.messages
+        proof.backlog = _backlog(Admin(server.http_url))
+        _archive(Admin(server.http_url, timeout_s=300), narrator)
+        proof.spark = _spark(server, killed_ms, narrator)
+        narrator.say(f"server stopped by SIGTERM in {server.stop():.1f} s")
+    return proof
+
+
+def standard_library(lines_max: int | None) -> list[tuple[str, bytes]]:
+    """(file, line) for every line of the interpreter's own library, in the order of the files' names."""
+    root = Path(sysconfig.get_path("stdlib"))
+
+    def read() -> Iterator[tuple[str, bytes]]:
+        for path in sorted(root.rglob("*.py")):
+            if not {"site-packages", "dist-packages"}.intersection(path.parts):
+                key = path.relative_to(root).as_posix()
+                for line in path.read_bytes().splitlines():
+                    yield key, line
+
+    return [pair for pair, _ in zip(read(), range(lines_max or sys.maxsize), strict=False)]
+
+
+def _kill_and_start(server: DemoServer, publisher: Any, consumers: Any, narrator: Narrator) -> int:
+    """When it was killed, in ms."""
+    server.kill()
+    killed_ms = time.time_ns() // 1_000_000
+    narrator.say(
+        f"killed the server (SIGKILL) after {publisher.acknowledged.messages:,} acknowledgements"
+        f" and {consumers.received:,} deliveries"
+    )
+    narrator.say(f"started again on the same data: ready in {server.start():.1f} s")
+    return killed_ms
+
+
+def _backlog(admin: Admin) -> int:
+    """The subscription's backlog once the last acknowledgements have arrived."""
+    until = time.monotonic() + BACKLOG_WAIT_S
+    while True:
+        backlog = int(admin.get(STATS)["subscriptions"][SUBSCRIPTION]["msgBacklog"])
+        if backlog == 0 or time.monotonic() > until:
+            return backlog
+        time.sleep(0.1)
+
+
+def _archive(admin: Admin, narrator: Narrator) -> None:
+    report = admin.post("/quire/v1/archive/run?seal=true")
+    narrator.say(f"sealed and archived {report['archived']} segments, {report['archived_bytes']:,} bytes")
+    verified = admin.post("/quire/v1/archive/verify")
+    if verified["damaged"]:
+        raise QuireError(f"the archive is damaged: {verified['damaged'][0]}")
+    narrator.say(f"verified every byte of {verified['objects']} archived objects")
+
+
+def _spark(server: DemoServer, killed_ms: int, narrator: Narrator) -> Multiset | None:
+    reason = why_no_spark()
+    if reason:
+        narrator.say(f"Spark is left out: {reason}")
+        return None
+    from quire.cli.demo_spark import History
+
+    narrator.say("Spark reads the history from the archive")
+    with History(server.http_url, TOPIC) as history:
+        found = Multiset(*history.count_and_checksum())
+        narrator.say(f"Spark read {found.messages:,} rows")
+        for title, columns, rows in history.tables(killed_ms):
+            click.echo(f"\n{title}", err=narrator.to_stderr)
+            print_table(columns, rows, right=("lines", "length"), err=narrator.to_stderr)
+        click.echo(err=narrator.to_stderr)
+    return found
+
+
+def why_no_spark() -> str:
+    """Why Spark cannot run here; empty when it can."""
+    for module in ("pyspark", "pyarrow", "numpy"):
+        if importlib.util.find_spec(module) is None:
+            return f"{module} is not installed (pip install 'quire[spark]')"
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java") is None and not (home and Path(home, "bin", "java").exists()):
+        return "there is no java on this machine (17 or newer)"
+    return ""
+
+
+def _print_proof(proof: Proof, as_json: bool) -> None:
+    if as_json:
+        print_json({**asdict(proof), "agrees": proof.agrees})
+        return
+    rows = [(name, f"{one.messages:,}", f"{one.checksum:x}") for name, one in proof.parties.items()]
+    click.echo()
+    print_table(("the proof", "messages", "checksum"), rows, right=("messages",))
+    click.echo(f"\nleft to consume: {proof.backlog}; delivered again after the kill: {proof.redelivered:,}")
+    if proof.agrees:
+        click.echo(f"published = acknowledged = consumed{' = read by Spark' if proof.spark else ''}")
