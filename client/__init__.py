@@ -10,8 +10,8 @@
                 await consumer.ack(message)
 
 Read in this order: `client`, `producer`, `partition_producer` (with `batch`), `consumer`, `partition_consumer`
-(with `inbox` and `acks`), `reader`; below them `attachment`, which keeps each attached to its broker, `lookup` and
-`connection`; at the side `messages`, `errors`, `settings`, `routing`.
+(with `inbox`, `permits` and `acks`), `reader`; below them `attachment`, which keeps each attached to its broker,
+`lookup` and `connection`; at the side `messages`, `errors`, `settings`, `routing`.
 
 Not here: schemas, transactions, chunked messages, encryption, topic patterns, dead letters.
 """

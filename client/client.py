@@ -24,11 +24,11 @@ from quire.client.consumer import SUBSCRIPTION_TYPES, Consumer
 from quire.client.errors import is_final
 from quire.client.lookup import Lookup
 from quire.client.messages import EARLIEST, LATEST, MessageId
-from quire.client.partition_consumer import SubscribeAs
 from quire.client.producer import ACCESS_MODES, Producer
 from quire.client.reader import Reader
 from quire.client.routing import full_name
 from quire.client.settings import ClientSettings, ConsumerSettings, ProducerSettings
+from quire.client.subscribe import SubscribeAs
 from quire.runtime.clock import Clock, SystemClock
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.tasks import Tasks

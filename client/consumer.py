@@ -24,9 +24,10 @@ from quire.client.attachment import Attachment
 from quire.client.errors import Closed
 from quire.client.inbox import Inbox
 from quire.client.messages import EARLIEST, LATEST, Message, MessageId
-from quire.client.partition_consumer import PartitionConsumer, SubscribeAs
+from quire.client.partition_consumer import PartitionConsumer
 from quire.client.routing import full_name, partition_name
 from quire.client.settings import ConsumerSettings
+from quire.client.subscribe import SubscribeAs
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.tasks import Tasks
 from quire.wire import pulsar_pb2 as pb

@@ -3,10 +3,6 @@
 Entries wait undecoded in the consumer's inbox; they are decoded when the user has come to them. So what a reconnect or
 a rewind throws away was never paid for, and the queue's memory is what came from the socket.
 
-*Permits* count messages. `_granted - _taken` is what the broker may still send plus what waits here; when it falls to
-half of the window, it is filled up. The window is what is allowed by number and, with the average size seen
-so far, by bytes.
-
 *Generations*: a reconnect, a seek and a rewind make everything stale that was delivered before and not yet taken: the
 broker sends it again. Stale entries and messages are skipped when their turn comes, by comparing one number.
 """
@@ -15,55 +11,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 from quire.client.acks import Acks, Entry, from_words
 from quire.client.attachment import Attachment
 from quire.client.connection import UNASKED, Connection
 from quire.client.errors import MessageUndecodable, TimedOut
 from quire.client.messages import EARLIEST, Message, MessageId
+from quire.client.permits import Permits
 from quire.client.routing import partition_index
 from quire.client.settings import ConsumerSettings
+from quire.client.subscribe import SubscribeAs
 from quire.runtime.errors import OutcomeUnknown, QuireError, Unavailable
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.frame import Delivery
 from quire.wire.message import DecodedMessage, Undecodable, decode, is_batch, read_metadata
 
-FIRST_WINDOW_MESSAGES: Final = 100
-"""Permits before the size of this topic's messages is known."""
-
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class SubscribeAs:
-    """How to subscribe. `start` is where a subscription that is new begins, or any that is not durable."""
-
-    subscription: str
-    type: pb.CommandSubscribe.SubType
-    name: str
-    start: MessageId
-    start_inclusive: bool = False
-    durable: bool = True
-
-    @property
-    def deals_singly(self) -> bool:
-        """The broker deals messages to several consumers, and takes single ones back."""
-        return self.type in (pb.CommandSubscribe.Shared, pb.CommandSubscribe.Key_Shared)
-
-
 class Arrival:
-    """An entry as it came, waiting to be decoded."""
+    """An entry as it came, waiting to be decoded. `attempt` counts attachments: permits belong to one."""
 
-    __slots__ = ("delivery", "generation", "grant", "source")
+    __slots__ = ("attempt", "delivery", "generation", "source")
 
-    def __init__(self, source: PartitionConsumer, delivery: Delivery, generation: int, grant: int) -> None:
+    def __init__(self, source: PartitionConsumer, delivery: Delivery, generation: int, attempt: int) -> None:
         self.source = source
         self.delivery = delivery
         self.generation = generation
-        self.grant = grant
+        self.attempt = attempt
 
 
 class Sink(Protocol):
@@ -95,10 +72,8 @@ class PartitionConsumer:
         self._may_attach = asyncio.Event()
         self._may_attach.set()
         self._start, self._start_inclusive = how.start, how.start_inclusive
-        self._grant = 0
-        self._granted = 0
-        self._taken = 0
-        self._message_bytes = 0.0
+        self._attempt = 0
+        self._permits = Permits(settings.prefetch_messages_max, settings.prefetch_bytes_max)
         self._acks = Acks(settings.batch_index_ack)
         self._unanswered: tuple[list[pb.MessageIdData], bool] | None = None
         """The last ack that was sent without asking for an answer, and whether it is cumulative."""
@@ -109,7 +84,7 @@ class PartitionConsumer:
     # -- What arrives --
 
     def delivered(self, delivery: Delivery) -> None:
-        self._sink.put(Arrival(self, delivery, self.generation, self._grant))
+        self._sink.put(Arrival(self, delivery, self.generation, self._attempt))
 
     def active_changed(self, is_active: bool) -> None:
         self.is_active = is_active
@@ -119,7 +94,7 @@ class PartitionConsumer:
         delivery = arrival.delivery
         body = delivery.body
         if arrival.generation != self.generation:
-            if arrival.grant == self._grant:
+            if arrival.attempt == self._attempt:
                 self._take(_message_count(delivery), 0)
             return []
         place = commands.position(body.message_id)
@@ -144,34 +119,20 @@ class PartitionConsumer:
         if any(one.compacted_out for one in decoded):
             entry.unacked &= ~sum(1 << i for i, one in enumerate(decoded) if one.compacted_out)
         unacked = entry.unacked
+        if not unacked and self._how.durable:
+            self.ack_id(MessageId(entry.ledger_id, entry.entry_id))  # nobody else will
         if unacked == (1 << len(decoded)) - 1:
             return [Message(entry, one) for one in decoded]
         return [Message(entry, one) for i, one in enumerate(decoded) if unacked >> i & 1]
 
-    # -- Permits --
-
     def _take(self, messages: int, size: int) -> None:
         """The user has come to so many messages of `size` bytes together."""
-        self._taken += messages
-        if messages and size:
-            each = size / messages
-            self._message_bytes += (each - self._message_bytes) / 8 if self._message_bytes else each
-        window = self._window
-        if 2 * (self._granted - self._taken) <= window:
-            self._fill(window)
+        self._permits.take(messages, size)
+        self._grant_permits()
 
-    @property
-    def _window(self) -> int:
-        most = self._settings.prefetch_messages_max
-        if not self._message_bytes:
-            return min(most, FIRST_WINDOW_MESSAGES)
-        return max(1, min(most, int(self._settings.prefetch_bytes_max / self._message_bytes)))
-
-    def _fill(self, window: int) -> None:
-        permits = window - (self._granted - self._taken)
-        if self._connection is not None and permits > 0:
-            self._granted += permits
-            self._connection.write(commands.flow(self._id, permits))
+    def _grant_permits(self) -> None:
+        if self._connection is not None and (more := self._permits.due()):
+            self._connection.write(commands.flow(self._id, more))
 
     # -- Acks --
 
@@ -325,36 +286,18 @@ class PartitionConsumer:
                 connection.consumers.pop(self._id, None)
         self._connection = connection
         self._send_acks()
-        self._fill(self._window)
+        self._grant_permits()
 
     def _begin_again(self) -> None:
         self.generation += 1
-        self._grant += 1
-        self._granted = self._taken = 0
+        self._attempt += 1
+        self._permits.begin()
         if not self._how.durable and self.last_taken is not None:
             self._start, self._start_inclusive = self.last_taken.id, False
 
     def _request(self, request_id: int) -> bytes:
-        how, start = self._how, self._start
-        earliest = start == EARLIEST
-        body = pb.CommandSubscribe(
-            topic=self.topic,
-            subscription=how.subscription,
-            subType=how.type,
-            consumer_id=self._id,
-            request_id=request_id,
-            consumer_name=how.name,
-            durable=how.durable,
-            initialPosition=pb.CommandSubscribe.Earliest if earliest else pb.CommandSubscribe.Latest,
-        )
-        if not how.durable:
-            # With a batch index the broker begins *at* the entry, without one behind it.
-            if self._start_inclusive and start.entry_id >= 0:
-                start = start._replace(batch_index=max(0, start.batch_index))
-            body.start_message_id.CopyFrom(start.to_wire())
-        if how.type == pb.CommandSubscribe.Key_Shared:
-            body.keySharedMeta.keySharedMode = pb.AUTO_SPLIT
-        return commands.subscribe(body)
+        start, inclusive = self._start, self._start_inclusive
+        return commands.subscribe(self._how.request(self.topic, self._id, request_id, start, inclusive))
 
     def detached(self, reason: QuireError) -> None:
         self._connection = None

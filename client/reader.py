@@ -5,7 +5,7 @@
             message = await reader.read()
 
 It is a consumer of a subscription that is not durable. After a reconnect it goes on behind the last message that it
-handed out. There are no acks.
+handed out. It acknowledges what it hands out, so that the broker need not remember it.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ class Reader:
         return self
 
     async def __anext__(self) -> Message:
-        return self._noted(await self._consumer.__anext__())
+        return await self._noted(await self._consumer.__anext__())
 
     async def read(self, timeout_s: float | None = None) -> Message:
         """The next message, waiting for it. Raises TimeoutError, `MessageUndecodable`, `Closed`."""
-        return self._noted(await self._consumer.receive(timeout_s))
+        return await self._noted(await self._consumer.receive(timeout_s))
 
-    def _noted(self, message: Message) -> Message:
+    async def _noted(self, message: Message) -> Message:
         self._last[message.topic] = message.id
+        await self._consumer.ack_cumulative(message)
         return message
 
     async def has_next(self) -> bool:

@@ -290,6 +290,17 @@ async def test_seek_to_an_id_and_to_a_time(broker: FakeBroker, client: Client) -
         assert numbers(await take(consumer, 1)) == [10]
 
 
+async def test_an_entry_without_any_message_left_is_acked(broker: FakeBroker, client: Client) -> None:
+    gone = pb.SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=2)
+    broker.publish(TOPIC, message.seal(metadata, 2 * (len(gone).to_bytes(4, "big") + gone)))
+    broker.publish(TOPIC, single(1))
+    async with client.consumer("t", "s", start=EARLIEST, settings=AT_ONCE) as consumer:
+        assert numbers(await take(consumer, 1)) == [1]
+        await consumer.flush_acks()
+    assert broker.fully_acked(*KEY) == [0]
+
+
 async def test_seek_into_a_batch(broker: FakeBroker, client: Client) -> None:
     broker.publish(TOPIC, batch(0, 4))
     broker.publish(TOPIC, batch(4, 4))
@@ -346,6 +357,7 @@ async def test_a_reader_goes_on_behind_what_it_read(broker: FakeBroker, client: 
         await reader.seek(EARLIEST)
         assert await reader.has_next()
         assert numbers([await reader.read(5)]) == [0]
+    assert {one.ack_type for one in broker.all(pb.CommandAck)} == {pb.CommandAck.Cumulative}
 
 
 async def test_an_empty_topic(broker: FakeBroker, client: Client) -> None:

@@ -1,0 +1,49 @@
+"""How a consumer subscribes: what its user chose, and the SUBSCRIBE that says so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.client.messages import EARLIEST, MessageId
+from quire.wire import pulsar_pb2 as pb
+
+
+@dataclass(frozen=True)
+class SubscribeAs:
+    """`start` is where a subscription that is new begins, or any that is not durable."""
+
+    subscription: str
+    type: pb.CommandSubscribe.SubType
+    name: str
+    start: MessageId
+    start_inclusive: bool = False
+    durable: bool = True
+
+    @property
+    def deals_singly(self) -> bool:
+        """The broker deals messages to several consumers, and takes single ones back."""
+        return self.type in (pb.CommandSubscribe.Shared, pb.CommandSubscribe.Key_Shared)
+
+    def request(
+        self, topic: str, consumer_id: int, request_id: int, start: MessageId, inclusive: bool
+    ) -> pb.CommandSubscribe:
+        """The SUBSCRIBE for one topic; one that is not durable begins behind `start`, or at it."""
+        earliest = start == EARLIEST
+        body = pb.CommandSubscribe(
+            topic=topic,
+            subscription=self.subscription,
+            subType=self.type,
+            consumer_id=consumer_id,
+            request_id=request_id,
+            consumer_name=self.name,
+            durable=self.durable,
+            initialPosition=pb.CommandSubscribe.Earliest if earliest else pb.CommandSubscribe.Latest,
+        )
+        if not self.durable:
+            # With a batch index the broker begins *at* the entry, without one behind it.
+            if inclusive and start.entry_id >= 0:
+                start = start._replace(batch_index=max(0, start.batch_index))
+            body.start_message_id.CopyFrom(start.to_wire())
+        if self.type == pb.CommandSubscribe.Key_Shared:
+            body.keySharedMeta.keySharedMode = pb.AUTO_SPLIT
+        return body
