@@ -103,6 +103,11 @@ class Segments:
         return self._sealed
 
     @property
+    def listed(self) -> Sequence[SegmentRecord]:
+        """All segments as they stand in the list, oldest first."""
+        return self._snapshot.segments
+
+    @property
     def unsealed(self) -> SegmentRecord | None:
         """The segment that a former owner left open; it must be recovered before a new one begins."""
         segments = self._snapshot.record.segments

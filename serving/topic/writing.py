@@ -89,7 +89,10 @@ class Writing:
         return self._switching
 
     async def end(self) -> None:
-        """For unloading: end the ledger and write down how it ended. Nothing is written afterwards."""
+        """For unloading: end the ledger and write down how it ended. Nothing is written afterwards.
+
+        An empty one stays in the list as it is: the next load drops it.
+        """
         if self._switching is not None:
             await asyncio.wait([self._switching])
         active, writer = self._segments.active, self._writer
@@ -99,7 +102,8 @@ class Writing:
         self._publisher.detach()
         closed = await writer.close()
         self._publisher.take_back(closed.last_entry)
-        await self._segments.seal(active.sealed(self._services.clock.now_ms()))
+        if active.last_entry >= 0:
+            await self._segments.seal(active.sealed(self._services.clock.now_ms()))
 
     # -- from one ledger to the next -------------------------------------------------------------------
 

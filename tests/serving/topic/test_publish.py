@@ -15,7 +15,7 @@ from quire.serving.topic.publish import Flight, Publisher, Turn
 from quire.wire import block as blocks
 from quire.wire import commands, varint
 from quire.wire import pulsar_pb2 as pb
-from quire.wire.block import Buffer, BlockHeader
+from quire.wire.block import BlockHeader, Buffer
 
 
 class Writer:
@@ -243,7 +243,7 @@ def test_rule_5_what_the_ledger_kept_is_answered_and_the_rest_cut_anew(world: Wo
     assert world.publisher.next_index == 12
     new = world.attach(2, next_index=12)
     world.turn()
-    assert new.entries == old.entries[2:] + [b"6:".ljust(400, b"x")]
+    assert new.entries == [*old.entries[2:], b"6:".ljust(400, b"x")]
     world.publisher.confirmed(4)
     assert [number for number, _, _ in producer.receipts] == list(range(7))
     assert [place for _, *place in producer.receipts[2:]] == [[2, entry] for entry in range(5)]
@@ -274,7 +274,9 @@ def test_whatever_happens_every_entry_is_written_once_and_answered_in_order(data
         step = data.draw(st.sampled_from(["publish", "publish", "turn", "confirm", "fail"]))
         if step == "publish":
             producer = data.draw(st.sampled_from(producers))
-            sizes = data.draw(st.lists(st.sampled_from([10, 1_000, 100_000, 300_000]), min_size=1, max_size=6))
+            sizes = data.draw(
+                st.lists(st.sampled_from([10, 1_000, 100_000, 300_000]), min_size=1, max_size=6)
+            )
             sent[producer.producer_id] += range(world._next, world._next + len(sizes))
             world.publish(producer, *sizes)
         elif step == "turn":

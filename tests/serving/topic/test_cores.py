@@ -1,0 +1,249 @@
+"""The small cores of a topic: tail cache, deduplication, producers, retention."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.metadata.records import SegmentRecord
+from quire.runtime.errors import CorruptionError
+from quire.serving.ports import EARLIEST, Position
+from quire.serving.topic.dedup import INACTIVE_MS_MAX, LAST, Deduplicator, DedupStore, Seen, Snapshot
+from quire.serving.topic.producers import AccessMode, Admission, ProducerBusy, ProducerFenced, Producers
+from quire.serving.topic.retention import trimmable
+from quire.serving.topic.tail_cache import TailCache
+
+# -- tail cache ------------------------------------------------------------------------------------------
+
+
+def test_a_position_inside_a_block_is_found_with_what_follows() -> None:
+    tail = TailCache().tail()
+    for first in (0, 5, 10):
+        tail.put(Position(1, first), first + 4, b"block %d" % first)
+    assert list(tail.find(Position(1, 7))) == [b"block 5", b"block 10"]
+    assert list(tail.find(Position(1, 0))) == [b"block 0", b"block 5", b"block 10"]
+    assert list(tail.find(Position(1, 15))) == []
+    assert list(tail.find(Position(0, 3))) == []
+
+
+def test_an_answer_ends_where_the_ledger_does() -> None:
+    tail = TailCache().tail()
+    tail.put(Position(1, 0), 4, b"one")
+    tail.put(Position(2, 0), 4, b"two")
+    assert list(tail.find(Position(1, 0))) == [b"one"]
+    assert list(tail.find(Position(1, 5))) == []
+
+
+def test_the_oldest_of_all_topics_leaves_first() -> None:
+    cache = TailCache(bytes_max=30)
+    first, second = cache.tail(), cache.tail()
+    first.put(Position(1, 0), 0, b"x" * 10)
+    second.put(Position(2, 0), 0, b"x" * 10)
+    first.put(Position(1, 1), 1, b"x" * 10)
+    second.put(Position(2, 1), 1, b"x" * 10)
+    assert list(first.find(Position(1, 0))) == []
+    assert len(first.find(Position(1, 1))) == 1
+    assert len(second.find(Position(2, 0))) == 2
+    assert cache.bytes_used == 30
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 20)), max_size=300))
+def test_the_cache_never_holds_more_than_it_may(puts: list[tuple[int, int]]) -> None:
+    cache = TailCache(bytes_max=50)
+    tails = [cache.tail() for _ in range(4)]
+    written: list[list[bytes]] = [[], [], [], []]
+    for which, size in puts:
+        block = bytes([len(written[which]) % 256]) * size
+        tails[which].put(Position(which, len(written[which])), len(written[which]), block)
+        written[which].append(block)
+        assert cache.bytes_used <= 50
+    for which, blocks in enumerate(written):
+        for entry, block in enumerate(blocks):
+            found = tails[which].find(Position(which, entry))
+            assert not found or found[0] == block
+    for tail in tails:
+        tail.clear()
+    assert cache.bytes_used == 0
+
+
+# -- deduplication ---------------------------------------------------------------------------------------
+
+
+def test_a_number_is_accepted_once() -> None:
+    dedup = Deduplicator()
+    assert dedup.admit("p", 5, 5, 0)
+    assert not dedup.admit("p", 5, 5, 0)
+    assert not dedup.admit("p", 4, 4, 0)
+    assert dedup.admit("other", 4, 4, 0)
+    assert dedup.admit("p", 6, 9, 0)
+    assert dedup.last_sequence_id("p") == 9
+
+
+def test_a_run_is_accepted_whole_only_without_a_gap() -> None:
+    dedup = Deduplicator()
+    assert dedup.admit_run("p", 0, 9, 10, 0)
+    assert not dedup.admit_run("p", 9, 12, 4, 0)
+    assert not dedup.admit_run("p", 10, 20, 5, 0)
+    assert dedup.admit_each("p", [(8, 8), (9, 9), (10, 10), (10, 10), (12, 12)], 0) == [
+        False,
+        False,
+        True,
+        False,
+        True,
+    ]
+
+
+def test_chunks_of_one_number() -> None:
+    dedup = Deduplicator()
+    assert [dedup.admit("p", 3, 3, 0, chunk) for chunk in (0, 1, 1, LAST, LAST, 0)] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_inactive_producers_are_forgotten() -> None:
+    dedup = Deduplicator({"old": Seen(1, LAST, 0), "new": Seen(2, LAST, 10)})
+    assert set(dedup.capture(INACTIVE_MS_MAX + 5)) == {"new"}
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=20),
+        st.builds(Seen, st.integers(-1, 2**62), st.integers(0, LAST), st.integers(0, 2**60)),
+        max_size=30,
+    )
+)
+def test_a_snapshot_survives_the_log(seen: dict[str, Seen]) -> None:
+    store, other = DedupStore(), DedupStore()
+    for record in store.put("topic", Snapshot(7, Position(3, 4), seen)):
+        other.apply(record)
+    assert other.find("topic", 7) == Snapshot(7, Position(3, 4), seen)
+    assert other.find("topic", 8) == Snapshot(8, EARLIEST, {})
+
+
+def test_a_large_snapshot_is_several_records() -> None:
+    seen = {f"producer {i}": Seen(i, LAST, i) for i in range(2500)}
+    store, other = DedupStore(), DedupStore()
+    records = list(store.put("topic", Snapshot(1, EARLIEST, seen)))
+    assert len(records) == 3
+    for record in [*records, *store.snapshot()]:
+        other.apply(record)
+    assert other.find("topic", 1).seen == seen
+    removal = store.remove("topic")
+    assert removal is not None
+    other.apply(removal)
+    assert other.find("topic", 1).seen == {}
+
+
+@given(st.binary(max_size=80))
+def test_damaged_records_are_told(tail: bytes) -> None:
+    try:
+        DedupStore().apply(b"D" + tail)
+    except CorruptionError:
+        pass
+
+
+# -- producers -------------------------------------------------------------------------------------------
+
+
+class Port:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.closed = False
+        self.became_ready = False
+
+    def write(self, data: object, /) -> None: ...
+
+    def ready(self, last_sequence_id: int) -> None:
+        self.became_ready = True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def admission(name: str, mode: AccessMode = AccessMode.SHARED, **more: object) -> Admission:
+    return Admission(Port(name), mode, **more)  # type: ignore[arg-type]
+
+
+def test_shared_producers_share() -> None:
+    producers = Producers(lambda _: -1)
+    producers.admit(admission("a"))
+    producers.admit(admission("b"))
+    with pytest.raises(ProducerBusy):
+        producers.admit(admission("a"))
+    with pytest.raises(ProducerFenced):
+        producers.admit(admission("c", AccessMode.EXCLUSIVE))
+
+
+def test_a_generated_name_is_taken_over_by_a_higher_epoch() -> None:
+    producers = Producers(lambda _: -1)
+    old = admission("a", named_by_user=False, epoch=1)
+    producers.admit(old)
+    with pytest.raises(ProducerBusy):
+        producers.admit(admission("a", named_by_user=False, epoch=1))
+    producers.admit(admission("a", named_by_user=False, epoch=2))
+    producers.leave(old)
+    assert len(producers) == 1
+
+
+def test_who_waits_for_exclusive_access_gets_it_in_turn() -> None:
+    producers = Producers(lambda _: -1)
+    first = admission("first")
+    producers.admit(first)
+    waiting = [admission(f"w{i}", AccessMode.WAIT_FOR_EXCLUSIVE) for i in range(2)]
+    for one in waiting:
+        producers.admit(one)
+        assert one.waiting
+    with pytest.raises(ProducerBusy):
+        producers.admit(admission("late"))
+    producers.leave(first)
+    assert (waiting[0].port.became_ready, waiting[1].port.became_ready) == (True, False)  # type: ignore[attr-defined]
+    producers.leave(waiting[0])
+    assert waiting[1].port.became_ready  # type: ignore[attr-defined]
+    assert waiting[1].topic_epoch == 1
+
+
+def test_fencing_closes_the_others_and_outdates_them() -> None:
+    producers = Producers(lambda _: -1)
+    old = admission("old", AccessMode.EXCLUSIVE)
+    producers.admit(old)
+    producers.admit(admission("new", AccessMode.EXCLUSIVE_WITH_FENCING))
+    assert old.port.closed  # type: ignore[attr-defined]
+    with pytest.raises(ProducerFenced, match="meanwhile"):
+        producers.admit(admission("old", AccessMode.EXCLUSIVE, topic_epoch=old.topic_epoch))
+
+
+# -- retention -------------------------------------------------------------------------------------------
+
+
+def sealed(*ends: int) -> list[SegmentRecord]:
+    """Segments of ten entries and 100 bytes, sealed at these times."""
+    return [
+        SegmentRecord(ledger_id=i, sealed_ms=end, last_entry=9, messages=10, bytes=100)
+        for i, end in enumerate(ends, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("marks", "retention_ms", "retention_bytes", "expected"),
+    [
+        ([], -1, -1, 0),
+        ([], 0, 0, 3),
+        ([Position(2, 9)], 0, 0, 2),
+        ([Position(2, 8)], 0, 0, 1),
+        ([Position(3, 9), Position(1, 9)], 0, 0, 1),
+        ([Position(0, -1)], 0, 0, 0),
+        ([], 500, -1, 2),
+        ([], -1, 250, 1),
+        ([], 500, 10_000, 2),
+        ([Position(1, 9)], 500, -1, 1),
+    ],
+)
+def test_what_may_go(marks: list[Position], retention_ms: int, retention_bytes: int, expected: int) -> None:
+    segments = sealed(100, 200, 900)
+    assert trimmable(segments, 50, marks, retention_ms, retention_bytes, 1000) == expected

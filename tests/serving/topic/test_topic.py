@@ -1,0 +1,171 @@
+"""A whole topic over bookies in memory: failure of its ledger, loss of ownership, trimming, seek by time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pulsar
+import pytest
+from msgspec.structs import replace
+
+from quire.metadata import topics
+from quire.metadata.records import RetentionPolicy, SegmentRecord
+from quire.runtime.errors import NotFound
+from quire.serving.broker import Broker
+from quire.serving.names import TopicName
+from quire.serving.ports import Position
+from tests.serving.conftest import BrokerHouse, in_thread
+
+NAME = TopicName.parse("topic")
+QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+
+
+def publish(client: pulsar.Client, numbers: range) -> None:
+    producer = client.create_producer(str(NAME))
+    for number in numbers:
+        producer.send(b"%d" % number)
+    producer.close()
+
+
+def read_all(client: pulsar.Client) -> list[int]:
+    reader = client.create_reader(str(NAME), pulsar.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        found.append(int(reader.read_next(10_000).data()))
+    reader.close()
+    return found
+
+
+async def test_a_failed_ledger_costs_a_pause_and_no_message(
+    house: BrokerHouse, broker: Broker, client: pulsar.Client
+) -> None:
+    """Rule 5: the topic recovers its own ledger and goes on in the next one; the producer notices nothing."""
+    producer = await in_thread(lambda: client.create_producer(str(NAME), block_if_queue_full=True))
+    await in_thread(lambda: producer.send(b"0"))
+    topic = broker.registry.find(NAME)
+    assert topic is not None
+    first = topic.segments()[-1].ledger_id
+    # Another process recovers, and so fences, the ledger under the writer's hands.
+    await house.cluster.join().recover(first)
+    await in_thread(lambda: [producer.send(b"%d" % i) for i in range(1, 20)])
+    assert topic.segments()[-1].ledger_id > first
+    assert await in_thread(lambda: read_all(client)) == list(range(20))
+    assert broker.budget.held_bytes == 0
+
+
+async def test_a_lost_topic_sends_its_clients_away(broker: Broker, client: pulsar.Client) -> None:
+    """The first version conflict on the list stops this incarnation; the next one has all that was confirmed."""
+    await in_thread(lambda: publish(client, range(5)))
+    topic = broker.registry.find(NAME)
+    assert topic is not None
+    store = broker.services.store
+    snapshot = await topics.load(store, NAME.path)
+    await topics.update(store, snapshot, replace(snapshot.record, properties={"owner": "another"}))
+    roll = topic.roll()
+    assert roll is not None
+    await roll
+    assert topic.is_closed
+    assert broker.registry.find(NAME) is None
+    await in_thread(lambda: publish(client, range(5, 10)))
+    assert await in_thread(lambda: read_all(client)) == list(range(10))
+
+
+async def test_trimming_follows_the_slowest_subscription(house: BrokerHouse) -> None:
+    broker = await house.start(retention_ms=0, retention_bytes=0)
+    client = pulsar.Client(broker.service_url, logger=QUIET)
+    slow = await in_thread(lambda: client.subscribe(str(NAME), "slow"))
+    for start in (0, 5):
+        await in_thread(lambda start=start: publish(client, range(start, start + 5)))
+        topic = broker.registry.find(NAME)
+        assert topic is not None
+        await topic.roll()  # type: ignore[misc]
+    ledgers = [segment.ledger_id for segment in topic.segment_list.sealed]
+    assert await topic.trim() == 0
+
+    def acknowledge(count: int) -> None:
+        for _ in range(count):
+            slow.acknowledge(slow.receive(10_000))
+
+    await in_thread(lambda: acknowledge(5))
+    await in_thread(slow.close)
+    assert await topic.trim() == 1
+    assert topic.first_position() == Position(ledgers[1], 0)
+    assert await in_thread(lambda: read_all(client)) == list(range(5, 10))
+    with pytest.raises(NotFound):
+        await broker.services.ledgers.open(ledgers[0])
+    with pytest.raises(NotFound):
+        await broker.blocks(str(NAME), Position(ledgers[0], 0), 1000)
+    await in_thread(client.close)
+
+
+async def test_retention_by_policy_keeps_what_is_young(broker: Broker, client: pulsar.Client) -> None:
+    await broker.namespaces.change(
+        "public", "default", lambda old: replace(old, retention=RetentionPolicy(3_600_000, -1))
+    )
+    await in_thread(lambda: publish(client, range(5)))
+    topic = broker.registry.find(NAME)
+    assert topic is not None
+    await topic.roll()  # type: ignore[misc]
+    assert await topic.trim() == 0
+
+
+async def test_positions_and_indexes_over_segments(broker: Broker, client: pulsar.Client) -> None:
+    for start in (0, 3, 6):
+        await in_thread(lambda start=start: publish(client, range(start, start + 3)))
+        topic = broker.registry.find(NAME)
+        assert topic is not None
+        if start < 6:
+            await topic.roll()  # type: ignore[misc]
+    first, second, third = (view.ledger_id for view in topic.segments())
+    assert topic.next_position(Position(first, 2)) == Position(second, 0)
+    assert topic.next_position(Position(first, 1)) == Position(first, 2)
+    assert topic.next_position(Position(-1, -1)) == Position(first, 0)
+    assert topic.next_position(Position(third, 2)) == Position(third, 3)
+    assert topic.last_confirmed == Position(third, 2)
+    assert topic.confirmed_index == 9
+    assert [await topic.index_of(Position(second, entry)) for entry in range(3)] == [3, 4, 5]
+    assert [await topic.position_of(index) for index in (0, 4, 8, 9)] == [
+        Position(first, 0),
+        Position(second, 1),
+        Position(third, 2),
+        Position(third, 3),
+    ]
+    assert await topic.find_time(0) == Position(first, 0)
+    assert await topic.find_time(2**50) == Position(third, 3)
+    assert await topic.read(Position(third, 3), 1000) == ()
+
+
+async def test_an_empty_segment_is_dropped_from_the_list(broker: Broker, client: pulsar.Client) -> None:
+    await in_thread(lambda: publish(client, range(3)))
+    for _ in range(3):
+        await broker.unload_topic(str(NAME))
+        await broker.last_position(str(NAME))
+    rows: list[SegmentRecord] = list((await topics.load(broker.services.store, NAME.path)).segments)
+    assert [row.messages for row in rows if row.is_sealed] == [3]
+    assert len(rows) == 2
+
+
+async def test_many_ask_for_one_topic_and_it_is_loaded_once(broker: Broker) -> None:
+    found = await asyncio.gather(*(broker.open_topic("shared-load") for _ in range(50)))
+    assert len({id(topic) for topic in found}) == 1
+    assert len(found[0].segments()) == 1
+
+
+async def test_bookies_that_come_back_end_a_pause(
+    house: BrokerHouse, broker: Broker, client: pulsar.Client
+) -> None:
+    """Below the ack quorum nothing is confirmed; what was sent meanwhile is there when bookies are back."""
+    producer = await in_thread(lambda: client.create_producer(str(NAME), send_timeout_millis=0))
+    await in_thread(lambda: producer.send(b"0"))
+    for bookie in house.cluster.bookies:
+        bookie.unreachable = True
+    sent = asyncio.create_task(in_thread(lambda: [producer.send(b"%d" % i) for i in range(1, 5)]))
+    # The client publishes from a thread; the loop has to turn until its bytes are here.
+    async with asyncio.timeout(10):
+        while not broker.budget.held_bytes:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert not sent.done()
+    for bookie in house.cluster.bookies:
+        bookie.unreachable = False
+    await sent
+    assert await in_thread(lambda: read_all(client)) == list(range(5))
