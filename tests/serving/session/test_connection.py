@@ -1,0 +1,317 @@
+"""One connection with a transport in memory: what it answers, in which order, and when it closes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from quire.runtime.limits import FRAME_BYTES_MAX, MESSAGE_BYTES_MAX
+from quire.serving.broker import Broker
+from quire.serving.session.connection import Connection
+from quire.serving.session.table import TABLE
+from quire.wire import commands, message
+from quire.wire import pulsar_pb2 as pb
+from quire.wire.commands import Command
+from quire.wire.frame import FrameCutter
+
+TOPIC = "persistent://public/default/session"
+
+
+class MemoryTransport(asyncio.Transport):
+    """Keeps what is written, and how often."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+        self.closed = False
+        self.reading = True
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 4711) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.writes.append(bytes(data))
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        self.writes.append(b"".join(list_of_data))
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = True
+
+
+class Client:
+    """A client that speaks frames to one connection."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.connection = Connection(broker, TABLE)
+        self.transport = MemoryTransport()
+        self.connection.connection_made(self.transport)
+        self._cutter = FrameCutter()
+        self._seen = 0
+
+    def send(self, *parts: bytes) -> None:
+        data = memoryview(b"".join(parts))
+        while data:
+            room = self.connection.get_buffer(-1)
+            taken = min(len(room), len(data))
+            room[:taken] = data[:taken]
+            self.connection.buffer_updated(taken)
+            data = data[taken:]
+
+    def received(self) -> list[Any]:
+        """What came since the last call."""
+        found: list[Any] = []
+        for data in self.transport.writes[self._seen :]:
+            found += self._cutter.feed(data)
+        self._seen = len(self.transport.writes)
+        return found
+
+    async def answers(self, count: int) -> list[Command]:
+        """The next `count` commands."""
+        found: list[Command] = []
+        async with asyncio.timeout(10):
+            while len(found) < count:
+                await asyncio.sleep(0)
+                found += self.received()
+        assert len(found) == count, found
+        return found
+
+    async def connect(self) -> None:
+        self.send(commands.connect("test"))
+        (answer,) = await self.answers(1)
+        assert answer.kind == pb.BaseCommand.CONNECTED
+
+
+def producer(request_id: int, producer_id: int = 1, topic: str = TOPIC, **more: Any) -> bytes:
+    body = pb.CommandProducer(topic=topic, producer_id=producer_id, request_id=request_id, **more)
+    return commands.producer(body)
+
+
+def subscribe(request_id: int, consumer_id: int = 1, subscription: str = "s") -> bytes:
+    return commands.subscribe(
+        pb.CommandSubscribe(
+            topic=TOPIC,
+            subscription=subscription,
+            subType=pb.CommandSubscribe.Exclusive,
+            consumer_id=consumer_id,
+            request_id=request_id,
+            initialPosition=pb.CommandSubscribe.Earliest,
+        )
+    )
+
+
+def entry(payload: bytes = b"payload") -> bytes:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    return message.seal(metadata, payload)
+
+
+def kinds(answers: list[Command]) -> list[str]:
+    return [pb.BaseCommand.Type.Name(answer.kind) for answer in answers]
+
+
+@pytest.fixture
+async def peer(broker: Broker) -> Client:
+    made = Client(broker)
+    await made.connect()
+    return made
+
+
+async def test_connect_tells_versions_and_size(broker: Broker) -> None:
+    client = Client(broker)
+    client.send(commands.connect("test"))
+    (answer,) = await client.answers(1)
+    assert answer.body.protocol_version == commands.PROTOCOL_VERSION  # type: ignore[attr-defined]
+    assert answer.body.max_message_size == MESSAGE_BYTES_MAX  # type: ignore[attr-defined]
+
+
+async def test_sends_that_did_not_wait_for_their_producer_keep_their_order(peer: Client) -> None:
+    """A client may send everything at once; nothing overtakes the PRODUCER that it rests on."""
+    parts = [producer(1)]
+    for sequence in range(5):
+        parts += commands.send(1, sequence, 1, entry())
+    parts.append(commands.close_producer(1, 2))
+    peer.send(*parts)
+    answers = await peer.answers(7)
+    assert kinds(answers) == ["PRODUCER_SUCCESS", *["SEND_RECEIPT"] * 5, "SUCCESS"]
+    assert [one.body.sequence_id for one in answers[1:6]] == list(range(5))  # type: ignore[attr-defined]
+    assert [one.body.message_id.entryId for one in answers[1:6]] == list(range(5))  # type: ignore[attr-defined]
+
+
+async def test_request_ids_may_collide_over_kinds(peer: Client) -> None:
+    peer.send(commands.ask_partitions(7, TOPIC), commands.ask_lookup(7, TOPIC), producer(7), subscribe(7))
+    answers = await peer.answers(4)
+    assert sorted(kinds(answers)) == [
+        "LOOKUP_RESPONSE",
+        "PARTITIONED_METADATA_RESPONSE",
+        "PRODUCER_SUCCESS",
+        "SUCCESS",
+    ]
+    assert {one.body.request_id for one in answers} == {7}  # type: ignore[attr-defined]
+
+
+async def test_what_a_turn_says_leaves_in_one_write(peer: Client) -> None:
+    before = len(peer.transport.writes)
+    peer.send(*[commands.PING] * 50)
+    assert kinds(await peer.answers(50)) == ["PONG"] * 50
+    assert len(peer.transport.writes) == before + 1
+
+
+async def test_a_damaged_entry_is_told_and_the_next_is_taken(peer: Client) -> None:
+    peer.send(producer(1))
+    await peer.answers(1)
+    damaged = bytearray(entry())
+    damaged[-1] ^= 1
+    peer.send(*commands.send(1, 0, 1, bytes(damaged)), *commands.send(1, 1, 1, entry()))
+    error, receipt = await peer.answers(2)
+    assert kinds([error, receipt]) == ["SEND_ERROR", "SEND_RECEIPT"]
+    assert error.body.error == pb.ChecksumError  # type: ignore[attr-defined]
+    assert receipt.body.message_id.entryId == 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        commands.PING,
+        b"GET / HTTP/1.1\r\n\r\n",
+        (FRAME_BYTES_MAX + 1).to_bytes(4, "big") + bytes(10),
+        bytes(8),
+        b"\xff" * 100,
+    ],
+    ids=["no CONNECT", "another protocol", "oversized", "empty", "noise"],
+)
+async def test_a_broken_peer_is_told_and_closed(broker: Broker, bad: bytes) -> None:
+    client, other = Client(broker), Client(broker)
+    client.send(bad)
+    assert client.transport.closed
+    (error,) = client.received()
+    assert error.kind == pb.BaseCommand.ERROR
+    assert error.body.request_id == commands.NO_REQUEST
+    client.send(commands.connect("late"))
+    assert client.received() == []
+    await other.connect()
+
+
+async def test_a_command_that_only_brokers_send_closes(peer: Client) -> None:
+    peer.send(commands.success(1))
+    assert peer.transport.closed
+
+
+async def test_transactions_are_refused_by_name(peer: Client) -> None:
+    peer.send(producer(1, txn_enabled=True))
+    (answer,) = await peer.answers(1)
+    assert answer.body.error == pb.NotAllowedError  # type: ignore[attr-defined]
+    assert not peer.transport.closed
+
+
+async def test_an_id_in_use_is_refused(peer: Client) -> None:
+    peer.send(producer(1), producer(2), subscribe(3), subscribe(4))
+    answers = await peer.answers(4)
+    errors = {one.body.request_id: one.body.error for one in answers if one.kind == pb.BaseCommand.ERROR}  # type: ignore[attr-defined]
+    assert errors == {2: pb.ProducerBusy, 4: pb.ConsumerBusy}
+
+
+async def test_an_empty_subscription_name_is_refused(peer: Client) -> None:
+    peer.send(subscribe(1, subscription=""))
+    (answer,) = await peer.answers(1)
+    assert answer.body.error == pb.NotAllowedError  # type: ignore[attr-defined]
+
+
+async def test_requests_for_consumers_that_are_not_there_are_answered(peer: Client) -> None:
+    peer.send(
+        commands.seek(9, 1, commands.message_id(-1, -1)),
+        commands.unsubscribe(9, 2),
+        commands.ask_last_message_id(9, 3),
+        commands.ack(9, [commands.message_id(1, 1)], request_id=4),
+        commands.close_consumer(9, 5),
+        commands.close_producer(9, 6),
+        commands.flow(9, 100),
+    )
+    answers = await peer.answers(6)
+    assert sorted(one.body.request_id for one in answers) == [1, 2, 3, 4, 5, 6]  # type: ignore[attr-defined]
+
+
+async def test_the_budget_stops_reading_from_publishers_only(broker: Broker, peer: Client) -> None:
+    idle = Client(broker)
+    await idle.connect()
+    peer.send(producer(1))
+    await peer.answers(1)
+    broker.budget.take(broker.budget.limit_bytes)
+    peer.send(*commands.send(1, 0, 1, entry()))
+    idle.send(commands.PING)
+    assert (peer.transport.reading, idle.transport.reading) == (False, True)
+    await peer.answers(1)
+    assert not peer.transport.reading
+    broker.budget.give_back(broker.budget.limit_bytes)
+    assert peer.transport.reading
+
+
+async def test_silence_is_pinged_and_then_closed(peer: Client) -> None:
+    peer.connection.keep_alive()
+    peer.connection.keep_alive()
+    (ping,) = await peer.answers(1)
+    assert ping.kind == pb.BaseCommand.PING
+    peer.send(commands.PONG)
+    peer.connection.keep_alive()
+    peer.connection.keep_alive()
+    assert not peer.transport.closed
+    peer.connection.keep_alive()
+    assert peer.transport.closed
+
+
+async def test_a_lost_connection_frees_its_names(broker: Broker, peer: Client) -> None:
+    peer.send(producer(1, producer_name="mine"), subscribe(2))
+    await peer.answers(2)
+    peer.connection.connection_lost(None)
+    again = Client(broker)
+    await again.connect()
+    again.send(producer(1, producer_name="mine"), subscribe(2))
+    assert sorted(kinds(await again.answers(2))) == ["PRODUCER_SUCCESS", "SUCCESS"]
+
+
+async def test_a_connection_lost_while_it_subscribes_leaves_nobody_behind(broker: Broker, peer: Client) -> None:
+    peer.send(subscribe(1), producer(1))
+    peer.connection.connection_lost(None)
+    again = Client(broker)
+    await again.connect()
+    again.send(subscribe(1), producer(1, producer_access_mode=1))
+    assert sorted(kinds(await again.answers(2))) == ["PRODUCER_SUCCESS", "SUCCESS"]
+
+
+async def test_who_waits_for_exclusive_access_hears_of_it(broker: Broker, peer: Client) -> None:
+    waiting = Client(broker)
+    await waiting.connect()
+    peer.send(producer(1))
+    await peer.answers(1)
+    waiting.send(producer(1, producer_access_mode=2))
+    (not_yet,) = await waiting.answers(1)
+    assert not not_yet.body.producer_ready  # type: ignore[attr-defined]
+    peer.send(commands.close_producer(1, 2))
+    (ready,) = await waiting.answers(1)
+    assert ready.body.producer_ready  # type: ignore[attr-defined]
+
+
+async def test_two_thousand_idle_connections_cost_little_memory(broker: Broker) -> None:
+    clients = [Client(broker) for _ in range(2000)]
+    for client in clients:
+        client.send(commands.connect("idle"))
+    assert sum(client.connection._cutter.buffer_bytes for client in clients) <= 2000 * 16 * 1024
+    assert broker.metrics()["quire_serving_connections"] == 2000
+    for client in clients:
+        client.connection.connection_lost(None)
