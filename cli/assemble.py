@@ -32,6 +32,7 @@ from quire.runtime.errors import ConfigurationError, Unavailable
 from quire.runtime.memory import keep_heap
 from quire.runtime.settings import Loaded, parse_address
 from quire.serving.admin.app import make_app
+from quire.serving.admin.probes import MetricSource
 from quire.serving.broker import Broker
 from quire.serving.settings import BrokerSettings
 from quire.tiering.archive import Archive
@@ -144,19 +145,38 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
         broker.budget.add_gauge(lambda: storage.bytes_unflushed)
         storage.on_flushed(broker.budget.look_again)
         broker.http_url = url_of("http", rest)
-        await serve_http(broker, rest, stack)
+        await serve_http(broker, rest, stack, lambda: bookie_metrics(storage))
         await broker.start(clients)
         stack.push_async_callback(broker.stop)
         keep_heap()
         yield Standalone(storage, broker, broker.service_url, broker.http_url)
 
 
-async def serve_http(broker: Broker, sock: socket.socket, stack: AsyncExitStack) -> None:
+async def serve_http(
+    broker: Broker, sock: socket.socket, stack: AsyncExitStack, *more_metrics: MetricSource
+) -> None:
     """The REST interface of a broker on a bound socket, until the stack unwinds."""
-    runner = web.AppRunner(make_app(broker), access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(make_app(broker, more_metrics), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     await web.SockSite(runner, sock).start()
+
+
+def bookie_metrics(storage: Storage) -> dict[str, float]:
+    """What a bookie of this process tells Prometheus."""
+    stats = storage.stats()
+    return {
+        "quire_bookie_ledgers": stats.ledgers,
+        "quire_bookie_unflushed_bytes": stats.unflushed_bytes,
+        "quire_bookie_journal_groups_total": stats.journal_groups,
+        "quire_bookie_journal_bytes_total": stats.journal_bytes,
+        "quire_bookie_journal_live_bytes": stats.journal_live_bytes,
+        "quire_bookie_checkpoints_total": stats.checkpoints,
+        "quire_bookie_disk_free_bytes": stats.free_bytes,
+        "quire_bookie_disk_size_bytes": stats.total_bytes,
+        "quire_bookie_read_only": stats.read_only,
+        "quire_bookie_failed": bool(stats.failure),
+    }
 
 
 def bookie_record(storage: Storage) -> BookieRecord:

@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 
 import click
 
-from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, QuireError, Unavailable
+from quire.runtime.errors import AlreadyExists, ConfigurationError, InUse, NotFound, QuireError, Unavailable
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 
@@ -71,7 +71,9 @@ def _error_of(error: HTTPError) -> QuireError:
         return NotFound(reason)
     if error.code == 409:
         return AlreadyExists(reason)
-    if error.code in (400, 405, 412, 422):
+    if error.code == 412:
+        return InUse(reason)
+    if error.code in (400, 405, 413, 422):
         return ConfigurationError(reason)
     if error.code in (429, 503, 504):
         return Unavailable(reason)

@@ -17,6 +17,10 @@ class ConfigurationError(QuireError):
     """A setting, URL, directory or port cannot be used as it is; nothing was changed. Exit code 2."""
 
 
+class InUse(ConfigurationError):
+    """Somebody uses what was to be deleted; end that use, or delete it by force."""
+
+
 class ProtocolError(QuireError):
     """A peer sent bytes or a command that its protocol does not allow. Costs that one connection."""
 

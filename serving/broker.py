@@ -97,6 +97,8 @@ class Broker(Operations):
         self._address = ""
         self._started_ms = clock.now_ms()
         self._names_given = 0
+        self._connections_total = 0
+        self._sends_of_closed = [0, 0]
 
     # -- life ------------------------------------------------------------------------------------------
 
@@ -173,10 +175,14 @@ class Broker(Operations):
 
     def session_opened(self, connection: Connection) -> bool:
         self._sessions.add(connection)
+        self._connections_total += 1
         return len(self._sessions) <= self.settings.connections_max
 
     def session_closed(self, connection: Connection) -> None:
-        self._sessions.discard(connection)
+        if connection in self._sessions:
+            self._sessions.remove(connection)
+            self._sends_of_closed[0] += connection.fast_sends
+            self._sends_of_closed[1] += connection.slow_sends
 
     def new_producer_name(self) -> str:
         self._names_given += 1
@@ -225,18 +231,21 @@ class Broker(Operations):
         return reasons
 
     def metrics(self) -> Mapping[str, float]:
-        """Counters and gauges by their full name."""
-        topics = self.registry.loaded()
+        """Counters and gauges by their full name. Counters never fall: what closes leaves its count behind."""
+        fast, slow = self._sends_of_closed
+        totals = self.services.totals
         return {
             "quire_serving_connections": len(self._sessions),
-            "quire_serving_topics_loaded": len(topics),
-            "quire_serving_messages_in_total": sum(topic.messages_in for topic in topics),
-            "quire_serving_bytes_in_total": sum(topic.bytes_in for topic in topics),
+            "quire_serving_connections_total": self._connections_total,
+            "quire_serving_topics_loaded": len(self.registry.loaded()),
+            "quire_serving_messages_in_total": totals.messages_in,
+            "quire_serving_bytes_in_total": totals.bytes_in,
             "quire_serving_bytes_in_flight": self.budget.used_bytes,
             "quire_serving_bytes_in_flight_max": self.budget.limit_bytes,
             "quire_serving_tail_cache_bytes": self.services.tail_cache.bytes_used,
-            "quire_serving_fast_sends_total": sum(one.fast_sends for one in self._sessions),
-            "quire_serving_slow_sends_total": sum(one.slow_sends for one in self._sessions),
+            "quire_serving_fast_sends_total": fast + sum(one.fast_sends for one in self._sessions),
+            "quire_serving_slow_sends_total": slow + sum(one.slow_sends for one in self._sessions),
+            **({} if self._offloading is None else self._offloading.metrics()),
         }
 
     async def archive_run(self, *, seal: bool) -> dict[str, Any]:

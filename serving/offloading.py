@@ -65,6 +65,15 @@ class Offloading:
     async def status(self) -> dict[str, Any]:
         return {**self.offloader.status(), "segments": await self.offloader.count_by_state()}
 
+    def metrics(self) -> dict[str, float]:
+        totals = self.offloader.totals
+        return {
+            "quire_tiering_segments_archived_total": totals.archived,
+            "quire_tiering_bytes_archived_total": totals.archived_bytes,
+            "quire_tiering_segments_deleted_total": totals.deleted,
+            "quire_tiering_segments_waiting": totals.waiting,
+        }
+
     async def verify(self, *, delete_orphans: bool) -> dict[str, Any]:
         """Read every object back, and find those that no record names."""
         report = await scrub(

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from quire.metadata.records import SegmentRecord, SegmentState
-from quire.runtime.errors import ConfigurationError, NotFound, QuireError
+from quire.runtime.errors import ConfigurationError, InUse, NotFound, QuireError
 from quire.serving.names import TopicName
 from quire.serving.ports import EARLIEST, LATEST, Position
 from quire.serving.registry import Registry
@@ -67,7 +67,7 @@ class Operations:
             return 0
 
     async def delete_topic(self, topic: str, *, force: bool = False) -> None:
-        """Raises `NotFound`, and `ConfigurationError` while somebody uses it, unless `force`."""
+        """Raises `NotFound`, and `InUse` while somebody uses it, unless `force`."""
         name = TopicName.parse(topic)
         if await self.registry.partitions(name):
             raise ConfigurationError(f"{name} has partitions; delete it as a partitioned topic")
@@ -127,6 +127,9 @@ class Operations:
             "msgOutCounter": int(_sum(subscriptions, "msgOutCounter")),
             "averageMsgSize": loaded.bytes_in / loaded.messages_in if loaded.messages_in else 0.0,
             "storageSize": sum(view.bytes for view in loaded.segments()),
+            "offloadedStorageSize": sum(
+                segment.archive.bytes for segment in loaded.segment_list.sealed if segment.archive is not None
+            ),
             "publishers": publishers,
             "subscriptions": subscriptions,
             "replication": {},
@@ -140,8 +143,8 @@ class Operations:
                 partitions[str(partition)] = await self.stats(str(partition))
         return {
             **{key: sum(one[key] for one in partitions.values()) for key in _SUMMED},
-            "publishers": [],
-            "subscriptions": {},
+            "publishers": [one for stats in partitions.values() for one in stats["publishers"]],
+            "subscriptions": _merged([stats["subscriptions"] for stats in partitions.values()]),
             "replication": {},
             "metadata": {"partitions": count},
             "partitions": partitions,
@@ -162,7 +165,7 @@ class Operations:
             "currentLedgerEntries": active.last_entry + 1 if active else 0,
             "currentLedgerSize": active.bytes if active else 0,
             "lastConfirmedEntry": f"{position.ledger_id}:{position.entry_id}",
-            "state": "LedgerOpened" if active else "Closed",
+            "state": "Terminated" if loaded.is_terminated else "LedgerOpened" if active else "Closed",
             "ledgers": await self._ledgers_of(loaded),
             "cursors": cursors,
         }
@@ -273,6 +276,16 @@ _SUMMED = (
     "bytesOutCounter",
     "msgOutCounter",
     "storageSize",
+    "offloadedStorageSize",
+)
+_SUBSCRIPTION_SUMMED = (
+    "msgBacklog",
+    "unackedMessages",
+    "msgRateOut",
+    "msgThroughputOut",
+    "msgRateRedeliver",
+    "msgOutCounter",
+    "bytesOutCounter",
 )
 
 
@@ -284,13 +297,22 @@ def subscriptions_of(topic: Topic) -> Subscriptions:
 
 def _refuse_if_used(topic: Topic) -> None:
     if topic.producers.all() or any(one.consumers for one in subscriptions_of(topic)):
-        raise ConfigurationError(
-            f"{topic.name} has producers or consumers; close them, or delete it by force"
-        )
+        raise InUse(f"{topic.name} has producers or consumers; close them, or delete it by force")
 
 
 def _sum(rows: dict[str, dict[str, Any]], key: str) -> float:
     return sum(float(row.get(key, 0)) for row in rows.values())
+
+
+def _merged(partitions: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """The subscriptions of all partitions by name: numbers added, consumers one after the other."""
+    merged: dict[str, dict[str, Any]] = {}
+    for name, one in ((name, one) for partition in partitions for name, one in partition.items()):
+        sums = merged.setdefault(name, {"type": one["type"], "isDurable": one["isDurable"], "consumers": []})
+        sums["consumers"] += one["consumers"]
+        for key in _SUBSCRIPTION_SUMMED:
+            sums[key] = sums.get(key, 0) + one[key]
+    return merged
 
 
 def _publisher(port: Any) -> dict[str, Any]:

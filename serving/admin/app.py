@@ -7,13 +7,15 @@ resource takes is 400; nothing was changed then.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from aiohttp import web
 
+from quire.metadata.store import NotEmpty
 from quire.runtime.errors import (
     AlreadyExists,
     ConfigurationError,
+    InUse,
     LimitExceeded,
     NotFound,
     OutcomeUnknown,
@@ -34,6 +36,7 @@ from quire.serving.admin import (
     topics,
 )
 from quire.serving.admin.target import AdminTarget
+from quire.serving.ports import ConsumerBusy
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +44,12 @@ REQUEST_BYTES_MAX = 1 << 20
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def make_app(target: AdminTarget) -> web.Application:
-    """The REST interface of one broker."""
+def make_app(target: AdminTarget, more_metrics: Sequence[probes.MetricSource] = ()) -> web.Application:
+    """The REST interface of one broker. `more_metrics` are those of its process's other parts."""
     application = web.Application(middlewares=[_errors_as_json], client_max_size=REQUEST_BYTES_MAX)
-    for resource in (cluster, tenants, namespaces, topics, subscriptions, lookup, archive, blocks, probes):
+    for resource in (cluster, tenants, namespaces, topics, subscriptions, lookup, archive, blocks):
         application.add_routes(resource.routes(target))
+    application.add_routes(probes.routes(target, more_metrics))
     return application
 
 
@@ -72,8 +76,10 @@ def status_of(error: QuireError) -> int:
     """The HTTP status that tells a client what kind of error this was."""
     if isinstance(error, NotFound):
         return 404
-    if isinstance(error, AlreadyExists | VersionConflict):
+    if isinstance(error, AlreadyExists | VersionConflict | NotEmpty):
         return 409
+    if isinstance(error, InUse | ConsumerBusy):
+        return 412
     if isinstance(error, ConfigurationError | ProtocolError):
         return 400
     if isinstance(error, LimitExceeded):

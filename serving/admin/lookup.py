@@ -12,7 +12,13 @@ def routes(target: AdminTarget) -> list[web.RouteDef]:
         part = request.match_info
         await target.namespaces.get(part["tenant"], part["namespace"])
         return web.json_response(
-            {"brokerUrl": target.service_url, "httpUrl": target.http_url, "nativeUrl": ""}
+            {
+                "brokerUrl": target.service_url,
+                "brokerUrlTls": "",  # the C++ client crashes when it is absent
+                "httpUrl": target.http_url,
+                "httpUrlTls": "",
+                "nativeUrl": target.service_url,
+            }
         )
 
     return [

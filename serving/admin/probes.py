@@ -5,7 +5,7 @@ Counters are plain numbers that the rooms keep; they are turned into Prometheus'
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -15,13 +15,16 @@ from prometheus_client.registry import Collector
 
 from quire.serving.admin.target import AdminTarget
 
+MetricSource = Callable[[], Mapping[str, float]]
+"""Counters (`…_total`) and gauges by their full name."""
 
-class _TargetCollector(Collector):
-    def __init__(self, target: AdminTarget) -> None:
-        self._target = target
+
+class _Collector(Collector):
+    def __init__(self, sources: Sequence[MetricSource]) -> None:
+        self._sources = sources
 
     def collect(self) -> Iterator[Metric]:
-        for name, value in self._target.metrics().items():
+        for name, value in (pair for source in self._sources for pair in source().items()):
             if name.endswith("_total"):
                 yield CounterMetricFamily(name, name.replace("_", " "), value)
             else:
@@ -31,9 +34,9 @@ class _TargetCollector(Collector):
         return []
 
 
-def routes(target: AdminTarget) -> list[web.RouteDef]:
+def routes(target: AdminTarget, more_metrics: Sequence[MetricSource] = ()) -> list[web.RouteDef]:
     registry = CollectorRegistry()
-    registry.register(_TargetCollector(target))
+    registry.register(_Collector((target.metrics, *more_metrics)))
     ProcessCollector(registry=registry)
 
     async def live(_: web.Request) -> web.Response:

@@ -18,8 +18,8 @@ def topic_of(request: web.Request) -> str:
     return f"{domain}://{part['tenant']}/{part['namespace']}/{part['topic']}"
 
 
-def flag(request: web.Request, name: str) -> bool:
-    return request.query.get(name, "false").lower() == "true"
+def flag(request: web.Request, name: str, default: bool = False) -> bool:
+    return request.query.get(name, str(default)).lower() == "true"
 
 
 async def json_of(request: web.Request) -> Any:

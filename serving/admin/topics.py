@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from quire.runtime.errors import ConfigurationError
+from quire.runtime.errors import ConfigurationError, NotFound
 from quire.serving.admin.requests import flag, no_content, number_of, position_json, topic_of
 from quire.serving.admin.target import AdminTarget
 
@@ -41,7 +41,11 @@ async def _count(request: web.Request) -> int:
 
 def _partitions(target: AdminTarget) -> list[web.RouteDef]:
     async def get(request: web.Request) -> web.Response:
-        return web.json_response({"partitions": await target.partitions(topic_of(request))})
+        # As clients ask that look topics up over HTTP: 0 when it does not exist and would be created on use.
+        topic = topic_of(request)
+        if flag(request, "checkAllowAutoCreation"):
+            return web.json_response({"partitions": await target.client_partitions(topic, create=True)})
+        return web.json_response({"partitions": await target.partitions(topic)})
 
     async def put(request: web.Request) -> web.Response:
         await target.create_partitioned(topic_of(request), await _count(request))
@@ -87,6 +91,15 @@ def _statistics(target: AdminTarget) -> list[web.RouteDef]:
     async def stats(request: web.Request) -> web.Response:
         return web.json_response(await target.stats(topic_of(request)))
 
+    async def partitioned(request: web.Request) -> web.Response:
+        topic = topic_of(request)
+        if not await target.partitions(topic):
+            raise NotFound(f"{topic} has no partitions")
+        shown = await target.stats(topic)
+        return web.json_response(
+            shown if flag(request, "perPartition", True) else {**shown, "partitions": {}}
+        )
+
     async def internal(request: web.Request) -> web.Response:
         return web.json_response(await target.internal_stats(topic_of(request)))
 
@@ -95,6 +108,7 @@ def _statistics(target: AdminTarget) -> list[web.RouteDef]:
 
     return [
         web.get(f"{TOPIC}/stats", stats),
+        web.get(f"{TOPIC}/partitioned-stats", partitioned),
         web.get(f"{TOPIC}/internalStats", internal),
         web.get(f"{TOPIC}/lastMessageId", last),
     ]

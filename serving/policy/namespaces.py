@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from quire.metadata import paths
 from quire.metadata.records import NamespaceRecord, Policies, TenantRecord, decode, encode
-from quire.metadata.store import MetadataStore
+from quire.metadata.store import MetadataStore, NotEmpty
 from quire.runtime.errors import AlreadyExists, ConfigurationError
 
 _NAME = re.compile(r"[-=:.\w]{1,128}")
@@ -63,9 +63,9 @@ class Namespaces:
         await self._store.put(paths.tenant(name), encode(record), node.version)
 
     async def delete_tenant(self, name: str) -> None:
-        """Raises `NotFound`, and `ConfigurationError` while it has namespaces."""
+        """Raises `NotFound`, and `NotEmpty` while it has namespaces."""
         if await self.list(name):
-            raise ConfigurationError(f"tenant {name} still has namespaces; delete them first")
+            raise NotEmpty(f"tenant {name} still has namespaces; delete them first")
         await self._store.delete(paths.tenant(name))
 
     # -- namespaces ------------------------------------------------------------------------------------
@@ -109,9 +109,9 @@ class Namespaces:
         await self._store.create(paths.namespace(tenant, name), encode(record))
 
     async def delete(self, tenant: str, name: str) -> None:
-        """Raises `NotFound`, and `ConfigurationError` while it has topics."""
+        """Raises `NotFound`, and `NotEmpty` while it has topics."""
         if await self._store.children(paths.topics_of(tenant, name)):
-            raise ConfigurationError(f"namespace {tenant}/{name} still has topics; delete them first")
+            raise NotEmpty(f"namespace {tenant}/{name} still has topics; delete them first")
         await self._store.delete(paths.namespace(tenant, name))
         self._drop(tenant, name)
 

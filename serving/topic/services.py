@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from quire.metadata.records import ArchivePointer, LedgerRecord
@@ -14,6 +14,7 @@ from quire.runtime.tasks import Tasks
 from quire.serving.settings import BrokerSettings
 from quire.serving.topic.publish import Turn
 from quire.serving.topic.reading import LedgerOpener, SegmentReader
+from quire.serving.topic.stats import Totals
 from quire.serving.topic.tail_cache import TailCache
 from quire.wire.block import Buffer
 
@@ -77,3 +78,4 @@ class Services:
     budget: ByteBudget
     tail_cache: TailCache
     tasks: Tasks
+    totals: Totals = field(default_factory=Totals)

@@ -1,11 +1,20 @@
-"""Rates for `stats`, computed when somebody asks: no timer, no work on the data path."""
+"""Rates for `stats`, computed when somebody asks (no timer, no work on the data path), and totals for metrics."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 WINDOW_S: Final = 10.0
 """A rate is over the time since the last look, but at least over this long, once a counter is that old."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """What all topics of a broker took in since it started; unlike a topic's own counters these never fall."""
+
+    messages_in: int = 0
+    bytes_in: int = 0
 
 
 class Rate:

@@ -1,0 +1,255 @@
+"""Topics over REST: created, listed, looked into, terminated and deleted, by Pulsar's paths, bodies and statuses."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pulsar
+import pytest
+
+from quire.serving.broker import Broker
+from tests.serving.admin.conftest import TOPIC, Rest
+from tests.serving.conftest import in_thread
+
+NAME = "persistent://public/default/orders"
+STATS = {  # the fields of Pulsar's TopicStats that tools read
+    "msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut", "bytesInCounter", "msgInCounter",
+    "bytesOutCounter", "msgOutCounter", "averageMsgSize", "storageSize", "offloadedStorageSize", "publishers",
+    "subscriptions", "replication", "deduplicationStatus",
+}  # fmt: skip
+PUBLISHER = {"producerId", "producerName", "address", "connectedSince"}
+SUBSCRIPTION = {
+    "type",
+    "msgBacklog",
+    "unackedMessages",
+    "msgRateOut",
+    "msgThroughputOut",
+    "consumers",
+    "isDurable",
+}
+CONSUMER = {"consumerName", "availablePermits", "unackedMessages", "address", "connectedSince", "msgRateOut"}
+INTERNAL = {
+    "entriesAddedCounter", "numberOfEntries", "totalSize", "currentLedgerEntries", "currentLedgerSize",
+    "lastConfirmedEntry", "state", "ledgers", "cursors",
+}  # fmt: skip
+CURSOR = {"markDeletePosition", "readPosition", "individuallyDeletedMessages", "state", "properties"}
+
+
+async def publish(client: pulsar.Client, topic: str, *contents: bytes) -> list[pulsar.MessageId]:
+    def work() -> list[pulsar.MessageId]:
+        producer = client.create_producer(topic)
+        sent = [producer.send(content) for content in contents]
+        producer.close()
+        return sent
+
+    return await in_thread(work)
+
+
+async def test_a_topic_is_created_once_listed_and_deleted_once(rest: Rest) -> None:
+    assert (await rest.put(TOPIC)).status == 204
+    again = await rest.put(TOPIC)
+    assert again.status == 409 and "exists" in again.body["reason"]
+    assert (await rest.get("/admin/v2/persistent/public/default")).body == [NAME]
+    assert (await rest.get("/admin/v2/namespaces/public/default/topics")).body == [NAME]
+    assert (await rest.delete(TOPIC)).status == 204
+    assert (await rest.get("/admin/v2/persistent/public/default")).body == []
+    gone = await rest.delete(TOPIC)
+    assert gone.status == 404 and NAME in gone.body["reason"]
+
+
+async def test_partitions_are_created_counted_grown_and_deleted(rest: Rest) -> None:
+    path = f"{TOPIC}/partitions"
+    assert (await rest.put(path, 3)).status == 204
+    assert (await rest.put(path, 3)).status == 409
+    assert (await rest.get(path)).body == {"partitions": 3}
+    assert (await rest.get("/admin/v2/persistent/public/default/partitioned")).body == [NAME]
+    listed = (await rest.get("/admin/v2/persistent/public/default")).body
+    assert listed == [f"{NAME}-partition-{i}" for i in range(3)]
+    assert (await rest.post(path, 5)).status == 204
+    assert (await rest.post(path, 4)).status == 400
+    assert (await rest.get(path)).body == {"partitions": 5}
+    assert (await rest.get(f"{TOPIC}-partition-4/partitions")).body == {"partitions": 0}
+    assert (await rest.get(f"{TOPIC}-partition-5/partitions")).status == 404
+    assert (await rest.delete(TOPIC)).status == 400, "a partitioned topic is deleted as one"
+    assert (await rest.delete(path)).status == 204
+    assert (await rest.get(path)).status == 404
+    assert (await rest.delete(path)).status == 404
+
+
+async def test_an_unknown_topic_has_no_partitions_unless_its_use_would_create_it(rest: Rest) -> None:
+    path = f"{TOPIC}/partitions"
+    assert (await rest.get(path)).status == 404
+    assert (await rest.get(f"{path}?checkAllowAutoCreation=true")).body == {"partitions": 0}
+    assert (await rest.get("/admin/v2/persistent/public/default")).body == [], "asking creates nothing"
+    await rest.post(
+        "/admin/v2/namespaces/public/default/autoTopicCreation", {"allowAutoTopicCreation": False}
+    )
+    assert (await rest.get(f"{path}?checkAllowAutoCreation=true")).status == 404
+
+
+@pytest.mark.parametrize("body", ["0", "-1", "many", "1.5", "true", "{}", "", "[3]", "100000", "\x00\xff"])
+async def test_a_number_of_partitions_that_is_none_is_refused(rest: Rest, body: str) -> None:
+    answer = await rest.put(f"{TOPIC}/partitions", data=body)
+    assert answer.status == 400 and answer.body["reason"]
+    assert (await rest.get(f"{TOPIC}/partitions")).status == 404, "nothing was changed"
+
+
+@pytest.mark.parametrize(
+    "method", ["stats", "internalStats", "lastMessageId", "subscriptions", "partitioned-stats"]
+)
+async def test_what_is_asked_of_an_unknown_topic_is_not_found(rest: Rest, method: str) -> None:
+    assert (await rest.get(f"{TOPIC}/{method}")).status == 404
+    assert (await rest.get(f"/admin/v2/persistent/no/where/orders/{method}")).status == 404
+
+
+async def test_unknown_namespaces_paths_and_methods_are_refused_as_json(rest: Rest) -> None:
+    assert (await rest.put("/admin/v2/persistent/no/where/orders")).status == 404
+    assert (await rest.get("/admin/v2/persistent/no/where")).status == 404
+    assert (await rest.put("/admin/v2/non-persistent/public/default/orders")).status == 400
+    for answer in (await rest.get("/admin/v2/nothing"), await rest.ask("PATCH", TOPIC)):
+        assert answer.status in (404, 405) and answer.body["reason"]
+
+
+async def test_a_name_with_slashes_and_letters_of_all_kinds(rest: Rest, client: pulsar.Client) -> None:
+    name = "persistent://public/default/a/b c%d/ü?#"
+    path = "/admin/v2/persistent/public/default/" + quote("a/b c%d/ü?#", safe="")
+    assert (await rest.put(path)).status == 204
+    assert (await rest.get("/admin/v2/persistent/public/default")).body == [name]
+    assert (await rest.get(f"{path}/partitions")).body == {"partitions": 0}
+    assert (await rest.get(f"{path}/stats")).body["msgInCounter"] == 0
+    assert (await rest.get(f"/lookup/v2/topic{path.removeprefix('/admin/v2')}")).status == 200
+    assert (await rest.get(f"/quire/v1/topics{path.removeprefix('/admin/v2')}/segments")).body[
+        "topic"
+    ] == name
+    assert (await rest.delete(path)).status == 204
+
+
+async def test_bodies_may_come_in_chunks(rest: Rest) -> None:
+    async def number():  # type: ignore[no-untyped-def]
+        yield b" "
+        yield b"4"
+
+    assert (await rest.put(f"{TOPIC}/partitions", data=number())).status == 204
+    assert (await rest.get(f"{TOPIC}/partitions")).body == {"partitions": 4}
+
+
+async def test_a_body_beyond_the_limit_is_refused(rest: Rest) -> None:
+    assert (await rest.put(f"{TOPIC}/partitions", data=b"1" * (2 << 20))).status == 413
+
+
+async def test_stats_have_pulsars_fields_and_the_right_numbers(rest: Rest, client: pulsar.Client) -> None:
+    consumer = await in_thread(lambda: client.subscribe(NAME, "audit", consumer_name="me"))
+    producer = await in_thread(lambda: client.create_producer(NAME, producer_name="till"))
+    for content in (b"a" * 10, b"b" * 30):
+        await in_thread(lambda content=content: producer.send(content))
+    await in_thread(lambda: consumer.acknowledge(consumer.receive(5000)))
+    await in_thread(lambda: consumer.receive(5000))
+    await in_thread(consumer.close)
+    stats = (await rest.get(f"{TOPIC}/stats")).body
+    assert stats.keys() >= STATS
+    assert stats["msgInCounter"] == 2 and stats["msgOutCounter"] == 2
+    assert stats["bytesInCounter"] >= 40 and stats["storageSize"] >= stats["bytesInCounter"]
+    (publisher,) = stats["publishers"]
+    assert publisher.keys() >= PUBLISHER and publisher["producerName"] == "till"
+    subscription = stats["subscriptions"]["audit"]
+    assert subscription.keys() >= SUBSCRIPTION
+    assert subscription["type"] == "Exclusive" and subscription["msgBacklog"] == 1
+    assert subscription["consumers"] == []
+
+
+async def test_a_connected_consumer_is_in_the_stats(rest: Rest, client: pulsar.Client) -> None:
+    await in_thread(lambda: client.subscribe(NAME, "audit", pulsar.ConsumerType.Shared, consumer_name="me"))
+    subscription = (await rest.get(f"{TOPIC}/stats")).body["subscriptions"]["audit"]
+    (consumer,) = subscription["consumers"]
+    assert subscription["type"] == "Shared"
+    assert consumer.keys() >= CONSUMER and consumer["consumerName"] == "me"
+    assert consumer["availablePermits"] > 0
+
+
+async def test_stats_of_a_partitioned_topic_are_the_sums_of_its_partitions(
+    rest: Rest, client: pulsar.Client
+) -> None:
+    await rest.put(f"{TOPIC}/partitions", 3)
+    await in_thread(lambda: client.subscribe(NAME, "audit"))
+    producer = await in_thread(
+        lambda: client.create_producer(
+            NAME, message_routing_mode=pulsar.PartitionsRoutingMode.RoundRobinDistribution
+        )
+    )
+    for _ in range(6):
+        await in_thread(lambda: producer.send(b"x"))
+    for path in ("stats", "partitioned-stats"):
+        stats = (await rest.get(f"{TOPIC}/{path}")).body
+        assert stats["msgInCounter"] == 6 and stats["metadata"]["partitions"] == 3
+        assert [one["msgInCounter"] for one in stats["partitions"].values()] == [2, 2, 2]
+        assert stats["subscriptions"]["audit"]["msgBacklog"] == 6
+        assert len(stats["subscriptions"]["audit"]["consumers"]) == 3
+        assert len(stats["publishers"]) == 3
+    summed = (await rest.get(f"{TOPIC}/partitioned-stats?perPartition=false")).body
+    assert summed["partitions"] == {} and summed["msgInCounter"] == 6
+    assert (await rest.get(f"{TOPIC}-partition-0/partitioned-stats")).status == 404
+
+
+async def test_internal_stats_have_pulsars_fields_and_segments_with_states(
+    rest: Rest, client: pulsar.Client
+) -> None:
+    await in_thread(lambda: client.subscribe(NAME, "audit").close())
+    sent = await publish(client, NAME, b"one", b"two", b"three")
+    found = (await rest.get(f"{TOPIC}/internalStats")).body
+    assert found.keys() >= INTERNAL
+    assert found["lastConfirmedEntry"] == f"{sent[-1].ledger_id()}:{sent[-1].entry_id()}"
+    assert found["numberOfEntries"] == 3 and found["state"] == "LedgerOpened"
+    (ledger,) = found["ledgers"]
+    assert ledger["ledgerId"] == sent[0].ledger_id() and ledger["entries"] == 3
+    assert ledger["state"] == "active" and not ledger["offloaded"]
+    assert found["cursors"]["audit"].keys() >= CURSOR
+    last = (await rest.get(f"{TOPIC}/lastMessageId")).body
+    assert (last["ledgerId"], last["entryId"]) == (sent[-1].ledger_id(), sent[-1].entry_id())
+
+
+async def test_a_topic_in_use_is_deleted_only_by_force(rest: Rest, client: pulsar.Client) -> None:
+    await in_thread(lambda: client.subscribe(NAME, "audit"))
+    refused = await rest.delete(TOPIC)
+    assert refused.status == 412 and "force" in refused.body["reason"]
+    assert (await rest.delete(f"{TOPIC}?force=true")).status == 204
+
+
+async def test_unloading_seals_and_the_clients_come_back(rest: Rest, client: pulsar.Client) -> None:
+    producer = await in_thread(lambda: client.create_producer(NAME))
+    await in_thread(lambda: producer.send(b"before"))
+    assert (await rest.put(f"{TOPIC}/unload")).status == 204
+    await in_thread(lambda: producer.send(b"after"))
+    assert len((await rest.get(f"{TOPIC}/internalStats")).body["ledgers"]) == 2
+
+
+async def test_a_terminated_topic_takes_no_more_and_gives_what_it_has(
+    rest: Rest, client: pulsar.Client
+) -> None:
+    sent = await publish(client, NAME, b"first", b"last")
+    ended = await rest.post(f"{TOPIC}/terminate")
+    assert ended.status == 200
+    assert (ended.body["ledgerId"], ended.body["entryId"]) == (sent[-1].ledger_id(), sent[-1].entry_id())
+    with pytest.raises(pulsar.PulsarException):
+        await publish(client, NAME, b"too late")
+    assert (await rest.get(f"{TOPIC}/internalStats")).body["state"] == "Terminated"
+    reader = await in_thread(lambda: client.create_reader(NAME, pulsar.MessageId.earliest))
+    assert [await in_thread(lambda: reader.read_next(5000).data()) for _ in range(2)] == [b"first", b"last"]
+    assert (await rest.post(f"{TOPIC}/terminate")).body == ended.body, "once terminated, always terminated"
+
+
+async def test_a_lookup_names_this_broker(rest: Rest, broker: Broker) -> None:
+    found = await rest.get("/lookup/v2/topic/persistent/public/default/orders")
+    assert found.body["brokerUrl"] == broker.service_url and found.body["httpUrl"] == broker.http_url
+    assert (await rest.get("/lookup/v2/topic/persistent/no/where/orders")).status == 404
+
+
+async def test_the_stock_client_looks_up_over_http(rest: Rest, broker: Broker) -> None:
+    def work() -> bytes:
+        client = pulsar.Client(broker.http_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        consumer = client.subscribe(NAME, "audit")
+        client.create_producer(NAME).send(b"by http")
+        data: bytes = consumer.receive(5000).data()
+        client.close()
+        return data
+
+    assert await in_thread(work) == b"by http"
