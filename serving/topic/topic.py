@@ -145,7 +145,7 @@ class Topic:
         self._tail.clear()
         await self.subscriptions.forget()
         self._dedup_log.remove(self.name)
-        for segment in self.segment_list.sealed:
+        for segment in self.segment_list.listed:
             await self._discard(segment)
         await self.segment_list.delete()
 
@@ -247,6 +247,9 @@ class Topic:
         active.bytes += len(flight.block)
         self.messages_in += flight.message_count
         self.bytes_in += flight.byte_count
+        totals = self._services.totals
+        totals.messages_in += flight.message_count
+        totals.bytes_in += flight.byte_count
         if len(self.subscriptions):
             self._tail.put(Position(flight.ledger_id, flight.first_entry), flight.last_entry, flight.block)
             self.subscriptions.confirmed(flight.block, blocks.peek(flight.block))
