@@ -40,6 +40,9 @@ from quire.tiering.open import open_store as open_archive
 
 log = logging.getLogger(__name__)
 
+STANDALONE_DEFAULTS = {"write_quorum": 1, "ack_quorum": 1}
+"""Where one process alone differs from a cluster: there is one bookie."""
+
 STANDALONE_KINDS = (StandaloneSettings, BrokerSettings, BookieSettings, LedgerSettings)
 
 
@@ -73,7 +76,7 @@ def load_standalone(given: Given) -> StandaloneConfiguration:
         ),
         given.load(BrokerSettings),
         given.load(BookieSettings, places),
-        given.load(LedgerSettings, {"write_quorum": 1, "ack_quorum": 1}),
+        given.load(LedgerSettings, STANDALONE_DEFAULTS),
     )
 
 

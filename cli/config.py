@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from quire.cli.assemble import STANDALONE_KINDS, load_standalone
+from quire.cli.assemble import STANDALONE_DEFAULTS, STANDALONE_KINDS, load_standalone
 from quire.cli.http import json_option
 from quire.cli.output import print_json, print_table
 from quire.cli.settings import Given, settings_options
@@ -38,5 +38,11 @@ def show(config: Path | None, as_json: bool, **flags: Any) -> None:
 
 @command.command("sample")
 def sample() -> None:
-    """Print a configuration file with every setting at its default."""
-    click.echo(settings.sample_toml(STANDALONE_KINDS))
+    """Print a configuration file with every setting of `quire standalone` at its default, commented out.
+
+    \b
+    Example:
+      quire config sample > quire.toml
+      quire standalone --config quire.toml
+    """
+    click.echo(settings.sample_toml(STANDALONE_KINDS, STANDALONE_DEFAULTS))

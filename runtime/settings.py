@@ -197,8 +197,12 @@ def show(spec: Field[Any], value: Any) -> str:
     return str(value)
 
 
-def sample_toml(kinds: tuple[type, ...]) -> str:
-    """A configuration file with every setting at its default, commented out, with its prose."""
+def sample_toml(kinds: tuple[type, ...], defaults: Mapping[str, Any] | None = None) -> str:
+    """A configuration file with every setting at its default, commented out, with its prose.
+
+    `defaults` are a process's own, in place of the classes'.
+    """
+    own = defaults or {}
     lines = ["# Every setting of Quire, at its default. Flags and QUIRE_… variables beat this file.", ""]
     seen: set[str] = set()
     for kind in kinds:
@@ -206,7 +210,8 @@ def sample_toml(kinds: tuple[type, ...]) -> str:
             if spec.name in seen:
                 continue
             seen.add(spec.name)
-            default = "" if spec.default is MISSING else show(spec, spec.default)
+            value = own.get(spec.name, "" if spec.default is MISSING else spec.default)
+            default = show(spec, value)
             quoted = (
                 default
                 if isinstance(spec.default, bool | int)
