@@ -195,10 +195,11 @@ class Journal:
         report: Replay,
         apply: Callable[[int, bytes], None],
     ) -> None:
-        chain.segment(segment.name, header.first_number)
+        path = f"{self._disk.root}/{segment.name}"
+        chain.segment(path, header.first_number)
         image = self._read_image(segment)
         for found in scan_segment(image, header):
-            if chain.group(segment.name, found, end_number):
+            if chain.group(path, found, end_number):
                 apply(found.number, bytes(image[found.offset : found.offset + found.length]))
                 report.groups += 1
                 report.bytes += found.length

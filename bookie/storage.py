@@ -112,6 +112,8 @@ class Storage:
         self._workers: list[Worker] = []
         self._mark = 0
         self._index_is_suspect = False
+        self._loss = "blocks were lost before an earlier start, whose log says where"
+        """What stands behind an answer of limbo."""
         self.failure = ""
         """What is broken for good, in a sentence; empty when all is well."""
 
@@ -229,6 +231,7 @@ class Storage:
         )
         for sentence in replay.damage:
             log.error("journal damage: %s", sentence)
+            self._loss = sentence
         self._blocks_lost |= bool(replay.damage)
         if self._blocks_lost or self._was_rebuilt:
             self._admit_loss()
@@ -387,7 +390,8 @@ class Storage:
             if state.tombstone_version is None and await self._fence(state) is not Status.OK:
                 return ReadResponse(Status.IO_ERROR, detail=f"cannot keep the fence: {self.failure}")
         if state is None:
-            return ReadResponse(self._never_heard(request))
+            unheard = self._never_heard(request)
+            return ReadResponse(unheard, detail=self._loss if unheard is Status.LIMBO else "")
         if state.tombstone_version is not None:
             return ReadResponse(Status.DELETED, state.lac)
         try:
@@ -399,7 +403,8 @@ class Storage:
             return ReadResponse(Status.IO_ERROR, state.lac, detail=str(error))
         if blocks:
             return ReadResponse(Status.OK, state.lac, blocks)
-        return ReadResponse(self._absent(state, request.bookie), state.lac)
+        absent = self._absent(state, request.bookie)
+        return ReadResponse(absent, state.lac, detail=self._loss if absent is Status.LIMBO else "")
 
     async def _fence(self, state: LedgerState) -> Status:
         """Fence at once in memory; answer when every block taken before and the fence are durable.
