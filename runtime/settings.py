@@ -112,7 +112,7 @@ def load(
     hints = get_type_hints(kind)
     for spec in fields(kind):  # type: ignore[arg-type]
         found = _find(spec, flags or {}, environment, from_file)
-        if found is None:
+        if found is None or (found[1] == "" and spec.name in (defaults or {})):  # empty: the process knows
             sources[spec.name] = "default"
             if spec.name in (defaults or {}):
                 values[spec.name] = (defaults or {})[spec.name]

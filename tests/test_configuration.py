@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from quire.cli.assemble import STANDALONE_DEFAULTS, STANDALONE_KINDS, load_standalone
@@ -55,9 +57,10 @@ def test_the_sample_switched_on_gives_the_defaults(tmp_path: Path) -> None:
         assert set(loaded.sources.values()) == {"file"}, f"the sample lacks a setting of {kind.__name__}"
 
 
-def test_a_standalone_process_starts_with_the_sample(tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [str, uncommented])
+def test_a_standalone_process_starts_with_the_sample(tmp_path: Path, make: Callable[[str], str]) -> None:
     file = tmp_path / "quire.toml"
-    file.write_text(SAMPLE.read_text())
+    file.write_text(make(SAMPLE.read_text()))
     loaded = load_standalone(Given({"data": str(tmp_path / "data")}, file))
     assert loaded.process.values.metadata == f"sqlite://{tmp_path}/data/metadata.db"
     assert loaded.ledger.values.write_quorum == 1
