@@ -97,6 +97,7 @@ class Broker(Operations):
         self._address = ""
         self._started_ms = clock.now_ms()
         self._names_given = 0
+        self._why_not: list[Callable[[], str]] = []
         self._connections_total = 0
         self._sends_of_closed = [0, 0]
 
@@ -228,7 +229,11 @@ class Broker(Operations):
             reasons.append("the broker is not listening yet")
         if self.registry.is_stopping:
             reasons.append("the broker is stopping")
-        return reasons
+        return [*reasons, *filter(None, (why_not() for why_not in self._why_not))]
+
+    def watch(self, why_not: Callable[[], str]) -> None:
+        """`why_not` tells of a part of this process why it cannot work; nothing when all is well."""
+        self._why_not.append(why_not)
 
     def metrics(self) -> Mapping[str, float]:
         """Counters and gauges by their full name. Counters never fall: what closes leaves its count behind."""
