@@ -18,8 +18,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from quire.runtime.errors import LimitExceeded, ProtocolError, QuireError
 from quire.runtime.limits import KIB, MIB, REQUESTS_PENDING_PER_CONNECTION_MAX
@@ -36,9 +36,13 @@ if TYPE_CHECKING:
     from quire.serving.session.produce import ProducerEnd
 
 Handler = Callable[["Connection", Any], None]
+T = TypeVar("T")
 
 WRITE_HIGH_BYTES: Final = 1 * MIB
 """Unsent bytes at which consumers of the connection are dealt nothing more."""
+
+PATIENCE_S: Final = 10.0
+PATIENCE_STEP_S: Final = 0.05
 
 WRITE_LOW_BYTES: Final = 256 * KIB
 
@@ -198,6 +202,23 @@ class Connection(asyncio.BufferedProtocol):
 
     def _started_ended(self, _: asyncio.Task[None]) -> None:
         self._pending -= 1
+
+    async def patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Try again for a while what fails with "try again": the answer to a PRODUCER or a SUBSCRIBE.
+
+        Told to try again on a connection that stays open, C++ clients never do, and the call hangs until its own
+        time-out. So the trying is done here.
+        """
+        deadline, delay_s = self._loop.time() + PATIENCE_S, PATIENCE_STEP_S
+        while True:
+            try:
+                return await attempt()
+            except QuireError as error:
+                late = self._loop.time() + delay_s > deadline
+                if code_of(error) != pb.ServiceNotReady or self.is_closed or late:
+                    raise
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, 1.0)
 
     # -- out -------------------------------------------------------------------------------------------
 

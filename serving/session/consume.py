@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from quire.runtime.errors import NotFound, QuireError
+from quire.runtime.errors import NotFound, QuireError, Unavailable
 from quire.runtime.limits import NAME_CHARS_MAX
 from quire.serving.ports import ConsumerHandle, Position, SubscriptionHandle
 from quire.serving.session.connection import Connection, Handler, Lane
@@ -67,21 +67,29 @@ class ConsumerEnd:
 
     async def open(self) -> None:
         """Find the topic, subscribe, answer. The connection may be gone when this ends."""
-        body, connection = self.body, self.connection
+        connection = self.connection
         try:
-            topic = await connection.host.open_topic(body.topic)
-            if body.HasField("schema"):
-                await topic.check_schema(body.schema)
-            handle, subscription = await connection.host.subscribe(topic, body, self, connection.address)
+            topic, handle, subscription = await connection.patiently(self._enter)
         except QuireError as error:
             self._end()
-            connection.write(commands.error(body.request_id, code_of(error), str(error)))
+            connection.write(commands.error(self.body.request_id, code_of(error), str(error)))
             return
         if self.is_closed or connection.is_closed:
             handle.close()
             return
         self.topic, self.handle, self.subscription = topic, handle, subscription
-        connection.write(commands.success(body.request_id))
+        connection.write(commands.success(self.body.request_id))
+
+    async def _enter(self) -> tuple[Topic, ConsumerHandle, SubscriptionHandle]:
+        body, host = self.body, self.connection.host
+        topic = await host.open_topic(body.topic)
+        if body.HasField("schema"):
+            await topic.check_schema(body.schema)
+        handle, subscription = await host.subscribe(topic, body, self, self.connection.address)
+        if topic.is_closed:
+            handle.close()
+            raise Unavailable(f"topic {topic.name} was closed meanwhile")
+        return topic, handle, subscription
 
     def close_on_request(self, request_id: int) -> None:
         self.abandon()

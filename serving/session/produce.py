@@ -106,21 +106,28 @@ class ProducerEnd:
 
     async def open(self) -> None:
         """Find the topic, be admitted, answer. The connection may be gone when this ends."""
-        body = self.body
         try:
-            topic = await self.connection.host.open_topic(body.topic)
-            self.schema_version = await topic.check_schema(body.schema if body.HasField("schema") else None)
-            if topic.is_terminated:
-                raise TopicTerminated(f"topic {topic.name} was terminated")
-            if self.connection.is_closed or self.is_closed:
-                return
-            topic.admit(self.admission)
-            self.topic = topic
+            topic = await self.connection.patiently(self._enter)
         except QuireError as error:
             self._forget()
-            self.write(commands.error(body.request_id, code_of(error), str(error)))
+            self.write(commands.error(self.body.request_id, code_of(error), str(error)))
             return
+        if topic is None:
+            return
+        self.topic = topic
         self._succeed(topic.last_sequence_id(self.name), is_ready=not self.admission.waiting)
+
+    async def _enter(self) -> Topic | None:
+        """Be admitted to the topic; None when the connection is gone meanwhile."""
+        body = self.body
+        topic = await self.connection.host.open_topic(body.topic)
+        self.schema_version = await topic.check_schema(body.schema if body.HasField("schema") else None)
+        if topic.is_terminated:
+            raise TopicTerminated(f"topic {topic.name} was terminated")
+        if self.connection.is_closed or self.is_closed:
+            return None
+        topic.admit(self.admission)
+        return topic
 
     def _succeed(self, last_sequence_id: int, *, is_ready: bool) -> None:
         self.write(

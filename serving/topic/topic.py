@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from quire.metadata import topics
 from quire.metadata.records import ArchivePointer, PersistencePolicy, Policies, RetentionPolicy, SegmentRecord
-from quire.runtime.errors import NotFound, QuireError
+from quire.runtime.errors import NotFound, QuireError, Unavailable
 from quire.serving.names import TopicName
 from quire.serving.ports import Position, ProducerPort, SegmentView, SubscriptionsPort
 from quire.serving.topic import schemas
@@ -177,7 +177,9 @@ class Topic:
     # -- publishing ------------------------------------------------------------------------------------
 
     def admit(self, admission: Admission) -> None:
-        """Let a producer in. Raises `ProducerBusy`, `ProducerFenced`."""
+        """Let a producer in. Raises `ProducerBusy`, `ProducerFenced`; `Unavailable` when the topic was closed."""
+        if self.is_closed:
+            raise Unavailable(f"topic {self.name} was closed meanwhile")
         self.producers.admit(admission)
 
     def last_sequence_id(self, producer: str) -> int:

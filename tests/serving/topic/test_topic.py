@@ -8,8 +8,8 @@ import pulsar
 import pytest
 from msgspec.structs import replace
 
-from quire.metadata import topics
-from quire.metadata.records import RetentionPolicy, SegmentRecord
+from quire.metadata import paths, topics
+from quire.metadata.records import RetentionPolicy, SegmentRecord, StateLogRecord, decode
 from quire.runtime.errors import NotFound
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
@@ -169,3 +169,34 @@ async def test_bookies_that_come_back_end_a_pause(
         bookie.unreachable = False
     await sent
     assert await in_thread(lambda: read_all(client)) == list(range(5))
+
+
+async def test_a_failed_state_log_is_opened_anew(
+    house: BrokerHouse, broker: Broker, client: pulsar.Client
+) -> None:
+    """Its topics are loaded again from what is durable; no message and no subscription is lost."""
+
+    def open_both() -> tuple[pulsar.Producer, pulsar.Consumer]:
+        return client.create_producer(str(NAME)), client.subscribe(str(NAME), "s")
+
+    producer, consumer = await in_thread(open_both)
+    path = paths.state_log("public", "default", "00000000_ffffffff")
+    record = decode(StateLogRecord, (await broker.services.store.get(path)).value, path)
+    before = broker.registry.find(NAME)
+    # Another process fences the log's ledger: the next cursor cannot be written.
+    await house.cluster.join().recover(record.ledgers[-1])
+
+    def use() -> list[bytes]:
+        client.subscribe(str(NAME), "other").close()
+        found = []
+        for number in range(10):
+            producer.send(b"%d" % number)
+            message = consumer.receive(10_000)
+            consumer.acknowledge(message)
+            found.append(message.data())
+        return list(dict.fromkeys(found))
+
+    assert (await in_thread(use))[-1] == b"9"
+    assert broker.registry.find(NAME) is not before
+    assert await broker.subscriptions(str(NAME)) == ["other", "s"]
+    assert await in_thread(lambda: read_all(client)) == list(range(10))
