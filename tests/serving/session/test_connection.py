@@ -285,7 +285,9 @@ async def test_a_lost_connection_frees_its_names(broker: Broker, peer: Client) -
     assert sorted(kinds(await again.answers(2))) == ["PRODUCER_SUCCESS", "SUCCESS"]
 
 
-async def test_a_connection_lost_while_it_subscribes_leaves_nobody_behind(broker: Broker, peer: Client) -> None:
+async def test_a_connection_lost_while_it_subscribes_leaves_nobody_behind(
+    broker: Broker, peer: Client
+) -> None:
     peer.send(subscribe(1), producer(1))
     peer.connection.connection_lost(None)
     again = Client(broker)
