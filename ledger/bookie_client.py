@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from quire.metadata.records import BookieRecord
 from quire.runtime.errors import ConfigurationError
@@ -87,8 +87,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     # -- asyncio ---------------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not one by inheritance
         self.is_open = True
 
     def get_buffer(self, sizehint: int) -> memoryview:

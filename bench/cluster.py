@@ -1,0 +1,111 @@
+"""A cluster's figures: one broker and three bookies as processes on this machine, 3/3/2, fdatasync before every answer.
+
+    python -m bench.cluster [question ...]
+
+Beside the load generator's own line, one line says what each bookie used per entry.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.report import machine, show, usage
+
+KIB = 1024
+
+
+@dataclass
+class Process:
+    """A process of the cluster, and what its `ready` line says."""
+
+    process: subprocess.Popen[str]
+    ready: str
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+
+@dataclass
+class Cluster:
+    bookies: list[Process]
+    broker: Process
+
+    @property
+    def port(self) -> int:
+        return int(self.broker.ready)
+
+
+@contextmanager
+def _node(role: str, root: Path, *words: str) -> Iterator[Process]:
+    root.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "bench.cluster_node", role, str(root), *words]
+    with (root / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line.startswith("ready "):
+            raise SystemExit(f"the {role} did not start: {(root / 'log').read_text()}")
+        yield Process(process, line.removeprefix("ready ").strip())
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def fresh(bookies: int = 3) -> Iterator[Cluster]:
+    """A cluster on empty directories, ended and removed afterwards."""
+    root = Path(tempfile.mkdtemp(prefix="quire-bench-"))
+    try:
+        with ExitStack() as stack:
+            nodes = [stack.enter_context(_node("bookie", root / f"bookie-{i}")) for i in range(bookies)]
+            broker = stack.enter_context(_node("broker", root / "broker", *(node.ready for node in nodes)))
+            yield Cluster(nodes, broker)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def publish(label: str, *arguments: object) -> None:
+    """Publish to a fresh cluster; the load generator tells of the broker, this of the bookies."""
+    with fresh() as cluster:
+        words = ["--port", cluster.port, "--server-pid", cluster.broker.pid, "--label", label, *arguments]
+        command = [sys.executable, "-m", "bench.load", "produce", *map(str, words)]
+        before, begin = [usage(node.pid) for node in cluster.bookies], time.perf_counter()
+        subprocess.run(command, check=True)
+        seconds = time.perf_counter() - begin
+        after = [usage(node.pid) for node in cluster.bookies]
+        used = [late.cpu_s - early.cpu_s for early, late in zip(before, after, strict=True)]
+        show(
+            f"{label}: bookies",
+            cpu_share=sum(used) / len(used) / seconds,
+            peak_mb=max(each.peak_bytes for each in after) / 1e6,
+        )
+
+
+QUESTIONS: dict[str, tuple[str, tuple[object, ...]]] = {
+    "1KiB": ("cluster, 1 KiB unbatched", ("--size", KIB)),
+    "100B": ("cluster, 100 B unbatched", ("--size", 100, "--outstanding", 2000)),
+    "5000": ("cluster, 1 KiB at 5,000/s", ("--size", KIB, "--rate", 5000, "--outstanding", 10_000)),
+}
+
+
+def main() -> None:
+    show("machine", **machine())
+    for name in sys.argv[1:] or QUESTIONS:
+        if name not in QUESTIONS:
+            raise SystemExit(f"no question {name!r}; there are {', '.join(QUESTIONS)}")
+        label, arguments = QUESTIONS[name]
+        publish(label, *arguments)
+
+
+if __name__ == "__main__":
+    main()
