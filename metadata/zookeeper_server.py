@@ -1,0 +1,206 @@
+"""A ZooKeeper server as a child process, from the jars that PySpark brings along.
+
+`quire local` and the tests need a ZooKeeper of their own, and where Java and PySpark are installed there is nothing
+to download: PySpark ships ZooKeeper's server with what it depends on. This is one server, for one machine: an
+ensemble of three is a matter of `deploy/`.
+
+The directory keeps the tree between runs. Stopped or killed, the server starts again on the same port with all that
+it acknowledged; sessions are part of that and live on if their clients come back in time.
+
+`ZooKeeperServer` blocks its caller for the third of a second that a start takes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from quire.runtime.errors import ConfigurationError, Unavailable
+
+MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+JARS: Final = (
+    "zookeeper-3*.jar",
+    "zookeeper-jute-*.jar",
+    "slf4j-api-*.jar",
+    "metrics-core-*.jar",
+    "snappy-java-*.jar",
+    "netty-common-*.jar",
+    "netty-buffer-*.jar",
+    "netty-transport-4*.jar",
+    "netty-resolver-*.jar",
+    "netty-handler-4*.jar",
+    "netty-codec-*.jar",
+)
+"""What the server loads; the other hundreds of jars would only make the start slower."""
+
+JAVA_OPTIONS: Final = (
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dzookeeper.preAllocSize=4096",  # KiB of log written ahead; the default of 64 MiB is for large servers
+    "-Dzookeeper.globalOutstandingLimit=100000",  # else a client that sends much at once is read from only in turns
+)
+TICK_MS: Final = 500
+"""Sessions may be as short as two ticks, and end up to one tick late."""
+
+START_TIMEOUT_S: Final = 20.0
+POLL_INTERVAL_S: Final = 0.02
+
+
+def classpath() -> str:
+    """The jars to run. Raises `ConfigurationError` where PySpark's are not installed."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise ConfigurationError(
+            "a ZooKeeper server of our own needs PySpark's jars; install quire[spark], or name a server with zk://…"
+        )
+    folder = Path(spec.origin).parent / "jars"
+    jars = [str(jar) for pattern in JARS for jar in sorted(folder.glob(pattern))]
+    if not any("/zookeeper-3" in jar for jar in jars):
+        raise ConfigurationError(f"{folder} holds no ZooKeeper; name a server with zk://…")
+    return os.pathsep.join(jars)
+
+
+def java() -> str:
+    """The Java command: of `JAVA_HOME`, or the first on the path. Raises `ConfigurationError`."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(f"{home}/bin/java" if home else "java")
+    if found is None:
+        raise ConfigurationError(
+            "a ZooKeeper server of our own needs Java; install it, or name a server with zk://…"
+        )
+    return found
+
+
+def write_config(directory: Path, port: int) -> Path:
+    """Write the server's configuration file into `directory` and answer its path."""
+    data = directory / "data"
+    data.mkdir(parents=True, exist_ok=True)
+    lines = (
+        f"dataDir={data}",
+        f"clientPort={port}",
+        "clientPortAddress=127.0.0.1",
+        f"tickTime={TICK_MS}",
+        "maxSessionTimeout=600000",
+        "maxClientCnxns=0",
+        "admin.enableServer=false",
+        "autopurge.snapRetainCount=3",
+        "autopurge.purgeInterval=1",
+        "4lw.commands.whitelist=*",
+    )
+    config = directory / "zookeeper.cfg"
+    config.write_text("".join(f"{line}\n" for line in lines))
+    return config
+
+
+def command(config: Path) -> list[str]:
+    """The command line that runs a server. Raises `ConfigurationError`."""
+    return [java(), *JAVA_OPTIONS, "-cp", classpath(), MAIN_CLASS, str(config)]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def assert_free(port: int) -> None:
+    """Raise `ConfigurationError` when somebody listens on `port`: its answers would pass for our server's."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ConfigurationError(
+                f"port {port} for ZooKeeper is in use; stop what listens there or take another port"
+            ) from error
+
+
+class ZooKeeperServer:
+    """One server on 127.0.0.1 that keeps its tree in `directory` and its port over restarts; port 0: any free one."""
+
+    def __init__(self, directory: Path, port: int = 0) -> None:
+        self._directory = directory
+        self._port = port or free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """What `open_store` takes: `zk://127.0.0.1:PORT`."""
+        return f"zk://127.0.0.1:{self._port}"
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start the server and wait until it answers. Raises `ConfigurationError`, `Unavailable`."""
+        assert self._process is None, "started already"
+        assert_free(self._port)
+        arguments = command(write_config(self._directory, self._port))
+        with (self._directory / "zookeeper.out").open("ab") as output:
+            self._process = subprocess.Popen(
+                arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=self._directory
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise Unavailable(
+                    f"ZooKeeper did not start on port {self._port}; see {self._directory}/zookeeper.out"
+                )
+            time.sleep(POLL_INTERVAL_S)
+
+    def stop(self) -> None:
+        """End the server in good order."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the server at once, as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Kill the server and start it again, with what it acknowledged."""
+        self.kill()
+        self.start()
+
+    def pause(self) -> None:
+        """Stop the process without ending it: to its clients the server hangs."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def ask(self, word: str) -> str:
+        """The answer to one of ZooKeeper's four-letter words. Raises `OSError`."""
+        with socket.create_connection(("127.0.0.1", self._port), timeout=5.0) as connection:
+            connection.sendall(word.encode())
+            parts = iter(lambda: connection.recv(65536), b"")
+            return b"".join(parts).decode()
+
+    def _answers(self) -> bool:
+        try:
+            return "Mode: " in self.ask("srvr")  # `ruok` is answered before the tree is loaded
+        except OSError:
+            return False
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(signal.SIGCONT)  # one that was paused hears of nothing else
+        process.send_signal(how)
+        process.wait()

@@ -1,0 +1,55 @@
+"""A real ZooKeeper for tests: a fixture for the session, a fresh root for each test.
+
+    from tests.cluster.zookeeper import ZooKeeper, zookeeper  # noqa: F401  (outside tests/cluster)
+
+    async def test_it(zookeeper: ZooKeeper) -> None:
+        store = await open_store(zookeeper.fresh_url(session_timeout="2s"))
+
+A test that pauses, kills or stops the server makes one of its own: `with own_zookeeper(tmp_path) as server`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from quire.metadata.zookeeper_server import ZooKeeperServer, classpath, java
+from quire.runtime.errors import ConfigurationError
+
+
+class ZooKeeper(ZooKeeperServer):
+    """A server with as many roots as there are tests."""
+
+    def __init__(self, directory: Path, port: int = 0) -> None:
+        super().__init__(directory, port)
+        self._roots = itertools.count(1)
+
+    def fresh_url(self, session_timeout: str = "4s") -> str:
+        """A URL with a root that nobody used before."""
+        return f"{self.url}/test-{next(self._roots)}?session_timeout={session_timeout}"
+
+
+@contextmanager
+def own_zookeeper(directory: Path) -> Iterator[ZooKeeper]:
+    """A server for one test, running. Skips the test where there is no Java or no PySpark."""
+    try:
+        java(), classpath()
+    except ConfigurationError as error:
+        pytest.skip(str(error))
+    server = ZooKeeper(directory / "zookeeper")
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
+    """One server for all tests of the session that leave it running."""
+    with own_zookeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
