@@ -6,12 +6,21 @@ import click
 
 from quire.cli.http import Admin, admin_url_option, json_option
 from quire.cli.output import print_fields, print_json, print_table
-from quire.runtime.errors import CorruptionError
+from quire.runtime.errors import CorruptionError, Unavailable
 
 
 @click.group("archive")
 def command() -> None:
-    """Move sealed segments to the archive, and verify it."""
+    """Move sealed segments to the archive, and verify it.
+
+    A broker does so by itself; these commands are for those who cannot wait, or want to be sure.
+
+    \b
+    Examples:
+      quire archive run --seal
+      quire archive status --json
+      quire archive verify
+    """
 
 
 @command.command("run")
@@ -21,7 +30,12 @@ def command() -> None:
 def run(seal: bool, admin_url: str, as_json: bool) -> None:
     """Archive every sealed segment now and wait until it is done."""
     report = Admin(admin_url, timeout_s=3600).post(f"/quire/v1/archive/run?seal={str(seal).lower()}")
-    print_json(report) if as_json else print_fields(report)
+    if as_json:
+        print_json(report)
+    else:
+        print_fields({name: value for name, value in report.items() if name != "errors"})
+    if report["failed"]:
+        raise Unavailable(f"{report['failed']} segments could not be archived now: {report['errors'][0]}")
 
 
 @command.command("status")

@@ -17,7 +17,15 @@ from quire.runtime import settings
 
 @click.group("config")
 def command() -> None:
-    """Show the effective settings and where each came from."""
+    """Show the effective settings and where each came from.
+
+    A flag beats the environment (QUIRE_NAME), which beats the file of --config, which beats the default.
+
+    \b
+    Examples:
+      quire config show --config quire.toml
+      quire config sample > quire.toml
+    """
 
 
 @command.command("show")

@@ -88,7 +88,14 @@ def command(
     operation_timeout_ms: str,
     as_json: bool,
 ) -> None:
-    """Print the messages of TOPIC, a line each."""
+    """Print the messages of TOPIC, a line each.
+
+    \b
+    Examples:
+      quire consume hello --subscription first --count 1
+      quire consume orders --subscription audit --from 15m --json
+      quire consume logs --subscription grep --no-follow --no-ack | grep error
+    """
     job = Job(
         topic=topic,
         subscription=subscription,

@@ -97,11 +97,12 @@ def _story(directory: Path, lines: int | None, narrator: Narrator) -> Proof:
             publisher.join()
             narrator.say(f"published all: {publisher.acknowledged.messages:,} acknowledged")
             consumers.wait_for(len(texts))
+            backlog = _backlog(Admin(server.http_url))
             consumers.close()
             narrator.say(f"consumed all: {consumers.received:,} deliveries")
         proof = Proof(publisher.published, publisher.acknowledged, consumers.consumed)
         proof.redelivered = consumers.received - consumers.consumed.messages
-        proof.backlog = _backlog(Admin(server.http_url))
+        proof.backlog = backlog
         _archive(Admin(server.http_url, timeout_s=300), narrator)
         proof.spark = _spark(server, killed_ms, narrator)
         narrator.say(f"server stopped by SIGTERM in {server.stop():.1f} s")
@@ -135,7 +136,11 @@ def _kill_and_start(server: DemoServer, publisher: Any, consumers: Any, narrator
 
 
 def _backlog(admin: Admin) -> int:
-    """The subscription's backlog once the last acknowledgements have arrived."""
+    """The subscription's backlog once the last acknowledgements have arrived.
+
+    The consumers must still be there: acknowledgements that the client gathered and had not sent before the kill are
+    lost, so these messages come once more.
+    """
     until = time.monotonic() + BACKLOG_WAIT_S
     while True:
         backlog = int(admin.get(STATS)["subscriptions"][SUBSCRIPTION]["msgBacklog"])

@@ -21,9 +21,9 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 admin_url_option = click.option(
     "--admin-url",
     default=lambda: os.environ.get("QUIRE_ADMIN_URL", DEFAULT_URL),
-    show_default=DEFAULT_URL,
+    show_default=False,
     metavar="URL",
-    help="HTTP address of a broker (environment: QUIRE_ADMIN_URL).",
+    help="HTTP address of a broker (environment: QUIRE_ADMIN_URL).  [http://127.0.0.1:8080]",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 

@@ -10,7 +10,16 @@ from quire.cli.output import print_fields, print_json
 
 @click.group("ledgers")
 def command() -> None:
-    """Recover a ledger by hand."""
+    """Recover a ledger by hand.
+
+    A broker recovers ledgers by itself and stops at a damaged block, because giving up what was acknowledged is a
+    person's decision.
+
+    \b
+    Examples:
+      quire ledgers recover 102
+      quire ledgers recover 102 --accept-loss
+    """
 
 
 @command.command("recover")

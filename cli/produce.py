@@ -100,7 +100,14 @@ def command(
     operation_timeout_ms: str,
     as_json: bool,
 ) -> None:
-    """Publish the lines of FILEs (or of standard input) to TOPIC, a message each."""
+    """Publish the lines of FILEs (or of standard input) to TOPIC, a message each.
+
+    \b
+    Examples:
+      echo 'Hello, Quire' | quire produce hello
+      quire produce orders orders.csv --key-separator , --compression zstd
+      tail -f /var/log/syslog | quire produce logs --json
+    """
     from quire.client import ProducerSettings
 
     flags = {

@@ -32,6 +32,13 @@ def command(config: Path | None, **flags: Any) -> None:
     """Run everything in one process: broker, bookie, metadata, archive.
 
     Messages are acknowledged when they are on disk. Stop with Ctrl-C or SIGTERM; killing it loses nothing either.
+
+    \b
+    Examples:
+      quire standalone
+      quire standalone --data /var/lib/quire --listen 0.0.0.0:6650 --http 0.0.0.0:8080 \\
+                       --advertise pulsar://this.host:6650
+      quire standalone --archive 's3://bucket/prefix?endpoint=http://127.0.0.1:9000'
     """
     configuration = load_standalone(Given(flags, config))
     log.configure(configuration.process.values.log_level, as_json=configuration.process.values.log_json)

@@ -16,6 +16,14 @@ def command() -> None:
     """Create, list, look into and delete topics.
 
     TOPIC is a full name (persistent://tenant/namespace/name) or a short one in public/default.
+
+    \b
+    Examples:
+      quire topics create orders --partitions 4
+      quire topics list public/default
+      quire topics stats orders --json
+      quire topics internal-stats orders-partition-0
+      quire topics delete orders
     """
 
 
@@ -168,7 +176,7 @@ def internal_stats(topic: str, admin_url: str, as_json: bool) -> None:
                 segment.get("state", ""),
                 segment.get("entries", 0),
                 segment.get("size", 0),
-                segment.get("archive", "") or "",
+                (segment.get("archive") or {}).get("name", ""),
             )
             for segment in answer.get("ledgers", ())
         ],

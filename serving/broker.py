@@ -269,6 +269,8 @@ class Broker(Operations):
 
     async def recover_ledger(self, ledger_id: int, *, accept_loss: bool) -> dict[str, Any]:
         """Close a ledger that recovery refuses to close because of damage; the log says what was given up."""
-        ledgers = self.services.ledgers
-        record = await ledgers.recover(ledger_id, accept_loss=accept_loss)
+        try:
+            record = await self.services.ledgers.recover(ledger_id, accept_loss=accept_loss)
+        except NotFound:
+            raise NotFound(f"there is no ledger {ledger_id}") from None
         return {"ledgerId": ledger_id, "lastEntry": record.last_entry, "state": str(record.state)}

@@ -1,0 +1,203 @@
+"""The commands against a real server: what they print, in both forms, and how they fail."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from quire.cli.main import SUBCOMMANDS
+from quire.cli.output import FAILED, NOT_FOUND, TRY_AGAIN, WRONG_USE
+from tests.cli.running import Ran, Server, quire, standalone
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with standalone(tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def address(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIRE_ADMIN_URL", server.http_url)
+
+
+def publish(server: Server, topic: str, count: int) -> None:
+    client = pulsar.Client(server.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client.subscribe(topic, "audit").close()
+    producer = client.create_producer(topic)
+    for i in range(count):
+        producer.send(b"%d" % i)
+    client.close()
+
+
+def refused(ran: Ran, code: int, *words: str) -> None:
+    """It failed with that code and one sentence that has these words."""
+    assert ran.code == code, ran
+    assert ran.out == "" and ran.err.count("\n") == 1 and ran.err.startswith("quire: "), ran.err
+    assert all(word in ran.err for word in words), ran.err
+
+
+def test_a_topic_from_its_creation_to_its_end() -> None:
+    created = quire("topics", "create", "tour", "--partitions", "3", "--json").json
+    assert created == {"topic": "tour", "created": True, "partitions": 3}
+    assert "persistent://public/default/tour-partition-2" in quire("topics", "list").out.splitlines()
+    assert quire("topics", "partitions", "tour").out == "3\n"
+    assert quire("topics", "update", "tour", "--partitions", "4").code == 0
+    assert quire("topics", "partitions", "tour", "--json").json == {"partitions": 4}
+    assert quire("topics", "delete", "tour").out == "topic tour, deleted True\n"
+    assert "tour" not in quire("topics", "list").out
+
+
+def test_stats_for_people_and_for_programs(server: Server) -> None:
+    publish(server, "counted", 5)
+    shown = quire("topics", "stats", "counted")
+    assert shown.code == 0 and "messages in" in shown.out
+    assert ["audit", "Exclusive", "5", "0", "0"] in [line.split() for line in shown.out.splitlines()]
+    assert quire("topics", "stats", "counted", "--json").json["msgInCounter"] == 5
+    internal = quire("topics", "internal-stats", "counted")
+    assert "active" in internal.out and "cursor audit" in internal.out
+    (ledger,) = quire("topics", "internal-stats", "counted", "--json").json["ledgers"]
+    assert ledger["entries"] == 5
+    assert quire("topics", "lookup", "counted").out.strip() == server.service_url
+
+
+def test_the_archive_runs_counts_and_verifies(server: Server) -> None:
+    publish(server, "kept", 5)
+    report = quire("archive", "run", "--seal", "--json").json
+    assert report["archived"] >= 1 and report["failed"] == 0
+    states = quire("archive", "status", "--json").json["segments"]
+    assert states["archived"]["segments"] + states["deleted"]["segments"] >= 1
+    table = quire("archive", "status").out
+    assert all(state in table for state in ("active", "sealed", "flushed", "archived", "deleted"))
+    segment = quire("topics", "internal-stats", "kept", "--json").json["ledgers"][0]
+    assert segment["archive"]["name"] in quire("topics", "internal-stats", "kept").out
+    assert quire("archive", "verify", "--json").json["damaged"] == []
+    assert "damaged" not in quire("archive", "verify").out
+
+
+def test_damage_in_the_archive_fails_the_command(server: Server) -> None:
+    publish(server, "damaged", 5)
+    quire("archive", "run", "--seal")
+    segment = quire("topics", "internal-stats", "damaged", "--json").json["ledgers"][0]
+    path = Path(segment["archive"]["store"].removeprefix("file://")) / segment["archive"]["name"]
+    sound = path.read_bytes()
+    path.chmod(0o644)
+    path.write_bytes(sound[:100] + bytes([sound[100] ^ 1]) + sound[101:])
+    ran = quire("archive", "verify")
+    path.write_bytes(sound)
+    assert ran.code == FAILED and "damaged: " in ran.out and "1 archived segments are damaged" in ran.err
+    assert quire("archive", "verify").code == 0
+
+
+def test_termination_is_for_good(server: Server) -> None:
+    publish(server, "ended", 2)
+    assert quire("topics", "terminate", "ended", "--json").json["last"]["entryId"] == 1
+    assert quire("topics", "unload", "ended").code == 0
+    assert quire("topics", "internal-stats", "ended", "--json").json["state"] == "Terminated"
+
+
+def test_a_ledger_is_recovered_by_hand(server: Server) -> None:
+    publish(server, "recovered", 2)
+    ledger = quire("topics", "internal-stats", "recovered", "--json").json["ledgers"][0]["ledgerId"]
+    quire("topics", "unload", "recovered")
+    assert quire("ledgers", "recover", str(ledger), "--json").json["lastEntry"] == 1
+    refused(quire("ledgers", "recover", "987654"), NOT_FOUND, "no ledger 987654")
+
+
+def test_what_is_not_there_is_exit_code_3() -> None:
+    for verb in ("stats", "internal-stats", "partitions", "terminate", "delete"):
+        refused(quire("topics", verb, "nowhere"), NOT_FOUND, "persistent://public/default/nowhere")
+    refused(quire("topics", "list", "no/where"), NOT_FOUND, "no")
+
+
+def test_what_failed_is_exit_code_1() -> None:
+    quire("topics", "create", "twice")
+    refused(quire("topics", "create", "twice"), FAILED, "exists already")
+
+
+def test_wrong_use_is_exit_code_2(server: Server) -> None:
+    refused(quire("topics", "stats", "a/b"), WRONG_USE, "'a/b' is not a topic")
+    refused(quire("topics", "list", "alone"), WRONG_USE, "'alone' is not a namespace")
+    refused(quire("topics", "list", "--admin-url", "localhost:8080"), WRONG_USE, "HTTP address")
+    refused(quire("standalone", "--segment-bytes-max", "huge"), WRONG_USE, "segment_bytes_max", "64MiB")
+    assert quire("topics", "create").code == WRONG_USE
+    assert quire("topics", "create", "x", "--partitions", "0").code == WRONG_USE
+    assert quire("nonsense").code == WRONG_USE
+    client = pulsar.Client(server.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client.subscribe("used", "audit")
+    refused(quire("topics", "delete", "used"), WRONG_USE, "force")
+    assert quire("topics", "delete", "used", "--force").code == 0
+    client.close()
+
+
+def test_a_broker_that_is_not_there_is_exit_code_4() -> None:
+    refused(quire("topics", "list", "--admin-url", "http://127.0.0.1:1"), TRY_AGAIN, "no broker answers")
+
+
+def test_effective_settings_name_their_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "quire.toml"
+    file.write_text('segment_bytes_max = "8MiB"\n')
+    monkeypatch.setenv("QUIRE_CLUSTER", "mine")
+    shown = quire("config", "show", "--config", str(file), "--keep-alive-ms", "5s", "--json").json
+    assert shown["segment_bytes_max"] == {"value": "8MiB", "source": "file"}
+    assert shown["cluster"] == {"value": "mine", "source": "environment"}
+    assert shown["keep_alive_ms"] == {"value": "5s", "source": "flag"}
+    assert shown["write_quorum"] == {"value": "1", "source": "default"}
+    assert "segment_bytes_max" in quire("config", "show").out
+
+
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_every_command_has_help(name: str) -> None:
+    ran = quire(name, "--help")
+    assert ran.code == 0 and "Usage: quire" in ran.out
+    assert "Example" in ran.out
+
+
+def test_help_is_cheap() -> None:
+    """`quire --help` imports click and nothing heavy."""
+    heavy = "aiohttp uvloop numpy rich lmdb google prometheus_client pulsar pyspark".split()
+    script = (
+        "import sys; sys.argv=['quire','--help']\n"
+        "from quire.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        f"print([m for m in {heavy} if m in sys.modules], file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stderr.strip() == "[]"
+
+
+def test_a_server_says_one_line_what_to_do_first_and_stops_within_5_s(tmp_path: Path) -> None:
+    with standalone(tmp_path) as running:
+        with urllib.request.urlopen(f"{running.http_url}/health", timeout=5) as answer:
+            assert json.load(answer)["ready"]
+        with urllib.request.urlopen(f"{running.http_url}/metrics", timeout=5) as answer:
+            assert b"quire_bookie_journal_groups_total" in answer.read()
+        hint = [line.strip() for line in running.log.read_text().splitlines() if line.startswith("    ")]
+        ran = [
+            subprocess.run(["sh", "-c", _here(line)], capture_output=True, text=True, timeout=30)
+            for line in hint
+        ]
+        assert [one.returncode for one in ran] == [0, 0], [one.stderr for one in ran]
+        assert ran[1].stdout == "Hello, Quire\n"
+        began = time.monotonic()
+        running.process.terminate()
+        rest, _ = running.process.communicate(timeout=30)
+        assert time.monotonic() - began < 5.0
+        assert rest == "" and running.process.returncode == 0
+
+
+def _here(line: str) -> str:
+    """The command as typed, with the interpreter's own `quire` in place of the one that was started."""
+    words = line.split(" ")
+    at = words.index("produce") if "produce" in words else words.index("consume")
+    words[at - 1] = f"{sys.executable} -m quire"
+    return " ".join(words)

@@ -1,0 +1,58 @@
+"""The demo on a small part of its input: the proof with Spark, and what it says without."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.cli.demo import standard_library, why_no_spark
+from quire.cli.demo_proof import Multiset, Proof
+from quire.cli.output import FAILED
+from tests.cli.running import quire
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(why_no_spark() != "", reason=why_no_spark() or "-")
+def test_all_four_count_the_same() -> None:
+    ran = quire("demo", "--lines", "5000", "--json")
+    assert ran.code == 0, ran.err
+    proof = ran.json
+    assert proof["agrees"] and proof["backlog"] == 0
+    assert proof["published"]["messages"] == 5000
+    assert proof["published"] == proof["acknowledged"] == proof["consumed"] == proof["spark"]
+    assert "killed the server (SIGKILL)" in ran.err and "Lines per module" in ran.err
+
+
+def test_without_java_it_says_so_does_the_rest_and_has_no_whole_proof(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    ran = quire("demo", "--lines", "2000")
+    assert ran.code == FAILED
+    assert "Spark is left out: there is no java" in ran.out and "the proof is incomplete" in ran.err
+    assert "published = acknowledged = consumed\n" in ran.out
+
+
+def test_the_input_is_every_line_with_its_file() -> None:
+    texts = standard_library(None)
+    lines = [line for key, line in texts if key == "this.py"]
+    assert len(texts) > 200_000 and lines[0].startswith(b's = """Gur Mra')
+    assert all("site-packages" not in key for key, _ in texts)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"acknowledged": Multiset(4, 7)},
+        {"consumed": Multiset(5, 8)},
+        {"spark": Multiset(6, 7)},
+        {"backlog": 1},
+        {"backlog": -1},
+    ],
+)
+def test_one_difference_spoils_the_proof(change: dict[str, object]) -> None:
+    same = Multiset(5, 7)
+    sound: dict[str, object] = dict.fromkeys(("published", "acknowledged", "consumed", "spark"), same)
+    sound["backlog"] = 0
+    assert Proof(**sound).agrees  # type: ignore[arg-type]
+    assert not Proof(**{**sound, **change}).agrees  # type: ignore[arg-type]
