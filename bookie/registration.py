@@ -3,6 +3,14 @@
 Writers choose bookies among the ephemeral records, so what they must know stands there: address, rack, whether it
 takes new blocks, and how much room it has. It is written again when that changes, and made again when the
 store's session was lost: the node served on meanwhile, it had only gone out of sight.
+
+The persistent record says that the bookie exists, whether it is up or not, and what an operator wants of it
+(`BookieIntent`). A bookie that is to be drained turns read-only, so writers leave it. When repair has copied all that
+it held, its record goes: it is *retired*, leaves the list of those that are up, and only waits to be stopped.
+
+Refused, in one sentence: an address that another bookie has advertised and holds (one that died is waited for until its
+session ends), and a bookie that holds ledgers in a store that does not know it: it was retired, or the store is the
+wrong one.
 """
 
 from __future__ import annotations
@@ -12,17 +20,25 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from msgspec.structs import replace
+
 from quire.bookie.storage import Storage
 from quire.metadata import paths
-from quire.metadata.records import BookieRecord, encode
+from quire.metadata.records import BookieIntent, BookieRecord, decode, encode
 from quire.metadata.store import ANY_VERSION, MetadataStore, SessionEvent
-from quire.runtime.errors import AlreadyExists, NotFound, QuireError
+from quire.runtime.errors import AlreadyExists, ConfigurationError, CorruptionError, NotFound, QuireError
 from quire.runtime.limits import GIB
 from quire.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
 _REFRESH_S: Final = 5.0
+_RETRY_S: Final = 1.0
+_GOODBYE_S: Final = 1.0
+_ADDRESS_LOOK_S: Final = 0.25
+_ADDRESS_GRACE_S: Final = 2.0
+"""Beyond the session time-out, until an address that another bookie left behind is free."""
+
 _FREE_STEP_BYTES: Final = 1 * GIB
 """Free space is told in steps of this, so that the record rests while nothing important changes."""
 
@@ -46,45 +62,144 @@ class Registration:
 
     def __init__(self, store: MetadataStore, storage: Storage, address: str, rack: str = "") -> None:
         self._store = store
-        self._describe: Callable[[], BookieRecord] = lambda: describe(storage, address, rack)
+        self._storage = storage
+        self._address = address
+        self._rack = rack
         self._path = paths.bookie_available(storage.bookie_id.uuid)
         self._identity_path = paths.bookie(storage.bookie_id.uuid)
         self._tasks = Tasks("bookie registration")
         self._told: BookieRecord | None = None
+        self._intent = BookieIntent.STAY
+        self._intent_is_old = False
         self._changed = asyncio.Event()
-        self._forget_session: Callable[[], None] = lambda: None
+        self._cancels: list[Callable[[], None]] = []
+        self.is_retired = False
 
     async def start(self) -> None:
-        """Be seen. Raises what the store raises."""
+        """Be seen. Raises `ConfigurationError` (see the top of the file) and what the store raises."""
+        await self._wait_for_address()
         await self._tell_identity()
         await self._tell()
-        self._forget_session = self._store.on_session(self._on_session)
+        self._cancels = [
+            self._store.on_session(self._on_session),
+            self._store.watch(self._identity_path, self._on_identity),
+        ]
         self._tasks.start(self._follow(), "keep the registration true")
 
     async def stop(self) -> None:
         """Be gone at once, without waiting for the session to end."""
-        self._forget_session()
+        for cancel in self._cancels:
+            cancel()
         await self._tasks.stop()
-        await self._delete()
+        try:
+            async with asyncio.timeout(_GOODBYE_S):
+                await self._delete()
+        except (QuireError, TimeoutError) as error:
+            log.warning("the registration stays until its session ends: %s", error or "the store does not answer")
+
+    # -- before it is seen -------------------------------------------------------------------------------
+    async def _wait_for_address(self) -> None:
+        """Raises `ConfigurationError` when another bookie still holds the address after its session's time-out."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._store.session_timeout_ms / 1000 + _ADDRESS_GRACE_S
+        while (other := await self._holder_of_address()) is not None:
+            if loop.time() >= deadline:
+                raise ConfigurationError(
+                    f"bookie {other} is up and advertises {self._address} already; give each bookie an address "
+                    "of its own with --advertise"
+                )
+            await asyncio.sleep(_ADDRESS_LOOK_S)
+
+    async def _holder_of_address(self) -> str | None:
+        for uuid in await self._store.children(paths.BOOKIES_AVAILABLE):
+            path = paths.bookie_available(uuid)
+            try:
+                record = decode(BookieRecord, (await self._store.get(path)).value, path)
+            except (NotFound, CorruptionError):
+                continue
+            if record.address == self._address and uuid != self._storage.bookie_id.uuid:
+                return uuid
+        return None
+
+    async def _tell_identity(self) -> None:
+        record = self._describe()
+        try:
+            node = await self._store.get(self._identity_path)
+        except NotFound:
+            if self._storage.ledger_ids():
+                raise ConfigurationError(
+                    f"bookie {record.uuid} holds ledgers, but this metadata store does not know it: it was retired "
+                    "(start with empty directories), or --metadata names another store or chroot"
+                ) from None
+            await self._create_identity(record)
+            return
+        before = decode(BookieRecord, node.value, self._identity_path)
+        if before.intent is BookieIntent.DRAIN:
+            self._obey(BookieIntent.DRAIN)
+        await self._store.put(self._identity_path, encode(replace(record, intent=self._intent)), node.version)
+
+    async def _create_identity(self, record: BookieRecord) -> None:
+        try:
+            await self._store.create(self._identity_path, encode(record))
+        except AlreadyExists:
+            await self._store.put(self._identity_path, encode(record), ANY_VERSION)
+
+    # -- while it is seen --------------------------------------------------------------------------------
+    def _describe(self) -> BookieRecord:
+        return replace(describe(self._storage, self._address, self._rack), intent=self._intent)
 
     def _on_session(self, event: SessionEvent) -> None:
-        if event is not SessionEvent.SUSPENDED:
+        if event is SessionEvent.LOST:
             self._told = None
+        if event is not SessionEvent.SUSPENDED:
+            self._intent_is_old = True
             self._changed.set()
 
+    def _on_identity(self, _path: str) -> None:
+        self._intent_is_old = True
+        self._changed.set()
+
     async def _follow(self) -> None:
-        while True:
+        wait_s = _REFRESH_S
+        while not self.is_retired:
             try:
-                await asyncio.wait_for(self._changed.wait(), _REFRESH_S)
+                await asyncio.wait_for(self._changed.wait(), wait_s)
             except TimeoutError:
                 pass
             self._changed.clear()
-            if self._told == self._describe():
-                continue
             try:
-                await self._tell()
+                if self._intent_is_old:
+                    await self._look_at_intent()
+                if not self.is_retired and self._told != self._describe():
+                    await self._tell()
+                wait_s = _REFRESH_S
             except QuireError as error:
                 log.warning("cannot renew the registration, trying again: %s", error)
+                wait_s = _RETRY_S
+
+    async def _look_at_intent(self) -> None:
+        self._intent_is_old = False
+        try:
+            value = (await self._store.get(self._identity_path)).value
+        except NotFound:
+            await self._retire()
+            return
+        except QuireError:
+            self._intent_is_old = True
+            raise
+        self._obey(decode(BookieRecord, value, self._identity_path).intent)
+
+    def _obey(self, intent: BookieIntent) -> None:
+        if intent is not self._intent:
+            log.warning("an operator wants of this bookie: %s", intent or "to stay")
+        self._intent = intent
+        self._storage.set_read_only(intent is BookieIntent.DRAIN)
+
+    async def _retire(self) -> None:
+        log.warning("bookie %s is retired: all it held lies elsewhere; stop it", self._storage.bookie_id)
+        self._storage.set_read_only(True)
+        await self._delete()
+        self.is_retired = True
 
     async def _tell(self) -> None:
         record = self._describe()
@@ -92,7 +207,11 @@ class Registration:
             await self._delete()
             await self._store.create(self._path, encode(record), ephemeral=True)
         else:
-            await self._store.put(self._path, encode(record), ANY_VERSION)
+            try:
+                await self._store.put(self._path, encode(record), ANY_VERSION)
+            except NotFound:
+                self._told = None
+                raise
         self._told = record
 
     async def _delete(self) -> None:
@@ -100,10 +219,3 @@ class Registration:
             await self._store.delete(self._path)
         except NotFound:
             pass
-
-    async def _tell_identity(self) -> None:
-        value = encode(self._describe())
-        try:
-            await self._store.create(self._identity_path, value)
-        except AlreadyExists:
-            await self._store.put(self._identity_path, value, ANY_VERSION)

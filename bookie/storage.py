@@ -31,7 +31,7 @@ from functools import partial
 from random import Random, SystemRandom
 from typing import Final
 
-from quire.bookie import memtable
+from quire.bookie import memtable, scrub
 from quire.bookie.checkpoint import Checkpoint, decode_mark, encode_mark, perform, rebuild
 from quire.bookie.collector import Collector
 from quire.bookie.disks import BookieDisks, real_disks
@@ -45,10 +45,11 @@ from quire.bookie.journal_core import CONTROL_BYTES, Control, ControlKind, encod
 from quire.bookie.ledgers import LedgerState, decode
 from quire.bookie.read_cache import BlockReader
 from quire.bookie.replay import Replay
+from quire.bookie.scrub import Checked, Damage
 from quire.bookie.settings import BookieSettings
 from quire.runtime.clock import Clock, SystemClock
 from quire.runtime.disk import Worker
-from quire.runtime.errors import CorruptionError, DiskFull, QuireError
+from quire.runtime.errors import CorruptionError, DiskError, DiskFull, QuireError
 from quire.runtime.limits import ENTRY_LOG_RECORD_BYTES, ENTRY_LOG_STEP_BYTES, READ_BYTES_MAX
 from quire.wire.block import Buffer, read_header
 from quire.wire.bookie import (
@@ -108,6 +109,7 @@ class Storage:
         self._full: set[str] = set()
         """Why the node takes no new blocks: `journal`, `entries`, `checkpoint`, `operator`."""
         self._on_flushed: list[Callable[[], None]] = []
+        self._on_damage: list[Callable[[Damage], None]] = []
         self._parts = ExitStack()
         self._workers: list[Worker] = []
         self._mark = 0
@@ -298,6 +300,26 @@ class Storage:
         """Call `callback` on the loop whenever `bytes_unflushed` has fallen."""
         self._on_flushed.append(callback)
 
+    def on_damage(self, callback: Callable[[Damage], None]) -> None:
+        """Call `callback` on the loop for each block that a reader or a scrub could not read."""
+        self._on_damage.append(callback)
+
+    def ledger_ids(self) -> list[int]:
+        """Ledgers that have a record here, deleted ones among them, in order."""
+        return sorted(self._intake.ledgers)
+
+    def live_bytes(self) -> int:
+        """Bytes of the entry logs that the index points at."""
+        return sum(self._index.usage().values())
+
+    async def check_run(self, ledger_id: int, entry: int) -> Checked:
+        """Read and verify the flushed run that holds `entry`, or the next one; past every cache."""
+        check = partial(scrub.check_run, self._index, self._logs, ledger_id, entry)
+        checked = await self._reader_of(ledger_id).run(check)
+        if checked.damage is not None:
+            self._note_read_error(checked.damage, ledger_id, checked.damaged_entry)
+        return checked
+
     @property
     def is_read_only(self) -> bool:
         return bool(self._full) or bool(self.failure)
@@ -340,7 +362,7 @@ class Storage:
     def _compare(self, ledger_id: int, first_entry: int, block: Buffer, done: CompareDone) -> None:
         def compared(found: list[Buffer] | None, error: BaseException | None) -> None:
             if error is not None or found is None:
-                self._note_read_error(error)
+                self._note_read_error(error, ledger_id, first_entry)
                 done(Status.IO_ERROR)
             else:
                 done(Status.OK if found and found[0] == block else Status.CONFLICT)
@@ -399,7 +421,7 @@ class Storage:
                 state, request.first_entry, min(request.bytes_max, READ_BYTES_MAX)
             )
         except (QuireError, OSError) as error:
-            self._note_read_error(error)
+            self._note_read_error(error, request.ledger_id, request.first_entry)
             return ReadResponse(Status.IO_ERROR, state.lac, detail=str(error))
         if blocks:
             return ReadResponse(Status.OK, state.lac, blocks)
@@ -458,7 +480,7 @@ class Storage:
             flushed = await self._reader_of(request.ledger_id).run(find)
             last_flushed = self._index.last_entry(request.ledger_id)
         except QuireError as error:
-            self._note_read_error(error)
+            self._note_read_error(error, request.ledger_id, 0)
             return SimpleResponse(Status.IO_ERROR, detail=str(error))
         if flushed <= last_flushed:
             entry = flushed if entry is None else min(entry, flushed)
@@ -534,10 +556,13 @@ class Storage:
         self._tell_intake()
         self._intake.drain()
 
-    def _note_read_error(self, error: BaseException | None) -> None:
-        log.error("bookie %s cannot read: %s", self.bookie_id, error)
+    def _note_read_error(self, error: BaseException | None, ledger_id: int, entry: int) -> None:
+        log.error("bookie %s cannot read entry %d of ledger %d: %s", self.bookie_id, entry, ledger_id, error)
         if isinstance(error, CorruptionError):
             self._report_damage(error)
+        if isinstance(error, CorruptionError | DiskError):
+            for callback in self._on_damage:
+                callback(Damage(ledger_id, entry, str(error)))
 
     def _report_damage(self, error: QuireError) -> None:
         """Damage of the index heals at the next start; a damaged entry log needs another copy."""

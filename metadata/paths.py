@@ -4,6 +4,10 @@
     /quire/ids/ledgers                                      empty: its version counts ranges of ledger ids
     /quire/bookies/{uuid}                                   BookieRecord (persistent: identity, incarnation)
     /quire/bookies-available/{uuid}                         ephemeral, address: this bookie is up
+    /quire/damage/{uuid}/{ledger id}                        DamageRecord: a copy that its bookie cannot read
+    /quire/repair/coordinator                               ephemeral: who repairs
+    /quire/repair/wish                                      empty: its version grows when there is something to look at
+    /quire/repair/progress                                  RepairRecord: what the coordinator is doing
     /quire/brokers/{broker id}                              ephemeral BrokerRecord: addresses
     /quire/tenants/{tenant}                                 TenantRecord
     /quire/namespaces/{tenant}/{namespace}                  NamespaceRecord: policies, bundle boundaries
@@ -25,6 +29,10 @@ CLUSTER = f"{ROOT}/cluster"
 LEDGER_IDS = f"{ROOT}/ids/ledgers"
 BOOKIES = f"{ROOT}/bookies"
 BOOKIES_AVAILABLE = f"{ROOT}/bookies-available"
+DAMAGE = f"{ROOT}/damage"
+REPAIR_COORDINATOR = f"{ROOT}/repair/coordinator"
+REPAIR_WISH = f"{ROOT}/repair/wish"
+REPAIR_PROGRESS = f"{ROOT}/repair/progress"
 BROKERS = f"{ROOT}/brokers"
 TENANTS = f"{ROOT}/tenants"
 NAMESPACES = f"{ROOT}/namespaces"
@@ -49,6 +57,14 @@ def bookie(uuid: str) -> str:
 
 def bookie_available(uuid: str) -> str:
     return f"{BOOKIES_AVAILABLE}/{uuid}"
+
+
+def damage_of(uuid: str) -> str:
+    return f"{DAMAGE}/{uuid}"
+
+
+def damage(uuid: str, ledger_id: int) -> str:
+    return f"{damage_of(uuid)}/{ledger_id:016x}"
 
 
 def broker(broker_id: str) -> str:

@@ -44,6 +44,8 @@ class LedgerRecord(Record, frozen=True):
     fragments: tuple[Fragment, ...] = ()
     last_entry: int = -1
     bytes: int = 0
+    former: tuple[str, ...] = ()
+    """Bookies whose copies were replaced by repair: they may still have the bytes when the ledger is deleted."""
     purpose: str = ""
     """Whose ledger it is: `topic:persistent://t/n/x` or `state:t/n/bundle`; a scrub finds orphans by it."""
     created_ms: int = 0
@@ -176,6 +178,16 @@ class NamespaceRecord(Record, frozen=True):
     boundaries: tuple[str, ...] = ("00000000", "ffffffff")
 
 
+class BookieIntent(StrEnum):
+    """What an operator wants of a bookie, in its identity record."""
+
+    STAY = ""
+    DRAIN = "drain"
+    """It takes nothing new, and its copies are made elsewhere; then its record goes."""
+    GIVE_UP = "give-up"
+    """It is not up and will not come back: what it held is copied from others at once. Ends when it registers."""
+
+
 class BookieRecord(Record, frozen=True):
     uuid: str
     incarnation: int
@@ -184,6 +196,17 @@ class BookieRecord(Record, frozen=True):
     read_only: bool = False
     free_bytes: int = 0
     total_bytes: int = 0
+    intent: BookieIntent = BookieIntent.STAY
+
+
+class DamageRecord(Record, frozen=True):
+    """A bookie's copy of a ledger cannot be read from `entry` on; repair makes another copy and removes this."""
+
+    bookie: str
+    ledger_id: int
+    entry: int
+    what: str = ""
+    found_ms: int = 0
 
 
 class BrokerRecord(Record, frozen=True):

@@ -1,0 +1,176 @@
+"""The scrub: every flushed block is read and verified once a week, so that damage is found before a reader needs it.
+
+A copy that rots unread is a copy that is not there when the others are lost. So a bookie goes through its ledgers in
+order, run by run, past every cache, at a rate that makes one round take most of the interval; that is so little (1 MiB/s
+for half a terabyte a week) that neither the disk nor a reader notices. Where it stood is kept in the entry-log
+directory, so restarts do not make it begin again and never reach the end.
+
+Damage goes the way that damage met by a reader goes (`Storage.on_damage`): into the log, and into the metadata store
+(`DamageReports`), where repair finds it and makes another copy. Blocks in the journal and the memtable are not read:
+they will be in the entry log within a minute.
+
+`check_run` is what one step does, and blocks; `Scrub` is the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from quire.bookie.entry_log import EntryLogs, LogFreed
+from quire.bookie.index import Index
+from quire.runtime.clock import Clock
+from quire.runtime.disk import Disk
+from quire.runtime.errors import CorruptionError, DiskError, QuireError
+from quire.runtime.limits import KIB
+from quire.runtime.tasks import Tasks
+from quire.wire.block import BlockError, verify
+
+log = logging.getLogger(__name__)
+
+BYTES_PER_S_MIN: Final = 512 * KIB
+_HASTE: Final = 1.25
+"""A round is planned to end before its interval does: bytes are added meanwhile."""
+
+_NOTE: Final = "scrub.json"
+_NOTE_EVERY_S: Final = 60.0
+_REST_S: Final = 60.0
+"""Before it is looked again whether the next round is due."""
+
+
+class Damage(NamedTuple):
+    """A block that cannot be read here: its ledger, the entry where reading failed, and the error."""
+
+    ledger_id: int
+    entry: int
+    what: str
+
+
+class Checked(NamedTuple):
+    """One run: where to go on (-1: the ledger has no more), the bytes read, and what was wrong with it."""
+
+    next_entry: int
+    size_bytes: int = 0
+    damage: QuireError | None = None
+    damaged_entry: int = -1
+
+
+def check_run(index: Index, logs: EntryLogs, ledger_id: int, entry: int) -> Checked:
+    """Read and verify the run that holds `entry`, or the next one. Blocks."""
+    rows = index.rows(ledger_id, entry, 1)
+    if not rows:
+        return Checked(-1)
+    row, good = rows[0], rows[0].first_entry
+    at = 0
+    try:
+        run = logs.read(row.log_id, row.offset, row.length)
+        while at < row.length:
+            header = verify(run, at)
+            at, good = at + header.length, header.last_entry + 1
+    except LogFreed:
+        return Checked(entry)  # compacted between look-up and read: the index knows the new place
+    except BlockError as error:
+        damage = CorruptionError(str(error), logs.file_name(row.log_id), row.offset + at)
+        return Checked(row.last_entry + 1, row.length, damage, good)
+    except (CorruptionError, DiskError) as error:
+        return Checked(row.last_entry + 1, row.length, error, good)
+    return Checked(row.last_entry + 1, row.length)
+
+
+class ScrubTarget(Protocol):
+    """What the scrub asks of a storage node."""
+
+    def ledger_ids(self) -> list[int]: ...
+
+    def live_bytes(self) -> int: ...
+
+    async def check_run(self, ledger_id: int, entry: int) -> Checked: ...
+
+
+class _Note(msgspec.Struct):
+    """How far the round that began at `begun_ms` has come: all ledgers below `ledger_id`; -1: it is over."""
+
+    begun_ms: int = 0
+    ledger_id: int = -1
+
+
+class Scrub:
+    """Rounds over `target`, one per `interval_ms`, between `start` and `stop`. `disk` keeps the note."""
+
+    def __init__(self, target: ScrubTarget, disk: Disk, clock: Clock, interval_ms: int) -> None:
+        assert interval_ms > 0
+        self._target = target
+        self._disk = disk
+        self._clock = clock
+        self._interval_ms = interval_ms
+        self._tasks = Tasks("bookie scrub")
+        self._note = _Note()
+        self._noted = 0.0
+        self.bytes_read = self.damaged = self.rounds = 0
+
+    def start(self) -> None:
+        self._note = self._load()
+        self._tasks.start(self._run(), "scrub")
+
+    async def stop(self) -> None:
+        await self._tasks.stop()
+
+    async def run_once(self, bytes_per_s: float = float("inf")) -> None:
+        """The rest of the round that is under way, or a whole one."""
+        if self._note.ledger_id < 0:
+            self._note = _Note(self._clock.now_ms(), 0)
+        for ledger_id in self._target.ledger_ids():
+            if ledger_id >= self._note.ledger_id:
+                await self._check(ledger_id, bytes_per_s)
+                self._note.ledger_id = ledger_id + 1
+                self._keep_at_times()
+        self._note.ledger_id = -1
+        self.rounds += 1
+        self._keep()
+
+    async def _run(self) -> None:
+        while True:
+            over_ms = self._clock.now_ms() - self._note.begun_ms
+            if self._note.ledger_id < 0 and over_ms < self._interval_ms:
+                await asyncio.sleep(_REST_S)
+                continue
+            try:
+                await self.run_once(self._bytes_per_s())
+            except QuireError as error:
+                log.warning("the scrub pauses: %s", error)
+                await asyncio.sleep(_REST_S)
+
+    def _bytes_per_s(self) -> float:
+        return max(BYTES_PER_S_MIN, _HASTE * self._target.live_bytes() / (self._interval_ms / 1000))
+
+    async def _check(self, ledger_id: int, bytes_per_s: float) -> None:
+        entry = 0
+        while entry >= 0:
+            checked = await self._target.check_run(ledger_id, entry)
+            self.bytes_read += checked.size_bytes
+            self.damaged += checked.damage is not None
+            entry = checked.next_entry
+            await asyncio.sleep(checked.size_bytes / bytes_per_s)
+
+    # -- the note ----------------------------------------------------------------------------------------
+    def _load(self) -> _Note:
+        if not self._disk.exists(_NOTE):
+            return _Note()
+        try:
+            return msgspec.json.decode(self._disk.read_bytes(_NOTE), type=_Note)
+        except (msgspec.DecodeError, QuireError):
+            return _Note()
+
+    def _keep_at_times(self) -> None:
+        if self._clock.monotonic() - self._noted >= _NOTE_EVERY_S:
+            self._keep()
+
+    def _keep(self) -> None:
+        self._noted = self._clock.monotonic()
+        try:
+            self._disk.write_bytes(_NOTE, msgspec.json.encode(self._note))
+        except QuireError as error:
+            log.info("cannot note where the scrub stands: %s", error)
