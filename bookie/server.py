@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final, cast
 
@@ -38,13 +39,20 @@ REQUESTS_MAX: Final = 1_000
 
 
 class BookieServer:
-    """Serves `storage` at `host:port`; port 0 lets the system choose, `address` tells."""
+    """Serves `storage` at `host:port`, or on `listener`, a bound socket; port 0: any free one, `address` tells."""
 
     def __init__(
-        self, storage: Storage, host: str = "127.0.0.1", port: int = 0, *, budget: ByteBudget | None = None
+        self,
+        storage: Storage,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        listener: socket.socket | None = None,
+        budget: ByteBudget | None = None,
     ) -> None:
         self._storage = storage
         self._host, self._port = host, port
+        self._listener = listener
         self._server: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
         self._budget = budget or ByteBudget()
@@ -56,12 +64,15 @@ class BookieServer:
         loop = asyncio.get_running_loop()
         self._storage.on_flushed(self._budget.look_again)
         try:
-            self._server = await loop.create_server(self._connected, self._host, self._port)
+            if self._listener is not None:
+                self._server = await loop.create_server(self._connected, sock=self._listener)
+            else:
+                self._server = await loop.create_server(self._connected, self._host, self._port)
         except OSError as error:
             reason = error.strerror or error
             raise ConfigurationError(f"cannot listen on {self._host}:{self._port}: {reason}") from error
         host, port = self._server.sockets[0].getsockname()[:2]
-        self.address = f"{host}:{port}"
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     async def stop(self) -> None:
         """Take no more connections, and close those that are there."""

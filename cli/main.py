@@ -15,6 +15,7 @@ from quire.cli.output import exit_with_one_sentence
 
 SUBCOMMANDS = {
     "standalone": "Run everything in one process: broker, bookie, metadata, archive.",
+    "bookie": "Run one storage node of a cluster.",
     "topics": "Create, list, look into and delete topics.",
     "produce": "Publish lines from files or standard input.",
     "consume": "Print messages of a topic.",

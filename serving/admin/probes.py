@@ -6,6 +6,7 @@ Counters are plain numbers that the rooms keep; they are turned into Prometheus'
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -13,10 +14,20 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from quire.serving.admin.target import AdminTarget
-
 MetricSource = Callable[[], Mapping[str, float]]
 """Counters (`…_total`) and gauges by their full name."""
+
+
+class Probed(Protocol):
+    """A process that is looked at: a broker, or a bookie of its own."""
+
+    def why_not_ready(self) -> Sequence[str]:
+        """Reasons why it should get no traffic now; empty when it should."""
+        ...
+
+    def metrics(self) -> Mapping[str, float]:
+        """Counters and gauges by their full name."""
+        ...
 
 
 class _Collector(Collector):
@@ -34,7 +45,7 @@ class _Collector(Collector):
         return []
 
 
-def routes(target: AdminTarget, more_metrics: Sequence[MetricSource] = ()) -> list[web.RouteDef]:
+def routes(target: Probed, more_metrics: Sequence[MetricSource] = ()) -> list[web.RouteDef]:
     registry = CollectorRegistry()
     registry.register(_Collector((target.metrics, *more_metrics)))
     ProcessCollector(registry=registry)

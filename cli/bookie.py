@@ -1,0 +1,213 @@
+"""`quire bookie`: one storage node of a cluster, until SIGTERM or SIGINT.
+
+It is seen by brokers only when it can answer: after the identity check, the replay of its journal, and when it listens.
+SIGTERM takes it out of sight first, so that nobody chooses it any more, and leaves its data where they are; whoever
+wants to be rid of it drains it before (`quire bookies decommission`).
+
+The line on standard output that programs may rely on is `ready bookie://HOST:PORT`, followed by the HTTP address when
+there is one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import uvloop
+from aiohttp import web
+
+from quire.bookie.damage import DamageReports
+from quire.bookie.registration import Registration
+from quire.bookie.scrub import Scrub
+from quire.bookie.server import BookieServer
+from quire.bookie.settings import BookieSettings
+from quire.bookie.storage import Storage
+from quire.cli.assemble import bookie_metrics, listen, url_of
+from quire.cli.settings import Given, check_file, settings_options
+from quire.metadata.open import open_store
+from quire.runtime import log
+from quire.runtime.budget import ByteBudget
+from quire.runtime.clock import SystemClock
+from quire.runtime.disk import RealDisk
+from quire.runtime.errors import ConfigurationError
+from quire.runtime.limits import BYTES_IN_FLIGHT_MAX
+from quire.runtime.memory import keep_heap
+from quire.runtime.settings import BYTES, MILLISECONDS, Loaded, parse_address, setting
+from quire.serving.admin import probes
+
+
+@dataclass(frozen=True)
+class BookieProcessSettings:
+    """What a bookie needs beside its storage when it is a process of its own."""
+
+    metadata: str = setting("", "Metadata store of the cluster, zk://HOST:PORT,…/CHROOT.")
+    listen: str = setting("127.0.0.1:3181", "Address that brokers connect to; port 0: any free.")
+    advertise: str = setting("", "Address that brokers are told, HOST:PORT; empty: the listening address.")
+    http: str = setting("", "Address of /metrics and /health; empty: none, port 0: any free.")
+    bytes_in_flight_max: int = setting(
+        BYTES_IN_FLIGHT_MAX,
+        "Accepted and not yet in the entry log; beyond it sockets are not read.",
+        unit=BYTES,
+    )
+    scrub_interval_ms: int = setting(
+        7 * 86_400_000, "Everything is read and verified once in this time; 0: never.", unit=MILLISECONDS
+    )
+    log_level: str = setting("info", "Least severe line of the log: debug, info, warning or error.")
+    log_json: bool = setting(False, "Log lines as JSON.")
+
+    def validate(self) -> None:
+        """Raises `ConfigurationError`."""
+        if self.log_level not in ("debug", "info", "warning", "error"):
+            raise ConfigurationError(f"log_level {self.log_level!r} is not debug, info, warning or error")
+        if not self.metadata:
+            raise ConfigurationError("metadata must name the cluster's store, such as zk://127.0.0.1:2181/quire")
+        for address in (self.listen, self.advertise, self.http):
+            if address:
+                parse_address(address)
+        if self.advertise and parse_address(self.advertise)[1] == 0:
+            raise ConfigurationError(f"advertise {self.advertise!r} must name the port that brokers connect to")
+        if not self.advertise and parse_address(self.listen)[0] in ("0.0.0.0", "::", ""):
+            raise ConfigurationError(
+                f"advertise must name the host that brokers reach this bookie at, for it listens on {self.listen}"
+            )
+        if self.bytes_in_flight_max <= 0 or self.scrub_interval_ms < 0:
+            raise ConfigurationError(
+                "bytes_in_flight_max must be greater than 0 and scrub_interval_ms not negative"
+            )
+
+
+KINDS = (BookieProcessSettings, BookieSettings)
+
+
+@dataclass(frozen=True)
+class BookieConfiguration:
+    process: Loaded[BookieProcessSettings]
+    storage: Loaded[BookieSettings]
+
+
+def load(given: Given) -> BookieConfiguration:
+    """Flags, environment and file as settings. Raises `ConfigurationError`."""
+    check_file(given.config, *KINDS)
+    return BookieConfiguration(given.load(BookieProcessSettings), given.load(BookieSettings))
+
+
+@dataclass(frozen=True)
+class Bookie:
+    """A running bookie: its parts, for those who look into it. `http_url` is empty when there is none."""
+
+    storage: Storage
+    registration: Registration
+    reports: DamageReports
+    scrub: Scrub | None
+    budget: ByteBudget
+    address: str
+    http_url: str = ""
+
+    def why_not_ready(self) -> Sequence[str]:
+        """See `probes.Probed`. A read-only bookie serves reads: it is as ready as it can be."""
+        return [self.storage.failure] if self.storage.failure else []
+
+    def metrics(self) -> Mapping[str, float]:
+        found = bookie_metrics(self.storage)
+        found["quire_bookie_bytes_in_flight"] = self.budget.used_bytes
+        found["quire_bookie_damage_reported_total"] = self.reports.reported
+        found["quire_bookie_retired"] = self.registration.is_retired
+        if self.scrub is not None:
+            found["quire_bookie_scrub_bytes_total"] = self.scrub.bytes_read
+            found["quire_bookie_scrub_rounds_total"] = self.scrub.rounds
+            found["quire_bookie_scrub_damaged_total"] = self.scrub.damaged
+        return found
+
+
+@asynccontextmanager
+async def bookie(configuration: BookieConfiguration) -> AsyncIterator[Bookie]:
+    """A storage node of a cluster in this process, seen by brokers inside the `async with`."""
+    process, settings = configuration.process.values, configuration.storage.values
+    clock = SystemClock()
+    async with AsyncExitStack() as stack:
+        listener = listen(process.listen)
+        stack.callback(listener.close)
+        rest = listen(process.http) if process.http else None
+        if rest is not None:
+            stack.callback(rest.close)
+        store = await open_store(process.metadata)
+        stack.push_async_callback(store.close)
+
+        storage = Storage(settings, clock=clock)
+        await storage.start()
+        stack.push_async_callback(storage.stop)
+        budget = ByteBudget(process.bytes_in_flight_max)
+        server = BookieServer(storage, listener=listener, budget=budget)
+        await server.start()
+        stack.push_async_callback(server.stop)
+
+        reports = DamageReports(store, storage, clock)
+        reports.start()
+        stack.push_async_callback(reports.stop)
+        scrub = None
+        if process.scrub_interval_ms:
+            scrub = Scrub(storage, RealDisk(settings.entry_log), clock, process.scrub_interval_ms)
+            scrub.start()
+            stack.push_async_callback(scrub.stop)
+        address = process.advertise or server.address
+        registration = Registration(store, storage, address, settings.rack)
+        http_url = "" if rest is None else url_of("http", rest)
+        running = Bookie(storage, registration, reports, scrub, budget, address, http_url)
+        if rest is not None:
+            runner = web.AppRunner(_app(running), access_log=None, shutdown_timeout=1.0)
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
+            await web.SockSite(runner, rest).start()
+        await registration.start()
+        stack.push_async_callback(registration.stop)
+        keep_heap()
+        yield running
+
+
+def _app(running: Bookie) -> web.Application:
+    application = web.Application()
+    application.add_routes(probes.routes(running))
+    return application
+
+
+@click.command("bookie")
+@settings_options(*KINDS)
+def command(config: Path | None, **flags: Any) -> None:
+    """Run one storage node of a cluster.
+
+    Stop it with SIGTERM; killing it loses nothing either. To be rid of it for good, drain it first with
+    `quire bookies decommission`.
+
+    \b
+    Example:
+      quire bookie --journal /disk1/journal --entry-log /disk2/entries \\
+                   --metadata zk://zookeeper:2181/quire --listen 0.0.0.0:3181 --advertise bookie-1:3181
+    """
+    configuration = load(Given(flags, config))
+    log.configure(configuration.process.values.log_level, as_json=configuration.process.values.log_json)
+    uvloop.run(_serve(configuration))
+
+
+async def _serve(configuration: BookieConfiguration) -> None:
+    """Run until a signal. A start that waits (for the store, for an address) ends with it, too."""
+    serving = asyncio.ensure_future(_run(configuration))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
+    try:
+        await serving
+    except asyncio.CancelledError:
+        pass
+
+
+async def _run(configuration: BookieConfiguration) -> None:
+    async with bookie(configuration) as running:
+        click.echo(f"ready bookie://{running.address} {running.http_url}".rstrip())
+        sys.stdout.flush()
+        await asyncio.get_running_loop().create_future()
