@@ -25,6 +25,7 @@ from quire.cli.settings import Given, StandaloneSettings, check_file
 from quire.ledger.directory import LocalDirectory
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.settings import LedgerSettings
+from quire.metadata.open import look_at as look_at_metadata
 from quire.metadata.open import open_store as open_metadata
 from quire.metadata.records import BookieRecord
 from quire.runtime.clock import SystemClock
@@ -132,6 +133,8 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
         stack.callback(rest.close)
         archive = Archive(open_archive(process.archive), clock)
         stack.push_async_callback(archive.close)
+        look_at_metadata(process.metadata)
+        await look_at(archive)
 
         storage = Storage(configuration.bookie.values, clock=clock)
         await storage.start()
@@ -143,7 +146,6 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
         directory.join(lambda: bookie_record(storage), LocalBookie(storage))
         ledgers = Ledgers(store, directory, clock, SystemRandom(), configuration.ledger.values)
         stack.push_async_callback(ledgers.stop)
-        await look_at(archive)
         broker = Broker(broker_settings, store, ledgers, archive, clock)
         broker.budget.add_gauge(lambda: storage.bytes_unflushed)
         storage.on_flushed(broker.budget.look_again)

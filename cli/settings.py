@@ -40,7 +40,7 @@ class StandaloneSettings:
         """Raises `ConfigurationError`."""
         if self.log_level not in ("debug", "info", "warning", "error"):
             raise ConfigurationError(f"log_level {self.log_level!r} is not debug, info, warning or error")
-        settings.parse_address(self.http)
+        settings.parse_address(self.http, "http")
         if not self.data:
             raise ConfigurationError("data must name a directory")
 

@@ -6,9 +6,18 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from quire.metadata.memory import MemoryStore
-from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite import SqliteStore, look_at_file
 from quire.metadata.store import MetadataStore
 from quire.runtime.errors import ConfigurationError
+
+
+def look_at(url: str) -> None:
+    """Refuse a URL that can never be opened, before anything is made. Raises `ConfigurationError`."""
+    parts = urlsplit(url)
+    if parts.scheme == "sqlite":
+        look_at_file(_path(url, parts.netloc, parts.path))
+    elif parts.scheme != "memory":
+        raise _unknown(url, parts.scheme)
 
 
 async def open_store(url: str) -> MetadataStore:
@@ -19,9 +28,13 @@ async def open_store(url: str) -> MetadataStore:
             return MemoryStore()
         case "sqlite":
             return await SqliteStore.open(_path(url, parts.netloc, parts.path))
-        case "zk":
-            raise ConfigurationError(f"{url}: this build has no ZooKeeper store; use sqlite:///PATH")
-    raise ConfigurationError(f"{url} is no metadata URL; use sqlite:///PATH or memory://")
+    raise _unknown(url, parts.scheme)
+
+
+def _unknown(url: str, scheme: str) -> ConfigurationError:
+    if scheme == "zk":
+        return ConfigurationError(f"{url}: this build has no ZooKeeper store; use sqlite:///PATH")
+    return ConfigurationError(f"{url} is no metadata URL; use sqlite:///PATH or memory://")
 
 
 def _path(url: str, host: str, path: str) -> Path:

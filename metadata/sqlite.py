@@ -31,6 +31,7 @@ from quire.metadata.watches import Watches
 from quire.runtime.errors import ConfigurationError, OutcomeUnknown, QuireError, Unavailable
 
 FORMAT_VERSION: Final = 1
+_MAGIC: Final = b"SQLite format 3\0"
 SESSION: Final = 1
 SESSION_TIMEOUT_MS: Final = 30_000
 """Of no consequence: the session cannot outlive its connection, which is this process."""
@@ -234,6 +235,26 @@ class SqliteStore:
             self._watches.notify(result[1])
             if not call.future.done():
                 call.future.set_result(result[0])
+
+
+def look_at_file(path: Path) -> None:
+    """Refuse a path that can never be a metadata file; nothing is made. Raises `ConfigurationError`."""
+    above = next(parent for parent in path.parents if parent.exists())
+    if path.is_dir() or not above.is_dir():
+        raise ConfigurationError(
+            f"metadata file {path} cannot be made: there is a {_kind(path, above)} in its place"
+        )
+    try:
+        if path.exists():
+            with path.open("rb") as file:
+                if file.read(len(_MAGIC)) not in (b"", _MAGIC):
+                    raise ConfigurationError(f"{path} is not a metadata file; name another one")
+    except OSError as error:
+        raise _explain(path, error) from error
+
+
+def _kind(path: Path, above: Path) -> str:
+    return "directory" if path.is_dir() else f"file {above}"
 
 
 def _open(path: Path) -> tuple[sqlite3.Connection, Tree]:

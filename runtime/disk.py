@@ -158,7 +158,7 @@ def map_error(error: OSError, what: str, file: str, offset: int = -1) -> QuireEr
             return DiskFull(message)
         case errno.ENOENT:
             return NotFound(message)
-        case errno.EACCES | errno.EPERM | errno.EROFS | errno.ENOTDIR:
+        case errno.EACCES | errno.EPERM | errno.EROFS | errno.ENOTDIR | errno.EEXIST:
             return ConfigurationError(message)
         case _:
             return DiskError(message)

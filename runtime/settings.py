@@ -63,11 +63,11 @@ def parse_duration_ms(text: str) -> int:
     return _parse_number(text, _TIME_UNITS, "a time such as 250ms or 7d")
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """`127.0.0.1:6650` or `[::1]:6650` as host and port. Raises `ConfigurationError`."""
+def parse_address(text: str, name: str = "address") -> tuple[str, int]:
+    """`127.0.0.1:6650` or `[::1]:6650` as host and port. Raises `ConfigurationError` that says `name`."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
-        raise ConfigurationError(f"{text!r} is not an address such as 127.0.0.1:6650")
+        raise ConfigurationError(f"{name} {text!r} is not an address such as 127.0.0.1:6650")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
@@ -161,7 +161,7 @@ def convert(spec: Field[Any], hint: Any, raw: Any) -> Any:
         return _convert(spec, hint, raw)
     except ConfigurationError as error:
         raise ConfigurationError(f"setting {spec.name}: {error}") from error
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise ConfigurationError(f"setting {spec.name}: {raw!r} is not {hint.__name__}") from error
 
 

@@ -68,4 +68,6 @@ class BrokerSettings:
             raise ConfigurationError(
                 f"bytes_in_flight_max must hold two messages ({2 * MESSAGE_BYTES_MAX} bytes)"
             )
-        parse_address(self.listen)
+        parse_address(self.listen, "listen")
+        if self.advertise and not self.advertise.startswith(("pulsar://", "pulsar+ssl://")):
+            raise ConfigurationError(f"advertise {self.advertise!r} is not a URL such as pulsar://host:6650")

@@ -49,11 +49,13 @@ class FilesystemBlockingStore:
         self._pool = BufferPool(POOL_BYTES_MAX)
 
     def prepare(self) -> None:
-        self._make_directory(self._root / UPLOADS)
-        if not os.access(self._root, os.W_OK):
-            raise ConfigurationError(
-                f"archive directory {self._root} cannot be written; change its permissions"
-            )
+        """Makes nothing: the directories appear with the first upload."""
+        uploads = self._root / UPLOADS
+        there = next(path for path in (uploads, *uploads.parents) if path.exists())
+        if not there.is_dir():
+            raise ConfigurationError(f"archive directory {self._root} cannot be made: {there} is a file")
+        if not os.access(there, os.W_OK):
+            raise ConfigurationError(f"archive directory {there} cannot be written; change its permissions")
 
     def begin(self, name: str) -> _FileUpload:
         self._make_directory(self._root / UPLOADS)

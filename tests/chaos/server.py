@@ -24,6 +24,7 @@ SMALL = {
     "entry_log_bytes": "16MiB",
     "segment_bytes_max": "1MiB",
     "flush_interval_ms": "200ms",
+    "archive_delay_ms": "0",
     "archive_lag_ms": "0",
     "disk_reserve_bytes": "1MiB",
 }
