@@ -9,7 +9,7 @@ ROOMS := runtime wire metadata bookie ledger tiering serving client spark_source
 run: $(VENV)/.run
 	@$(BIN)/quire standalone
 
-demo: $(VENV)/.run
+demo: $(VENV)/.demo
 	@$(BIN)/quire demo
 
 test: $(VENV)/.dev
@@ -45,6 +45,12 @@ $(VENV)/.run: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing Quire into $(VENV) ..."
 	@$(BIN)/python -m pip install -q -e .
+	@touch $@
+
+$(VENV)/.demo: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing Quire, Spark and the stock client into $(VENV) ..."
+	@$(BIN)/python -m pip install -q -e '.[demo]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml

@@ -11,6 +11,8 @@ from typing import Any, Self
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from pyspark_quire import DefaultSource
+
 Table = tuple[str, Sequence[str], Sequence[Sequence[Any]]]
 
 
@@ -31,6 +33,7 @@ class History:
             .config("spark.log.level", "ERROR")
             .getOrCreate()
         )
+        self._spark.dataSource.register(DefaultSource)  # an editable install hides it from Spark's own search
         self._http_url, self._topic = http_url, topic
 
     def _read(self, columns: str, **options: Any) -> DataFrame:
