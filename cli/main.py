@@ -16,6 +16,8 @@ from quire.cli.output import exit_with_one_sentence
 SUBCOMMANDS = {
     "standalone": "Run everything in one process: broker, bookie, metadata, archive.",
     "bookie": "Run one storage node of a cluster.",
+    "gateway": "One address for clients that cannot reach brokers by name.",
+    "local": "Run a cluster on this machine as processes that may be killed.",
     "topics": "Create, list, look into and delete topics.",
     "produce": "Publish lines from files or standard input.",
     "consume": "Print messages of a topic.",

@@ -1,0 +1,106 @@
+"""`quire gateway`: one public address before a cluster's brokers, until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import SystemRandom
+from typing import Any
+
+import click
+import uvloop
+
+from quire.cli.assemble import listen, url_of
+from quire.cli.settings import Given, check_file, settings_options
+from quire.metadata.open import open_store
+from quire.runtime import log
+from quire.runtime.errors import ConfigurationError
+from quire.runtime.limits import CONNECTIONS_MAX
+from quire.runtime.settings import parse_address, setting
+from quire.serving.gateway.gateway import Gateway
+
+
+@dataclass(frozen=True)
+class GatewaySettings:
+    """A gateway has no data and no identity: where it listens, and where it learns who the brokers are."""
+
+    metadata: str = setting("", "Metadata store of the cluster, zk://HOST:PORT,…/CHROOT.")
+    listen: str = setting(
+        "127.0.0.1:6650", "Address that clients connect to; loopback unless told otherwise, port 0: any free."
+    )
+    http: str = setting(
+        "127.0.0.1:8080", "Address of the REST interface, /metrics and /health; port 0: any free."
+    )
+    connections_max: int = setting(CONNECTIONS_MAX, "Client connections; more are closed at once.")
+    log_level: str = setting("info", "Least severe line of the log: debug, info, warning or error.")
+    log_json: bool = setting(False, "Log lines as JSON.")
+
+    def validate(self) -> None:
+        """Raises `ConfigurationError`."""
+        if self.log_level not in ("debug", "info", "warning", "error"):
+            raise ConfigurationError(f"log_level {self.log_level!r} is not debug, info, warning or error")
+        if not self.metadata:
+            raise ConfigurationError(
+                "metadata must name the cluster's store, such as zk://127.0.0.1:2181/quire"
+            )
+        parse_address(self.listen)
+        parse_address(self.http)
+        if self.connections_max <= 0:
+            raise ConfigurationError("connections_max must be greater than 0")
+
+
+@click.command("gateway")
+@settings_options(GatewaySettings)
+def command(config: Path | None, **flags: Any) -> None:
+    """Give clients one address when they cannot reach brokers by name.
+
+    It speaks Pulsar's proxy handshake, so stock clients need nothing but its URL, and it passes on the REST
+    interface. It keeps nothing: run as many as you like.
+
+    \b
+    Example:
+      quire gateway --metadata zk://zookeeper:2181/quire --listen 0.0.0.0:6650 --http 0.0.0.0:8080
+    """
+    check_file(config, GatewaySettings)
+    settings = Given(flags, config).load(GatewaySettings).values
+    log.configure(settings.log_level, as_json=settings.log_json)
+    uvloop.run(_serve(settings))
+
+
+async def _serve(settings: GatewaySettings) -> None:
+    """Run until a signal. A start that waits (for the metadata store) ends with it, too."""
+    serving = asyncio.ensure_future(_run(settings))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
+    try:
+        await serving
+    except asyncio.CancelledError:
+        pass
+
+
+async def _run(settings: GatewaySettings) -> None:
+    async with gateway(settings) as urls:
+        click.echo(f"ready {' '.join(urls)}")
+        sys.stdout.flush()
+        await asyncio.get_running_loop().create_future()
+
+
+@asynccontextmanager
+async def gateway(settings: GatewaySettings) -> AsyncIterator[tuple[str, str]]:
+    """A gateway running inside the `async with`: its `pulsar://` and `http://` addresses."""
+    async with AsyncExitStack() as stack:
+        clients = listen(settings.listen)
+        stack.callback(clients.close)
+        rest = listen(settings.http)
+        stack.callback(rest.close)
+        store = await open_store(settings.metadata)
+        stack.push_async_callback(store.close)
+        running = Gateway(store, SystemRandom(), settings.connections_max)
+        stack.push_async_callback(running.stop)
+        await running.start(clients, rest)
+        yield url_of("pulsar", clients), url_of("http", rest)

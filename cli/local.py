@@ -1,0 +1,241 @@
+"""`quire local`: a cluster as plain processes on one machine: ZooKeeper, bookies, brokers, a gateway.
+
+    DIR/zookeeper/                its own ZooKeeper, unless --zookeeper names another one
+    DIR/bookie-N/{journal,entries}
+    DIR/archive/                  sealed segments
+    DIR/logs/NAME.log
+    DIR/processes.json            who runs with which pid: kill what you like
+
+Nothing that dies is started again by itself: the line on standard error says what died, and SIGHUP to this process
+starts again whatever is down, with its data. On SIGTERM or SIGINT the gateway ends first, then the brokers, then the
+bookies, then ZooKeeper, so that each finds those it needs.
+
+What brokers and bookies are to be told beyond their places goes through the environment (`QUIRE_…`), which all
+of them inherit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import click
+import uvloop
+
+from quire.cli.processes import Child
+from quire.cli.settings import Given, settings_options
+from quire.metadata import zookeeper_server
+from quire.runtime.errors import ConfigurationError, QuireError
+from quire.runtime.settings import parse_address, setting
+from quire.runtime.tasks import Tasks
+
+PROCESSES_FILE: Final = "processes.json"
+_QUIRE: Final = (sys.executable, "-m", "quire")
+
+
+@dataclass(frozen=True)
+class LocalSettings:
+    """A cluster on one machine."""
+
+    brokers: int = setting(2, "Number of brokers.")
+    bookies: int = setting(3, "Number of bookies.")
+    data: str = setting("cluster", "Directory for everything that is kept, and for the logs.")
+    zookeeper: str = setting(
+        "", "ZooKeeper to use, zk://HOST:PORT/CHROOT; empty: an own one, from PySpark's jars."
+    )
+    archive: str = setting(
+        "",
+        "Object store for sealed segments, file:///PATH or s3://BUCKET/PREFIX; empty: in the data directory.",
+    )
+    listen: str = setting("127.0.0.1:6650", "Address of the gateway for clients; port 0: any free.")
+    http: str = setting("127.0.0.1:8080", "Address of the gateway for REST; port 0: any free.")
+
+    def validate(self) -> None:
+        """Raises `ConfigurationError`."""
+        if self.brokers < 1 or self.bookies < 1:
+            raise ConfigurationError("brokers and bookies must be at least 1")
+        if not self.data:
+            raise ConfigurationError("data must name a directory")
+        if self.zookeeper and not self.zookeeper.startswith("zk://"):
+            raise ConfigurationError(f"zookeeper {self.zookeeper!r} is no zk:// URL")
+        parse_address(self.listen)
+        parse_address(self.http)
+
+
+@click.command("local")
+@settings_options(LocalSettings)
+def command(config: Path | None, **flags: Any) -> None:
+    """Run a cluster on this machine, each part a process of its own that may be killed.
+
+    processes.json in the data directory tells the pids. What dies stays dead until this process gets SIGHUP.
+
+    \b
+    Example:
+      quire local --brokers 2 --bookies 3 --data /tmp/cluster
+    """
+    settings = Given(flags, config).load(LocalSettings).values
+    uvloop.run(_serve(settings))
+
+
+async def _serve(settings: LocalSettings) -> None:
+    cluster = LocalCluster(settings)
+    running = asyncio.ensure_future(cluster.run())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, running.cancel)
+    loop.add_signal_handler(signal.SIGHUP, cluster.restart_dead)
+    try:
+        await running
+    except asyncio.CancelledError:
+        pass
+
+
+class LocalCluster:
+    """The processes, in the order in which they start: each tier needs the ones before it."""
+
+    def __init__(self, settings: LocalSettings) -> None:
+        self._settings = settings
+        self._data = Path(settings.data).absolute()
+        self._tiers: list[list[Child]] = []
+        self._tasks = Tasks("local")
+        self._is_restarting = False
+
+    async def run(self) -> None:
+        """Start all, say so, and go on until cancelled; then end all."""
+        try:
+            await self._start()
+            gateway = self._tiers[-1][0]
+            click.echo(f"ready {' '.join(gateway.urls)}")
+            sys.stdout.flush()
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await self._stop()
+
+    async def _start(self) -> None:
+        metadata = self._settings.zookeeper or await self._own_zookeeper()
+        await self._tier(self._bookie(number, metadata) for number in range(1, self._settings.bookies + 1))
+        await self._tier(self._broker(number, metadata) for number in range(1, self._settings.brokers + 1))
+        await self._tier([self._gateway(metadata)])
+
+    async def _stop(self) -> None:
+        await self._tasks.stop()
+        for tier in reversed(self._tiers):
+            await asyncio.gather(*(child.stop() for child in tier))
+        (self._data / PROCESSES_FILE).unlink(missing_ok=True)
+
+    # -- the parts -------------------------------------------------------------------------------------
+
+    async def _own_zookeeper(self) -> str:
+        folder = self._data / "zookeeper"
+        port = zookeeper_server.free_port()
+        argv = zookeeper_server.command(zookeeper_server.write_config(folder, port))
+        await self._tier([self._child("zookeeper", "zookeeper", argv, lambda: _zookeeper_answers(port))])
+        return f"zk://127.0.0.1:{port}/quire"
+
+    def _bookie(self, number: int, metadata: str) -> Child:
+        folder = self._data / f"bookie-{number}"
+        places = {"journal": str(folder / "journal"), "entry-log": str(folder / "entries")}
+        return self._quire("bookie", number, {"metadata": metadata, **places})
+
+    def _broker(self, number: int, metadata: str) -> Child:
+        archive = self._settings.archive or f"file://{quote(str(self._data / 'archive'))}"
+        return self._quire("broker", number, {"metadata": metadata, "archive": archive, **self._quorums()})
+
+    def _quorums(self) -> dict[str, str]:
+        """Fewer than three bookies cannot hold three copies."""
+        bookies = self._settings.bookies
+        return {} if bookies >= 3 else {"write-quorum": str(bookies), "ack-quorum": str(bookies)}
+
+    def _gateway(self, metadata: str) -> Child:
+        listen, http = self._settings.listen, self._settings.http
+        return self._quire("gateway", 0, {"metadata": metadata, "listen": listen, "http": http})
+
+    def _quire(self, kind: str, number: int, flags: dict[str, str]) -> Child:
+        given = {"listen": "127.0.0.1:0", "http": "127.0.0.1:0", **flags}
+        words = [word for name, value in given.items() for word in (f"--{name}", value)]
+        return self._child(f"{kind}-{number}" if number else kind, kind, [*_QUIRE, kind, *words])
+
+    def _child(
+        self, name: str, kind: str, argv: list[str], answers: Callable[[], Awaitable[bool]] | None = None
+    ) -> Child:
+        return Child(name, kind, argv, self._data / "logs" / f"{name}.log", answers)
+
+    # -- watching --------------------------------------------------------------------------------------
+
+    async def _tier(self, children: Iterable[Child]) -> None:
+        tier = list(children)
+        self._tiers.append(tier)
+        await asyncio.gather(*map(self._begin, tier))
+
+    async def _begin(self, child: Child) -> None:
+        await child.start()
+        self._tasks.start(self._watch(child), f"watch {child.name}")
+        self._write_file()
+
+    async def _watch(self, child: Child) -> None:
+        pid, code = child.pid, await child.wait()
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        _say(f"{child.name} (pid {pid}) ended {how}; SIGHUP to {os.getpid()} starts it again")
+
+    def restart_dead(self) -> None:
+        """Start again what is down, tier by tier."""
+        if not self._is_restarting:
+            self._is_restarting = True
+            self._tasks.start(self._restart_dead(), "restart what died")
+
+    async def _restart_dead(self) -> None:
+        try:
+            for tier in self._tiers:
+                for child in tier:
+                    if not child.is_running:
+                        await self._begin(child)
+                        _say(f"{child.name} is up again, pid {child.pid}")
+        except QuireError as error:
+            _say(str(error))
+        finally:
+            self._is_restarting = False
+
+    def _write_file(self) -> None:
+        """Tell who runs; replaced in one step, so that a reader never sees half of it."""
+        children = [child for tier in self._tiers for child in tier if child.process is not None]
+        found = {
+            "pid": os.getpid(),
+            "processes": [
+                {
+                    "name": child.name,
+                    "kind": child.kind,
+                    "pid": child.pid,
+                    "urls": child.urls,
+                    "log": str(child.log),
+                }
+                for child in children
+            ],
+        }
+        file = self._data / PROCESSES_FILE
+        temporary = file.with_suffix(".new")
+        temporary.write_text(json.dumps(found, indent=2) + "\n")
+        temporary.replace(file)
+
+
+async def _zookeeper_answers(port: int) -> bool:
+    """Whether the server serves: `ruok` is answered before its tree is loaded, `srvr` is not."""
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"srvr")
+        answer = await reader.read()
+        writer.close()
+        return b"Mode: " in answer
+    except OSError:
+        return False
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)

@@ -1,0 +1,113 @@
+"""Child processes of `quire local`: started, watched, ended in order.
+
+A child runs in a session of its own, so that Ctrl-C reaches the parent alone and the parent decides who ends first. It
+is ended by the kernel when the parent is killed, so that nothing is left behind. What it prints goes to a
+log file, except for its first line, which says that it is ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from quire.runtime.errors import Unavailable
+
+START_S: Final = 60.0
+STOP_S: Final = 8.0
+_PR_SET_PDEATHSIG: Final = 1
+
+_libc = ctypes.CDLL(None)
+
+
+def _end_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Child:
+    """One process: `name` for people, `kind` for whoever picks one to kill."""
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        argv: Sequence[str],
+        log: Path,
+        answers: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.argv = list(argv)
+        self.log = log
+        self._answers = answers
+        """How a process that prints no `ready` line is asked."""
+        self.process: asyncio.subprocess.Process | None = None
+        self.urls: list[str] = []
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.returncode is None
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    async def start(self) -> None:
+        """Start it and wait until it is ready. Raises `Unavailable`."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                *self.argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log if self._answers else asyncio.subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_end_with_parent,
+            )
+        try:
+            async with asyncio.timeout(START_S):
+                await (self._ready_line() if self._answers is None else self._asked(self._answers))
+        except TimeoutError:
+            raise Unavailable(f"{self.name} is not ready after {START_S:.0f} s; see {self.log}") from None
+
+    async def _ready_line(self) -> None:
+        assert self.process is not None and self.process.stdout is not None
+        words = (await self.process.stdout.readline()).decode().split()
+        if words[:1] != ["ready"]:
+            raise Unavailable(f"{self.name} did not start: {self._last_words()}")
+        self.urls = words[1:]
+
+    async def _asked(self, answers: Callable[[], Awaitable[bool]]) -> None:
+        assert self.process is not None
+        while not await answers():
+            if self.process.returncode is not None:
+                raise Unavailable(f"{self.name} did not start: {self._last_words()}")
+            await asyncio.sleep(0.05)
+
+    def _last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+    async def wait(self) -> int:
+        """Its exit code, when it has ended."""
+        assert self.process is not None
+        return await self.process.wait()
+
+    async def stop(self) -> None:
+        """SIGTERM, also to one that was paused, and SIGKILL when that is not heeded."""
+        if self.process is None or self.process.returncode is not None:
+            return
+        try:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(STOP_S):
+                await self.process.wait()
+        except ProcessLookupError:
+            pass
+        except TimeoutError:
+            self.process.kill()
+            await self.process.wait()

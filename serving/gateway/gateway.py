@@ -1,0 +1,79 @@
+"""Joins a gateway's parts: who the brokers are, the clients' connections, the REST interface."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from random import Random
+
+from aiohttp import web
+
+from quire.metadata.store import MetadataStore
+from quire.runtime.tasks import Tasks
+from quire.serving.gateway.brokers import Brokers
+from quire.serving.gateway.connection import Connection
+from quire.serving.gateway.http import make_app
+
+BACKLOG = 1024
+
+
+class Gateway:
+    """A running gateway between `start` and `stop`. Implements `connection.Host`."""
+
+    def __init__(self, store: MetadataStore, rng: Random, connections_max: int) -> None:
+        self.brokers = Brokers(store, rng)
+        self.tasks = Tasks("gateway")
+        self._connections_max = connections_max
+        self._connections: set[Connection] = set()
+        self._connections_total = 0
+        self._relayed_bytes = 0
+        self._lookups = 0
+        self._server: asyncio.Server | None = None
+        self._http: web.AppRunner | None = None
+
+    async def start(self, clients: socket.socket, rest: socket.socket) -> None:
+        """Serve on two bound sockets. Raises `Unavailable` when the metadata store cannot be read."""
+        await self.brokers.start()
+        self._http = web.AppRunner(
+            make_app(self.brokers, self.metrics), access_log=None, shutdown_timeout=1.0
+        )
+        await self._http.setup()
+        await web.SockSite(self._http, rest).start()
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Connection(self), sock=clients, backlog=BACKLOG)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.close()
+        await self.tasks.stop()
+        if self._http is not None:
+            await self._http.cleanup()
+        await self.brokers.stop()
+
+    def metrics(self) -> Mapping[str, float]:
+        return {
+            "quire_gateway_connections": len(self._connections),
+            "quire_gateway_connections_total": self._connections_total,
+            "quire_gateway_relayed_bytes_total": self._relayed_bytes,
+            "quire_gateway_lookups_total": self._lookups,
+            "quire_gateway_brokers": len(self.brokers.all()),
+        }
+
+    # -- connections -----------------------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> bool:
+        self._connections.add(connection)
+        self._connections_total += 1
+        return len(self._connections) <= self._connections_max
+
+    def closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+
+    def relayed(self, size_bytes: int) -> None:
+        self._relayed_bytes += size_bytes
+
+    def looked_up(self) -> None:
+        self._lookups += 1

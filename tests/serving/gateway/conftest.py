@@ -1,0 +1,87 @@
+"""A gateway in this process, before brokers that a test registers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from quire.cli.assemble import listen, url_of
+from quire.metadata import paths
+from quire.metadata.memory import MemoryStore
+from quire.metadata.records import BrokerRecord, encode
+from quire.serving.gateway.gateway import Gateway
+from quire.wire import commands
+from quire.wire import pulsar_pb2 as pb
+
+from .raw import Raw
+
+
+class Front:
+    """A running gateway and the metadata store that tells it of brokers."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.gateway = Gateway(self.store.join(), Random(1), connections_max=10)
+        self.service_url = ""
+        self.http_url = ""
+
+    async def register(self, name: str, service_url: str, http_url: str = "http://127.0.0.1:1") -> None:
+        record = BrokerRecord(broker_id=name, service_url=service_url, http_url=http_url)
+        await self.store.create(paths.broker(name), encode(record), ephemeral=True)
+        await self.follow()
+
+    async def unregister(self, name: str) -> None:
+        await self.store.delete(paths.broker(name))
+        await self.follow()
+
+    async def follow(self) -> None:
+        """Have the gateway read what its watch will tell it of: tests do not wait for its turn."""
+        await self.gateway.brokers._refresh()
+
+    async def start(self) -> None:
+        clients, rest = listen("127.0.0.1:0"), listen("127.0.0.1:0")
+        await self.gateway.start(clients, rest)
+        self.service_url, self.http_url = url_of("pulsar", clients), url_of("http", rest)
+
+    async def connect(self, proxy_to: str = "") -> Raw:
+        raw = await Raw.open(self.service_url)
+        raw.write(commands.connect("test", proxy_to_url=proxy_to))
+        return raw
+
+    async def lookups(self) -> Raw:
+        """A connection that may ask."""
+        raw = await self.connect()
+        assert (await raw.next()).kind == pb.BaseCommand.CONNECTED
+        return raw
+
+    async def stop(self) -> None:
+        await self.gateway.stop()
+        await self.store.close()
+
+
+@pytest.fixture
+async def front() -> AsyncIterator[Front]:
+    made = Front()
+    await made.start()
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+async def script() -> AsyncIterator[Any]:
+    """Makes brokers that answer as they are told; see `raw.ScriptedBroker`."""
+    from .raw import ScriptedBroker
+
+    made: list[ScriptedBroker] = []
+
+    async def start(*answers: Any) -> ScriptedBroker:
+        made.append(ScriptedBroker(list(answers)))
+        await made[-1].start()
+        return made[-1]
+
+    yield start
+    for broker in made:
+        await broker.stop()
