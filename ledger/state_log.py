@@ -179,6 +179,11 @@ class StateLog:
         finally:
             await self._tasks.stop()
 
+    def abandon(self) -> None:
+        """Write nothing more, for another owner may have the log; who waits hears that the outcome is unknown."""
+        self._on_failed = None
+        self.fail(OutcomeUnknown(f"the state log {self._path} was given up by this process"))
+
     # -- opening ---------------------------------------------------------------------------------------
     async def _load(self) -> None:
         try:

@@ -6,12 +6,13 @@
     /quire/bookies-available/{uuid}                         ephemeral, address: this bookie is up
     /quire/damage/{uuid}/{ledger id}                        DamageRecord: a copy that its bookie cannot read
     /quire/repair/coordinator                               ephemeral: who repairs
-    /quire/repair/wish                                      empty: its version grows when there is something to look at
+    /quire/repair/wish                                      changed when there is something to look at
     /quire/repair/progress                                  RepairRecord: what the coordinator is doing
     /quire/brokers/{broker id}                              ephemeral BrokerRecord: addresses
+    /quire/loads/{broker id}                                ephemeral LoadRecord: its bundles and what they cost
     /quire/tenants/{tenant}                                 TenantRecord
     /quire/namespaces/{tenant}/{namespace}                  NamespaceRecord: policies, bundle boundaries
-    /quire/owners/{tenant}/{namespace}/{bundle}             ephemeral: the broker that owns the bundle
+    /quire/owners/{tenant}/{namespace}/{bundle}             ephemeral OwnerRecord: the broker that owns it
     /quire/state/{tenant}/{namespace}/{bundle}              StateLogRecord: ledgers of the bundle's state log
     /quire/topics/{tenant}/{namespace}/{domain}/{name}      TopicRecord: segments or partitions
     /quire/manifests/{tenant}/{namespace}/{domain}/{name}-{uuid}   immutable: older segments of a long topic
@@ -34,6 +35,7 @@ REPAIR_COORDINATOR = f"{ROOT}/repair/coordinator"
 REPAIR_WISH = f"{ROOT}/repair/wish"
 REPAIR_PROGRESS = f"{ROOT}/repair/progress"
 BROKERS = f"{ROOT}/brokers"
+LOADS = f"{ROOT}/loads"
 TENANTS = f"{ROOT}/tenants"
 NAMESPACES = f"{ROOT}/namespaces"
 TOPICS = f"{ROOT}/topics"
@@ -69,6 +71,10 @@ def damage(uuid: str, ledger_id: int) -> str:
 
 def broker(broker_id: str) -> str:
     return f"{BROKERS}/{encode(broker_id)}"
+
+
+def load(broker_id: str) -> str:
+    return f"{LOADS}/{encode(broker_id)}"
 
 
 def tenant(name: str) -> str:

@@ -209,11 +209,62 @@ class DamageRecord(Record, frozen=True):
     found_ms: int = 0
 
 
+class RepairRecord(Record, frozen=True):
+    """What the coordinator of repair does or did last. Counts are of ledgers, in the round under way."""
+
+    coordinator: str = ""
+    state: str = "idle"
+    """idle, looking (at all ledgers) or mending (those that were left)."""
+    ledgers: int = 0
+    checked: int = 0
+    repaired: int = 0
+    bytes_copied: int = 0
+    """Since this coordinator began."""
+    failed: int = 0
+    error: str = ""
+    """The last failure's."""
+    left: dict[str, int] = {}
+    """For each bookie that is to be left: ledgers that still need it, when the last round ended."""
+    open: int = 0
+    """Ledgers that are left because they are open: their topics' owners must close them or leave the bookie."""
+    unplaced: int = 0
+    """Ledgers that are left because no other bookie could take a copy."""
+    lost: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    """Bookies that are not up, but not for so long that they count as lost."""
+    updated_ms: int = 0
+
+
 class BrokerRecord(Record, frozen=True):
     broker_id: str
     service_url: str
     http_url: str
     started_ms: int = 0
+    session: str = ""
+    """Of this process alone: a broker that is started again has another one."""
+
+
+class OwnerRecord(Record, frozen=True):
+    """Who owns a bundle, since when, and why it came there."""
+
+    broker: BrokerRecord
+    since_ms: int = 0
+    why: str = ""
+
+
+class BundleReport(Record, frozen=True):
+    """One bundle of a broker; `load` in the unit of `quire.serving.ownership.balance`."""
+
+    load: float
+    topics: int = 0
+    since_ms: int = 0
+    why: str = ""
+
+
+class LoadRecord(Record, frozen=True):
+    """What a broker says of its bundles, by their names; written when it changed enough to matter."""
+
+    bundles: dict[str, BundleReport] = {}
 
 
 class ClusterRecord(Record, frozen=True):

@@ -5,6 +5,7 @@
       registry      the loaded topics
       namespaces    what tenants and namespaces prescribe
       bundles       the state logs that topics share
+      ownership     which bundles are this broker's
       operations    what an operator asks (its base class)
       offloading    sealed segments on their way to the archive
 
@@ -17,8 +18,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
+from zlib import crc32
 
 from quire.ledger.ledgers import Ledgers
 from quire.metadata.store import MetadataStore
@@ -27,10 +29,11 @@ from quire.runtime.clock import Clock
 from quire.runtime.errors import ConfigurationError, NotFound, QuireError
 from quire.runtime.settings import parse_address
 from quire.runtime.tasks import Tasks
-from quire.serving.bundles import Bundles
+from quire.serving.bundles import Bundles, split_evenly
 from quire.serving.names import TopicName
 from quire.serving.offloading import Offloading
 from quire.serving.operations import Operations, subscriptions_of
+from quire.serving.ownership.port import BundleLoad, Owner, Ownership, SoleOwner
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.ports import ConsumerHandle, ConsumerPort, SubscriptionHandle
 from quire.serving.registry import Registry
@@ -51,6 +54,9 @@ BACKLOG: Final = 1024
 TOPIC_TICK_S: Final = 5.0
 """How often segments are looked at for their age and for trimming."""
 
+HANDOVER_S: Final = 7.0
+"""How long stopping waits for bundles to be handed over; containers are killed ten seconds after they are told."""
+
 STOP_S: Final = 3.0
 """How long stopping waits for topics to close; what is not closed by then is recovered at the next load."""
 
@@ -68,6 +74,7 @@ class Broker(Operations):
         archive: Archive | None,
         clock: Clock,
         budget: ByteBudget | None = None,
+        ownership: Ownership | None = None,
     ) -> None:
         settings.validate()
         self.settings = settings
@@ -75,7 +82,8 @@ class Broker(Operations):
         self.budget = budget or ByteBudget(settings.bytes_in_flight_max)
         self.tasks = Tasks("broker")
         self.http_url = ""
-        self.namespaces = Namespaces(store, settings.cluster)
+        self.ownership = ownership or SoleOwner()
+        self.namespaces = Namespaces(store, settings.cluster, split_evenly(settings.namespace_bundles))
         self.services = Services(
             store=store,
             ledgers=ledgers,
@@ -88,7 +96,7 @@ class Broker(Operations):
             tasks=self.tasks,
         )
         self._bundles = Bundles(ledgers, store, self._bundle_failed)
-        self.registry = Registry(self.services, self.namespaces, self._bundles)
+        self.registry = Registry(self.services, self.namespaces, self._bundles, self.ownership)
         self._offloading = (
             None if archive is None else Offloading(archive, self.services, self.registry, self.namespaces)
         )
@@ -118,6 +126,7 @@ class Broker(Operations):
             ) from error
         host, port = self._server.sockets[0].getsockname()[:2]
         self._address = f"pulsar://[{host}]:{port}" if ":" in host else f"pulsar://{host}:{port}"
+        await self.ownership.start(self)
         if self._offloading is not None:
             self._offloading.start()
         self.tasks.start(self._every(settings.keep_alive_ms / 1000, self._keep_alive), "keep-alive")
@@ -131,11 +140,12 @@ class Broker(Operations):
         return await loop.create_server(lambda: Connection(self, TABLE), host, port, backlog=BACKLOG)
 
     async def stop(self) -> None:
-        """Let the clients go, close topics and state logs, within a few seconds."""
-        if self._server is not None:
-            self._server.close()
+        """Let the clients go, close topics and state logs, hand over what others can serve, within a few seconds."""
         if self._offloading is not None:
             await self._offloading.stop()
+        await self._hand_over_all()
+        if self._server is not None:
+            self._server.close()
         try:
             async with asyncio.timeout(STOP_S):
                 await self.registry.stop()
@@ -145,6 +155,13 @@ class Broker(Operations):
         for session in list(self._sessions):
             session.close()
         await self.tasks.stop()
+
+    async def _hand_over_all(self) -> None:
+        try:
+            async with asyncio.timeout(HANDOVER_S):
+                await self.ownership.stop()
+        except TimeoutError:
+            _log.warning("not all bundles could be handed over in time; the next owners will recover them")
 
     async def _every(self, seconds: float, act: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -167,6 +184,23 @@ class Broker(Operations):
     def _bundle_failed(self, bundle: str) -> None:
         self.tasks.start(self.registry.unload_bundle(bundle), f"unload bundle {bundle}")
 
+    # -- what ownership asks: BundleHost ---------------------------------------------------------------
+
+    def gained(self, bundle: str) -> None:
+        if self._offloading is not None:
+            self._offloading.adopt(bundle)
+
+    async def hand_over(self, bundle: str) -> None:
+        await self.registry.unload_bundle(bundle)
+        await self._bundles.close_one(bundle)
+
+    def drop(self, bundles: Collection[str]) -> None:
+        for bundle in bundles:
+            self.registry.drop_bundle(bundle)
+
+    def bundle_loads(self) -> Mapping[str, BundleLoad]:
+        return self.registry.bundle_loads()
+
     # -- what sessions ask: SessionHost ----------------------------------------------------------------
 
     @property
@@ -187,7 +221,8 @@ class Broker(Operations):
 
     def new_producer_name(self) -> str:
         self._names_given += 1
-        return f"{self.settings.cluster}-{self._started_ms:x}-{self._names_given}"
+        where = crc32(self.service_url.encode())
+        return f"{self.settings.cluster}-{where:x}-{self._started_ms:x}-{self._names_given}"
 
     async def client_partitions(self, topic: str, *, create: bool) -> int:
         name = TopicName.parse(topic)
@@ -199,11 +234,13 @@ class Broker(Operations):
                 return 0
             raise
 
-    async def check_lookup(self, topic: str) -> None:
-        await self.registry.check(TopicName.parse(topic))
+    async def look_up(self, topic: str, *, take: bool) -> Owner:
+        name = TopicName.parse(topic)
+        await self.registry.check(name)
+        return await self.ownership.owner_of(await self.registry.bundle_of(name), take=take)
 
     async def open_topic(self, topic: str) -> Topic:
-        return await self.registry.open(TopicName.parse(topic), create=True)
+        return await self.registry.open(TopicName.parse(topic), create=True, take=False)
 
     async def subscribe(
         self, topic: Topic, command: pb.CommandSubscribe, port: ConsumerPort, address: str
@@ -229,7 +266,8 @@ class Broker(Operations):
             reasons.append("the broker is not listening yet")
         if self.registry.is_stopping:
             reasons.append("the broker is stopping")
-        return [*reasons, *filter(None, (why_not() for why_not in self._why_not))]
+        reasons.append(self.ownership.why_not_ready() if self._server is not None else "")
+        return list(filter(None, (*reasons, *(why_not() for why_not in self._why_not))))
 
     def watch(self, why_not: Callable[[], str]) -> None:
         """`why_not` tells of a part of this process why it cannot work; nothing when all is well."""
@@ -238,7 +276,7 @@ class Broker(Operations):
     def metrics(self) -> Mapping[str, float]:
         """Counters and gauges by their full name. Counters never fall: what closes leaves its count behind."""
         fast, slow = self._sends_of_closed
-        totals = self.services.totals
+        totals = self.registry.totals()
         return {
             "quire_serving_connections": len(self._sessions),
             "quire_serving_connections_total": self._connections_total,
@@ -251,6 +289,7 @@ class Broker(Operations):
             "quire_serving_fast_sends_total": fast + sum(one.fast_sends for one in self._sessions),
             "quire_serving_slow_sends_total": slow + sum(one.slow_sends for one in self._sessions),
             **({} if self._offloading is None else self._offloading.metrics()),
+            **self.ownership.metrics(),
         }
 
     async def archive_run(self, *, seal: bool) -> dict[str, Any]:

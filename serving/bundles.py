@@ -60,6 +60,10 @@ class Bundle:
         if self._log is not None:
             await self._log.close()
 
+    def abandon(self) -> None:
+        if self._log is not None:
+            self._log.abandon()
+
     def _apply(self, record: bytes) -> None:
         kind = record[:1]
         if kind == cursor_record.TAG:
@@ -107,11 +111,10 @@ class Bundles:
 
     async def of(self, namespace: NamespaceRecord, topic: TopicName) -> Bundle:
         """The open bundle that `topic` belongs to. Raises what opening its state log raised."""
-        part = bundle_of(namespace, topic)
-        name = f"{namespace.tenant}/{namespace.name}/{part}"
+        name = bundle_of(namespace, topic)
         opening = self._open.get(name)
         if opening is None:
-            path = paths.state_log(namespace.tenant, namespace.name, part)
+            path = paths.state_log(*name.split("/"))
             opening = self._open[name] = asyncio.ensure_future(self._begin(name, path))
         try:
             return await asyncio.shield(opening)
@@ -133,17 +136,41 @@ class Bundles:
 
     async def close(self) -> None:
         """Close all state logs."""
-        opened, self._open = self._open, {}
-        for opening in opened.values():
-            try:
-                await (await opening).close()
-            except QuireError as error:
-                _log.warning("a state log could not be closed, it will be recovered: %s", error)
+        for name in list(self._open):
+            await self.close_one(name)
+
+    async def close_one(self, name: str) -> None:
+        """Close a bundle's state log, once its topics are closed."""
+        opening = self._open.pop(name, None)
+        if opening is None:
+            return
+        try:
+            await (await opening).close()
+        except QuireError as error:
+            _log.warning(
+                "the state log of bundle %s could not be closed, it will be recovered: %s", name, error
+            )
+
+    def drop(self, name: str) -> None:
+        """Write nothing more to a bundle's state log: it may be another broker's."""
+        opening = self._open.pop(name, None)
+        if opening is not None:
+            opening.add_done_callback(_abandon)
+
+
+def _abandon(opened: asyncio.Future[Bundle]) -> None:
+    if not opened.cancelled() and opened.exception() is None:
+        opened.result().abandon()
 
 
 def bundle_of(namespace: NamespaceRecord, topic: TopicName) -> str:
-    """The name of the bundle that holds `topic`: its range in the 32-bit hash space, `low_high`."""
+    """The bundle that holds `topic`, `tenant/namespace/low_high`: a range of the 32-bit hash space."""
     bounds = namespace.boundaries
     at = bisect_right(bounds, f"{crc32(str(topic).encode()):08x}") - 1
     at = min(max(at, 0), len(bounds) - 2)
-    return f"{bounds[at]}_{bounds[at + 1]}"
+    return f"{namespace.tenant}/{namespace.name}/{bounds[at]}_{bounds[at + 1]}"
+
+
+def split_evenly(count: int) -> tuple[str, ...]:
+    """The boundaries of `count` bundles of equal size."""
+    return (*(f"{(at << 32) // count:08x}" for at in range(count)), "ffffffff")

@@ -46,7 +46,11 @@ class Offloading:
 
     def start(self) -> None:
         self.offloader.start()
-        self._services.tasks.start(self._adopt(), "look for segments to archive")
+        self.adopt()
+
+    def adopt(self, bundle: str = "") -> None:
+        """Load, a little later, the topics (of one bundle that came here) that have segments to archive."""
+        self._services.tasks.start(self._adopt(bundle), "look for segments to archive")
 
     async def stop(self) -> None:
         await self.offloader.stop()
@@ -86,21 +90,25 @@ class Offloading:
 
     # -- topics that nobody has used yet ---------------------------------------------------------------
 
-    async def _adopt(self) -> None:
+    async def _adopt(self, bundle: str) -> None:
         await asyncio.sleep(ADOPT_AFTER_S)
-        async for name in self._unfinished(False):
+        async for name in self._unfinished(False, bundle):
             try:
                 await self._registry.open(name)
             except QuireError as error:
                 _log.warning("%s cannot be loaded, so it is not archived: %s", name, error)
         self.offloader.wake()
 
-    async def _unfinished(self, even_open: bool) -> AsyncIterator[TopicName]:
-        """Topics that are not loaded and have segments to archive or to delete; with `even_open`, to seal."""
+    async def _unfinished(self, even_open: bool, bundle: str = "") -> AsyncIterator[TopicName]:
+        """Topics of ours that are not loaded and have segments to archive or to delete; with `even_open`, to seal."""
         for tenant in await self._namespaces.tenants():
             for namespace in await self._namespaces.list(tenant):
+                if bundle and not bundle.startswith(f"{namespace}/"):
+                    continue
                 names, _ = await self._registry.names(tenant, namespace.partition("/")[2], "persistent")
                 for name in map(TopicName.parse, names):
+                    if not await self._registry.is_here(name, bundle):
+                        continue
                     record = None if self._registry.find(name) else await self._registry.record(name)
                     if record is not None and _has_work(record, even_open):
                         yield name

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from msgspec.structs import replace
@@ -19,11 +20,14 @@ from msgspec.structs import replace
 from quire.metadata import paths, topics
 from quire.metadata.records import NamespaceRecord, TopicRecord, decode
 from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, Unavailable
-from quire.serving.bundles import Bundles
+from quire.serving.bundles import Bundles, bundle_of
 from quire.serving.names import TopicName
+from quire.serving.ownership.balance import load_of
+from quire.serving.ownership.port import BundleLoad, NotOwner, Ownership
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.subscription.subscriptions import Subscriptions
 from quire.serving.topic.services import Services
+from quire.serving.topic.stats import Rate, Totals
 from quire.serving.topic.topic import Topic
 
 _log = logging.getLogger(__name__)
@@ -32,12 +36,18 @@ _log = logging.getLogger(__name__)
 class Registry:
     """See the top of the file."""
 
-    def __init__(self, services: Services, namespaces: Namespaces, bundles: Bundles) -> None:
+    def __init__(
+        self, services: Services, namespaces: Namespaces, bundles: Bundles, ownership: Ownership
+    ) -> None:
         self._services = services
         self._namespaces = namespaces
         self._bundles = bundles
+        self._ownership = ownership
         self._topics: dict[TopicName, Topic] = {}
         self._bundle_of: dict[TopicName, str] = {}
+        """Of the topics that are loaded or loading."""
+        self._totals: dict[str, Totals] = {}
+        self._rates: dict[str, Rate] = {}
         self._loading: dict[TopicName, asyncio.Future[Topic]] = {}
         self._leaving: dict[TopicName, asyncio.Future[None]] = {}
         self._slots = asyncio.Semaphore(services.settings.topic_loads_max)
@@ -52,10 +62,11 @@ class Registry:
 
     # -- loading ---------------------------------------------------------------------------------------
 
-    async def open(self, name: TopicName, *, create: bool = False) -> Topic:
+    async def open(self, name: TopicName, *, create: bool = False, take: bool = True) -> Topic:
         """The loaded topic; loads it, and with `create` makes it where the policy allows.
 
-        Raises `NotFound`, `Unavailable`, `ConfigurationError`, and what recovery raises.
+        With `take`, a bundle that nobody owns is taken for it. Raises `NotOwner`, `NotFound`, `Unavailable`,
+        `ConfigurationError`, and what recovery raises.
         """
         while True:
             topic = self._topics.get(name)
@@ -69,18 +80,20 @@ class Registry:
                 continue
             loading = self._loading.get(name)
             if loading is None:
-                return await asyncio.shield(self._start_loading(name, create))
+                return await asyncio.shield(self._start_loading(name, create, take))
             await asyncio.wait([loading])
             if create or loading.cancelled() or loading.exception() is None:
                 continue
             return loading.result()
 
-    def _start_loading(self, name: TopicName, create: bool) -> asyncio.Future[Topic]:
-        loading = asyncio.ensure_future(self._load(name, create))
+    def _start_loading(self, name: TopicName, create: bool, take: bool) -> asyncio.Future[Topic]:
+        loading = asyncio.ensure_future(self._load(name, create, take))
         self._loading[name] = loading
 
         def loaded(future: asyncio.Future[Topic]) -> None:
             self._loading.pop(name, None)
+            if name not in self._topics:
+                self._bundle_of.pop(name, None)
             # Whoever waits gets the error; nobody may be left to wait.
             if not future.cancelled():
                 future.exception()
@@ -88,21 +101,40 @@ class Registry:
         loading.add_done_callback(loaded)
         return loading
 
-    async def _load(self, name: TopicName, create: bool) -> Topic:
+    async def _load(self, name: TopicName, create: bool, take: bool) -> Topic:
         async with self._slots:
             namespace = await self._namespace(name)
+            of = bundle_of(namespace, name)
+            await self._ownership.require(of, take=take)
+            self._bundle_of[name] = of
             snapshot = await self._snapshot(name, namespace, create)
             bundle = await self._bundles.of(namespace, name)
-            topic = Topic(name, self._services, snapshot, namespace.policies, bundle, self._lost)
+            totals = self._totals.setdefault(of, Totals())
+            topic = Topic(name, self._services, snapshot, namespace.policies, bundle, self._lost, totals)
             subscriptions = Subscriptions(
                 topic, bundle.cursors, topic.generation, self._services.clock, name.partition
             )
             topic.subscriptions = subscriptions
             await topic.load()
             subscriptions.load()
+            if not self._ownership.holds(of):
+                topic.drop()
+                raise NotOwner(f"{name} went to another broker while it was being loaded")
             self._topics[name] = topic
-            self._bundle_of[name] = bundle.name
             return topic
+
+    async def bundle_of(self, name: TopicName) -> str:
+        """The bundle that `name` belongs to. Raises `NotFound` for an unknown namespace."""
+        return bundle_of(await self._namespace(name), name)
+
+    async def is_here(self, name: TopicName, bundle: str = "") -> bool:
+        """Its bundle is owned by this broker (and is `bundle`, if one is given)."""
+        of = await self.bundle_of(name)
+        return self._ownership.holds(of) and bundle in ("", of)
+
+    async def require(self, name: TopicName) -> None:
+        """Raise `NotOwner` unless the topic's bundle is owned here; one that is nobody's is taken."""
+        await self._ownership.require(await self.bundle_of(name), take=True)
 
     async def _namespace(self, name: TopicName) -> NamespaceRecord:
         if name.domain != "persistent":
@@ -246,9 +278,42 @@ class Registry:
             self._bundle_of.pop(topic.topic_name, None)
 
     async def unload_bundle(self, bundle: str) -> None:
-        """Close all topics whose state log failed."""
+        """Close all topics of a bundle, also those that are being loaded."""
         names = [name for name, of in self._bundle_of.items() if of == bundle]
+        loading = [self._loading[name] for name in names if name in self._loading]
         await self._unload_all(names)
+        if loading:
+            await asyncio.wait(loading)
+            await self._unload_all(names)
+
+    def drop_bundle(self, bundle: str) -> None:
+        """Let go of all topics of a bundle at once: they are, or may be, another broker's."""
+        for name in [name for name, of in self._bundle_of.items() if of == bundle and name in self._topics]:
+            del self._bundle_of[name]
+            self._topics.pop(name).drop()
+        self._bundles.drop(bundle)
+
+    # -- counting --------------------------------------------------------------------------------------
+
+    def totals(self) -> Totals:
+        """What all topics took in since the start."""
+        every = self._totals.values()
+        return Totals(sum(one.messages_in for one in every), sum(one.bytes_in for one in every))
+
+    def bundle_loads(self) -> dict[str, BundleLoad]:
+        """Of the bundles with loaded topics, what they cost. Called every few seconds: walks no topic's parts."""
+        now = self._services.clock.monotonic()
+        topics_of = Counter(self._bundle_of.values())
+        return {
+            bundle: BundleLoad(self._load_of(bundle, count, now), count)
+            for bundle, count in topics_of.items()
+        }
+
+    def _load_of(self, bundle: str, topic_count: int, now: float) -> float:
+        totals = self._totals.get(bundle, Totals())
+        rate = self._rates.setdefault(bundle, Rate())
+        messages_per_s, bytes_per_s = rate.per_second(now, totals.messages_in, totals.bytes_in)
+        return load_of(topic_count, messages_per_s, bytes_per_s)
 
     async def stop(self) -> None:
         """Close everything, and open nothing more."""

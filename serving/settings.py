@@ -47,6 +47,9 @@ class BrokerSettings:
     )
     deduplication: bool = setting(False, "Drop what a producer sends twice, where no policy says otherwise.")
     auto_topic_creation: bool = setting(True, "Create a topic when a client asks for one that is not there.")
+    namespace_bundles: int = setting(
+        1, "Parts of a new namespace that brokers own one by one; more than one only helps a cluster."
+    )
     keep_alive_ms: int = setting(
         30_000, "After this silence a client is pinged, after as much again it is dropped.", unit=MILLISECONDS
     )
@@ -61,7 +64,7 @@ class BrokerSettings:
     def validate(self) -> None:
         """Raises `ConfigurationError` that names the setting."""
         positive = ("connections_max", "bytes_in_flight_max", "segment_bytes_max", "segment_age_ms_max")
-        for name in (*positive, "keep_alive_ms", "topic_loads_max"):
+        for name in (*positive, "keep_alive_ms", "topic_loads_max", "namespace_bundles"):
             if getattr(self, name) <= 0:
                 raise ConfigurationError(f"{name} must be greater than 0")
         if self.bytes_in_flight_max < 2 * MESSAGE_BYTES_MAX:

@@ -22,11 +22,20 @@ DEFAULT_NAMESPACE = "default"
 
 
 class Namespaces:
-    """Tenants and namespaces of one cluster. `cluster` is the name that new tenants are allowed in."""
+    """Tenants and namespaces of one cluster.
 
-    def __init__(self, store: MetadataStore, cluster: str = "standalone") -> None:
+    `cluster` is the name that new tenants are allowed in, `boundaries` those of a new namespace's bundles.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        cluster: str = "standalone",
+        boundaries: tuple[str, ...] = ("00000000", "ffffffff"),
+    ) -> None:
         self._store = store
         self._cluster = cluster
+        self._boundaries = boundaries
         self._cache: dict[str, NamespaceRecord] = {}
         self._watched: set[str] = set()
         self._changes = 0
@@ -105,7 +114,9 @@ class Namespaces:
         """Raises `AlreadyExists`, `NotFound` for an unknown tenant, `ConfigurationError` for a bad name."""
         check_name("namespace", name)
         await self.tenant(tenant)
-        record = NamespaceRecord(tenant=tenant, name=name, policies=policies or Policies())
+        record = NamespaceRecord(
+            tenant=tenant, name=name, policies=policies or Policies(), boundaries=self._boundaries
+        )
         await self._store.create(paths.namespace(tenant, name), encode(record))
 
     async def delete(self, tenant: str, name: str) -> None:

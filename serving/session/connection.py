@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from quire.runtime.errors import LimitExceeded, ProtocolError, QuireError
 from quire.runtime.limits import KIB, MIB, REQUESTS_PENDING_PER_CONNECTION_MAX
+from quire.serving.ownership.port import NotOwner
 from quire.serving.session.errors import code_of
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
@@ -207,14 +208,14 @@ class Connection(asyncio.BufferedProtocol):
         """Try again for a while what fails with "try again": the answer to a PRODUCER or a SUBSCRIBE.
 
         Told to try again on a connection that stays open, C++ clients never do, and the call hangs until its own
-        time-out. So the trying is done here.
+        time-out. So the trying is done here; but not for what another broker has: the client must look that up again.
         """
         deadline, delay_s = self._loop.time() + PATIENCE_S, PATIENCE_STEP_S
         while True:
             try:
                 return await attempt()
             except QuireError as error:
-                late = self._loop.time() + delay_s > deadline
+                late = self._loop.time() + delay_s > deadline or isinstance(error, NotOwner)
                 if code_of(error) != pb.ServiceNotReady or self.is_closed or late:
                     raise
             await asyncio.sleep(delay_s)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import Clock
 from quire.runtime.tasks import Tasks
+from quire.serving.ownership.port import Owner
 from quire.serving.ports import ConsumerHandle, ConsumerPort, SubscriptionHandle
 from quire.serving.topic.topic import Topic
 from quire.wire import pulsar_pb2 as pb
@@ -42,8 +43,11 @@ class SessionHost(Protocol):
         """
         ...
 
-    async def check_lookup(self, topic: str) -> None:
-        """Raise `NotFound` unless the topic is here or may be created."""
+    async def look_up(self, topic: str, *, take: bool) -> Owner:
+        """The broker that serves the topic or, with `owns` False, should be asked for it; see `Ownership.owner_of`.
+
+        Raises `NotFound` unless the topic is there or may be created, `Unavailable`.
+        """
         ...
 
     async def list_topics(self, tenant: str, namespace: str, domain: str = "persistent") -> list[str]:
@@ -51,7 +55,10 @@ class SessionHost(Protocol):
         ...
 
     async def open_topic(self, topic: str) -> Topic:
-        """Load a topic, creating it where that is allowed. Raises `NotFound`, `Unavailable`, `ConfigurationError`."""
+        """Load a topic, creating it where that is allowed.
+
+        Raises `NotFound`, `NotOwner`, `Unavailable`, `ConfigurationError`.
+        """
         ...
 
     async def subscribe(

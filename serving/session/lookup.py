@@ -36,11 +36,16 @@ def lookup(connection: Connection, body: pb.CommandLookupTopic) -> None:
 
 async def _lookup(connection: Connection, body: pb.CommandLookupTopic) -> None:
     try:
-        await connection.host.check_lookup(body.topic)
+        owner = await connection.host.look_up(body.topic, take=body.authoritative)
     except QuireError as error:
         connection.write(commands.lookup_failed(body.request_id, code_of(error), str(error)))
     else:
-        connection.write(commands.lookup_found(body.request_id, connection.host.service_url))
+        # Whoever is sent on asks there with the `authoritative` that we say here, and so makes that broker the owner.
+        connection.write(
+            commands.lookup_found(
+                body.request_id, owner.service_url, redirect=not owner.owns, authoritative=True
+            )
+        )
 
 
 def topics_of_namespace(connection: Connection, body: pb.CommandGetTopicsOfNamespace) -> None:

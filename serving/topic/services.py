@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from quire.metadata.records import ArchivePointer, LedgerRecord
@@ -14,7 +14,6 @@ from quire.runtime.tasks import Tasks
 from quire.serving.settings import BrokerSettings
 from quire.serving.topic.publish import Turn
 from quire.serving.topic.reading import LedgerOpener, SegmentReader
-from quire.serving.topic.stats import Totals
 from quire.serving.topic.tail_cache import TailCache
 from quire.wire.block import Buffer
 
@@ -35,6 +34,8 @@ class LedgerWriter(Protocol):
     def add(self, block: Buffer, header_last_entry: int) -> None: ...
 
     async def close(self) -> LedgerRecord: ...
+
+    def abandon(self) -> None: ...
 
 
 class Ledgers(LedgerOpener, Protocol):
@@ -78,4 +79,3 @@ class Services:
     budget: ByteBudget
     tail_cache: TailCache
     tasks: Tasks
-    totals: Totals = field(default_factory=Totals)

@@ -11,7 +11,7 @@ WINDOW_S: Final = 10.0
 
 @dataclass(slots=True)
 class Totals:
-    """What all topics of a broker took in since it started; unlike a topic's own counters these never fall."""
+    """What all topics of a bundle took in since the broker started; unlike a topic's own counters these never fall."""
 
     messages_in: int = 0
     bytes_in: int = 0

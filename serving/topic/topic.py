@@ -33,7 +33,7 @@ from quire.serving.topic.reading import TopicReader
 from quire.serving.topic.retention import trimmable
 from quire.serving.topic.segments import Segments
 from quire.serving.topic.services import Services
-from quire.serving.topic.stats import Rate
+from quire.serving.topic.stats import Rate, Totals
 from quire.serving.topic.writing import Writing
 from quire.wire import block as blocks
 from quire.wire import pulsar_pb2 as pb
@@ -81,6 +81,7 @@ class Topic:
         policies: Policies,
         dedup_log: DedupLog,
         on_lost: Callable[[Topic], None],
+        totals: Totals | None = None,
     ) -> None:
         self.topic_name = name
         self.name = str(name)
@@ -88,6 +89,7 @@ class Topic:
         self.created_at = services.clock.monotonic()
         self._services = services
         self._on_lost = on_lost
+        self._totals = Totals() if totals is None else totals
         self._dedup_log = dedup_log
         self.segment_list = Segments(services.store, snapshot)
         self._publisher = Publisher(services.turn, services.budget, self)
@@ -154,12 +156,21 @@ class Topic:
         self.producers.close_all()
         self.subscriptions.close()
 
+    def drop(self) -> None:
+        """The bundle is, or may be, another broker's: write nothing more, and forget what is not confirmed."""
+        self._writing.abandon()
+        self._forget()
+
     def _lost(self) -> None:
-        """Another broker owns the topic. Nothing unconfirmed is answered: the clients send it again there."""
+        """Another broker owns the topic."""
+        self._forget()
+        self._on_lost(self)
+
+    def _forget(self) -> None:
+        """Nothing unconfirmed is answered: the clients will send it again where the topic is now."""
         self._let_go()
         self._publisher.drop()
         self._tail.clear()
-        self._on_lost(self)
 
     async def terminate(self) -> Position:
         """No more messages, for good. Answers the last position."""
@@ -249,7 +260,7 @@ class Topic:
         active.bytes += len(flight.block)
         self.messages_in += flight.message_count
         self.bytes_in += flight.byte_count
-        totals = self._services.totals
+        totals = self._totals
         totals.messages_in += flight.message_count
         totals.bytes_in += flight.byte_count
         if len(self.subscriptions):

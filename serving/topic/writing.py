@@ -105,6 +105,14 @@ class Writing:
         if active.last_entry >= 0:
             await self._segments.seal(active.sealed(self._services.clock.now_ms()))
 
+    def abandon(self) -> None:
+        """Write nothing more and close nothing: the topic may be another broker's already."""
+        if self._switching is not None:
+            self._switching.cancel()
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.abandon()
+
     # -- from one ledger to the next -------------------------------------------------------------------
 
     def _switch(self, *, clean: bool) -> None:

@@ -1,0 +1,459 @@
+"""Ownership in a cluster: one session, one ephemeral node per bundle.
+
+| session | serves its topics | answers lookups, takes bundles | leaves it when |
+|---|---|---|---|
+| held | yes | yes | suspended: *in doubt*; over: *lost* |
+| in doubt | yes | no: "try again" | resumed: *held*; the time-out passes by our own clock, or over: *lost* |
+| lost | no, all was dropped | no | registered again: *held*, owning nothing |
+
+The session's state is that of the lease on the broker's own registration (`metadata.lease`); all nodes of a session
+live and die together, so there is one time-out, not one per bundle.
+
+A lookup is answered by any broker. The owner's node is read once and then watched, so a lookup of a bundle that was
+looked up before costs no metadata operation. When nobody owns the bundle, the broker with the smallest load should:
+the client is sent there, and that broker takes it. Only a lookup (or an operator's request) makes a broker take a
+bundle; a client that comes with an old address is told to look up again, else it would bring back what was moved.
+
+To give a bundle away: close its topics, then delete the node. Whoever asks meanwhile waits for the end of that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+from uuid import uuid4
+
+from quire.metadata import paths
+from quire.metadata.lease import Lease, LeaseState
+from quire.metadata.records import BrokerRecord, BundleReport, LoadRecord, OwnerRecord, decode, encode
+from quire.metadata.store import ANY_VERSION, MetadataStore
+from quire.runtime.clock import Clock
+from quire.runtime.errors import (
+    AlreadyExists,
+    ConfigurationError,
+    NotFound,
+    OutcomeUnknown,
+    QuireError,
+    Unavailable,
+)
+from quire.runtime.tasks import Tasks
+from quire.serving.ownership import balance
+from quire.serving.ownership.followed import Followed
+from quire.serving.ownership.port import BundleHost, BundleLoad, NotOwner, Owner
+from quire.serving.ownership.table import BundleTable
+
+REPORT_S: Final = 3.0
+"""How often loads are looked at; written when they changed enough to matter."""
+
+CHANGED_ENOUGH: Final = 0.1
+REST_MS: Final = 120_000
+"""A bundle that came a moment ago is not given away by balance: rates need time to be true."""
+
+RETRY_S: Final = 0.25
+HANDOVERS_AT_ONCE: Final = 2
+"""On a stop: while one bundle's topics close here, those of the one before open elsewhere."""
+
+PATIENCE_S: Final = 2.0
+"""Beyond the session's time-out, for a registration of this name to go."""
+
+_NO_LOAD: Final = BundleLoad(balance.BUNDLE, 0)
+_log = logging.getLogger(__name__)
+
+
+class ClusterOwnership:
+    """See the top of the file. An `Ownership`. `broker_id` is the broker's name in the cluster: its address."""
+
+    def __init__(
+        self, store: MetadataStore, clock: Clock, broker_id: str, *, moves_per_minute_max: int = 10
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._id = broker_id
+        self._tasks = Tasks("ownership")
+        self._table = BundleTable()
+        self._known: dict[str, OwnerRecord] = {}
+        self._changes: Counter[str] = Counter()
+        self._watched: set[str] = set()
+        self._taking: dict[str, asyncio.Task[Owner]] = {}
+        self._leaving: dict[str, asyncio.Future[None]] = {}
+        self._brokers = Followed(store, paths.BROKERS, BrokerRecord, self._tasks)
+        self._loads = Followed(store, paths.LOADS, LoadRecord, self._tasks)
+        self._sent: Counter[str] = Counter()
+        self._balancer = balance.Balancer(broker_id, moves_per_minute_max)
+        self._reported: LoadRecord | None = None
+        self._is_stopping = False
+        self._moves_total = 0
+        self._sessions_lost_total = 0
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    async def start(self, host: BundleHost) -> None:
+        self._host = host
+        self._me = BrokerRecord(
+            broker_id=self._id,
+            service_url=host.service_url,
+            http_url=host.http_url,
+            started_ms=self._clock.now_ms(),
+            session=uuid4().hex,
+        )
+        self._lease = Lease(
+            self._store, paths.broker(self._id), encode(self._me), self._clock, self._session_changed
+        )
+        await self._register_first()
+        await self._brokers.start()
+        await self._loads.start()
+        await self._report()
+        self._tasks.start(self._look_at_loads(), "loads")
+
+    async def _register_first(self) -> None:
+        """A broker that was killed leaves its name behind until its session is over: wait that long."""
+        patience_s = self._store.session_timeout_ms / 1000 + PATIENCE_S
+        try:
+            async with asyncio.timeout(patience_s):
+                await self._lease.acquire()
+        except TimeoutError:
+            await self._lease.release()
+            raise ConfigurationError(
+                f"another broker is registered as {self._id}; give each broker an --advertise of its own"
+            ) from None
+
+    async def stop(self) -> None:
+        """Leave the list of brokers, so that nobody is sent here, then hand over bundle by bundle."""
+        self._is_stopping = True
+        await self._tasks.stop()
+        await self._lease.release()
+        turns = asyncio.Semaphore(HANDOVERS_AT_ONCE)
+
+        async def hand_over(bundle: str) -> None:
+            async with turns:
+                await self.release(bundle, "its broker stops")
+
+        await asyncio.gather(*map(hand_over, self._table.names()), return_exceptions=True)
+        await self._delete(paths.load(self._id))
+        self._brokers.stop()
+        self._loads.stop()
+
+    # -- the session -----------------------------------------------------------------------------------
+
+    def _session_changed(self, state: LeaseState) -> None:
+        if state is LeaseState.IN_DOUBT:
+            _log.warning("the metadata store does not answer: serving on, without lookups and changes")
+        elif state is LeaseState.HELD:
+            _log.info("registered as broker %s", self._id)
+        elif state is LeaseState.LOST:
+            self._drop_all()
+            if not self._is_stopping:
+                self._tasks.start(self._register_again(), "register again")
+
+    def _drop_all(self) -> None:
+        lost = self._table.over()
+        self._known.clear()
+        self._reported = None
+        self._sessions_lost_total += 1
+        _log.error("the session with the metadata store is over: dropped %d bundles", len(lost))
+        self._host.drop(lost)
+
+    async def _register_again(self) -> None:
+        while True:
+            try:
+                await self._lease.acquire()
+                return
+            except (Unavailable, OutcomeUnknown):
+                await asyncio.sleep(RETRY_S)
+
+    def _must_know(self) -> None:
+        """Raise `Unavailable` unless the session is beyond doubt."""
+        why = self.why_not_ready()
+        if why:
+            raise Unavailable(f"{why}; try again")
+
+    def why_not_ready(self) -> str:
+        match self._lease.state:
+            case LeaseState.IN_DOUBT:
+                return "the metadata store does not answer this broker"
+            case LeaseState.LOST:
+                return "this broker's session is over and it has not registered again yet"
+        return ""
+
+    # -- who owns it -----------------------------------------------------------------------------------
+
+    def holds(self, bundle: str) -> bool:
+        return self._table.holds(bundle)
+
+    async def require(self, bundle: str, *, take: bool) -> None:
+        if self._table.holds(bundle):
+            return
+        if not take:
+            known = self._known.get(bundle)
+            raise NotOwner(
+                f"bundle {bundle} is not served by this broker ({self._id}); look the topic up again",
+                None if known is None else self._owner(known.broker),
+            )
+        owner = await self.owner_of(bundle, take=True)
+        if not owner.is_here:
+            raise NotOwner(f"bundle {bundle} is served by {owner.broker_id}", owner)
+
+    async def owner_of(self, bundle: str, *, take: bool = False) -> Owner:
+        leaving = self._leaving.get(bundle)
+        if leaving is not None:
+            await asyncio.wait([leaving])
+        self._must_know()
+        if self._table.holds(bundle):
+            return self._owner(self._me)
+        known = await self._find(bundle)
+        if known is not None and not self._is_mine(known):
+            return self._owner(known.broker)
+        if known is None:
+            chosen = self._choose(take=take)
+            if chosen is not self._me:
+                self._sent[chosen.broker_id] += 1
+                return self._owner(chosen)._replace(owns=False)
+        return await self._take(bundle)
+
+    def _owner(self, broker: BrokerRecord) -> Owner:
+        return Owner(
+            broker.broker_id, broker.service_url, broker.http_url, broker.session == self._me.session
+        )
+
+    def _is_mine(self, owner: OwnerRecord) -> bool:
+        return owner.broker.session == self._me.session
+
+    def _choose(self, *, take: bool) -> BrokerRecord:
+        """Who should own what nobody owns."""
+        there = dict(self._brokers.records)
+        if self._is_stopping:
+            there.pop(self._id, None)
+        elif take or not there:
+            return self._me
+        if not there:
+            raise Unavailable("this broker is stopping and there is no other; start one")
+        totals = {
+            broker: sum(loads.values()) + self._sent[broker] for broker, loads in self._all_loads().items()
+        }
+        chosen = balance.least_loaded({broker: totals.get(broker, 0.0) for broker in there})
+        return self._me if chosen == self._id and not self._is_stopping else there[chosen]
+
+    async def _find(self, bundle: str) -> OwnerRecord | None:
+        """The owner's record: read once, then known until its watch says that it changed."""
+        known = self._known.get(bundle)
+        if known is not None:
+            return known
+        path = _path(bundle)
+        if bundle not in self._watched:
+            self._watched.add(bundle)
+            self._store.watch(path, lambda _: self._node_changed(bundle))
+        changes = self._changes[bundle]
+        try:
+            found = decode(OwnerRecord, (await self._store.get(path)).value, path)
+        except NotFound:
+            return None
+        if changes == self._changes[bundle]:
+            self._known[bundle] = found
+        return found
+
+    def _node_changed(self, bundle: str) -> None:
+        self._changes[bundle] += 1
+        self._known.pop(bundle, None)
+        if self._table.holds(bundle):
+            self._tasks.start(self._verify(bundle), f"verify {bundle}")
+
+    async def _verify(self, bundle: str) -> None:
+        """The node of a bundle of ours changed: somebody else deleted it, or it is our own creation that we hear of."""
+        epoch = self._table.epoch
+        try:
+            found = await self._find(bundle)
+        except QuireError:
+            return  # the session's state will tell
+        lost = found is None or not self._is_mine(found)
+        if lost and epoch == self._table.epoch and self._table.holds(bundle):
+            _log.error("bundle %s was taken away from this broker", bundle)
+            self._table.gone(bundle)
+            self._host.drop([bundle])
+
+    # -- taking ----------------------------------------------------------------------------------------
+
+    async def _take(self, bundle: str) -> Owner:
+        """Take it once, however many ask."""
+        task = self._taking.get(bundle)
+        if task is None:
+            task = self._taking[bundle] = self._tasks.start(self._try_to_take(bundle), f"take {bundle}")
+            task.add_done_callback(lambda _: self._taking.pop(bundle, None))
+        return await asyncio.shield(task)
+
+    async def _try_to_take(self, bundle: str) -> Owner:
+        epoch, now_ms = self._table.epoch, self._clock.now_ms()
+        why = "a client asked for it, and nobody owned it"
+        record = OwnerRecord(broker=self._me, since_ms=now_ms, why=why)
+        try:
+            await self._store.create(_path(bundle), encode(record), ephemeral=True)
+        except (AlreadyExists, OutcomeUnknown):
+            self._known.pop(bundle, None)
+            found = await self._find(bundle)
+            if found is None:
+                raise Unavailable(f"bundle {bundle} has just changed hands; try again") from None
+            if not self._is_mine(found):
+                return self._owner(found.broker)
+        self._must_know()
+        if not self._table.taken(bundle, epoch, now_ms, why):
+            raise Unavailable(f"the session ended while bundle {bundle} was taken; try again")
+        self._host.gained(bundle)
+        return self._owner(self._me)
+
+    # -- giving away -----------------------------------------------------------------------------------
+
+    async def release(self, bundle: str, why: str) -> None:
+        if not self._table.leave(bundle):
+            await self._raise_not_owner(bundle)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._leaving[bundle] = done
+        _log.info("handing over bundle %s: %s", bundle, why)
+        try:
+            await self._host.hand_over(bundle)
+            if self._table.gone(bundle):  # else the session ended meanwhile, and the node with it
+                await self._delete(_path(bundle))
+        finally:
+            self._table.gone(bundle)
+            self._known.pop(bundle, None)
+            del self._leaving[bundle]
+            done.set_result(None)
+
+    async def _raise_not_owner(self, bundle: str) -> None:
+        if bundle in self._leaving:
+            raise Unavailable(f"bundle {bundle} is being handed over already")
+        found = await self._find(bundle)
+        owner = None if found is None or self._is_mine(found) else self._owner(found.broker)
+        if owner is None:
+            raise NotFound(f"nobody owns a bundle {bundle}; `quire brokers show` lists those that are owned")
+        raise NotOwner(f"bundle {bundle} is owned by {owner.broker_id}", owner)
+
+    async def _delete(self, path: str) -> None:
+        try:
+            await self._store.delete(path, ANY_VERSION)
+        except (NotFound, Unavailable, OutcomeUnknown):
+            pass  # it goes with the session
+
+    # -- loads -----------------------------------------------------------------------------------------
+
+    def _report_of_now(self) -> LoadRecord:
+        loads = self._host.bundle_loads()
+        reports = {}
+        for bundle in self._table.names():
+            held, load = self._table.get(bundle), loads.get(bundle, _NO_LOAD)
+            assert held is not None
+            reports[bundle] = BundleReport(
+                load=round(load.load, 1), topics=load.topics, since_ms=held.since_ms, why=held.why
+            )
+        return LoadRecord(bundles=reports)
+
+    async def _look_at_loads(self) -> None:
+        while True:
+            await asyncio.sleep(REPORT_S)
+            try:
+                await self._report()
+                await self._give_away()
+            except (Unavailable, OutcomeUnknown) as error:
+                _log.debug("loads are told later: %s", error)
+
+    async def _report(self) -> None:
+        """Write this broker's loads, if they changed enough to matter."""
+        if self._lease.state is not LeaseState.HELD:
+            return
+        report, before = self._report_of_now(), self._reported
+        if before is not None and not _differs(before, report):
+            return
+        path, value = paths.load(self._id), encode(report)
+        try:
+            await self._store.put(path, value, ANY_VERSION)
+        except NotFound:
+            await self._store.create(path, value, ephemeral=True)
+        self._reported = report
+        self._sent.clear()
+
+    def _all_loads(self) -> dict[str, dict[str, float]]:
+        """By the last reports; this broker's own as it is now."""
+        loads = {
+            broker: {bundle: one.load for bundle, one in report.bundles.items()}
+            for broker, report in self._loads.records.items()
+            if broker in self._brokers.records
+        }
+        loads[self._id] = {bundle: one.load for bundle, one in self._report_of_now().bundles.items()}
+        return loads
+
+    async def _give_away(self) -> None:
+        loads = self._all_loads()
+        for broker in self._brokers.records.keys() - loads.keys():
+            loads[broker] = {}
+        young = self._clock.now_ms() - REST_MS
+        resting = [
+            name for name in self._table.names() if (held := self._table.get(name)) and held.since_ms > young
+        ]
+        for bundle in self._balancer.plan(loads, self._clock.monotonic(), resting):
+            self._moves_total += 1
+            await self.release(bundle, "this broker has more load than the others")
+
+    # -- for people ------------------------------------------------------------------------------------
+
+    def brokers(self) -> list[dict[str, Any]]:
+        rows = []
+        for broker_id, broker in sorted(self._brokers.records.items()):
+            report = self._reports(broker_id)
+            rows.append(
+                {
+                    "broker": broker_id,
+                    "serviceUrl": broker.service_url,
+                    "httpUrl": broker.http_url,
+                    "startedMs": broker.started_ms,
+                    "bundles": len(report),
+                    "topics": sum(one.topics for one in report.values()),
+                    "load": round(sum(one.load for one in report.values()), 1),
+                }
+            )
+        return rows
+
+    def bundles(self) -> list[dict[str, Any]]:
+        rows = [
+            {
+                "bundle": bundle,
+                "broker": broker_id,
+                "topics": one.topics,
+                "load": one.load,
+                "sinceMs": one.since_ms,
+                "why": one.why,
+            }
+            for broker_id in self._brokers.records
+            for bundle, one in self._reports(broker_id).items()
+        ]
+        return sorted(rows, key=lambda row: (str(row["bundle"]), str(row["broker"])))
+
+    def _reports(self, broker_id: str) -> Mapping[str, BundleReport]:
+        if broker_id == self._id:
+            return self._report_of_now().bundles
+        report = self._loads.records.get(broker_id)
+        return {} if report is None else report.bundles
+
+    def metrics(self) -> Mapping[str, float]:
+        return {
+            "quire_serving_bundles_owned": len(self._table),
+            "quire_serving_bundles_moved_total": self._moves_total,
+            "quire_serving_sessions_lost_total": self._sessions_lost_total,
+            "quire_serving_session_in_doubt": bool(self.why_not_ready()),
+        }
+
+
+def _path(bundle: str) -> str:
+    tenant, namespace, part = bundle.split("/")
+    return paths.owner(tenant, namespace, part)
+
+
+def _differs(before: LoadRecord, now: LoadRecord) -> bool:
+    """Other bundles, or a load that moved by more than a tenth and more than a little."""
+    if before.bundles.keys() != now.bundles.keys():
+        return True
+    return any(
+        abs(one.load - before.bundles[bundle].load)
+        > max(CHANGED_ENOUGH * before.bundles[bundle].load, balance.SLACK / 10)
+        for bundle, one in now.bundles.items()
+    )

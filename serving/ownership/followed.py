@@ -1,0 +1,102 @@
+"""A folder of the metadata store with one record per node, kept in memory by watches.
+
+After `start` nothing is ever listed but on a change, and nothing is read but what may have changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+from quire.metadata import paths
+from quire.metadata.records import Record, decode
+from quire.metadata.store import MetadataStore
+from quire.runtime.errors import NotFound, QuireError
+from quire.runtime.tasks import Tasks
+
+R = TypeVar("R", bound=Record)
+RETRY_S: Final = 0.5
+
+_log = logging.getLogger(__name__)
+
+
+class Followed(Generic[R]):
+    """See the top of the file. `records` by the nodes' decoded names; stale while the store does not answer."""
+
+    def __init__(self, store: MetadataStore, folder: str, kind: type[R], tasks: Tasks) -> None:
+        self.records: dict[str, R] = {}
+        self._store = store
+        self._folder = folder
+        self._kind = kind
+        self._tasks = tasks
+        self._watches: dict[str, Callable[[], None]] = {}
+        self._stale: set[str] = set()
+        self._changed = asyncio.Event()
+
+    async def start(self) -> None:
+        """Read the folder and follow it from now on. Raises `Unavailable`."""
+        self._watches[self._folder] = self._store.watch(self._folder, self._on_change)
+        self._stale.add(self._folder)
+        await self._refresh()
+        self._tasks.start(self._follow(), f"follow {self._folder}")
+
+    def stop(self) -> None:
+        for unwatch in self._watches.values():
+            unwatch()
+        self._watches.clear()
+
+    def _on_change(self, path: str) -> None:
+        self._stale.add(path)
+        self._changed.set()
+
+    async def _follow(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self._refresh()
+            except QuireError as error:
+                _log.warning("%s cannot be read, its last state counts: %s", self._folder, error)
+                await asyncio.sleep(RETRY_S)
+                self._changed.set()
+
+    async def _refresh(self) -> None:
+        if self._folder in self._stale:
+            self._stale.discard(self._folder)
+            try:
+                await self._list()
+            except QuireError:
+                self._stale.add(self._folder)
+                raise
+        while self._stale - {self._folder}:
+            path = (self._stale - {self._folder}).pop()
+            self._stale.discard(path)
+            try:
+                await self._read(path)
+            except QuireError:
+                self._stale.add(path)
+                raise
+
+    async def _list(self) -> None:
+        there = {f"{self._folder}/{name}" for name in await self._store.children(self._folder)}
+        for path in there - self._watches.keys():
+            self._watches[path] = self._store.watch(path, self._on_change)
+            self._stale.add(path)
+        for path in self._watches.keys() - there - {self._folder}:
+            self._watches.pop(path)()
+            self._stale.discard(path)
+            self.records.pop(self._name(path), None)
+
+    async def _read(self, path: str) -> None:
+        try:
+            value = (await self._store.get(path)).value
+        except NotFound:
+            self.records.pop(self._name(path), None)
+        else:
+            if path in self._watches:
+                self.records[self._name(path)] = decode(self._kind, value, path)
+
+    def _name(self, path: str) -> str:
+        return paths.decode(path.removeprefix(f"{self._folder}/"))

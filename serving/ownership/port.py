@@ -1,0 +1,174 @@
+"""What a broker asks about the ownership of bundles, and what ownership asks of its broker.
+
+A bundle is named `tenant/namespace/low_high`. `SoleOwner` is the whole of ownership in a process that is alone: it
+owns everything at once and causes no metadata traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from quire.runtime.errors import Unavailable
+
+
+class Owner(NamedTuple):
+    """The broker that owns a bundle or, with `owns` False, should take it when it is asked."""
+
+    broker_id: str
+    service_url: str
+    http_url: str
+    is_here: bool
+    owns: bool = True
+
+
+class NotOwner(Unavailable):
+    """Another broker's topic, or nobody's: look it up again. `owner` is where it is, if that is known."""
+
+    def __init__(self, what: str, owner: Owner | None = None) -> None:
+        super().__init__(what)
+        self.owner = owner
+
+
+class BundleLoad(NamedTuple):
+    """What a bundle costs its broker; see `balance` for the unit."""
+
+    load: float
+    topics: int
+
+
+class BundleHost(Protocol):
+    """The broker, as its ownership sees it."""
+
+    @property
+    def service_url(self) -> str: ...
+
+    @property
+    def http_url(self) -> str: ...
+
+    def gained(self, bundle: str) -> None:
+        """The bundle is this broker's from now on."""
+        ...
+
+    async def hand_over(self, bundle: str) -> None:
+        """Close the bundle's topics and its state log, so that the next owner has nothing to recover."""
+        ...
+
+    def drop(self, bundles: Collection[str]) -> None:
+        """Stop serving the bundles at once, and write nothing more: they may be another broker's already."""
+        ...
+
+    def bundle_loads(self) -> Mapping[str, BundleLoad]:
+        """Of the bundles that have topics loaded."""
+        ...
+
+
+class Ownership(Protocol):
+    """See the top of the file."""
+
+    async def start(self, host: BundleHost) -> None:
+        """Take part. Raises `ConfigurationError` when another broker has this one's name."""
+        ...
+
+    async def stop(self) -> None:
+        """Hand everything over and leave."""
+        ...
+
+    def holds(self, bundle: str) -> bool:
+        """Topics of the bundle may be served, and loaded, here and now."""
+        ...
+
+    async def owner_of(self, bundle: str, *, take: bool = False) -> Owner:
+        """Who owns the bundle; when nobody does, who should. With `take` that is this broker, and it takes it.
+
+        Raises `Unavailable` while this broker cannot tell: its session is in doubt, or over.
+        """
+        ...
+
+    async def require(self, bundle: str, *, take: bool) -> None:
+        """Return when the bundle is owned here; with `take`, take it if it is nobody's. Raises `NotOwner`."""
+        ...
+
+    async def release(self, bundle: str, why: str) -> None:
+        """Hand one bundle over; the next lookup decides who takes it. Raises `NotOwner` when it is not owned here."""
+        ...
+
+    def why_not_ready(self) -> str:
+        """Why no client should come here now; empty when all is well."""
+        ...
+
+    def brokers(self) -> list[dict[str, Any]]:
+        """Who is there, with what load."""
+        ...
+
+    def bundles(self) -> list[dict[str, Any]]:
+        """Who owns what, since when and why, by the last reports."""
+        ...
+
+    def metrics(self) -> Mapping[str, float]: ...
+
+
+class SoleOwner:
+    """Owns everything. An `Ownership`."""
+
+    def __init__(self) -> None:
+        self._host: BundleHost | None = None
+
+    async def start(self, host: BundleHost) -> None:
+        self._host = host
+
+    async def stop(self) -> None:
+        pass
+
+    def holds(self, bundle: str) -> bool:
+        return True
+
+    async def owner_of(self, bundle: str, *, take: bool = False) -> Owner:
+        assert self._host is not None
+        return Owner(self._id, self._host.service_url, self._host.http_url, is_here=True)
+
+    async def require(self, bundle: str, *, take: bool) -> None:
+        pass
+
+    async def release(self, bundle: str, why: str) -> None:
+        assert self._host is not None
+        await self._host.hand_over(bundle)
+
+    def why_not_ready(self) -> str:
+        return ""
+
+    @property
+    def _id(self) -> str:
+        assert self._host is not None
+        return self._host.service_url.partition("://")[2]
+
+    def brokers(self) -> list[dict[str, Any]]:
+        assert self._host is not None
+        loads = self._host.bundle_loads().values()
+        return [
+            {
+                "broker": self._id,
+                "serviceUrl": self._host.service_url,
+                "httpUrl": self._host.http_url,
+                "bundles": len(loads),
+                "topics": sum(one.topics for one in loads),
+                "load": round(sum(one.load for one in loads), 1),
+            }
+        ]
+
+    def bundles(self) -> list[dict[str, Any]]:
+        assert self._host is not None
+        return [
+            {
+                "bundle": bundle,
+                "broker": self._id,
+                "topics": one.topics,
+                "load": round(one.load, 1),
+                "sinceMs": 0,
+                "why": "this broker is alone",
+            }
+            for bundle, one in sorted(self._host.bundle_loads().items())
+        ]
+
+    def metrics(self) -> Mapping[str, float]:
+        return {}
