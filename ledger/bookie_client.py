@@ -1,22 +1,27 @@
 """A bookie across the network: a `BookiePort` over one TCP connection, with requests in flight side by side.
 
 The connection is made when it is first needed and again when a request finds it lost. Requests that arrive meanwhile
-wait for it. When it cannot be made, or is lost, or the oldest request is not answered in time, everything in flight is
-answered `UNREACHABLE`: the outcome is unknown, and what to do about that is the asker's matter. After a failure the
-next attempt waits a little, and requests are refused at once until then, so that a dead bookie costs nobody a time-out
-per request.
+wait for it. When it cannot be made, or is lost, or does not answer in time, what is in flight is answered
+`UNREACHABLE`: the outcome is unknown, and what to do about that is the asker's matter. After a failure the next attempt
+waits, longer each time until a request was answered, and requests are refused at once until then, so that a dead bookie
+costs nobody a time-out per request. (A stopped process still accepts connections: being connected proves nothing.)
 
-A time-out closes the connection: an answer that comes later has no one to go to, and a fresh connection tells a slow
-bookie from a dead one. One timer serves all requests of a connection.
+The time-out follows what is usual for this bookie (`Patience`), adds and other requests apart. An overdue add closes
+the connection, for a fresh one tells a slow bookie from a dead one, and a later answer would have no one to go
+to. So does any overdue request when nothing at all has come since it was sent; else it alone is given up. One timer
+serves all requests; when it fires late, this process was held up and judges nobody. Keep-alive probes find out about a
+peer that is gone while there is nothing to ask it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
-from typing import Final, TypeVar, cast
+from typing import Final, NamedTuple, TypeVar, cast
 
+from quire.ledger.patience import Patience
 from quire.metadata.records import BookieRecord
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.tasks import Tasks
@@ -44,15 +49,56 @@ from quire.wire.bookie_codec import (
 
 _log = logging.getLogger(__name__)
 
-TIMEOUT_S: Final = 10.0
-"""For an answer: an fdatasync on a busy disk may take seconds, and a false alarm costs an ensemble change."""
+TIMEOUT_S: Final = (1.5, 10.0)
+"""Least and most for an answer to an add. The least bounds how long a publish may wait for a bookie that hangs; a false
+alarm costs an ensemble change. An fdatasync on a busy disk may take seconds."""
 
-CONNECT_TIMEOUT_S: Final = 3.0
-RECONNECT_S: Final = 0.2
-"""After a failure; until then requests are refused at once."""
+OTHER_TIMEOUT_FACTOR: Final = 2
+"""Reads from a cold disk take longer, and somebody else can be asked meanwhile."""
+
+USUAL_FACTOR: Final = 8.0
+"""So many times what is usual is too long."""
+
+CONNECT_TIMEOUT_S: Final = 1.5
+RECONNECT_S: Final = (0.2, 3.0)
+"""Wait after a first failure, and after many; until then requests are refused at once."""
+
+TICK_S: Final = 0.1
+"""How often is looked for overdue requests while there are any."""
+
+KEEP_ALIVE_S: Final = (5, 2, 3)
+"""Silence before the first probe, seconds between probes, and how many may stay unanswered."""
 
 Answer = Callable[[Response | None], None]
 """Called once, with None when the outcome is unknown."""
+
+
+class _Asked(NamedTuple):
+    """A request in flight; times are the loop's."""
+
+    sent_at: float
+    deadline: float
+    is_add: bool
+    answer: Answer
+
+
+class _Timeouts:
+    """What this bookie is given: learnt over all its connections."""
+
+    def __init__(self, least_s: float, most_s: float) -> None:
+        self._bounds = (least_s, most_s)
+        self._adds = Patience()
+        self._others = Patience()
+
+    def observe(self, asked: _Asked, now: float) -> None:
+        (self._adds if asked.is_add else self._others).observe(now - asked.sent_at)
+
+    def seconds(self, is_add: bool) -> float:
+        least, most = self._bounds
+        if is_add:
+            return self._adds.bound(USUAL_FACTOR, least, most)
+        return self._others.bound(USUAL_FACTOR, OTHER_TIMEOUT_FACTOR * least, most)
+
 
 R = TypeVar("R", ReadResponse, SimpleResponse, LedgerInfo)
 
@@ -60,25 +106,32 @@ R = TypeVar("R", ReadResponse, SimpleResponse, LedgerInfo)
 class _Connection(asyncio.BufferedProtocol):
     """One TCP connection: frames out, answers in, until it is lost."""
 
-    def __init__(self, lost: Callable[[_Connection, str], None], timeout_s: float) -> None:
+    def __init__(self, lost: Callable[[_Connection, str], None], timeouts: _Timeouts) -> None:
         self._lost = lost
-        self._timeout_s = timeout_s
+        self._timeouts = timeouts
+        self._loop = asyncio.get_running_loop()
         self._cutter = BookieFrameCutter()
         self._transport: asyncio.Transport | None = None
-        self._in_flight: dict[int, tuple[float, Answer]] = {}
+        self._in_flight: dict[int, _Asked] = {}
+        self._given_up: set[int] = set()
+        """Requests whose answers nobody waits for any more."""
         self._next_id = 1
         self._timer: asyncio.TimerHandle | None = None
+        self._tick_at = 0.0
+        self._received_at = 0.0
         self._reason = "the connection was closed"
         self.is_open = False
+        self.has_answered = False
 
     def send(self, body: Request, answer: Answer) -> None:
         assert self._transport is not None and self.is_open
-        now = asyncio.get_running_loop().time()
-        self._in_flight[self._next_id] = (now + self._timeout_s, answer)
+        now, is_add = self._loop.time(), isinstance(body, AddRequest)
+        deadline = now + self._timeouts.seconds(is_add)
+        self._in_flight[self._next_id] = _Asked(now, deadline, is_add, answer)
         self._transport.writelines(encode(self._next_id, body))
         self._next_id += 1
         if self._timer is None:
-            self._arm(self._timeout_s)
+            self._arm(now)
 
     def close(self, reason: str) -> None:
         self._reason = reason
@@ -88,6 +141,7 @@ class _Connection(asyncio.BufferedProtocol):
     # -- asyncio ---------------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is not one by inheritance
+        _keep_alive(transport.get_extra_info("socket"))
         self.is_open = True
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -98,11 +152,17 @@ class _Connection(asyncio.BufferedProtocol):
             frames = self._cutter.received(nbytes)
         except BookieFrameError as error:
             return self.close(f"it does not speak our protocol: {error}")
-        for frame in frames:
-            waiting = self._in_flight.pop(frame.request_id, None)
-            if waiting is None or isinstance(frame.body, Request):
+        now = self._received_at = self._loop.time()
+        for request_id, body in frames:
+            asked = self._in_flight.pop(request_id, None)
+            if asked is not None and not isinstance(body, Request):
+                self.has_answered = True
+                self._timeouts.observe(asked, now)
+                asked.answer(body)
+            elif request_id in self._given_up:
+                self._given_up.discard(request_id)
+            else:
                 return self.close("it answered what nobody asked")
-            waiting[1](frame.body)
         return None
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -111,39 +171,74 @@ class _Connection(asyncio.BufferedProtocol):
             self._timer.cancel()
         in_flight, self._in_flight = self._in_flight, {}
         self._lost(self, str(error) if error is not None else self._reason)
-        for _, answer in in_flight.values():
-            answer(None)
+        for asked in in_flight.values():
+            asked.answer(None)
 
     # -- time-outs -------------------------------------------------------------------------------------
-    def _arm(self, delay_s: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._check)
+    def _arm(self, now: float) -> None:
+        self._tick_at = now + TICK_S
+        self._timer = self._loop.call_at(self._tick_at, self._tick)
 
-    def _check(self) -> None:
-        """Requests are in the order of their deadlines: look at the oldest."""
+    def _tick(self) -> None:
         self._timer = None
-        oldest = next(iter(self._in_flight.values()), None)
-        if oldest is None:
+        if not self._in_flight:
             return
-        left_s = oldest[0] - asyncio.get_running_loop().time()
-        if left_s <= 0:
-            self.close(f"a request was not answered within {self._timeout_s:g} s")
+        now = self._loop.time()
+        late_s = now - self._tick_at
+        self._arm(now)
+        if late_s > TICK_S:
+            self._excuse(late_s)
         else:
-            self._arm(left_s)
+            self._check(now)
+
+    def _excuse(self, late_s: float) -> None:
+        """This process was held up: what came meanwhile is not read yet, so everybody gets that time again."""
+        self._in_flight = {
+            request_id: asked._replace(deadline=asked.deadline + late_s)
+            for request_id, asked in self._in_flight.items()
+        }
+
+    def _check(self, now: float) -> None:
+        overdue = [(each, asked) for each, asked in self._in_flight.items() if asked.deadline <= now]
+        for _, asked in overdue:
+            if asked.is_add or self._received_at < asked.sent_at:
+                self.close(f"a request was not answered within {now - asked.sent_at:.1f} s")
+                return
+        for request_id, asked in overdue:
+            del self._in_flight[request_id]
+            self._given_up.add(request_id)
+            asked.answer(None)
+
+
+def _keep_alive(sock: socket.socket | None) -> None:
+    """Let the system probe a silent peer, where it can."""
+    if sock is None or not hasattr(socket, "TCP_KEEPIDLE"):
+        return
+    idle_s, interval_s, probes = KEEP_ALIVE_S
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval_s)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, probes)
 
 
 class BookieClient:
-    """See the top of the file. `address` is `host:port`."""
+    """See the top of the file. `address` is `host:port`; time-outs and waits are given as (least, most)."""
 
     def __init__(
-        self, address: str, *, timeout_s: float = TIMEOUT_S, reconnect_s: float = RECONNECT_S
+        self,
+        address: str,
+        *,
+        timeout_s: tuple[float, float] = TIMEOUT_S,
+        reconnect_s: tuple[float, float] = RECONNECT_S,
     ) -> None:
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit():
             raise ConfigurationError(f"{address!r} is not the address of a bookie (host:port)")
         self.address = address
         self._host, self._port = host.strip("[]"), int(port)
-        self._timeout_s = timeout_s
-        self._reconnect_s = reconnect_s
+        self._timeouts = _Timeouts(*timeout_s)
+        self._reconnect_first_s, self._reconnect_most_s = reconnect_s
+        self._reconnect_s = self._reconnect_first_s
         self._connection: _Connection | None = None
         self._waiting: list[tuple[Request, Answer]] = []
         self._connecting: asyncio.Task[None] | None = None
@@ -218,10 +313,10 @@ class BookieClient:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 _, connection = await loop.create_connection(
-                    lambda: _Connection(self._on_lost, self._timeout_s), self._host, self._port
+                    lambda: _Connection(self._on_lost, self._timeouts), self._host, self._port
                 )
         except (OSError, TimeoutError) as error:
-            self._refuse_until = loop.time() + self._reconnect_s
+            self._back_off()
             _log.info("bookie at %s cannot be reached: %s", self.address, str(error) or "time-out")
             self._refuse_waiting()
         else:
@@ -246,6 +341,12 @@ class BookieClient:
     def _on_lost(self, connection: _Connection, reason: str) -> None:
         if self._connection is connection:
             self._connection = None
-            self._refuse_until = asyncio.get_running_loop().time() + self._reconnect_s
+            if connection.has_answered:
+                self._reconnect_s = self._reconnect_first_s
+            self._back_off()
         if not self._is_closed:
             _log.info("the connection to the bookie at %s was lost: %s", self.address, reason)
+
+    def _back_off(self) -> None:
+        self._refuse_until = asyncio.get_running_loop().time() + self._reconnect_s
+        self._reconnect_s = min(2 * self._reconnect_s, self._reconnect_most_s)

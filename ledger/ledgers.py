@@ -26,10 +26,13 @@ from typing import Final
 from quire.ledger import placement, recovery, states
 from quire.ledger.directory import BookieDirectory
 from quire.ledger.idle import IdleLacs
+from quire.ledger.narrow import Narrow
 from quire.ledger.outbox import Outbox
 from quire.ledger.reader import LedgerReader
+from quire.ledger.replicas import DamageListener, Replicas
 from quire.ledger.settings import LedgerSettings
 from quire.ledger.writer import LedgerWriter, Parts, WriterListener
+from quire.ledger.writer_core import Lag
 from quire.metadata import paths
 from quire.metadata.records import BookieRecord, LedgerRecord, LedgerState, decode, encode
 from quire.metadata.store import MetadataStore
@@ -62,12 +65,17 @@ class Ledgers:
         clock: Clock,
         rng: Random,
         settings: LedgerSettings,
+        *,
+        rack: str = "",
+        quarantine_s: float = placement.QUARANTINE_S,
     ) -> None:
+        """`rack` is this process's own: replicas there are read first."""
         self.store = store
         self.clock = clock
         self._ids = _Ids(store)
         self._writers: dict[int, LedgerWriter] = {}
         tasks = Tasks("ledgers")
+        quarantine = placement.Quarantine(clock.monotonic, quarantine_s)
         self._parts = Parts(
             store=store,
             bookies=bookies,
@@ -78,8 +86,21 @@ class Ledgers:
             outbox=Outbox(bookies.port),
             recovery_outbox=Outbox(bookies.port, recovery=True),
             loads=Counter(),
+            quarantine=quarantine,
+            lag=Lag(),
+            replicas=Replicas(bookies, clock, quarantine, rack),
+            narrow=Narrow(),
         )
         self._idle = IdleLacs(tasks, settings.idle_lac_ms)
+
+    @property
+    def bytes_lagging(self) -> int:
+        """Confirmed bytes that are kept for bookies behind their quorum."""
+        return self._parts.lag.bytes
+
+    def on_damage(self, listener: DamageListener) -> None:
+        """Call `listener` whenever a reader meets a copy that is damaged or missing."""
+        self._parts.replicas.on_damage = listener
 
     async def create(
         self,
@@ -130,7 +151,7 @@ class Ledgers:
         writer = self._writers.get(ledger_id)
         if confirmed is None and writer is not None:
             confirmed = _last_confirmed_of(writer)
-        return LedgerReader(self.store, self._parts.bookies, record, confirmed)
+        return LedgerReader(self.store, self._parts.replicas, record, confirmed)
 
     async def delete(self, ledger_id: int) -> None:
         """DELETING, tombstones, record removed; nothing when there is no such ledger (any more).
@@ -140,7 +161,8 @@ class Ledgers:
         path = paths.ledger(ledger_id)
         try:
             record, version = await self._begin_delete(path)
-            answers = [self._bury(bookie, ledger_id, version) for bookie in states.all_bookies(record)]
+            holders = (*states.all_bookies(record), *map(BookieId.parse, record.former))
+            answers = [self._bury(bookie, ledger_id, version) for bookie in holders]
             silent = [bookie for bookie in await asyncio.gather(*answers) if bookie is not None]
             if silent:
                 raise Unavailable(
@@ -180,13 +202,14 @@ class Ledgers:
         for writer in list(self._writers.values()):
             writer.abandon()
         self._idle.stop()
+        self._parts.narrow.stop()
         await self._parts.tasks.stop()
 
     # -- inside ----------------------------------------------------------------------------------------
     def _place(self, width: int, quorum: int) -> list[BookieId]:
         parts = self._parts
         available = parts.bookies.available()
-        bookies = placement.choose(width, available, parts.loads, parts.dice)
+        bookies = placement.choose_sound(width, quorum, available, parts.loads, parts.dice, parts.quarantine)
         if len(bookies) < quorum:
             raise Unavailable(
                 f"{len(bookies)} of {len(available)} bookies take writes and {quorum} must acknowledge; "

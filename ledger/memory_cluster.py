@@ -97,7 +97,7 @@ class MemoryCluster:
         return bookie
 
     def join(self) -> Ledgers:
-        return Ledgers(self.store.join(), self.directory, self.clock, self.rng, self.settings)
+        return Ledgers(self.store.join(), self.directory, self.clock, self.rng, self.settings, quarantine_s=0)
 
     def named(self, bookie: BookieId | str) -> MemoryBookie:
         return next(each for each in self.bookies if str(each.bookie) == str(bookie))

@@ -2,8 +2,12 @@
 
 Pure: who is there, how loaded each is and the dice are handed in. The load is the number of open ledgers that this
 process has placed on a bookie: it is exact for our own writers, known at once, and since new ledgers begin all the
-time it evens out over processes; a bookie that joins has none and is taken first. Between equals the dice decide,
-so that many brokers that start together do not all pick the same three.
+time it evens out over processes; a bookie that joins has none and is taken first. Full disks weigh: at equal loads
+a bookie whose disk is half empty has as much room per ledger as one with twice the ledgers on an empty disk. Between
+equals the dice decide, so that many brokers that start together do not all pick the same three.
+
+A bookie that failed a writer is in *quarantine* for a while: it is taken only where there would be too few without it.
+Whoever does not answer for a minute would otherwise get every new ledger of that minute, having the least load.
 
 Fewer bookies than asked for may come back: the caller decides whether a narrow fragment will do.
 """
@@ -11,13 +15,40 @@ Fewer bookies than asked for may come back: the caller decides whether a narrow 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
 
 from quire.metadata.records import BookieRecord
 from quire.wire.bookie import BookieId
 
+QUARANTINE_S: Final = 10.0
+"""About a session of the metadata store: a bookie that is dead for longer is not available any more."""
+
+_ROOM_LEAST: Final = 0.05
+"""Below this share of free disk a bookie weighs no more: it is about to turn read-only by itself."""
+
 
 def bookie_id(record: BookieRecord) -> BookieId:
     return BookieId(record.uuid, record.incarnation)
+
+
+class Quarantine:
+    """Who failed a writer of this process lately. `now` gives seconds and never goes back."""
+
+    def __init__(self, now: Callable[[], float], seconds: float = QUARANTINE_S) -> None:
+        self._now = now
+        self._seconds = seconds
+        self._until: dict[BookieId, float] = {}
+
+    def put(self, bookies: Collection[BookieId]) -> None:
+        until = self._now() + self._seconds
+        self._until.update(dict.fromkeys(bookies, until))
+
+    def members(self) -> Collection[BookieId]:
+        """Who is in it now."""
+        if self._until:
+            now = self._now()
+            self._until = {bookie: until for bookie, until in self._until.items() if until > now}
+        return self._until.keys()
 
 
 def choose(
@@ -33,7 +64,7 @@ def choose(
     members = {bookie.uuid for bookie in beside}
     racks = {record.rack for record in available if record.uuid in members and record.rack}
     candidates = [
-        (loads.get(bookie_id(record), 0), dice(), record)
+        (loads.get(bookie_id(record), 0) / _room(record), dice(), record)
         for record in available
         if not record.read_only and record.uuid not in members and bookie_id(record) not in never
     ]
@@ -46,3 +77,27 @@ def choose(
         if pick[2].rack:
             racks.add(pick[2].rack)
     return chosen
+
+
+def choose_sound(
+    count: int,
+    enough: int,
+    available: Sequence[BookieRecord],
+    loads: Mapping[BookieId, int],
+    dice: Callable[[], float],
+    quarantine: Quarantine,
+    *,
+    beside: Collection[BookieId] = (),
+    never: Collection[BookieId] = (),
+) -> list[BookieId]:
+    """`choose` among those who are not in quarantine; among all of them, if those are fewer than `enough`."""
+    suspects = quarantine.members()
+    chosen = choose(count, available, loads, dice, beside=beside, never={*never, *suspects})
+    if len(chosen) >= enough or not suspects:
+        return chosen
+    return choose(count, available, loads, dice, beside=beside, never=never)
+
+
+def _room(record: BookieRecord) -> float:
+    """Share of the disk that is free; 1 where nobody tells."""
+    return max(_ROOM_LEAST, record.free_bytes / record.total_bytes) if record.total_bytes else 1.0

@@ -5,26 +5,43 @@ given out, because an unconfirmed block may yet turn out not to exist. What is c
 entry; of the own writer's ledger what the writer says; of somebody else's open ledger the greatest LAC that a bookie
 tells (looked up only when a reader comes to the end of what it knows).
 
-A reader keeps to one replica, which makes its reads sequential there, and changes to the next when an answer is
-unknown, damaged or negative: one replica may lack what the others confirmed. Only when all have answered and none has
-it, it is an error, and never "no such entry": confirmed data that nobody has is damage.
+A reader keeps to one replica, which makes its reads sequential there. It asks the next one at once when an answer is
+unknown, damaged or negative (one replica may lack what the others confirmed), and as well when the answer takes longer
+than is usual; the first whole answer wins (`quire.ledger.replicas`). Only when all have answered and none has it, it is
+an error, and never "no such entry": confirmed data that nobody has is damage.
 """
 
 from __future__ import annotations
 
 import asyncio
+from asyncio import FIRST_COMPLETED
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
 
 from quire.ledger import states
 from quire.ledger.answers import valid_run
-from quire.ledger.directory import BookieDirectory
 from quire.ledger.recovery_core import BEYOND
+from quire.ledger.replicas import Replicas
 from quire.metadata import paths
 from quire.metadata.records import LedgerRecord, LedgerState, decode
 from quire.metadata.store import MetadataStore
 from quire.runtime.errors import CorruptionError, NotFound, QuireError, Unavailable
 from quire.wire.block import Buffer
 from quire.wire.bookie import BookieId, FindTimeRequest, ReadRequest, ReadResponse, SimpleResponse, Status
+
+_LACKING: Final = frozenset({Status.NO_SUCH_ENTRY, Status.NO_SUCH_LEDGER})
+"""Answers by which a replica says that it does not hold what the record says it holds."""
+
+
+@dataclass(slots=True)
+class _Question:
+    """One read while it is under way. `end`: the last entry that may be given out."""
+
+    first_entry: int
+    bytes_max: int
+    end: int
+    refusals: dict[BookieId, ReadResponse] = field(default_factory=dict)
 
 
 class LedgerReader:
@@ -33,13 +50,14 @@ class LedgerReader:
     def __init__(
         self,
         store: MetadataStore,
-        bookies: BookieDirectory,
+        replicas: Replicas,
         record: LedgerRecord,
         confirmed: Callable[[], int] | None = None,
     ) -> None:
         self.ledger_id = record.ledger_id
         self._store = store
-        self._bookies = bookies
+        self._shared = replicas
+        self._bookies = replicas.bookies
         self._record = record
         self._confirmed = confirmed
         self._lac = -1
@@ -88,29 +106,67 @@ class LedgerReader:
         return self._record.state is LedgerState.CLOSED
 
     async def _read(self, first_entry: int, bytes_max: int, end: int) -> list[Buffer]:
-        answers: dict[BookieId, ReadResponse] = {}
-        for bookie in self._replicas(first_entry):
-            request = ReadRequest(bookie, self.ledger_id, first_entry, bytes_max)
-            response = await self._bookies.port(bookie).read(request)
-            if response.status is Status.OK:
-                run = valid_run(response.blocks, self.ledger_id, first_entry)
-                blocks = [found for found, header in run.blocks if header.last_entry <= end]
-                if blocks:
-                    self._preferred = bookie
-                    return blocks
-                detail = run.damage or f"a block that reaches beyond the last confirmed entry {end}"
-                response = ReadResponse(Status.IO_ERROR, response.lac, detail=detail)
-            answers[bookie] = response
-        raise self._unreadable(first_entry, answers)
+        question = _Question(first_entry, bytes_max, end)
+        replicas = self._replicas(first_entry)
+        if len(replicas) == 1:
+            found = await self._ask(replicas[0], question)
+        else:
+            found = await self._ask_in_turn(replicas, question)
+        if found:
+            return found
+        raise self._unreadable(first_entry, question.refusals)
+
+    async def _ask_in_turn(self, replicas: list[BookieId], question: _Question) -> list[Buffer]:
+        """The first whole answer; [] when nobody has one. The next is asked when one refuses or is slow."""
+        asked: set[asyncio.Task[list[Buffer]]] = set()
+        try:
+            for index, bookie in enumerate(replicas):
+                asked.add(asyncio.create_task(self._ask(bookie, question)))
+                is_last = index + 1 == len(replicas)
+                patience_s = None if is_last else self._shared.speculate_s(bookie)
+                while asked:
+                    done, asked = await asyncio.wait(asked, timeout=patience_s, return_when=FIRST_COMPLETED)
+                    for task in done:
+                        if found := task.result():
+                            return found
+                    if not is_last:
+                        break
+            return []
+        finally:
+            for task in asked:
+                task.cancel()
+
+    async def _ask(self, bookie: BookieId, question: _Question) -> list[Buffer]:
+        """What `bookie` has of it, verified; [] when nothing, and then why stands in the question."""
+        request = ReadRequest(bookie, self.ledger_id, question.first_entry, question.bytes_max)
+        begin = self._shared.now()
+        response = await self._bookies.port(bookie).read(request)
+        if response.status is Status.OK:
+            self._shared.took(bookie, self._shared.now() - begin)
+            run = valid_run(response.blocks, self.ledger_id, question.first_entry)
+            blocks = [found for found, header in run.blocks if header.last_entry <= question.end]
+            if blocks:
+                self._preferred = bookie
+                return blocks
+            detail = run.damage or f"a block that reaches beyond the last confirmed entry {question.end}"
+            response = ReadResponse(Status.IO_ERROR, response.lac, detail=detail)
+        question.refusals[bookie] = response
+        if response.status is Status.IO_ERROR or (self._is_closed() and response.status in _LACKING):
+            self._shared.report(
+                bookie, self.ledger_id, question.first_entry, response.detail or response.status.name
+            )
+        return []
 
     def _replicas(self, entry: int) -> list[BookieId]:
         """The preferred one first; to begin with, each ledger prefers another one."""
         fragment = self._record.fragments[states.fragment_index(self._record, entry)]
-        ensemble = list(states.ensemble(fragment))
+        ensemble = states.ensemble(fragment)
+        if len(ensemble) == 1:
+            return [ensemble[0]]
         start = self.ledger_id % len(ensemble)
         if self._preferred is not None and self._preferred in ensemble:
             start = ensemble.index(self._preferred)
-        return ensemble[start:] + ensemble[:start]
+        return self._shared.order(ensemble, start)
 
     def _unreadable(self, entry: int, answers: dict[BookieId, ReadResponse]) -> QuireError:
         statuses = {answer.status for answer in answers.values()}

@@ -22,9 +22,12 @@ from typing import Protocol
 from quire.ledger import placement, states
 from quire.ledger.directory import BookieDirectory
 from quire.ledger.idle import IdleLacs
+from quire.ledger.narrow import Narrow
 from quire.ledger.outbox import Outbox
+from quire.ledger.placement import Quarantine
+from quire.ledger.replicas import Replicas
 from quire.ledger.settings import LedgerSettings
-from quire.ledger.writer_core import Pending, Replica, State, WriterCore
+from quire.ledger.writer_core import Lag, Pending, Replica, State, WriterCore
 from quire.metadata import paths
 from quire.metadata.records import Fragment, LedgerRecord, decode, encode
 from quire.metadata.store import MetadataStore
@@ -63,6 +66,10 @@ class Parts:
     recovery_outbox: Outbox
     loads: Counter[BookieId]
     """Open ledgers of this process on each bookie."""
+    quarantine: Quarantine
+    lag: Lag
+    replicas: Replicas
+    narrow: Narrow
 
 
 class BlockWriter:
@@ -79,6 +86,7 @@ class BlockWriter:
             self,
             changes_max=parts.settings.ensemble_changes_max,
             next_entry=next_entry,
+            lag=parts.lag,
         )
 
     def confirmed(self, last_entry: int) -> None:
@@ -98,17 +106,20 @@ class BlockWriter:
         asyncio.get_running_loop().call_later(self._parts.settings.busy_retry_ms / 1000, again)
 
     def arm_change(self) -> None:
+        self._parts.quarantine.put(self.core.failed_bookies())
         delay = self._parts.settings.ensemble_change_delay_ms / 1000
         asyncio.get_running_loop().call_later(delay, self._change)
 
     def _change(self) -> None:
         core, parts = self.core, self._parts
         live = core.live_bookies()
-        replacements = placement.choose(
+        replacements = placement.choose_sound(
             self._record.write_quorum - len(live),
+            self._record.ack_quorum - len(live),
             parts.bookies.available(),
             parts.loads,
             parts.dice,
+            parts.quarantine,
             beside=live,
             never=core.failed_bookies(),
         )
@@ -139,8 +150,8 @@ class LedgerWriter(BlockWriter):
         self._drained: asyncio.Future[None] | None = None
         self._is_closing = False
         self._metadata = asyncio.Lock()
-        self._counted_on = states.ensemble(record.fragments[-1])
-        parts.loads.update(self._counted_on)
+        self._counted_on: tuple[BookieId, ...] = ()
+        self._count_on(record.fragments[-1])
 
     @property
     def last_confirmed(self) -> int:
@@ -198,6 +209,11 @@ class LedgerWriter(BlockWriter):
             self._leave()
             self._wake()
 
+    def widen(self) -> None:
+        """Take more bookies into a narrow fragment, if there are any."""
+        if not self._is_closing:
+            self._change()
+
     # -- effects ---------------------------------------------------------------------------------------
     def confirmed(self, last_entry: int) -> None:
         self._idle.touch(self)
@@ -248,10 +264,18 @@ class LedgerWriter(BlockWriter):
     def _changed(self, fragment: Fragment) -> None:
         bookies = ", ".join(fragment.bookies)
         _log.info("ledger %d goes on from entry %d on %s", self.ledger_id, fragment.first_entry, bookies)
+        self._count_on(fragment)
+        self.core.change_committed()
+
+    def _count_on(self, fragment: Fragment) -> None:
+        """Be load on the fragment's bookies, and one of the narrow if they are too few."""
         self._parts.loads.subtract(self._counted_on)
         self._counted_on = states.ensemble(fragment)
         self._parts.loads.update(self._counted_on)
-        self.core.change_committed()
+        if len(self._counted_on) < self._record.write_quorum:
+            self._parts.narrow.watch(self)
+        else:
+            self._parts.narrow.forget(self)
 
     async def _put(self, record: LedgerRecord) -> None:
         """Make `record` the ledger's, or raise `Fenced` or `OutcomeUnknown`."""
@@ -289,9 +313,10 @@ class LedgerWriter(BlockWriter):
         return True
 
     def _leave(self) -> None:
-        """Stop counting as load and as one of the idle."""
+        """Stop counting as load, as one of the idle, and as one of the narrow."""
         self._parts.loads.subtract(self._counted_on)
         self._counted_on = ()
+        self._parts.narrow.forget(self)
         self._idle.forget(self)
         self._ended(self)
 

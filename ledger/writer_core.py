@@ -15,7 +15,9 @@
   narrows, never below the ack quorum (4). The number of changes has a limit.
 - FENCED, and whatever else ends the writer, leaves pending blocks with an unknown outcome (5).
 - A block's bytes count until every live replica has answered it (6): confirmed blocks that wait for a slow bookie
-  lie in `_lagging` until it answers or is dropped.
+  lie in `_lagging` until it answers or is dropped. When a process holds too much for bookies that are behind their
+  quorum (`Lag`), each of its ledgers leaves those that its oldest such block waits for, as if they had failed.
+- A narrow fragment is widened by a change like any other, when somebody offers bookies.
 
 A recovery writes through the same machine, with effects that commit a change in memory at once.
 
@@ -34,6 +36,7 @@ from typing import NamedTuple, Protocol
 from quire.ledger import states
 from quire.metadata.records import Fragment
 from quire.runtime.errors import Fenced, OutcomeUnknown, QuireError
+from quire.runtime.limits import LAG_BYTES_MAX
 from quire.wire.block import Buffer
 from quire.wire.bookie import BookieId, Status
 
@@ -53,6 +56,16 @@ class Pending:
         self.block = block
         self.last_entry = last_entry
         self.acks = 0
+
+
+class Lag:
+    """What a process holds, over all its writers, for bookies that are behind their quorum; and how much it may."""
+
+    __slots__ = ("bytes", "bytes_max")
+
+    def __init__(self, bytes_max: int = LAG_BYTES_MAX) -> None:
+        self.bytes = 0
+        self.bytes_max = bytes_max
 
 
 class Replica:
@@ -118,6 +131,7 @@ class WriterCore:
         *,
         changes_max: int,
         next_entry: int = 0,
+        lag: Lag | None = None,
     ) -> None:
         self.ledger_id = ledger_id
         self.fragments = fragments
@@ -132,6 +146,7 @@ class WriterCore:
         self._send = effects.send
         self._unconfirmed: deque[Pending] = deque()
         self._lagging: deque[Pending] = deque()
+        self._lag = lag or Lag()
         self._change: _Change | None = None
         self._change_armed = False
         self._next_bit = 1
@@ -184,15 +199,21 @@ class WriterCore:
                 self.bytes_pending -= len(pending.block)
             else:
                 self._lagging.append(pending)
+                self._lag.bytes += len(pending.block)
         if last_entry >= 0:
             assert last_entry > self.last_confirmed
             self.last_confirmed = last_entry
+            if self._lag.bytes > self._lag.bytes_max:
+                self._leave_behind()
             self._effects.confirmed(last_entry)
 
     def begin_change(self, replacements: Sequence[BookieId]) -> None:
-        """Replace every failed bookie by `replacements`, of which there may be too few: then narrow."""
+        """Replace every failed bookie by `replacements`, of which there may be too few: then narrow.
+
+        Without a failed one the replacements widen a narrow fragment.
+        """
         self._change_armed = False
-        if self.state is not State.STEADY or not self.failed_bookies():
+        if self.state is not State.STEADY or not (self.failed_bookies() or replacements):
             return None
         kept = [replica for replica in self._replicas if replica.is_live]
         bookies = [replica.bookie for replica in kept] + list(replacements)
@@ -239,6 +260,7 @@ class WriterCore:
         self.state = State.ENDED
         self._change = None
         self._unconfirmed.clear()
+        self._lag.bytes -= sum(len(pending.block) for pending in self._lagging)
         self._lagging.clear()
         self.bytes_pending = 0
 
@@ -265,7 +287,19 @@ class WriterCore:
         """Stop counting confirmed blocks that nobody owes an answer for."""
         lagging, awaited = self._lagging, self._awaited
         while lagging and lagging[0].acks & awaited == awaited:
-            self.bytes_pending -= len(lagging.popleft().block)
+            block_bytes = len(lagging.popleft().block)
+            self.bytes_pending -= block_bytes
+            self._lag.bytes -= block_bytes
+
+    def _leave_behind(self) -> None:
+        """Too much waits for slow bookies: lose those that the oldest block waits for, as far as a quorum stays."""
+        if not self._lagging:
+            return
+        acks = self._lagging[0].acks
+        slow = [replica for replica in self._replicas if replica.is_live and not acks & replica.bit]
+        if len(self.live_bookies()) - len(slow) >= self.ack_quorum:
+            for replica in slow:
+                self._lose(replica)
 
     def _refused(self, pending: Pending, replica: Replica, status: Status) -> None:
         if status is Status.FENCED or status is Status.DELETED:

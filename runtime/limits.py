@@ -45,6 +45,9 @@ BOOKIE_FRAME_BYTES_MAX: Final = ADD_REQUEST_BYTES_MAX + BLOCK_BYTES_HARD_MAX + 6
 BLOCKS_IN_FLIGHT_PER_LEDGER_MAX: Final = 16
 """Unconfirmed blocks of one ledger; what arrives meanwhile makes the next block larger."""
 
+LAG_BYTES_MAX: Final = 64 * MIB
+"""Confirmed blocks that a process keeps for bookies behind their quorum; beyond it those bookies are left."""
+
 BYTES_IN_FLIGHT_MAX: Final = 128 * MIB
 """Bytes accepted from sockets and not yet in the entry log, per process; beyond it sockets are not read."""
 
@@ -127,6 +130,7 @@ PROPERTIES_BYTES_MAX: Final = 64 * KIB
 
 assert BLOCK_BYTES_MAX <= ADD_REQUEST_BYTES_MAX
 assert BLOCK_BYTES_HARD_MAX <= ADD_REQUEST_BYTES_MAX
+assert LAG_BYTES_MAX < BYTES_IN_FLIGHT_MAX
 assert BLOCK_BYTES_HARD_MAX <= BOOKIE_FRAME_BYTES_MAX
 assert 2 * JOURNAL_GROUP_BYTES_MAX <= MEMTABLE_BYTES
 assert 2 * JOURNAL_GROUP_BYTES_MAX <= JOURNAL_SEGMENT_BYTES

@@ -94,7 +94,7 @@ async def server() -> AsyncIterator[Server]:
 
 @pytest.fixture
 async def client(server) -> AsyncIterator[BookieClient]:
-    client = BookieClient(server.address, timeout_s=0.2, reconnect_s=0)
+    client = BookieClient(server.address, timeout_s=(0.2, 0.2), reconnect_s=(0, 0))
     yield client
     await client.close()
 
@@ -142,7 +142,7 @@ async def test_silence_ends_in_a_time_out(client, server):
 
 async def test_nobody_listens(server):
     await server.stop()
-    client = BookieClient(server.address, reconnect_s=60)
+    client = BookieClient(server.address, reconnect_s=(60, 60))
     assert await add(client, cut(7, 0)) == [Status.UNREACHABLE]
     await server.start(int(server.address.rpartition(":")[2]))
     assert await add(client, cut(7, 0)) == [Status.UNREACHABLE], "refused at once after a failure"

@@ -1,0 +1,74 @@
+"""Which replica is asked first, how long the next one waits, and whom a reader tells of damage.
+
+What the readers of one process share. Replicas of the own rack come first; one that failed a writer lately comes last;
+among equals a reader keeps to the one it read from, whose next blocks are in its read-ahead already. Another replica is
+asked as well when the first takes longer than is usual for it, so one slow disk is not every reader's slow disk.
+
+Damage is told once per block and reader's look at it, to whoever repairs (`on_damage`): a copy that cannot be read, or
+that is not where a closed ledger's record says it is. That it was read elsewhere in the end is no reason to be silent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from quire.ledger.directory import BookieDirectory
+from quire.ledger.patience import Patience
+from quire.ledger.placement import Quarantine
+from quire.runtime.clock import Clock
+from quire.wire.bookie import BookieId
+
+_log = logging.getLogger(__name__)
+
+DamageListener = Callable[[BookieId, int, int, str], None]
+"""Bookie, ledger, the entry that cannot be read there, and what is wrong with it."""
+
+SPECULATE_FACTOR: Final = 2.0
+SPECULATE_S: Final = (0.02, 1.0)
+"""Sooner the second question costs more than it gains; later nobody wants to wait."""
+
+
+class Replicas:
+    """See the top of the file. `rack` is this process's own; "" when it has none."""
+
+    def __init__(
+        self, bookies: BookieDirectory, clock: Clock, quarantine: Quarantine, rack: str = ""
+    ) -> None:
+        self.bookies = bookies
+        self.now = clock.monotonic
+        self._quarantine = quarantine
+        self._rack = rack
+        self._patience: dict[BookieId, Patience] = {}
+        self.on_damage: DamageListener = lambda bookie, ledger_id, entry, what: None
+
+    def order(self, ensemble: Sequence[BookieId], first: int) -> list[BookieId]:
+        """In which order to ask; `first` is the index of the one that is asked first among equals."""
+        turned = [*ensemble[first:], *ensemble[:first]]
+        suspects = self._quarantine.members()
+        near = self._near()
+        turned.sort(key=lambda bookie: (bookie in suspects, bookie.uuid not in near))
+        return turned
+
+    def speculate_s(self, bookie: BookieId) -> float:
+        """How long to wait for `bookie` alone."""
+        patience = self._patience.get(bookie)
+        return patience.bound(SPECULATE_FACTOR, *SPECULATE_S) if patience is not None else SPECULATE_S[0] * 5
+
+    def took(self, bookie: BookieId, seconds: float) -> None:
+        """`bookie` answered a read in so many seconds."""
+        patience = self._patience.get(bookie)
+        if patience is None:
+            patience = self._patience[bookie] = Patience()
+        patience.observe(seconds)
+
+    def report(self, bookie: BookieId, ledger_id: int, entry: int, what: str) -> None:
+        """A copy is damaged or missing."""
+        _log.warning("entry %d of ledger %d cannot be read from %s: %s", entry, ledger_id, bookie, what)
+        self.on_damage(bookie, ledger_id, entry, what)
+
+    def _near(self) -> set[str]:
+        if not self._rack:
+            return set()
+        return {record.uuid for record in self.bookies.available() if record.rack == self._rack}
