@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from quire.runtime.errors import ConfigurationError
-from quire.serving.admin.requests import flag
+from quire.serving.admin.requests import flag, natural
 from quire.serving.admin.target import AdminTarget
 
 ARCHIVE = "/quire/v1/archive"
@@ -22,11 +21,9 @@ def routes(target: AdminTarget) -> list[web.RouteDef]:
         return web.json_response(await target.archive_verify(delete_orphans=flag(request, "delete_orphans")))
 
     async def recover(request: web.Request) -> web.Response:
-        text = request.match_info["ledger"]
-        if not text.isdigit():
-            raise ConfigurationError(f"{text!r} is not a ledger id")
+        ledger = natural(request.match_info["ledger"], "the ledger in the path")
         return web.json_response(
-            await target.recover_ledger(int(text), accept_loss=flag(request, "accept_loss"))
+            await target.recover_ledger(ledger, accept_loss=flag(request, "accept_loss"))
         )
 
     return [

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import READ_BYTES_MAX
-from quire.serving.admin.requests import topic_of
+from quire.serving.admin.requests import natural, topic_of
 from quire.serving.admin.target import AdminTarget
 from quire.serving.ports import Position
 
@@ -28,6 +27,4 @@ def routes(target: AdminTarget) -> list[web.RouteDef]:
 
 def _number(request: web.Request, name: str, default: int | None = None) -> int:
     text = request.query.get(name, "" if default is None else str(default))
-    if not text.isdigit():
-        raise ConfigurationError(f"the query needs {name}, a number")
-    return int(text)
+    return natural(text, f"{name} in the query")

@@ -15,12 +15,15 @@ from msgspec.structs import replace
 
 from quire.metadata.records import BacklogQuota, PersistencePolicy, Policies, RetentionPolicy
 from quire.runtime.errors import ConfigurationError
-from quire.serving.admin.requests import fields_of, json_of, no_content
+from quire.serving.admin.requests import INT64_MAX, fields_of, json_of, no_content
 from quire.serving.admin.target import AdminTarget
 
 NAMESPACES = "/admin/v2/namespaces"
 ONE = f"{NAMESPACES}/{{tenant}}/{{namespace}}"
 MINUTE_MS = 60_000
+QUORUM_MAX = 100
+SECONDS_MAX = 1 << 32
+"""Longer times and larger sizes than anybody means; what is kept of them fits 64 bits in ms and in bytes."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ def _bool(value: Any) -> bool:
 
 
 def _seconds(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= SECONDS_MAX:
         raise ConfigurationError("the request's body must be a number of seconds")
     return value * 1000
 
@@ -46,7 +49,7 @@ def _seconds(value: Any) -> int:
 def _retention(value: Any) -> RetentionPolicy:
     found = fields_of(value, retentionTimeInMinutes=int, retentionSizeInMB=int)
     minutes, megabytes = found.get("retentionTimeInMinutes", 0), found.get("retentionSizeInMB", 0)
-    if minutes < -1 or megabytes < -1:
+    if not (-1 <= minutes <= SECONDS_MAX and -1 <= megabytes <= SECONDS_MAX):
         raise ConfigurationError("retention is -1 (for ever), 0 (not at all) or more")
     return RetentionPolicy(
         retention_ms=minutes * MINUTE_MS if minutes > 0 else minutes,
@@ -68,9 +71,9 @@ def _persistence(value: Any) -> PersistencePolicy:
         raise ConfigurationError(
             f"ensemble {ensemble} and write quorum {write} must be equal: Quire does not stripe a ledger"
         )
-    if not write >= ack >= 1:
+    if not QUORUM_MAX >= write >= ack >= 1:
         raise ConfigurationError(
-            f"write quorum {write} must be at least ack quorum {ack}, and that at least 1"
+            f"write quorum {write} must be {QUORUM_MAX} at most and at least ack quorum {ack}, and that at least 1"
         )
     return PersistencePolicy(write_quorum=write, ack_quorum=ack)
 
@@ -87,6 +90,8 @@ def _quota(value: Any) -> BacklogQuota:
     found = fields_of(value, limit=int, limitSize=int, limitTime=int, policy=str)
     limit = found.get("limitSize", found.get("limit", -1))
     seconds = found.get("limitTime", -1)
+    if limit > INT64_MAX or seconds > SECONDS_MAX:
+        raise ConfigurationError("a backlog quota's limits are beyond what anybody means")
     action = found.get("policy", "producer_request_hold")
     if action not in ("producer_request_hold", "producer_exception", "consumer_backlog_eviction"):
         raise ConfigurationError(f"{action!r} is not an action of a backlog quota")

@@ -10,6 +10,12 @@ from aiohttp import web
 from quire.runtime.errors import ConfigurationError
 from quire.serving.ports import EARLIEST, LATEST, Position
 
+INT64_MAX = (1 << 63) - 1
+_UINT64_MAX = (1 << 64) - 1
+"""Pulsar's tools send -1 as the largest number of 64 bits."""
+
+_DIGITS_MAX = len(str(INT64_MAX))
+
 
 def topic_of(request: web.Request) -> str:
     """`/{domain}/{tenant}/{namespace}/{topic}` as a full topic name."""
@@ -24,20 +30,27 @@ def flag(request: web.Request, name: str, default: bool = False) -> bool:
 
 async def json_of(request: web.Request) -> Any:
     """The body as JSON, None when there is none. Raises `ConfigurationError`."""
-    text = await request.text()
-    if not text.strip():
+    raw = await request.read()
+    if not raw.strip():
         return None
     try:
-        return json.loads(text)
-    except ValueError as error:
+        return json.loads(raw)
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"the request's body is not JSON: {error}") from error
+
+
+def natural(text: str, what: str) -> int:
+    """A number from a path or a query. Raises `ConfigurationError`."""
+    if not (text.isascii() and text.isdecimal() and len(text) < _DIGITS_MAX):
+        raise ConfigurationError(f"{what} must be a number, not {text[:40]!r}")
+    return int(text)
 
 
 async def number_of(request: web.Request, what: str, *, least: int) -> int:
     """The body as one number (some tools send it quoted). Raises `ConfigurationError`."""
     value = await json_of(request)
-    if isinstance(value, str) and value.lstrip("-").isdigit():
-        value = int(value)
+    if isinstance(value, str):
+        value = natural(value, f"the {what}")
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigurationError(f"the request's body must be the {what}, a number of at least {least}")
     return value
@@ -53,6 +66,8 @@ def fields_of(value: Any, **kinds: type) -> dict[str, Any]:
             continue
         if not isinstance(value[name], kind) or (kind is int and isinstance(value[name], bool)):
             raise ConfigurationError(f"field {name} must be of type {kind.__name__}")
+        if kind is int and not -INT64_MAX - 1 <= value[name] <= _UINT64_MAX:
+            raise ConfigurationError(f"field {name} is beyond what a number may be")
         found[name] = value[name]
     return found
 

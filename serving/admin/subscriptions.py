@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from quire.runtime.errors import ConfigurationError
-from quire.serving.admin.requests import flag, json_of, no_content, position_of, topic_of
+from quire.serving.admin.requests import flag, json_of, natural, no_content, position_of, topic_of
 from quire.serving.admin.target import AdminTarget
 from quire.serving.admin.topics import TOPIC
 
@@ -62,7 +61,4 @@ def _move(target: AdminTarget) -> list[web.RouteDef]:
 
 
 def _number(request: web.Request, name: str) -> int:
-    text = request.match_info[name]
-    if not text.isdigit():
-        raise ConfigurationError(f"{text!r} in the path must be a number")
-    return int(text)
+    return natural(request.match_info[name], f"the {name} in the path")

@@ -1,0 +1,84 @@
+"""What nobody should send: every answer is a 4xx with a reason, never a 500, and nothing is changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.serving.admin.conftest import TOPIC, Rest
+
+NAMESPACE = "/admin/v2/namespaces/public/default"
+AUDIT = f"{TOPIC}/subscription/audit"
+RAW = "/quire/v1/topics/persistent/public/default/orders"
+HUGE = "9" * 30
+BODIES: list[Any] = [
+    b"\xff\xfe\x00",
+    b"[" * 100_000,
+    b"9" * 5000,
+    HUGE.encode(),
+    b'"%s"' % (b"9" * 5000),
+    b"NaN",
+    b"Infinity",
+    '"²"'.encode(),
+    b"null",
+    b'{"ledgerId": %s, "entryId": 0}' % HUGE.encode(),
+    b'{"retentionTimeInMinutes": %s}' % HUGE.encode(),
+    b'{"bookkeeperWriteQuorum": %s, "bookkeeperAckQuorum": 1}' % HUGE.encode(),
+    b'{"limitSize": %s}' % HUGE.encode(),
+    b'{"adminRoles": "boss"}',
+]
+TAKES_A_BODY = [
+    ("PUT", f"{TOPIC}/partitions"),
+    ("POST", f"{TOPIC}/partitions"),
+    ("PUT", AUDIT),
+    ("POST", f"{AUDIT}/resetcursor"),
+    ("POST", f"{NAMESPACE}/retention"),
+    ("POST", f"{NAMESPACE}/persistence"),
+    ("POST", f"{NAMESPACE}/backlogQuota"),
+    ("POST", f"{NAMESPACE}/messageTTL"),
+    ("POST", f"{NAMESPACE}/deduplication"),
+    ("POST", f"{NAMESPACE}/schemaCompatibilityStrategy"),
+    ("POST", f"{NAMESPACE}/autoTopicCreation"),
+    ("POST", f"{NAMESPACE}/permissions/app"),
+    ("PUT", "/admin/v2/tenants/shop"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), TAKES_A_BODY)
+async def test_a_body_that_is_none_is_a_refusal_or_harmless(rest: Rest, method: str, path: str) -> None:
+    for body in BODIES:
+        for headers in ({}, {"Content-Type": "application/json; charset=klingon"}):
+            answer = await rest.ask(method, path, data=body, headers=headers)
+            assert answer.status < 500, (body[:40], answer)
+            assert answer.status < 300 or answer.body["reason"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", f"{RAW}/blocks?ledger={HUGE}&entry=0"),
+        ("GET", f"{RAW}/blocks?ledger=0&entry={HUGE}"),
+        ("GET", f"{RAW}/blocks?ledger=%C2%B2&entry=0"),
+        ("GET", f"{RAW}/blocks?ledger=0&entry=0&bytes={'9' * 5000}"),
+        ("POST", f"{AUDIT}/skip/{HUGE}"),
+        ("POST", f"{AUDIT}/skip/%C2%B2"),
+        ("POST", f"{AUDIT}/resetcursor/{HUGE}"),
+        ("POST", f"{AUDIT}/resetcursor/{'9' * 5000}"),
+        ("POST", f"/quire/v1/ledgers/{HUGE}/recover"),
+        ("POST", "/quire/v1/ledgers/%C2%B2/recover"),
+        ("PUT", f"/admin/v2/persistent/public/default/{'x' * 3000}"),
+        ("PUT", "/admin/v2/persistent/public/default/%00"),
+        ("PUT", "/admin/v2/persistent/public/default/%FF%FE"),
+        ("PUT", "/admin/v2/persistent/public/default/.."),
+        ("GET", f"/admin/v2/persistent/{'x' * 3000}/default/orders/stats"),
+        ("GET", "/admin/v2/tenants/%00"),
+        ("GET", "/admin/v2/namespaces/%2F/%2F"),
+    ],
+)
+async def test_a_path_that_is_none_is_a_refusal_or_harmless(rest: Rest, method: str, path: str) -> None:
+    await rest.put(TOPIC)
+    await rest.put(AUDIT)
+    answer = await rest.ask(method, path)
+    assert answer.status < 500, answer
+    assert answer.status < 300 or answer.body["reason"]
