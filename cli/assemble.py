@@ -7,13 +7,14 @@ was begun is undone in reverse order when a later part fails.
 from __future__ import annotations
 
 import logging
+import resource
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import SystemRandom
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 from aiohttp import web
@@ -43,6 +44,9 @@ log = logging.getLogger(__name__)
 
 STANDALONE_DEFAULTS = {"write_quorum": 1, "ack_quorum": 1}
 """Where one process alone differs from a cluster: there is one bookie."""
+
+FILES_BESIDE_CONNECTIONS: Final = 1_000
+"""Journal, entry logs, index, archive, and what people open by REST."""
 
 STANDALONE_KINDS = (StandaloneSettings, BrokerSettings, BookieSettings, LedgerSettings)
 
@@ -121,11 +125,22 @@ async def look_at(archive: Archive) -> None:
         log.warning("the archive does not answer, so nothing moves there for now: %s", error)
 
 
+def allow_open_files(connections_max: int) -> None:
+    """Each connection is an open file, and the usual 1,024 are soon used up. As many as the machine lets us have."""
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections_max + FILES_BESIDE_CONNECTIONS
+    if most != resource.RLIM_INFINITY:
+        wanted = min(wanted, most)
+    if wanted > now != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
 @asynccontextmanager
 async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[Standalone]:
     """Broker, bookie, metadata and archive in this process, running inside the `async with`."""
     process, broker_settings = configuration.process.values, configuration.broker.values
     clock = SystemClock()
+    allow_open_files(broker_settings.connections_max)
     async with AsyncExitStack() as stack:
         clients = listen(broker_settings.listen)
         stack.callback(clients.close)

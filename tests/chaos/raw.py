@@ -67,6 +67,15 @@ class Raw:
         self._writer.transport.abort()
         await asyncio.wait([self._task])
 
+    @property
+    def is_closed(self) -> bool:
+        return self._task.done()
+
+    @property
+    def problem(self) -> BaseException | None:
+        """What the server did wrong on it, such as an answer to nothing."""
+        return self._task.exception() if self._task.done() and not self._task.cancelled() else None
+
     def write(self, *frames: bytes) -> None:
         """Nothing once the connection is lost."""
         if not self._task.done():
@@ -171,6 +180,8 @@ class Raw:
             self._answer(kind, body)
 
     def _answer(self, kind: int, body: Any) -> None:
+        if kind == Kind.ERROR and body.request_id == commands.NO_REQUEST:
+            return  # the connection will be closed
         future = self._waiting.pop(body.request_id, None)
         assert future is not None, f"an answer to nothing: {body}"
         refused = kind == Kind.ERROR or (kind == Kind.ACK_RESPONSE and body.HasField("error"))

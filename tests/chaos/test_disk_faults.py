@@ -236,7 +236,7 @@ async def test_a_full_disk_stops_writing_and_nothing_else(small_filesystem: Path
         assert await read(await Raw.open(server.address), TOPICS[0]) == list(range(written))
         assert "is full" in server.tail() or "No space left" in server.tail()
         grow = ["mount", "-o", "remount,size=512m", str(small_filesystem)]
-        subprocess.run(grow, check=True)
+        await asyncio.to_thread(subprocess.run, grow, check=True)
         async with asyncio.timeout(20):
             assert await raw.receipts.get() is not None, "writing goes on when there is room again"
         await server.kill()
