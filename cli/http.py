@@ -49,13 +49,21 @@ class Admin:
     def delete(self, path: str) -> Any:
         return self._ask("DELETE", path, None)
 
-    def _ask(self, method: str, path: str, body: Any) -> Any:
+    def _ask(self, method: str, path: str, body: Any, redirects_left: int = 5) -> Any:
+        """`path`, or a URL where the topic's own broker is."""
         data = None if body is None else json.dumps(body).encode()
-        request = Request(self._url + path, data, {"Content-Type": "application/json"}, method=method)
+        request = Request(
+            path if "://" in path else self._url + path,
+            data,
+            {"Content-Type": "application/json"},
+            method=method,
+        )
         try:
             with urlopen(request, timeout=self._timeout_s) as answer:
                 text = answer.read()
         except HTTPError as error:
+            if error.code == 307 and redirects_left:
+                return self._ask(method, error.headers["Location"], body, redirects_left - 1)
             raise _error_of(error) from None
         except (URLError, TimeoutError, ConnectionError) as error:
             reason = getattr(error, "reason", error)

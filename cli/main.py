@@ -15,9 +15,11 @@ from quire.cli.output import exit_with_one_sentence
 
 SUBCOMMANDS = {
     "standalone": "Run everything in one process: broker, bookie, metadata, archive.",
+    "broker": "Run one broker of a cluster.",
     "bookie": "Run one storage node of a cluster.",
     "gateway": "One address for clients that cannot reach brokers by name.",
     "local": "Run a cluster on this machine as processes that may be killed.",
+    "brokers": "Who is there, who owns what and why; move a bundle.",
     "topics": "Create, list, look into and delete topics.",
     "produce": "Publish lines from files or standard input.",
     "consume": "Print messages of a topic.",

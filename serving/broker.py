@@ -34,6 +34,7 @@ from quire.serving.names import TopicName
 from quire.serving.offloading import Offloading
 from quire.serving.operations import Operations, subscriptions_of
 from quire.serving.ownership.port import BundleLoad, Owner, Ownership, SoleOwner
+from quire.serving.peers import Peers
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.ports import ConsumerHandle, ConsumerPort, SubscriptionHandle
 from quire.serving.registry import Registry
@@ -82,7 +83,8 @@ class Broker(Operations):
         self.budget = budget or ByteBudget(settings.bytes_in_flight_max)
         self.tasks = Tasks("broker")
         self.http_url = ""
-        self.ownership = ownership or SoleOwner()
+        self.ownership: Ownership = ownership or SoleOwner()
+        self.peers = Peers()
         self.namespaces = Namespaces(store, settings.cluster, split_evenly(settings.namespace_bundles))
         self.services = Services(
             store=store,
@@ -155,6 +157,7 @@ class Broker(Operations):
         for session in list(self._sessions):
             session.close()
         await self.tasks.stop()
+        await self.peers.close()
 
     async def _hand_over_all(self) -> None:
         try:

@@ -11,6 +11,8 @@ from typing import Any
 from quire.metadata.records import SegmentRecord, SegmentState
 from quire.runtime.errors import ConfigurationError, InUse, NotFound, QuireError
 from quire.serving.names import TopicName
+from quire.serving.ownership.port import NotOwner
+from quire.serving.peers import Peers, topic_path
 from quire.serving.ports import EARLIEST, LATEST, Position
 from quire.serving.registry import Registry
 from quire.serving.subscription.subscription import Subscription
@@ -27,6 +29,7 @@ class Operations:
 
     registry: Registry
     services: Services
+    peers: Peers
 
     async def _topic(self, name: str) -> Topic:
         return await self.registry.open(TopicName.parse(name))
@@ -88,12 +91,21 @@ class Operations:
                 _refuse_if_used(loaded)
         for partition in map(name.of_partition, range(count)):
             if await self.registry.record(partition) is not None:
-                await self.registry.delete(partition)
+                await self._delete_partition(partition, force=force)
         await self.registry.delete_parent(name)
 
+    async def _delete_partition(self, partition: TopicName, *, force: bool) -> None:
+        try:
+            await self.registry.delete(partition)
+        except NotOwner as error:
+            await self.peers.ask("DELETE", error, f"{topic_path(partition)}?force={str(force).lower()}")
+
     async def unload_topic(self, topic: str) -> None:
-        """Close it here; its clients look it up again."""
-        await self.registry.unload(TopicName.parse(topic))
+        """Close it here; its clients look it up again. Raises `NotOwner`."""
+        name = TopicName.parse(topic)
+        if self.registry.find(name) is None:
+            await self.registry.require(name)
+        await self.registry.unload(name)
 
     async def terminate_topic(self, topic: str) -> Position:
         """No more messages, for good. Answers the last position."""
@@ -140,7 +152,7 @@ class Operations:
         partitions = {}
         for partition in map(name.of_partition, range(count)):
             if await self.registry.record(partition) is not None:
-                partitions[str(partition)] = await self.stats(str(partition))
+                partitions[str(partition)] = await self._partition_stats(partition)
         return {
             **{key: sum(one[key] for one in partitions.values()) for key in _SUMMED},
             "publishers": [one for stats in partitions.values() for one in stats["publishers"]],
@@ -149,6 +161,13 @@ class Operations:
             "metadata": {"partitions": count},
             "partitions": partitions,
         }
+
+    async def _partition_stats(self, partition: TopicName) -> dict[str, Any]:
+        try:
+            return await self.stats(str(partition))
+        except NotOwner as error:
+            found: dict[str, Any] = await self.peers.ask("GET", error, f"{topic_path(partition)}/stats")
+            return found
 
     async def internal_stats(self, topic: str) -> dict[str, Any]:
         """As Pulsar's `internalStats`; each of `ledgers` has a `state` and an `archive`."""

@@ -1,7 +1,8 @@
 """Joins the resources into one aiohttp application and maps errors to status codes.
 
-An error's answer is JSON with one field, `reason`, as Pulsar's tools expect. A request body that is not what the
-resource takes is 400; nothing was changed then.
+A request for a topic of another broker is redirected there (307), as Pulsar does. An error's answer is JSON with one
+field, `reason`, as Pulsar's tools expect. A request body that is not what the resource takes is 400; nothing was
+changed then.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from quire.runtime.errors import (
 from quire.serving.admin import (
     archive,
     blocks,
+    brokers,
     cluster,
     lookup,
     namespaces,
@@ -36,6 +38,7 @@ from quire.serving.admin import (
     topics,
 )
 from quire.serving.admin.target import AdminTarget
+from quire.serving.ownership.port import NotOwner
 from quire.serving.ports import ConsumerBusy
 
 log = logging.getLogger(__name__)
@@ -47,7 +50,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def make_app(target: AdminTarget, more_metrics: Sequence[probes.MetricSource] = ()) -> web.Application:
     """The REST interface of one broker. `more_metrics` are those of its process's other parts."""
     application = web.Application(middlewares=[_errors_as_json], client_max_size=REQUEST_BYTES_MAX)
-    for resource in (cluster, tenants, namespaces, topics, subscriptions, lookup, archive, blocks):
+    for resource in (cluster, brokers, tenants, namespaces, topics, subscriptions, lookup, archive, blocks):
         application.add_routes(resource.routes(target))
     application.add_routes(probes.routes(target, more_metrics))
     return application
@@ -61,6 +64,10 @@ async def _errors_as_json(request: web.Request, handler: _Handler) -> web.Stream
         if error.status < 400:
             raise
         return _refusal(error.status, error.reason)
+    except NotOwner as error:
+        if error.owner is None or not error.owner.http_url:
+            return _refusal(503, str(error))
+        raise web.HTTPTemporaryRedirect(error.owner.http_url + request.raw_path) from None
     except QuireError as error:
         status = status_of(error)
         if status >= 500 and status != 503:

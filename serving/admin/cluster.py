@@ -20,7 +20,7 @@ def routes(target: AdminTarget) -> list[web.RouteDef]:
         return web.json_response({"serviceUrl": target.http_url, "brokerServiceUrl": target.service_url})
 
     async def brokers(_: web.Request) -> web.Response:
-        return web.json_response([target.http_url.split("://", 1)[1]])
+        return web.json_response([one["httpUrl"].partition("://")[2] for one in target.ownership.brokers()])
 
     async def health(_: web.Request) -> web.Response:
         reasons = target.why_not_ready()

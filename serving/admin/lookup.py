@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from quire.serving.admin.requests import flag, topic_of
 from quire.serving.admin.target import AdminTarget
 
 
 def routes(target: AdminTarget) -> list[web.RouteDef]:
     async def lookup(request: web.Request) -> web.Response:
-        part = request.match_info
-        await target.namespaces.get(part["tenant"], part["namespace"])
+        owner = await target.look_up(topic_of(request), take=flag(request, "authoritative"))
+        if not owner.owns:
+            where = f"{owner.http_url}{request.rel_url.update_query(authoritative='true').raw_path_qs}"
+            raise web.HTTPTemporaryRedirect(where)
         return web.json_response(
             {
-                "brokerUrl": target.service_url,
+                "brokerUrl": owner.service_url,
                 "brokerUrlTls": "",  # the C++ client crashes when it is absent
-                "httpUrl": target.http_url,
+                "httpUrl": owner.http_url,
                 "httpUrlTls": "",
-                "nativeUrl": target.service_url,
+                "nativeUrl": owner.service_url,
             }
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from quire.serving.ownership.port import Owner, Ownership
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.ports import Position
 from quire.wire.block import Buffer
@@ -18,6 +19,7 @@ class AdminTarget(Protocol):
     """One broker, as its REST interface sees it."""
 
     namespaces: Namespaces
+    ownership: Ownership
 
     @property
     def cluster(self) -> str: ...
@@ -36,6 +38,10 @@ class AdminTarget(Protocol):
 
     def metrics(self) -> Mapping[str, float]:
         """Counters and gauges by their full name (`quire_serving_entries_in_total`)."""
+        ...
+
+    async def look_up(self, topic: str, *, take: bool) -> Owner:
+        """The broker that serves the topic or, with `owns` False, should be asked for it."""
         ...
 
     # -- topics

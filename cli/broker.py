@@ -1,0 +1,218 @@
+"""`quire broker`: one broker of a cluster, until SIGTERM or SIGINT.
+
+It holds no data: start and stop as many as the load asks for. Brokers find each other and the bookies through the
+metadata store. SIGTERM hands its topics over to the others first; killed, it leaves them to be recovered when its
+session is over.
+
+The line on standard output that programs may rely on is `ready pulsar://HOST:PORT http://HOST:PORT`: the addresses
+that clients are told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import SystemRandom
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+import uvloop
+
+from quire.cli.assemble import listen, look_at, serve_http, url_of
+from quire.cli.settings import Given, check_file, settings_options
+from quire.ledger.bookie_client import BookieClient
+from quire.ledger.directory import ClusterDirectory
+from quire.ledger.ledgers import Ledgers
+from quire.ledger.settings import LedgerSettings
+from quire.metadata.open import look_at as look_at_metadata
+from quire.metadata.open import open_store as open_metadata
+from quire.runtime import log
+from quire.runtime.clock import SystemClock
+from quire.runtime.errors import ConfigurationError
+from quire.runtime.memory import keep_heap
+from quire.runtime.settings import Loaded, parse_address, setting
+from quire.serving.broker import Broker
+from quire.serving.ownership.cluster import ClusterOwnership
+from quire.serving.settings import BrokerSettings
+from quire.tiering.archive import Archive
+from quire.tiering.open import open_store as open_archive
+
+CLUSTER_DEFAULTS = {"cluster": "quire", "namespace_bundles": 16}
+"""Where a broker of a cluster differs from a process that is alone."""
+
+EVERYWHERE = ("0.0.0.0", "::", "")
+
+
+@dataclass(frozen=True)
+class BrokerProcessSettings:
+    """What a broker needs beside its topics when it is a process of its own."""
+
+    metadata: str = setting("", "Metadata store of the cluster, zk://HOST:PORT,…/CHROOT.")
+    archive: str = setting(
+        "", "Object store for sealed segments, s3://BUCKET/PREFIX or file:///PATH; empty: none."
+    )
+    http: str = setting(
+        "127.0.0.1:8080", "Address of the REST interface, /metrics and /health; port 0: any free."
+    )
+    http_advertise: str = setting(
+        "",
+        "Where other brokers send REST requests, HOST:PORT; empty: the host of advertise, the port of http.",
+    )
+    balance_moves_per_minute_max: int = setting(
+        10, "Bundles that this broker gives away in a minute when it has too much load; 0: none."
+    )
+    log_level: str = setting("info", "Least severe line of the log: debug, info, warning or error.")
+    log_json: bool = setting(False, "Log lines as JSON.")
+
+    def validate(self) -> None:
+        """Raises `ConfigurationError`."""
+        if self.log_level not in ("debug", "info", "warning", "error"):
+            raise ConfigurationError(f"log_level {self.log_level!r} is not debug, info, warning or error")
+        if not self.metadata:
+            raise ConfigurationError(
+                "metadata must name the cluster's store, such as zk://127.0.0.1:2181/quire"
+            )
+        if self.balance_moves_per_minute_max < 0:
+            raise ConfigurationError("balance_moves_per_minute_max must not be negative")
+        parse_address(self.http, "http")
+
+
+KINDS = (BrokerProcessSettings, BrokerSettings, LedgerSettings)
+
+
+@dataclass(frozen=True)
+class BrokerConfiguration:
+    process: Loaded[BrokerProcessSettings]
+    broker: Loaded[BrokerSettings]
+    ledger: Loaded[LedgerSettings]
+
+
+def load(given: Given) -> BrokerConfiguration:
+    """Flags, environment and file as settings. Raises `ConfigurationError`."""
+    check_file(given.config, *KINDS)
+    return BrokerConfiguration(
+        given.load(BrokerProcessSettings),
+        given.load(BrokerSettings, CLUSTER_DEFAULTS),
+        given.load(LedgerSettings),
+    )
+
+
+@asynccontextmanager
+async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
+    """A broker of a cluster in this process, taking part inside the `async with`."""
+    process, settings = configuration.process.values, configuration.broker.values
+    clock = SystemClock()
+    async with AsyncExitStack() as stack:
+        clients = listen(settings.listen)
+        stack.callback(clients.close)
+        rest = listen(process.http)
+        stack.callback(rest.close)
+        service_url = advertised(settings.advertise, url_of("pulsar", clients), settings.listen)
+        http_url = advertised_http(process.http_advertise, service_url, url_of("http", rest))
+        look_at_metadata(process.metadata)
+        archive = Archive(open_archive(process.archive), clock) if process.archive else None
+        if archive is not None:
+            stack.push_async_callback(archive.close)
+            await look_at(archive)
+
+        store = await open_metadata(process.metadata)
+        stack.push_async_callback(store.close)
+        directory = ClusterDirectory(store, lambda bookie: BookieClient(bookie.address))
+        await directory.start()
+        stack.push_async_callback(directory.stop)
+        ledgers = Ledgers(store, directory, clock, SystemRandom(), configuration.ledger.values)
+        stack.push_async_callback(ledgers.stop)
+
+        ownership = ClusterOwnership(
+            store,
+            clock,
+            urlsplit(service_url).netloc,
+            moves_per_minute_max=process.balance_moves_per_minute_max,
+        )
+        settings = replace(settings, advertise=service_url)
+        running = Broker(settings, store, ledgers, archive, clock, ownership=ownership)
+        running.http_url = http_url
+        await serve_http(running, rest, stack)
+        await running.start(clients)
+        stack.push_async_callback(running.stop)
+        keep_heap()
+        yield running
+
+
+def advertised(advertise: str, listening: str, listen_address: str) -> str:
+    """The address that clients are told, as a URL. Raises `ConfigurationError`."""
+    if advertise:
+        url = advertise if "://" in advertise else f"pulsar://{advertise}"
+        if urlsplit(url).scheme != "pulsar" or not _port_of(url):
+            raise ConfigurationError(f"advertise {advertise!r} is no address; write HOST:PORT")
+        return url
+    if parse_address(listen_address)[0] in EVERYWHERE:
+        raise ConfigurationError(
+            f"advertise must name the host that clients reach this broker at, for it listens on {listen_address}"
+        )
+    return listening
+
+
+def advertised_http(advertise: str, service_url: str, listening: str) -> str:
+    """The REST interface's address as others are told it. Raises `ConfigurationError`."""
+    if not advertise:
+        host = urlsplit(service_url).hostname or ""
+        return (
+            f"http://[{host}]:{_port_of(listening)}"
+            if ":" in host
+            else f"http://{host}:{_port_of(listening)}"
+        )
+    url = advertise if "://" in advertise else f"http://{advertise}"
+    if not _port_of(url):
+        raise ConfigurationError(f"http_advertise {advertise!r} is no address; write HOST:PORT")
+    return url
+
+
+def _port_of(url: str) -> int:
+    """0 when there is none."""
+    try:
+        return urlsplit(url).port or 0
+    except ValueError:
+        return 0
+
+
+@click.command("broker")
+@settings_options(*KINDS)
+def command(config: Path | None, **flags: Any) -> None:
+    """Run one broker of a cluster.
+
+    Stop it with SIGTERM: its topics go to the other brokers with a pause of a moment. Killing it loses nothing either;
+    its topics go on when its session is over.
+
+    \b
+    Example:
+      quire broker --metadata zk://zookeeper:2181/quire --archive s3://bucket/prefix \\
+                   --listen 0.0.0.0:6650 --advertise broker-1:6650 --http 0.0.0.0:8080
+    """
+    configuration = load(Given(flags, config))
+    log.configure(configuration.process.values.log_level, as_json=configuration.process.values.log_json)
+    uvloop.run(_serve(configuration))
+
+
+async def _serve(configuration: BrokerConfiguration) -> None:
+    """Run until a signal. A start that waits (for the store, for a former session) ends with it, too."""
+    serving = asyncio.ensure_future(_run(configuration))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
+    try:
+        await serving
+    except asyncio.CancelledError:
+        pass
+
+
+async def _run(configuration: BrokerConfiguration) -> None:
+    async with broker(configuration) as running:
+        click.echo(f"ready {running.service_url} {running.http_url}")
+        sys.stdout.flush()
+        await asyncio.get_running_loop().create_future()

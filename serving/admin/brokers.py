@@ -1,0 +1,30 @@
+"""`/quire/v1/brokers`: who is there, who owns what, since when and why; and a bundle given away by hand."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from quire.serving.admin.requests import no_content
+from quire.serving.admin.target import AdminTarget
+
+BROKERS = "/quire/v1/brokers"
+
+
+def routes(target: AdminTarget) -> list[web.RouteDef]:
+    async def brokers(_: web.Request) -> web.Response:
+        return web.json_response(target.ownership.brokers())
+
+    async def bundles(_: web.Request) -> web.Response:
+        return web.json_response(target.ownership.bundles())
+
+    async def unload(request: web.Request) -> web.Response:
+        part = request.match_info
+        bundle = f"{part['tenant']}/{part['namespace']}/{part['bundle']}"
+        await target.ownership.release(bundle, "an operator asked for it")
+        return no_content()
+
+    return [
+        web.get(BROKERS, brokers),
+        web.get(f"{BROKERS}/bundles", bundles),
+        web.put(f"{BROKERS}/bundles/{{tenant}}/{{namespace}}/{{bundle}}/unload", unload),
+    ]
