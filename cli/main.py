@@ -18,6 +18,7 @@ SUBCOMMANDS = {
     "broker": "Run one broker of a cluster.",
     "bookie": "Run one storage node of a cluster.",
     "gateway": "One address for clients that cannot reach brokers by name.",
+    "zookeeper": "Run one ZooKeeper server, from PySpark's jars.",
     "local": "Run a cluster on this machine as processes that may be killed.",
     "brokers": "Who is there, who owns what and why; move a bundle.",
     "topics": "Create, list, look into and delete topics.",

@@ -79,14 +79,14 @@ def java() -> str:
     return found
 
 
-def write_config(directory: Path, port: int) -> Path:
+def write_config(directory: Path, port: int, host: str = "127.0.0.1") -> Path:
     """Write the server's configuration file into `directory` and answer its path."""
     data = directory / "data"
     data.mkdir(parents=True, exist_ok=True)
     lines = (
         f"dataDir={data}",
         f"clientPort={port}",
-        "clientPortAddress=127.0.0.1",
+        f"clientPortAddress={host}",
         f"tickTime={TICK_MS}",
         "maxSessionTimeout=600000",
         "maxClientCnxns=0",
