@@ -6,6 +6,7 @@
     OPEN          CLOSED        its writer                       last entry; fragments stay
     OPEN          IN_RECOVERY   whoever takes over               nothing else: the writer's next change conflicts
     IN_RECOVERY   CLOSED        any recovery                     last entry, and the fragments it made meanwhile
+    CLOSED        CLOSED        repair                           bookies of a fragment, when they have every block of it
     any           DELETING      whoever deletes                  nothing else; bookies' tombstones carry the version
     DELETING      (removed)     whoever deletes                  when every replica has answered or was retired
 
@@ -67,6 +68,19 @@ def closed(
     )
 
 
+def repaired(record: LedgerRecord, index: int, bookies: Sequence[BookieId]) -> LedgerRecord:
+    """The record with other bookies in one fragment; those that leave are remembered until the ledger is deleted."""
+    assert record.state is LedgerState.CLOSED
+    assert record.ack_quorum <= len(bookies) <= record.write_quorum
+    assert len({bookie.uuid for bookie in bookies}) == len(bookies), "two copies on one bookie"
+    old = record.fragments[index]
+    new = fragment(old.first_entry, bookies)
+    fragments = (*record.fragments[:index], new, *record.fragments[index + 1 :])
+    named = {name for each in fragments for name in each.bookies}
+    former = tuple(name for name in dict.fromkeys((*record.former, *old.bookies)) if name not in named)
+    return replace(record, fragments=fragments, former=former)
+
+
 def deleting(record: LedgerRecord) -> LedgerRecord:
     return replace(record, state=LedgerState.DELETING)
 
@@ -92,6 +106,13 @@ def fragment_index(record: LedgerRecord, entry: int) -> int:
         if record.fragments[index].first_entry <= entry:
             return index
     return 0
+
+
+def last_entry_of(record: LedgerRecord, index: int) -> int:
+    """The last entry of a fragment of a closed ledger; below its first one when it is empty."""
+    if index + 1 < len(record.fragments):
+        return record.fragments[index + 1].first_entry - 1
+    return record.last_entry
 
 
 def all_bookies(record: LedgerRecord) -> tuple[BookieId, ...]:

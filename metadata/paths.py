@@ -38,6 +38,7 @@ BROKERS = f"{ROOT}/brokers"
 LOADS = f"{ROOT}/loads"
 TENANTS = f"{ROOT}/tenants"
 NAMESPACES = f"{ROOT}/namespaces"
+STATE = f"{ROOT}/state"
 TOPICS = f"{ROOT}/topics"
 MANIFESTS = f"{ROOT}/manifests"
 LEDGERS = f"{ROOT}/ledgers"
@@ -94,7 +95,7 @@ def owner(tenant_name: str, namespace_name: str, bundle: str) -> str:
 
 
 def state_log(tenant_name: str, namespace_name: str, bundle: str) -> str:
-    return f"{ROOT}/state/{encode(tenant_name)}/{encode(namespace_name)}/{bundle}"
+    return f"{STATE}/{encode(tenant_name)}/{encode(namespace_name)}/{bundle}"
 
 
 def topics_of(tenant_name: str, namespace_name: str, domain: str = "persistent") -> str:

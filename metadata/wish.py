@@ -1,4 +1,4 @@
-"""A node that carries no value, only a version: whoever watches it hears that there is something to look at."""
+"""A node whose changes are a knock at the door: whoever watches it hears that there is something to look at."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from quire.metadata.store import ANY_VERSION, MetadataStore
 from quire.runtime.errors import AlreadyExists, NotFound
 
 
-async def touch(store: MetadataStore, path: str) -> None:
+async def touch(store: MetadataStore, path: str, value: bytes = b"") -> None:
     """Change the node at `path`, or make it. Raises `Unavailable`, `OutcomeUnknown`."""
     try:
-        await store.put(path, b"", ANY_VERSION)
+        await store.put(path, value, ANY_VERSION)
     except NotFound:
         try:
-            await store.create(path, b"")
+            await store.create(path, value)
         except AlreadyExists:
-            await store.put(path, b"", ANY_VERSION)
+            await store.put(path, value, ANY_VERSION)

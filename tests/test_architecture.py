@@ -44,6 +44,7 @@ CORES = (
     "ledger/placement.py",
     "ledger/writer_core.py",
     "ledger/recovery_core.py",
+    "ledger/repair_core.py",
     "serving/ports.py",
     "serving/subscription/positions.py",
     "serving/subscription/entry_set.py",

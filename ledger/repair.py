@@ -1,0 +1,434 @@
+"""The coordinator of repair: one process of the cluster, elected by a lease, mends what lost bookies held.
+
+    Repair.start → wait for the lease → look every few seconds (at no cost to the store) →
+        a round over all ledgers    when a bookie must be left (lost, given up, drained) and no round since found its
+                                    ledgers clean; when one came that may take copies of narrow ledgers; and once a day
+        only those that were left   while there are some, and those with a damage report
+
+In a round each closed ledger's record is read once and judged (`repair_core`); what needs it is copied (`repair_copy`),
+a few ledgers at a time, from many sources to many targets, at one limited rate. A bookie that is drained is retired, by
+removing its record, when two rounds in a row found no ledger that names it: writers that chose it before it turned
+read-only have written their records by then.
+
+Safety does not rest on the lease: a record changes only by version, and a copy made twice is the same copy. The lease
+saves work. A coordinator in doubt begins nothing, one whose lease is lost stops and waits for it again.
+
+Any process that is told to (`metadata.wish`) wakes it; anyone may read what it does (`RepairRecord`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from quire.ledger import repair_core
+from quire.ledger.census import ledger_ids
+from quire.ledger.directory import BookieDirectory
+from quire.ledger.repair_copy import Copier
+from quire.ledger.repair_core import Absences, Pace, View
+from quire.metadata import paths
+from quire.metadata.lease import Lease, LeaseState
+from quire.metadata.records import (
+    BookieIntent,
+    BookieRecord,
+    DamageRecord,
+    LedgerRecord,
+    RepairRecord,
+    decode,
+    encode,
+)
+from quire.metadata.store import MetadataStore
+from quire.metadata.wish import touch
+from quire.runtime.clock import Clock
+from quire.runtime.errors import ConfigurationError, NotFound, QuireError, Unavailable, VersionConflict
+from quire.runtime.limits import MIB
+from quire.runtime.settings import BYTES, MILLISECONDS, setting
+from quire.runtime.tasks import Tasks
+
+_log = logging.getLogger(__name__)
+
+WISH_ALL: Final = b"all"
+"""Value of the wish that asks for a round over all ledgers."""
+
+_AT_ONCE: Final = 4
+"""Ledgers looked at or copied at the same time: enough to keep several disks busy."""
+
+_TRIES: Final = 3
+_AGAIN_PER_S: Final = 50
+"""Ledgers that were left are looked at again so many a second, on average."""
+
+_PROGRESS_S: Final = 1.0
+_CLEAN_ROUNDS: Final = 2
+_ERROR_CHARS: Final = 500
+
+
+@dataclass(frozen=True)
+class RepairSettings:
+    """How patient and how fast repair is."""
+
+    repair_delay_ms: int = setting(
+        600_000,
+        "A bookie that is gone for this long is lost: what it held is copied to others.",
+        unit=MILLISECONDS,
+    )
+    repair_bytes_per_s: int = setting(
+        32 * MIB, "What repair may copy a second, over all bookies together.", unit=BYTES
+    )
+    repair_look_ms: int = setting(
+        5_000, "How often repair looks at who is up, and at what it left.", unit=MILLISECONDS
+    )
+    repair_round_ms: int = setting(
+        86_400_000, "All ledgers are looked at once in this time, wanted or not.", unit=MILLISECONDS
+    )
+
+    def validate(self) -> None:
+        """Raises `ConfigurationError`."""
+        for name in ("repair_bytes_per_s", "repair_look_ms", "repair_round_ms"):
+            if getattr(self, name) <= 0:
+                raise ConfigurationError(f"{name} must be greater than 0")
+        if self.repair_delay_ms < 0:
+            raise ConfigurationError("repair_delay_ms must not be negative")
+
+
+@dataclass
+class _Left:
+    """What the last look at some ledgers left: per ledger, the bookies it must leave; and why others wait."""
+
+    bookies: dict[int, frozenset[str]] = field(default_factory=dict)
+    open: set[int] = field(default_factory=set)
+    unplaced: set[int] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)
+
+    def forget(self, ledger_id: int) -> None:
+        self.bookies.pop(ledger_id, None)
+        for group in (self.open, self.unplaced, self.failed):
+            group.discard(ledger_id)
+
+    def counts(self) -> dict[str, int]:
+        return dict(Counter(uuid for uuids in self.bookies.values() for uuid in uuids))
+
+
+class Repair:
+    """See the top of the file. `name` says which process this is."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        bookies: BookieDirectory,
+        clock: Clock,
+        rng: Random,
+        settings: RepairSettings,
+        name: str,
+    ) -> None:
+        self._store = store
+        self._bookies = bookies
+        self._clock = clock
+        self._dice = rng.random
+        self._settings = settings
+        self._name = f"{name}/{UUID(int=rng.getrandbits(128), version=4)}"
+        self._tasks = Tasks("repair")
+        self._lease: Lease | None = None
+        self._woken = asyncio.Event()
+        self._copier = Copier(store, bookies, clock, Pace(settings.repair_bytes_per_s))
+        self._absences = Absences(settings.repair_delay_ms / 1000)
+        self._unwatch: Callable[[], None] = lambda: None
+        self._status = RepairRecord(coordinator=name)
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Nothing that another coordinator did meanwhile is known."""
+        self._known: dict[str, BookieRecord] = {}
+        self._damaged: dict[int, set[str]] = {}
+        self._news = True
+        self._clean: dict[str, int] = {}
+        self._left = _Left()
+        self._takers: frozenset[str] = frozenset()
+        self._incarnations: dict[str, int] = {}
+        self._round_due = self._clock.monotonic() + self._settings.repair_round_ms / 1000
+        self._again_at = 0.0
+        self._wants_all = False
+        self._absences.forget()
+
+    # -- life ------------------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Take part in the election, and coordinate when elected."""
+        self._unwatch = self._store.watch(paths.REPAIR_WISH, self._on_wish)
+        self._tasks.start(self._run(), "repair")
+
+    async def stop(self) -> None:
+        """Stop at once; what is half copied is copied again by the next coordinator."""
+        self._unwatch()
+        await self._tasks.stop()
+        if self._lease is not None:
+            await self._lease.release()
+
+    def status(self) -> RepairRecord:
+        """What this process did as coordinator. The cluster's is at `paths.REPAIR_PROGRESS`."""
+        return self._status
+
+    @property
+    def is_coordinator(self) -> bool:
+        return self._lease is not None and self._lease.state is LeaseState.HELD
+
+    def _on_wish(self, _path: str) -> None:
+        self._news = True
+        self._woken.set()
+
+    async def _run(self) -> None:
+        look_s = self._settings.repair_look_ms / 1000
+        lease = self._lease = Lease(self._store, paths.REPAIR_COORDINATOR, self._name.encode(), self._clock)
+        while True:
+            try:
+                await lease.acquire()
+                _log.info("this process coordinates repair")
+                self._begin_anew()
+                while lease.state is not LeaseState.LOST:
+                    if lease.state is LeaseState.HELD:
+                        await self.look()
+                    await self._sleep(look_s)
+                _log.info("this process does not coordinate repair any more")
+            except QuireError as error:
+                _log.warning("repair pauses: %s", error)
+                await asyncio.sleep(look_s)
+
+    async def _sleep(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._woken.wait(), seconds)
+        except TimeoutError:
+            pass
+        self._woken.clear()
+
+    # -- one look --------------------------------------------------------------------------------------
+    async def look(self) -> None:
+        """Do what is due now, and return when it is done. Costs the store nothing when nothing is."""
+        available = {record.uuid: record for record in self._bookies.available()}
+        if self._news or not available.keys() <= self._known.keys():
+            await self._read_news()
+        now = self._clock.monotonic()
+        self._absences.look(self._known, available, now)
+        view = View(self._known, available, self._absences.gone_for_long(now), self._damaged)
+        worries = view.worries()
+        self._clean = {uuid: rounds for uuid, rounds in self._clean.items() if uuid in worries}
+        scope = self._scope(now, self._look_who_came(view, now))
+        if self._is_round_due(now, worries):
+            await self._round(view, worries)
+        elif scope:
+            await self._mend(view, scope, "mending")
+        await self._retire(view)
+
+    def _look_who_came(self, view: View, now: float) -> bool:
+        """Whether a bookie that takes copies is there that was not at the last look.
+
+        Ledgers that became narrow for want of it are found by a round, which waits a while: a bookie that restarts
+        need not cost one. One that lost state does, at once.
+        """
+        takers = frozenset(record.uuid for record in view.takers())
+        came, self._takers = bool(takers - self._takers), takers
+        if came:
+            self._round_due = min(self._round_due, now + self._settings.repair_delay_ms / 1000)
+        for uuid, record in view.available.items():
+            if self._incarnations.setdefault(uuid, record.incarnation) != record.incarnation:
+                self._incarnations[uuid] = record.incarnation
+                self._wants_all = True
+        return came
+
+    def _is_round_due(self, now: float, worries: Collection[str]) -> bool:
+        """A bookie of which some ledger is left waits for that one, and is then confirmed to be clean."""
+        counts = self._left.counts()
+        unclean = any(self._clean.get(uuid, 0) < _CLEAN_ROUNDS and uuid not in counts for uuid in worries)
+        return self._wants_all or unclean or now >= self._round_due
+
+    def _scope(self, now: float, came: bool) -> set[int]:
+        """Ledgers to look at again: what waits for others less often the more of it there is."""
+        left = self._left
+        scope = self._damaged.keys() - left.unplaced - left.open - left.failed
+        if came:
+            scope |= left.unplaced
+        if now >= self._again_at:
+            scope |= left.failed | left.open
+            self._again_at = now + len(scope) / _AGAIN_PER_S
+        return scope
+
+    async def _round(self, view: View, worries: Collection[str]) -> None:
+        self._round_due = self._clock.monotonic() + self._settings.repair_round_ms / 1000
+        self._wants_all = False
+        self._left = _Left()
+        found = {ledger_id async for ledger_id in ledger_ids(self._store)}
+        await self._mend(view, found, "looking")
+        counts = self._left.counts()
+        for uuid in worries:
+            self._clean[uuid] = 0 if uuid in counts else self._clean.get(uuid, 0) + 1
+
+    async def _mend(self, view: View, scope: Collection[int], state: str) -> None:
+        self._tell(state=state, ledgers=len(scope), checked=0, repaired=0, failed=0)
+        telling = self._tasks.start(self._tell_often(), "tell progress of repair")
+        todo = sorted(scope, reverse=True)
+        workers = [self._tasks.start(self._work(todo, view), "repair ledgers") for _ in range(_AT_ONCE)]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for task in (*workers, telling):
+                task.cancel()
+        if todo:
+            raise Unavailable(
+                "the lease is in doubt or lost; what was not looked at waits for the next coordinator"
+            )
+        left = self._left
+        self._tell(
+            state="idle",
+            left=left.counts(),
+            open=len(left.open),
+            unplaced=len(left.unplaced),
+            lost=tuple(sorted(view.gone_for_long)),
+            absent=tuple(sorted(self._absences.absent())),
+        )
+        await self._publish()
+
+    async def _work(self, todo: list[int], view: View) -> None:
+        while todo and self._may_begin():
+            ledger_id = todo.pop()
+            self._left.forget(ledger_id)
+            try:
+                await self._mend_ledger(ledger_id, view)
+            except (Unavailable, VersionConflict) as error:
+                self._fail(ledger_id, error)
+            except QuireError as error:
+                _log.error("ledger %d cannot be repaired: %s", ledger_id, error)
+                self._fail(ledger_id, error)
+            self._tell(checked=self._status.checked + 1)
+
+    def _may_begin(self) -> bool:
+        return self._lease is None or self._lease.state is LeaseState.HELD
+
+    def _fail(self, ledger_id: int, error: QuireError) -> None:
+        self._left.failed.add(ledger_id)
+        self._tell(failed=self._status.failed + 1, error=str(error)[:_ERROR_CHARS])
+
+    async def _mend_ledger(self, ledger_id: int, view: View) -> None:
+        """Read, judge, repair, and look again when somebody changed it meanwhile."""
+        path = paths.ledger(ledger_id)
+        for attempt in range(_TRIES):
+            try:
+                node = await self._store.get(path)
+                record = decode(LedgerRecord, node.value, path)
+                plan = repair_core.plan(record, view, self._copier.loads, self._dice)
+                self._note(ledger_id, plan)
+                if plan.fragments:
+                    await self._copier.repair(record, node.version, plan.fragments)
+                    self._tell(repaired=self._status.repaired + 1)
+                    _log.info("ledger %d is repaired", ledger_id)
+                if not plan.left and not plan.is_open:
+                    await self._forget_damage(ledger_id)
+                return
+            except NotFound:
+                self._left.forget(ledger_id)
+                await self._forget_damage(ledger_id)
+                return
+            except VersionConflict:
+                if attempt + 1 == _TRIES:
+                    raise
+
+    def _note(self, ledger_id: int, plan: repair_core.Plan) -> None:
+        self._left.forget(ledger_id)
+        if plan.left:
+            self._left.bookies[ledger_id] = plan.left
+            if plan.is_open:
+                self._left.open.add(ledger_id)
+        if plan.is_unplaced:
+            self._left.unplaced.add(ledger_id)
+
+    # -- bookies and damage ----------------------------------------------------------------------------
+    async def _read_news(self) -> None:
+        self._news = False
+        try:
+            self._known = await known_bookies(self._store)
+            self._damaged = {}
+            for report in await damage_reports(self._store):
+                self._damaged.setdefault(report.ledger_id, set()).add(report.bookie)
+            wish = await self._store.get(paths.REPAIR_WISH)
+            if wish.value == WISH_ALL:
+                self._wants_all = True
+                await self._store.put(paths.REPAIR_WISH, b"", wish.version)
+        except NotFound:
+            pass  # nobody ever wished
+        except QuireError:
+            self._news = True
+            raise
+
+    async def _forget_damage(self, ledger_id: int) -> None:
+        for bookie in self._damaged.pop(ledger_id, ()):
+            try:
+                await self._store.delete(paths.damage(bookie.rpartition(":")[0], ledger_id))
+            except NotFound:
+                pass
+
+    async def _retire(self, view: View) -> None:
+        """Remove the records of drained bookies that no ledger names any more."""
+        for uuid, record in view.known.items():
+            if record.intent is BookieIntent.DRAIN and self._clean.get(uuid, 0) >= _CLEAN_ROUNDS:
+                await self._remove(uuid)
+                self._clean.pop(uuid)
+                self._known = {other: each for other, each in self._known.items() if other != uuid}
+                _log.info("bookie %s is drained and retired", uuid)
+
+    async def _remove(self, uuid: str) -> None:
+        for name in await self._store.children(paths.damage_of(uuid)):
+            await self._store.delete(paths.damage(uuid, int(name, 16)))
+        try:
+            await self._store.delete(paths.bookie(uuid))
+        except NotFound:
+            pass
+
+    # -- progress --------------------------------------------------------------------------------------
+    def _tell(self, **changes: object) -> None:
+        self._status = replace(
+            self._status,
+            bytes_copied=self._copier.bytes_copied,
+            updated_ms=self._clock.now_ms(),
+            **changes,
+        )
+
+    async def _tell_often(self) -> None:
+        while True:
+            await asyncio.sleep(_PROGRESS_S)
+            self._tell()
+            await self._publish()
+
+    async def _publish(self) -> None:
+        try:
+            await touch(self._store, paths.REPAIR_PROGRESS, encode(self._status))
+        except QuireError as error:
+            _log.info("cannot tell the progress of repair: %s", error)
+
+
+async def known_bookies(store: MetadataStore) -> dict[str, BookieRecord]:
+    """The identity record of every bookie that was not retired, by UUID."""
+    found: dict[str, BookieRecord] = {}
+    for uuid in await store.children(paths.BOOKIES):
+        path = paths.bookie(uuid)
+        try:
+            found[uuid] = decode(BookieRecord, (await store.get(path)).value, path)
+        except NotFound:
+            continue
+    return found
+
+
+async def damage_reports(store: MetadataStore) -> list[DamageRecord]:
+    """All damage that bookies reported and repair has not mended."""
+    found: list[DamageRecord] = []
+    for uuid in await store.children(paths.DAMAGE):
+        for name in await store.children(paths.damage_of(uuid)):
+            path = paths.damage(uuid, int(name, 16))
+            try:
+                found.append(decode(DamageRecord, (await store.get(path)).value, path))
+            except NotFound:
+                continue
+    return found

@@ -1,0 +1,137 @@
+"""Repair of one ledger: copy what its plan says, then change its record by version.
+
+A copy is made of verified blocks, from any source that gives them, and counts when the target has each of them on disk.
+The target is fenced first, as every bookie of a closed ledger is. Only then does the record name it; a conflict means
+that somebody else changed the ledger (deleted it, repaired it), and the plan is void. So a crash at any point leaves
+copies that nobody names, and never a name without a copy.
+
+Copies pass the fence as a recovery's do: they are the same bytes at the same place, whoever writes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from quire.ledger import states
+from quire.ledger.answers import valid_run
+from quire.ledger.directory import BookieDirectory
+from quire.ledger.recovery_core import BEYOND
+from quire.ledger.repair_core import FragmentPlan, Pace
+from quire.metadata import paths
+from quire.metadata.records import LedgerRecord, encode
+from quire.metadata.store import MetadataStore
+from quire.runtime.clock import Clock
+from quire.runtime.errors import CorruptionError, NotFound, QuireError, Unavailable
+from quire.runtime.limits import MIB
+from quire.wire.block import Buffer
+from quire.wire.bookie import AddRequest, BookieId, ReadRequest, Status
+
+_READ_BYTES: Final = 2 * MIB
+_BUSY_TRIES: Final = 50
+_BUSY_S: Final = 0.1
+
+
+class Copier:
+    """Copies for all ledgers of one coordinator, at one pace. `loads` are copies under way on each target."""
+
+    def __init__(self, store: MetadataStore, bookies: BookieDirectory, clock: Clock, pace: Pace) -> None:
+        self._store = store
+        self._bookies = bookies
+        self._clock = clock
+        self._pace = pace
+        self.loads: Counter[BookieId] = Counter()
+        self.bytes_copied = 0
+
+    async def repair(self, record: LedgerRecord, version: int, plans: Sequence[FragmentPlan]) -> LedgerRecord:
+        """Carry out the plans, each with a put of its own; answer the record as it is then.
+
+        Raises `VersionConflict` (look again), `NotFound` (deleted), `Unavailable` (try again later), `CorruptionError`
+        (no source has it).
+        """
+        for plan in plans:
+            self.loads.update(plan.targets)
+            try:
+                await self._copy(record.ledger_id, plan)
+            finally:
+                self.loads.subtract(plan.targets)
+            record = states.repaired(record, plan.fragment, plan.bookies)
+            version = await self._store.put(paths.ledger(record.ledger_id), encode(record), version)
+        return record
+
+    async def _copy(self, ledger_id: int, plan: FragmentPlan) -> None:
+        await asyncio.gather(*(self._fence(ledger_id, target) for target in plan.targets))
+        entry, sources = plan.first_entry, list(plan.sources)
+        while entry <= plan.last_entry and plan.targets:
+            blocks, next_entry = await self._read(ledger_id, entry, plan.last_entry, sources)
+            size_bytes = sum(map(len, blocks)) * len(plan.targets)
+            await asyncio.sleep(self._pace.take(size_bytes, self._clock.monotonic()))
+            await asyncio.gather(*(self._write(ledger_id, target, blocks) for target in plan.targets))
+            self.bytes_copied += size_bytes
+            entry = next_entry
+
+    async def _fence(self, ledger_id: int, target: BookieId) -> None:
+        request = ReadRequest(target, ledger_id, BEYOND, 1, fence=True)
+        response = await self._bookies.port(target).read(request)
+        if response.status not in (Status.OK, Status.NO_SUCH_ENTRY, Status.LIMBO):
+            raise _refused(ledger_id, target, response.status)
+
+    async def _read(
+        self, ledger_id: int, entry: int, last_entry: int, sources: list[BookieId]
+    ) -> tuple[list[Buffer], int]:
+        """Verified blocks from `entry`, none beyond `last_entry`, and where to go on; who gave them stays first."""
+        told: list[str] = []
+        statuses: set[Status] = set()
+        for source in list(sources):
+            response = await self._bookies.port(source).read(
+                ReadRequest(source, ledger_id, entry, _READ_BYTES)
+            )
+            if response.status is Status.DELETED:
+                raise NotFound(f"ledger {ledger_id} was deleted")
+            run = valid_run(response.blocks, ledger_id, entry)
+            good = [(found, header) for found, header in run.blocks if header.last_entry <= last_entry]
+            if response.status is Status.OK and good:
+                sources.remove(source)
+                sources.insert(0, source)
+                return [found for found, _ in good], good[-1][1].last_entry + 1
+            statuses.add(response.status)
+            told.append(
+                f"{source} says {response.status.name}" + (f" ({response.detail})" if response.detail else "")
+            )
+        raise _unreadable(ledger_id, entry, told, statuses)
+
+    async def _write(self, ledger_id: int, target: BookieId, blocks: list[Buffer]) -> None:
+        for _ in range(_BUSY_TRIES):
+            statuses = await self._add(target, blocks)
+            refused = next((status for status in statuses if status is not Status.OK), None)
+            if refused is None:
+                return
+            if refused is not Status.BUSY:
+                raise _refused(ledger_id, target, refused)
+            await asyncio.sleep(_BUSY_S)
+        raise _refused(ledger_id, target, Status.BUSY)
+
+    async def _add(self, target: BookieId, blocks: list[Buffer]) -> Sequence[Status]:
+        answer: asyncio.Future[Sequence[Status]] = asyncio.get_running_loop().create_future()
+
+        def done(statuses: Sequence[Status]) -> None:
+            if not answer.done():
+                answer.set_result(statuses)
+
+        self._bookies.port(target).add(AddRequest(target, blocks, recovery=True), done)
+        return await answer
+
+
+def _refused(ledger_id: int, target: BookieId, status: Status) -> QuireError:
+    if status is Status.DELETED:
+        return NotFound(f"ledger {ledger_id} was deleted")
+    return Unavailable(f"{target} does not take a copy of ledger {ledger_id}: {status.name}")
+
+
+def _unreadable(ledger_id: int, entry: int, told: list[str], statuses: set[Status]) -> QuireError:
+    what = f"entry {entry} of ledger {ledger_id} cannot be copied: {', '.join(told)}"
+    if statuses <= {Status.IO_ERROR, Status.NO_SUCH_ENTRY, Status.OK}:
+        return CorruptionError(what)
+    return Unavailable(what)
