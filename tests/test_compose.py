@@ -1,0 +1,167 @@
+"""The compose file says only what the command line takes, and keeps its promises about scaling and safety."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from quire.cli.main import SUBCOMMANDS, cli
+
+ROOT = Path(__file__).parents[1]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, Any] = COMPOSE["services"]
+OF_QUIRE = [name for name, one in SERVICES.items() if (one.get("command") or [""])[0] in SUBCOMMANDS]
+SCALED = ("broker", "bookie")
+
+
+def options_of(subcommand: str) -> set[str]:
+    command = cli.get_command(click.Context(cli), subcommand)
+    assert command is not None
+    return {name for parameter in command.params for name in parameter.opts}
+
+
+def test_every_process_of_a_cluster_is_there() -> None:
+    assert {"zookeeper", "bookie", "broker", "gateway"} == set(OF_QUIRE)
+    assert {"s3", "spark"} <= set(SERVICES)
+
+
+@pytest.mark.parametrize("name", OF_QUIRE)
+def test_every_command_is_one_that_the_command_line_takes(name: str) -> None:
+    subcommand, *words = SERVICES[name]["command"]
+    flags, values = words[::2], words[1::2]
+    assert len(flags) == len(values) and not [value for value in values if value.startswith("--")]
+    assert set(flags) <= options_of(subcommand)
+
+
+@pytest.mark.parametrize("name", OF_QUIRE)
+def test_every_quire_variable_is_a_setting_of_that_process(name: str) -> None:
+    known = {f"QUIRE_{option[2:].replace('-', '_').upper()}" for option in options_of(name)}
+    given = {variable for variable in SERVICES[name].get("environment", {}) if variable.startswith("QUIRE_")}
+    assert given <= known
+
+
+def test_the_variables_of_the_entry_point_are_settings() -> None:
+    script = (ROOT / "deploy" / "entrypoint.sh").read_text()
+    for name in ("QUIRE_ADVERTISE", "QUIRE_JOURNAL", "QUIRE_ENTRY_LOG"):
+        assert f"{name}=" in script
+        assert f"--{name.removeprefix('QUIRE_').replace('_', '-').lower()}" in options_of("bookie")
+    assert "--advertise" in options_of("broker")
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_scaled_services_have_no_name_or_port_of_their_own(name: str) -> None:
+    service = SERVICES[name]
+    assert not service.keys() & {"container_name", "ports", "hostname"}
+    assert service["deploy"]["replicas"] >= 2
+    assert "--advertise" not in service["command"]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_container_is_unprivileged_and_writes_to_volumes_only(name: str) -> None:
+    service = SERVICES[name]
+    assert service["user"].split(":")[0] != "0"
+    assert service["read_only"] and service["cap_drop"] == ["ALL"]
+    for volume in service.get("volumes", []):
+        assert volume.split(":")[0] in COMPOSE["volumes"], "only named volumes"
+
+
+def test_a_bookie_has_two_volumes() -> None:
+    assert len(SERVICES["bookie"]["volumes"]) == 2
+
+
+@pytest.mark.parametrize("name", [name for name in SERVICES if name != "spark"])
+def test_every_server_is_checked_and_started_again(name: str) -> None:
+    assert SERVICES[name]["healthcheck"]["test"][:2] == ["CMD", "healthy"]
+    assert SERVICES[name]["restart"] == "unless-stopped"
+
+
+def test_services_start_when_what_they_need_is_well() -> None:
+    order = {
+        "bookie": {"zookeeper"},
+        "broker": {"zookeeper", "bookie", "s3"},
+        "gateway": {"broker"},
+        "spark": {"gateway"},
+    }
+    for name, needs in order.items():
+        found = SERVICES[name]["depends_on"]
+        assert set(found) == needs
+        assert all(one == {"condition": "service_healthy"} for one in found.values())
+
+
+def test_the_images_copy_what_the_build_context_holds() -> None:
+    """A room that is missing in .dockerignore's list would be missing in the image."""
+    listed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"]
+    assert set(packages.values()) <= listed
+    for service in SERVICES.values():
+        assert (ROOT / service["build"]["dockerfile"]).is_file()
+
+
+def test_requirements_are_those_of_the_project() -> None:
+    lines = subprocess.run(
+        ["python3", "deploy/requirements.py", "s3"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert lines == project["dependencies"] + project["optional-dependencies"]["s3"]
+
+
+def test_the_catch_up_read_takes_its_arguments() -> None:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None:
+        pytest.skip("PySpark is not installed")
+    script = (ROOT / "deploy" / "catch_up.py").read_text()
+    for flag in SERVICES["spark"]["command"][::2]:
+        assert f'"{flag}"' in script
+
+
+def test_scripts_may_be_run() -> None:
+    for name in ("entrypoint.sh", "healthy.py", "catch_up.py"):
+        assert os.access(ROOT / "deploy" / name, os.X_OK)
+
+
+def entrypoint(tmp_path: Path, *words: str, hold: bool = False) -> subprocess.Popen[str]:
+    """The entry point with its volumes below `tmp_path` and a `quire` that says what it was told."""
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    quire = tmp_path / "bin" / "quire"
+    wait = "read _" if hold else ""
+    quire.write_text(f'#!/bin/sh\necho "$*" "$QUIRE_ADVERTISE" "$QUIRE_JOURNAL" "$QUIRE_ENTRY_LOG"\n{wait}\n')
+    quire.chmod(0o755)
+    script = tmp_path / "entrypoint.sh"
+    text = (ROOT / "deploy" / "entrypoint.sh").read_text()
+    text = text.replace("/journal/", f"{tmp_path}/journal/").replace("/entries/", f"{tmp_path}/entries/")
+    script.write_text(text)
+    return subprocess.Popen(
+        ["sh", str(script), *words],
+        env={"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_two_bookies_never_share_a_directory_and_a_new_one_takes_over_that_of_one_that_is_gone(
+    tmp_path: Path,
+) -> None:
+    def said(process: subprocess.Popen[str]) -> list[str]:
+        assert process.stdout is not None
+        return process.stdout.readline().split()
+
+    first, second = (entrypoint(tmp_path, "bookie", hold=True) for _ in range(2))
+    journals = {said(first)[2], said(second)[2]}
+    assert journals == {f"{tmp_path}/journal/{number}/journal" for number in (1, 2)}
+    first.communicate("\n")
+    third = entrypoint(tmp_path, "bookie", hold=True)
+    freed = said(third)
+    assert freed[2] in journals
+    assert freed[3] == freed[2].replace("/journal/", "/entries/", 1).removesuffix("/journal")
+    assert freed[1].endswith(":3181")
+    second.communicate("\n")
+    third.communicate("\n")
