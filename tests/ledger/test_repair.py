@@ -1,0 +1,372 @@
+"""The coordinator over bookies in memory: what it copies, when, and what it leaves alone."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from quire.ledger import repair_copy
+from quire.ledger.memory_cluster import Listener, MemoryCluster, expected, read_all, turns_until, write
+from quire.ledger.repair import WISH_ALL, Repair, RepairSettings, damage_reports, known_bookies
+from quire.metadata import paths
+from quire.metadata.records import (
+    BookieIntent,
+    BookieRecord,
+    DamageRecord,
+    LedgerRecord,
+    LedgerState,
+    RepairRecord,
+    decode,
+    encode,
+)
+from quire.metadata.wish import touch
+from quire.runtime.errors import NotFound
+from quire.wire.bookie import ReadRequest, Status
+
+DELAY_MS = 600_000
+
+
+class Cluster(MemoryCluster):
+    """Bookies with identity records, and a coordinator that looks when it is told to."""
+
+    def __init__(self, count: int, **settings: int) -> None:
+        super().__init__(count)
+        self.repair = self.coordinator(**settings)
+
+    def coordinator(self, **settings: int) -> Repair:
+        given = RepairSettings(**({"repair_delay_ms": DELAY_MS, "repair_look_ms": 1} | settings))
+        return Repair(self.store.join(), self.directory, self.clock, Random(self.rng.random()), given, "test")
+
+    async def know(self) -> None:
+        """Write the records of bookies that have none."""
+        for each in self.bookies:
+            try:
+                await self.store.create(paths.bookie(each.bookie.uuid), encode(each.record()))
+            except Exception:
+                continue
+
+    async def want(self, number: int, intent: BookieIntent) -> None:
+        path = paths.bookie(f"bookie-{number}")
+        record = BookieRecord(uuid=f"bookie-{number}", incarnation=1, intent=intent)
+        await self.store.put(path, encode(record), -1)
+        await touch(self.store, paths.REPAIR_WISH)
+        self.repair._on_wish("")
+
+    async def report_damage(self, number: int, ledger_id: int, entry: int) -> None:
+        self.bookies[number].flip(ledger_id, entry)
+        record = DamageRecord(bookie=f"bookie-{number}:1", ledger_id=ledger_id, entry=entry)
+        await self.store.create(paths.damage(f"bookie-{number}", ledger_id), encode(record))
+        self.repair._on_wish("")
+
+    def lose(self, number: int) -> None:
+        """The bookie is gone and its registration ended."""
+        self.bookies[number].unreachable = True
+        self.directory._records.pop(f"bookie-{number}", None)
+
+    def come_back(self, number: int) -> None:
+        each = self.bookies[number]
+        each.unreachable = False
+        self.directory.join(each.record, each)
+
+    async def closed(self, blocks: int = 20, on: int = 3) -> LedgerRecord:
+        writer = await self.ledgers.create(
+            "test", listener := Listener(), write_quorum=on, ack_quorum=min(2, on)
+        )
+        await listener.until(write(writer, blocks, 3))
+        return await writer.close()
+
+    async def info(self, ledger_id: int) -> LedgerRecord:
+        return await self.ledgers.info(ledger_id)
+
+    async def look_long_after(self) -> None:
+        """Miss who is gone, wait, look again, and once more to confirm."""
+        await self.repair.look()
+        self.clock.advance_ms(DELAY_MS)
+        for _ in range(4):
+            await self.repair.look()
+            self.clock.advance_ms(5_000)
+
+    def holders(self, record: LedgerRecord) -> set[str]:
+        """Bookies that really hold every entry of the ledger."""
+        return {
+            str(each.bookie)
+            for each in self.bookies
+            if all(each.holds(record.ledger_id, entry) for entry in range(record.last_entry + 1))
+        }
+
+
+@pytest.fixture
+async def cluster() -> Cluster:
+    made = Cluster(3)
+    await made.know()
+    return made
+
+
+async def one_more(cluster: Cluster) -> None:
+    cluster.grow()
+    await cluster.know()
+
+
+async def test_what_a_lost_bookie_held_is_copied_and_the_record_says_so(cluster: Cluster) -> None:
+    record = await cluster.closed()
+    await one_more(cluster)
+    cluster.lose(0)
+    await cluster.look_long_after()
+    after = await cluster.info(record.ledger_id)
+    assert set(after.fragments[0].bookies) == {"bookie-1:1", "bookie-2:1", "bookie-3:1"}
+    assert set(after.fragments[0].bookies) <= cluster.holders(record)
+    assert after.former == ("bookie-0:1",)
+    assert await read_all(cluster.join(), record.ledger_id) == expected(record.last_entry)
+
+
+async def test_a_time_out_is_not_a_loss(cluster: Cluster) -> None:
+    record = await cluster.closed()
+    await one_more(cluster)
+    cluster.lose(0)
+    await cluster.repair.look()
+    cluster.clock.advance_ms(DELAY_MS - 1)
+    await cluster.repair.look()
+    cluster.come_back(0)
+    await cluster.look_long_after()
+    assert await cluster.info(record.ledger_id) == record
+    cluster.bookies[0].unreachable = True  # silent, but registered
+    await cluster.look_long_after()
+    assert await cluster.info(record.ledger_id) == record
+
+
+async def test_a_new_coordinator_waits_anew(cluster: Cluster) -> None:
+    record = await cluster.closed()
+    await one_more(cluster)
+    cluster.lose(0)
+    await cluster.repair.look()
+    cluster.clock.advance_ms(DELAY_MS)
+    await cluster.coordinator().look()
+    assert await cluster.info(record.ledger_id) == record
+
+
+async def test_narrow_ledgers_are_widened_when_a_bookie_comes(cluster: Cluster) -> None:
+    cluster.lose(2)
+    record = await cluster.closed()
+    assert len(record.fragments[-1].bookies) == 2
+    await cluster.repair.look()
+    cluster.come_back(2)
+    await cluster.look_long_after()
+    after = await cluster.info(record.ledger_id)
+    assert len(after.fragments[-1].bookies) == 3 and len(cluster.holders(record)) == 3
+
+
+async def test_open_ledgers_are_left_and_counted(cluster: Cluster) -> None:
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 5))
+    await one_more(cluster)
+    cluster.lose(0)
+    await cluster.look_long_after()
+    record = await cluster.info(writer.ledger_id)
+    assert record.state is LedgerState.OPEN and "bookie-0:1" in record.fragments[0].bookies
+    assert cluster.repair.status().open == 1
+    await writer.close()
+    cluster.clock.advance_ms(5_000)
+    await cluster.repair.look()
+    assert "bookie-0:1" not in (await cluster.info(writer.ledger_id)).fragments[0].bookies
+
+
+async def test_an_idle_coordinator_costs_the_store_nothing(cluster: Cluster) -> None:
+    await cluster.closed()
+    await cluster.look_long_after()
+    cluster.repair._store.suspend()  # type: ignore[attr-defined]
+    for _ in range(20):
+        await cluster.repair.look()
+        cluster.clock.advance_ms(5_000)
+
+
+async def test_damage_is_copied_elsewhere_and_the_report_goes(cluster: Cluster) -> None:
+    record = await cluster.closed()
+    await cluster.report_damage(1, record.ledger_id, 4)
+    await cluster.repair.look()
+    assert await cluster.info(record.ledger_id) == record, "three bookies, no place for another copy"
+    assert len(await damage_reports(cluster.store)) == 1
+    assert cluster.repair.status().unplaced == 1
+    await one_more(cluster)
+    await cluster.look_long_after()
+    after = await cluster.info(record.ledger_id)
+    assert set(after.fragments[0].bookies) == {"bookie-0:1", "bookie-2:1", "bookie-3:1"}
+    assert set(after.fragments[0].bookies) <= cluster.holders(record)
+    assert await damage_reports(cluster.store) == []
+
+
+async def test_damage_of_a_deleted_ledger_is_forgotten(cluster: Cluster) -> None:
+    record = await cluster.closed()
+    await cluster.report_damage(1, record.ledger_id, 4)
+    await cluster.ledgers.delete(record.ledger_id)
+    await cluster.repair.look()
+    assert await damage_reports(cluster.store) == []
+
+
+async def test_damage_that_every_copy_has_is_an_error_and_changes_nothing(cluster: Cluster) -> None:
+    record = await cluster.closed()
+    for number in range(3):
+        cluster.bookies[number].flip(record.ledger_id, 4)
+    await one_more(cluster)
+    cluster.lose(0)
+    await cluster.look_long_after()
+    assert await cluster.info(record.ledger_id) == record
+    status = cluster.repair.status()
+    assert status.failed == 1 and "cannot be copied" in status.error
+
+
+async def test_a_bookie_that_lost_its_disk_gets_its_copies_again(cluster: Cluster) -> None:
+    record = await cluster.closed()
+    await cluster.repair.look()
+    cluster.bookies[2].forget()
+    await cluster.repair.look()
+    after = await cluster.info(record.ledger_id)
+    assert set(after.fragments[0].bookies) == {"bookie-0:1", "bookie-1:1", "bookie-2:2"}
+    assert len(cluster.holders(record)) == 3
+
+
+async def test_a_drained_bookie_is_retired_when_nothing_names_it(cluster: Cluster) -> None:
+    records = [await cluster.closed() for _ in range(5)]
+    await one_more(cluster)
+    cluster.bookies[0].refuses = Status.READ_ONLY
+    await cluster.want(0, BookieIntent.DRAIN)
+    for _ in range(3):
+        await cluster.repair.look()
+    assert sorted(await known_bookies(cluster.store)) == ["bookie-1", "bookie-2", "bookie-3"]
+    for record in records:
+        after = await cluster.info(record.ledger_id)
+        assert set(after.fragments[0].bookies) == {"bookie-1:1", "bookie-2:1", "bookie-3:1"}
+        await cluster.ledgers.delete(record.ledger_id)
+        answer = await cluster.bookies[0].read(ReadRequest(cluster.bookies[0].bookie, record.ledger_id, 0, 1))
+        assert answer.status is Status.DELETED, "the copies that were left are deleted with the ledger"
+
+
+async def test_a_drained_bookie_waits_for_open_ledgers(cluster: Cluster) -> None:
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 5))
+    await cluster.want(0, BookieIntent.DRAIN)
+    for _ in range(5):
+        await cluster.repair.look()
+        cluster.clock.advance_ms(60_000)
+    assert "bookie-0" in await known_bookies(cluster.store)
+    assert cluster.repair.status().left == {"bookie-0": 1}
+    cluster.bookies[0].refuses = Status.READ_ONLY
+    write(writer, 5)
+    await turns_until(lambda: "bookie-0:1" not in writer.core.fragments[-1].bookies)
+    await writer.close()
+    for _ in range(5):
+        await cluster.repair.look()
+        cluster.clock.advance_ms(60_000)
+    assert "bookie-0" not in await known_bookies(cluster.store)
+
+
+async def test_a_bookie_that_was_given_up_is_replaced_without_delay_and_keeps_its_record(
+    cluster: Cluster,
+) -> None:
+    record = await cluster.closed()
+    await one_more(cluster)
+    cluster.lose(0)
+    await cluster.want(0, BookieIntent.GIVE_UP)
+    await cluster.repair.look()
+    assert "bookie-0:1" not in (await cluster.info(record.ledger_id)).fragments[0].bookies
+    assert "bookie-0" in await known_bookies(cluster.store)
+
+
+async def test_a_ledger_that_is_changed_meanwhile_is_looked_at_again(cluster: Cluster, monkeypatch) -> None:
+    record = await cluster.closed()
+    await one_more(cluster)
+    cluster.lose(0)
+    read, times = repair_copy.Copier._copy, 0
+
+    async def copy(self, ledger_id, plan):
+        nonlocal times
+        await read(self, ledger_id, plan)
+        times += 1
+        if times == 1:
+            node = await cluster.store.get(paths.ledger(ledger_id))
+            await cluster.store.put(paths.ledger(ledger_id), node.value, node.version)
+
+    monkeypatch.setattr(repair_copy.Copier, "_copy", copy)
+    await cluster.look_long_after()
+    assert times == 2
+    assert "bookie-0:1" not in (await cluster.info(record.ledger_id)).fragments[0].bookies
+
+
+async def test_a_ledger_deleted_while_it_is_copied_stays_deleted(cluster: Cluster, monkeypatch) -> None:
+    record = await cluster.closed()
+    await one_more(cluster)
+    cluster.lose(0)
+    fence = repair_copy.Copier._fence
+
+    async def deleted_first(self, ledger_id, target):
+        for each in cluster.bookies[1:3]:
+            each.ledgers[ledger_id].is_deleted = True
+        await cluster.store.delete(paths.ledger(ledger_id))
+        await fence(self, ledger_id, target)
+
+    monkeypatch.setattr(repair_copy.Copier, "_fence", deleted_first)
+    await cluster.look_long_after()
+    with pytest.raises(NotFound):
+        await cluster.info(record.ledger_id)
+    assert cluster.repair.status().failed == 0
+
+
+async def test_targets_are_fenced(cluster: Cluster) -> None:
+    record = await cluster.closed()
+    await one_more(cluster)
+    cluster.lose(0)
+    await cluster.look_long_after()
+    assert cluster.bookies[3].ledgers[record.ledger_id].is_fenced
+
+
+async def test_one_coordinator_at_a_time_and_the_next_takes_over(cluster: Cluster) -> None:
+    first, second = cluster.coordinator(), cluster.coordinator()
+    first.start()
+    await turns_until(lambda: first.is_coordinator, 100_000)
+    second.start()
+    record = await cluster.closed()
+    await one_more(cluster)
+    assert not second.is_coordinator
+    await first.stop()
+    await turns_until(lambda: second.is_coordinator, 100_000)
+    cluster.lose(0)
+    await cluster.want(0, BookieIntent.GIVE_UP)
+    await turns_until(lambda: second.status().repaired > 0, 100_000)
+    assert "bookie-0:1" not in (await cluster.info(record.ledger_id)).fragments[0].bookies
+    await turns_until(lambda: second.status().state == "idle", 100_000)
+    await second.stop()
+    told = decode(RepairRecord, (await cluster.store.get(paths.REPAIR_PROGRESS)).value, "progress")
+    assert told.coordinator == "test" and told.repaired == 1 and told.bytes_copied > 0
+
+
+async def test_an_operator_may_ask_for_a_round(cluster: Cluster) -> None:
+    await cluster.closed()
+    await cluster.repair.look()
+    await touch(cluster.store, paths.REPAIR_WISH, WISH_ALL)
+    cluster.repair._on_wish("")
+    await cluster.repair.look()
+    assert cluster.repair.status().checked == 1
+    assert (await cluster.store.get(paths.REPAIR_WISH)).value == b""
+
+
+async def test_many_ledgers_are_copied_from_many_to_many() -> None:
+    cluster = Cluster(6)
+    await cluster.know()
+    records = [await cluster.closed(blocks=3) for _ in range(30)]
+    cluster.lose(0)
+    for each in cluster.bookies:
+        each.requests.clear()
+    await cluster.look_long_after()
+    touched = [record for record in records if "bookie-0:1" in record.fragments[0].bookies]
+    for record in touched:
+        after = await cluster.info(record.ledger_id)
+        assert set(after.fragments[0].bookies) <= cluster.holders(record)
+    took = [
+        each for each in cluster.bookies[1:] if any(type(r).__name__ == "AddRequest" for r in each.requests)
+    ]
+    gave = [
+        each
+        for each in cluster.bookies[1:]
+        if any(isinstance(r, ReadRequest) and not r.fence for r in each.requests)
+    ]
+    assert len(took) >= 3 and len(gave) >= 3
