@@ -96,6 +96,9 @@ class BlockSource:
         self._fetched = False
         """Whether `_ready` was read rather than found in the tail cache."""
         self._task: asyncio.Task[None] | None = None
+        self._is_reading = False
+        """Whether one of the limit's reads is ours."""
+        self._is_closed = False
         self._epoch = 0
         self._retry_s = RETRY_S_MIN
         self.last_error = ""
@@ -118,9 +121,11 @@ class BlockSource:
 
     def fetch(self, position: Position) -> None:
         """Read the block at `position`, which is confirmed, and those behind it; then wake."""
-        if self._task is None and self._limit.begin(self._reading):
+        if self._task is None and not self._is_closed and self._limit.begin(self._reading):
             work = self._fetch(position, self._epoch)
+            self._is_reading = True
             self._task = self._tasks.start(work, f"reading {self._topic.name} at {position}")
+            self._task.add_done_callback(self._fetched_or_cancelled)
 
     def rest(self) -> None:
         """Nobody takes anything now: what is at hand is kept, unless all hold too much together."""
@@ -134,6 +139,7 @@ class BlockSource:
 
     def close(self) -> None:
         """Stop reading for good."""
+        self._is_closed = True
         self.clear()
         if self._task is not None:
             self._task.cancel()
@@ -152,8 +158,18 @@ class BlockSource:
             self._reading.trimmed()
         elif error is not None:
             await self._failed(error)
+
+    def _fetched_or_cancelled(self, task: asyncio.Task[None]) -> None:
+        """However the task ended, even if it was cancelled before its first step: nothing of it may stay."""
+        self._end_read()
         self._task = None
-        self._reading.wake()
+        if not task.cancelled():
+            self._reading.wake()
+
+    def _end_read(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
+            self._limit.end()
 
     async def _read(self, position: Position, epoch: int) -> QuireError | None:
         """Read one chunk; what went wrong, if anything did."""
@@ -161,8 +177,11 @@ class BlockSource:
             found = await self._topic.read(position, READ_CHUNK_BYTES)
         except QuireError as error:
             return error
+        except Exception as error:
+            _log.exception("a mistake of ours, while %s was to be read at %s", self._topic.name, position)
+            return QuireError(f"reading {self._topic.name} at {position} failed: {error!r}")
         finally:
-            self._limit.end()
+            self._end_read()
         if not found or not _holds(found[0], position):
             return QuireError(f"topic {self._topic.name} has no block at confirmed {position}")
         self._retry_s, self.last_error = RETRY_S_MIN, ""

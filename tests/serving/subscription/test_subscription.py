@@ -517,3 +517,43 @@ async def test_unloading_closes_consumers(stand: Stand) -> None:
     made.close()
     made.flow(3)
     made.ack(ids((1, 0)))
+
+
+async def test_a_read_that_is_cancelled_before_it_begins_gives_its_place_back() -> None:
+    """FLOW and CLOSE_CONSUMER in one packet: the task of the read never took its first step."""
+    topic, tasks, limit = FakeTopic(), Tasks("test"), ReadLimit(reads_max=1)
+    position = topic.publish([1])
+    topic.cache = False
+    for _ in range(3):
+        source = BlockSource(topic, Sleeper(), tasks, limit)
+        source.fetch(position)
+        source.close()
+        await settle()
+        source.fetch(position)
+    assert limit.begin(Sleeper())
+
+
+async def test_a_mistake_while_reading_is_no_end_of_reading() -> None:
+    topic, woken = FakeTopic(), Sleeper()
+    position = topic.publish([1])
+    topic.cache = False
+    topic.failure = ValueError("a mistake")  # type: ignore[assignment]
+    source = BlockSource(topic, woken, Tasks("test"))
+    for expected in (None, position):
+        woken.event.clear()
+        source.fetch(position)
+        await asyncio.wait_for(woken.event.wait(), 5)
+        view = source.take(position)
+        assert (view and view.holds(*position)) == (expected and True)
+
+
+class Sleeper:
+    """A `Reading` that only notes that it was woken."""
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+
+    def wake(self) -> None:
+        self.event.set()
+
+    def trimmed(self) -> None: ...
