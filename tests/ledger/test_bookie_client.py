@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -32,12 +33,14 @@ ID = BookieId("b", 1)
 
 
 class Server:
-    """A memory bookie behind a socket. `is_mute`: it reads and never answers."""
+    """A memory bookie behind a socket. `is_mute`: it reads and keeps its answers, `holds`: those of one kind."""
 
     def __init__(self) -> None:
         self.bookie = MemoryBookie(ID)
         self.is_mute = False
+        self.holds: type | None = None
         self.connections = 0
+        self._held: list[list[bytes]] = []
         self._writers: list[asyncio.StreamWriter] = []
 
     async def start(self, port: int = 0) -> str:
@@ -53,6 +56,12 @@ class Server:
         for writer in self._writers:
             writer.transport.abort()
 
+    def release(self) -> None:
+        """Say what was held back, on the newest connection."""
+        for answer in self._held:
+            self._writers[-1].writelines(answer)
+        self._held.clear()
+
     def say(self, raw: bytes) -> None:
         self._writers[-1].write(raw)
 
@@ -62,8 +71,11 @@ class Server:
         cutter = BookieFrameCutter()
         while data := await reader.read(1 << 16):
             for frame in cutter.feed(data):
-                if not self.is_mute:
-                    writer.writelines(bookie_codec.encode(frame.request_id, await self._answer(frame.body)))
+                answer = bookie_codec.encode(frame.request_id, await self._answer(frame.body))
+                if self.is_mute or (self.holds and isinstance(frame.body, self.holds)):
+                    self._held.append(answer)
+                else:
+                    writer.writelines(answer)
 
     async def _answer(self, body: bookie_codec.Request | bookie_codec.Response) -> bookie_codec.Response:
         match body:
@@ -147,6 +159,53 @@ async def test_nobody_listens(server):
     await server.start(int(server.address.rpartition(":")[2]))
     assert await add(client, cut(7, 0)) == [Status.UNREACHABLE], "refused at once after a failure"
     assert server.connections == 0
+    await client.close()
+
+
+async def test_an_overdue_read_is_given_up_alone_while_the_bookie_talks(server):
+    """Only what concerns writing, or complete silence, costs the connection."""
+    client = BookieClient(server.address, timeout_s=(0.15, 0.15), reconnect_s=(60, 60))
+    server.holds = ReadRequest
+    read = asyncio.ensure_future(client.read(ReadRequest(ID, 7, 0, 1000)))
+    entry = 0
+    while not read.done():
+        assert await add(client, cut(7, entry)) == [Status.OK]
+        entry += 1
+    assert read.result().status is Status.UNREACHABLE
+    server.release()
+    assert await add(client, cut(7, entry)) == [Status.OK], "the late answer is nobody's, and harms nobody"
+    assert server.connections == 1
+    await client.close()
+
+
+async def test_a_process_that_was_held_up_blames_nobody(client, server):
+    server.is_mute = True
+    waiting = asyncio.ensure_future(add(client, cut(7, 0)))
+    await turns_until(lambda: server.connections == 1)
+    await asyncio.sleep(0)
+    time.sleep(0.5)  # noqa: ASYNC251 - the loop itself stands still, for longer than the time-out
+    await asyncio.sleep(0)
+    server.is_mute = False
+    server.release()
+    assert await waiting == [Status.OK] and server.connections == 1
+
+
+async def test_attempts_get_rarer_until_a_request_is_answered(server):
+    """A bookie that accepts connections and does not answer is no better than one that is gone."""
+    client = BookieClient(server.address, timeout_s=(0.01, 0.01), reconnect_s=(0.001, 10))
+    server.is_mute = True
+    waits = []
+    for attempts in range(1, 4):
+        while server.connections < attempts:
+            assert await add(client, cut(7, 0)) == [Status.UNREACHABLE]
+        waits.append(client._reconnect_s)
+    assert waits == [0.002, 0.004, 0.008]
+    server.is_mute = False
+    while await add(client, cut(7, 0)) != [Status.OK]:
+        assert server.connections < 10
+    server.cut()
+    await turns_until(lambda: client._connection is None)
+    assert client._reconnect_s == 0.002
     await client.close()
 
 

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from quire.metadata import paths, topics
-from quire.metadata.records import RetentionPolicy, SegmentRecord, StateLogRecord, decode
+from quire.metadata.records import PersistencePolicy, RetentionPolicy, SegmentRecord, StateLogRecord, decode
 from quire.runtime.errors import NotFound
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
@@ -107,6 +107,19 @@ async def test_retention_by_policy_keeps_what_is_young(broker: Broker, client: p
     assert topic is not None
     await topic.roll()  # type: ignore[misc]
     assert await topic.trim() == 0
+
+
+async def test_persistence_by_policy_says_how_many_copies_there_are(
+    broker: Broker, client: pulsar.Client
+) -> None:
+    await broker.namespaces.change(
+        "public", "default", lambda old: replace(old, persistence=PersistencePolicy(2, 1))
+    )
+    await in_thread(lambda: publish(client, range(5)))
+    topic = broker.registry.find(NAME)
+    assert topic is not None
+    record = await broker.services.ledgers.info(topic.segments()[-1].ledger_id)
+    assert (record.write_quorum, record.ack_quorum, len(record.fragments[-1].bookies)) == (2, 1, 2)
 
 
 async def test_positions_and_indexes_over_segments(broker: Broker, client: pulsar.Client) -> None:
