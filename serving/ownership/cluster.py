@@ -84,6 +84,8 @@ class ClusterOwnership:
         self._sent: Counter[str] = Counter()
         self._balancer = balance.Balancer(broker_id, moves_per_minute_max)
         self._reported: LoadRecord | None = None
+        self._heard = asyncio.Event()
+        """The store said something of the session."""
         self._is_stopping = False
         self._moves_total = 0
         self._sessions_lost_total = 0
@@ -102,11 +104,12 @@ class ClusterOwnership:
         self._lease = Lease(
             self._store, paths.broker(self._id), encode(self._me), self._clock, self._session_changed
         )
+        self._unwatch = self._store.on_session(lambda _: self._heard.set())
         await self._register_first()
         await self._brokers.start()
         await self._loads.start()
         await self._report()
-        self._tasks.start(self._look_at_loads(), "loads")
+        self._tasks.start(self._keep_looking(), "loads")
 
     async def _register_first(self) -> None:
         """A broker that was killed leaves its name behind until its session is over: wait that long."""
@@ -133,6 +136,7 @@ class ClusterOwnership:
 
         await asyncio.gather(*map(hand_over, self._table.names()), return_exceptions=True)
         await self._delete(paths.load(self._id))
+        self._unwatch()
         self._brokers.stop()
         self._loads.stop()
 
@@ -162,7 +166,16 @@ class ClusterOwnership:
                 await self._lease.acquire()
                 return
             except (Unavailable, OutcomeUnknown):
-                await asyncio.sleep(RETRY_S)
+                await self._until_heard()
+
+    async def _until_heard(self) -> None:
+        """A little while, or until the store says something of the session."""
+        self._heard.clear()
+        try:
+            async with asyncio.timeout(RETRY_S):
+                await self._heard.wait()
+        except TimeoutError:
+            pass
 
     def _must_know(self) -> None:
         """Raise `Unavailable` unless the session is beyond doubt."""
@@ -348,12 +361,16 @@ class ClusterOwnership:
             )
         return LoadRecord(bundles=reports)
 
-    async def _look_at_loads(self) -> None:
+    async def look_at_loads(self) -> None:
+        """Report this broker's loads, and give away what is too much. Raises `Unavailable`, `OutcomeUnknown`."""
+        await self._report()
+        await self._give_away()
+
+    async def _keep_looking(self) -> None:
         while True:
             await asyncio.sleep(REPORT_S)
             try:
-                await self._report()
-                await self._give_away()
+                await self.look_at_loads()
             except (Unavailable, OutcomeUnknown) as error:
                 _log.debug("loads are told later: %s", error)
 

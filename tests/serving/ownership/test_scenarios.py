@@ -1,0 +1,168 @@
+"""Ownership as stories in text: `scenarios/*.txt` has what happens at the margin and, indented, what the brokers do.
+
+`QUIRE_REWRITE=1 pytest tests/serving/ownership/test_scenarios.py` writes what they do now into the files; read the
+diff. Brokers are capital letters on one metadata store in memory; bundles are words.
+
+    start A               a broker joins
+    A looks up x          a client asks A for the bundle, and follows redirects
+    A is asked for x      a client that comes to A without a lookup
+    A needs x             an operator's request at A
+    suspend A             its connection to the store is cut
+    resume A              ... and back, the session lived
+    expire A              ... and back, the session did not
+    wait 5000             ms on every broker's clock
+    load A x 500          what the bundle costs, from now on
+    A looks               at the loads, and gives away what is too much
+    release A x           by hand
+    steal x               somebody deletes the owner's node
+    stop A
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import pytest
+
+from quire.metadata import paths
+from quire.metadata.memory import MemoryStore
+from quire.runtime.clock import ManualClock
+from quire.runtime.errors import QuireError
+from quire.serving.ownership.cluster import ClusterOwnership
+from quire.serving.ownership.port import BundleLoad
+
+SCENARIOS = sorted(Path(__file__).parent.joinpath("scenarios").glob("*.txt"))
+
+
+@pytest.mark.parametrize("file", SCENARIOS, ids=lambda file: file.stem)
+async def test_scenario(file: Path) -> None:
+    told = file.read_text()
+    played = await play(told)
+    if os.environ.get("QUIRE_REWRITE"):
+        file.write_text(played)
+    assert played == told
+
+
+async def play(text: str) -> str:
+    """The same events and comments, with what the brokers do."""
+    stage = Stage()
+    lines: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("    "):
+            continue
+        lines.append(line)
+        if line and not line.startswith("#"):
+            await stage.do(line.split())
+            lines += [f"    {said}" for said in stage.said]
+            stage.said.clear()
+    await stage.end()
+    return "\n".join(lines) + "\n"
+
+
+class Host:
+    """A broker that says what its ownership makes it do."""
+
+    def __init__(self, name: str, stage: Stage) -> None:
+        self.name = name
+        self.stage = stage
+        self.loads: dict[str, BundleLoad] = {}
+        self.service_url = f"pulsar://{name}"
+        self.http_url = f"http://{name}"
+
+    def gained(self, bundle: str) -> None:
+        self.stage.said.append(f"{self.name} owns {short(bundle)}")
+
+    async def hand_over(self, bundle: str) -> None:
+        self.stage.said.append(f"{self.name} closes {short(bundle)}")
+        await asyncio.sleep(0)
+
+    def drop(self, bundles: Collection[str]) -> None:
+        self.stage.said.append(f"{self.name} drops {' '.join(map(short, bundles)) or 'nothing'}")
+
+    def bundle_loads(self) -> Mapping[str, BundleLoad]:
+        return self.loads
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.clock = ManualClock()
+        self.first_store = MemoryStore(session_timeout_ms=4_000)
+        self.stores: dict[str, MemoryStore] = {}
+        self.hosts: dict[str, Host] = {}
+        self.brokers: dict[str, ClusterOwnership] = {}
+
+    async def do(self, words: list[str]) -> None:
+        try:
+            match words:
+                case ["start", name]:
+                    await self.start(name)
+                case ["stop", name]:
+                    await self.brokers.pop(name).stop()
+                case [name, "looks", "up", bundle]:
+                    await self.look_up(name, bundle)
+                case [name, "looks"]:
+                    await self.brokers[name].look_at_loads()
+                case [name, "is", "asked", "for", bundle]:
+                    await self.brokers[name].require(full(bundle), take=False)
+                    self.said.append("served")
+                case [name, "needs", bundle]:
+                    await self.brokers[name].require(full(bundle), take=True)
+                    self.said.append("served")
+                case ["suspend" | "resume" | "expire" as what, name]:
+                    getattr(self.stores[name], what)()
+                case ["wait", ms]:
+                    self.wait(int(ms))
+                case ["load", name, bundle, load]:
+                    self.hosts[name].loads[full(bundle)] = BundleLoad(float(load), 1)
+                case ["release", name, bundle]:
+                    await self.brokers[name].release(full(bundle), "by hand")
+                case ["steal", bundle]:
+                    await self.first_store.delete(paths.owner(*full(bundle).split("/")))
+                case _:
+                    raise AssertionError(f"no such event: {words}")
+        except QuireError as error:
+            self.said.append(f"{type(error).__name__}: {error}")
+        await settle()
+
+    async def start(self, name: str) -> None:
+        store = self.stores[name] = self.first_store.join()
+        broker = self.brokers[name] = ClusterOwnership(store, self.clock, name)
+        host = self.hosts[name] = Host(name, self)
+        await broker.start(host)
+
+    def wait(self, ms: int) -> None:
+        """Time passes; the timers of leases in doubt ring."""
+        self.clock.advance_ms(ms)
+        for broker in self.brokers.values():
+            if broker._lease.state.name == "LOST":
+                broker._lease._timeout()
+
+    async def look_up(self, name: str, bundle: str) -> None:
+        owner = await self.brokers[name].owner_of(full(bundle))
+        while not owner.owns:
+            self.said.append(f"redirect to {owner.broker_id}")
+            await settle()
+            owner = await self.brokers[owner.broker_id].owner_of(full(bundle), take=True)
+        self.said.append(f"connect to {owner.broker_id}")
+
+    async def end(self) -> None:
+        for broker in self.brokers.values():
+            await broker.stop()
+
+
+def full(bundle: str) -> str:
+    return f"public/default/{bundle}"
+
+
+def short(bundle: str) -> str:
+    return bundle.rpartition("/")[2]
+
+
+async def settle() -> None:
+    """Let watches and tasks do their work: nothing here waits for time."""
+    for _ in range(50):
+        await asyncio.sleep(0)
