@@ -68,7 +68,7 @@ class Published:
         counts = Counter(number for log in logs for number in log)
         lost = sorted(acknowledged - counts.keys())
         assert not lost, f"{self.topic}: {len(lost)} acknowledged messages are lost, from {lost[:5]} on"
-        for number, count in counts.items():
+        for number, count in counts.items() if counts.total() > len(counts) else ():
             assert count == 1 or not self.never_twice, f"{self.topic}: {number} is there {count} times"
             assert count <= 1 + self.in_doubt[number], (
                 f"{self.topic}: {number} was not in doubt, but is doubled"

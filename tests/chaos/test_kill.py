@@ -32,7 +32,7 @@ from .server import SMALL, Server, free_port
 
 KILLS = int(os.environ.get("QUIRE_CHAOS_KILLS", "50"))
 SEED = int(os.environ.get("QUIRE_CHAOS_SEED", SystemRandom().getrandbits(32)))
-RECEIPTS_MAX = 1000
+RECEIPTS_MAX = 600
 """A life ends after a random number of receipts up to this."""
 
 NAMESPACE = "persistent://public/default"
@@ -175,7 +175,7 @@ class History:
             logs = self.logs[stream.topic]
             for log in logs:
                 known = len(log.positions)
-                since = 0 if whole or not known else self.rng.randrange(max(0, known - 3000), known)
+                since = 0 if whole or not known else self.rng.randrange(max(0, known - 500), known)
                 await log.extend(self.connect, since)
             stream.check(acknowledged, [log.numbers() for log in logs])
         for follower in self.followers:
