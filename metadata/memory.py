@@ -14,6 +14,7 @@ from quire.metadata.store import (
     ANY_VERSION,
     Delete,
     Node,
+    OperationCounts,
     Put,
     SessionCallback,
     SessionEvent,
@@ -84,6 +85,7 @@ class MemoryStore:
         self._connected = True
         self._faults: list[tuple[Exception, bool]] = []
         self.watches = Watches()
+        self.counts = OperationCounts()
 
     def join(self) -> MemoryStore:
         """Another session on the same tree."""
@@ -95,10 +97,12 @@ class MemoryStore:
 
     async def get(self, path: str) -> Node:
         self._check()
+        self.counts.reads += 1
         return self._shared.tree.get(path)
 
     async def children(self, path: str) -> list[str]:
         self._check()
+        self.counts.reads += 1
         return self._shared.tree.children(path)
 
     async def create(
@@ -159,6 +163,7 @@ class MemoryStore:
 
     def _change(self, change: Callable[[Tree], tuple[R, set[str]]]) -> R:
         self._check()
+        self.counts.changes += 1
         error, happened = self._faults.pop(0) if self._faults else (None, True)
         if not happened:
             assert error is not None

@@ -1,4 +1,4 @@
-"""A metadata store from its URL: `sqlite:///var/lib/quire/metadata.db` or `memory://`."""
+"""A metadata store from its URL: `sqlite:///var/lib/quire/metadata.db`, `zk://host:2181/chroot`, `memory://`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 from quire.metadata.memory import MemoryStore
 from quire.metadata.sqlite import SqliteStore, look_at_file
 from quire.metadata.store import MetadataStore
+from quire.metadata.zookeeper_url import parse_url
 from quire.runtime.errors import ConfigurationError
 
 
@@ -16,8 +17,10 @@ def look_at(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
         look_at_file(_path(url, parts.netloc, parts.path))
+    elif parts.scheme == "zk":
+        parse_url(url)
     elif parts.scheme != "memory":
-        raise _unknown(url, parts.scheme)
+        raise _unknown(url)
 
 
 async def open_store(url: str) -> MetadataStore:
@@ -28,13 +31,17 @@ async def open_store(url: str) -> MetadataStore:
             return MemoryStore()
         case "sqlite":
             return await SqliteStore.open(_path(url, parts.netloc, parts.path))
-    raise _unknown(url, parts.scheme)
+        case "zk":
+            from quire.metadata.zookeeper import ZooKeeperStore  # kazoo costs a start that needs none of it
+
+            return await ZooKeeperStore.open(url)
+    raise _unknown(url)
 
 
-def _unknown(url: str, scheme: str) -> ConfigurationError:
-    if scheme == "zk":
-        return ConfigurationError(f"{url}: this build has no ZooKeeper store; use sqlite:///PATH")
-    return ConfigurationError(f"{url} is no metadata URL; use sqlite:///PATH or memory://")
+def _unknown(url: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{url} is no metadata URL; use sqlite:///PATH, zk://HOST:PORT/CHROOT or memory://"
+    )
 
 
 def _path(url: str, host: str, path: str) -> Path:

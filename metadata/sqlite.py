@@ -25,7 +25,16 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple
 
-from quire.metadata.store import ANY_VERSION, Delete, Node, Put, SessionCallback, Step, WatchCallback
+from quire.metadata.store import (
+    ANY_VERSION,
+    Delete,
+    Node,
+    OperationCounts,
+    Put,
+    SessionCallback,
+    Step,
+    WatchCallback,
+)
 from quire.metadata.tree import PERSISTENT, ROOT, Row, Tree, name_of, parent_of
 from quire.metadata.watches import Watches
 from quire.runtime.errors import ConfigurationError, OutcomeUnknown, QuireError, Unavailable
@@ -101,6 +110,7 @@ class SqliteStore:
         self._tree = tree
         self._loop = asyncio.get_running_loop()
         self._watches = Watches()
+        self.counts = OperationCounts()
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="quire-metadata", daemon=True)
@@ -117,30 +127,36 @@ class SqliteStore:
         return SESSION_TIMEOUT_MS
 
     async def get(self, path: str) -> Node:
+        self.counts.reads += 1
         node: Node = await self._call(lambda tree: (tree.get(path), set()))
         return node
 
     async def children(self, path: str) -> list[str]:
+        self.counts.reads += 1
         names: list[str] = await self._call(lambda tree: (tree.children(path), set()))
         return names
 
     async def create(
         self, path: str, value: bytes, *, ephemeral: bool = False, sequential: bool = False
     ) -> str:
+        self.counts.changes += 1
         session = SESSION if ephemeral else PERSISTENT
         made: str = await self._call(lambda tree: tree.create(path, value, session, sequential=sequential))
         return made
 
     async def put(self, path: str, value: bytes, version: int) -> int:
+        self.counts.changes += 1
         versions: list[int] = await self._call(
             lambda tree: tree.transact([Put(path, value, version)], SESSION)
         )
         return versions[0]
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        self.counts.changes += 1
         await self._call(lambda tree: tree.transact([Delete(path, version)], SESSION))
 
     async def transact(self, steps: Sequence[Step]) -> None:
+        self.counts.changes += 1
         await self._call(lambda tree: tree.transact(steps, SESSION))
 
     def watch(self, path: str, callback: WatchCallback) -> Callable[[], None]:

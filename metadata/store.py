@@ -47,7 +47,10 @@ class SessionEvent(Enum):
     RESUMED = "resumed"
     """The same session goes on; its ephemeral nodes are there."""
     LOST = "lost"
-    """The session is over; its ephemeral nodes are gone. A new session begins by itself."""
+    """The session is over; its ephemeral nodes are gone. A new session begins by itself, as soon as it can.
+
+    Until then calls are `Unavailable`; once it has begun, all watchers are told.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,27 @@ class Check:
     version: int
 
 
+@dataclass(slots=True)
+class OperationCounts:
+    """What a store was asked to do since it was opened."""
+
+    reads: int = 0
+    """Also those that arm a watch."""
+    changes: int = 0
+    """A transaction is one."""
+    watch_events: int = 0
+    sessions_lost: int = 0
+
+    def metrics(self) -> dict[str, float]:
+        """By their full names."""
+        return {
+            "quire_metadata_reads_total": self.reads,
+            "quire_metadata_changes_total": self.changes,
+            "quire_metadata_watch_events_total": self.watch_events,
+            "quire_metadata_sessions_lost_total": self.sessions_lost,
+        }
+
+
 Step = Create | Put | Delete | Check
 WatchCallback = Callable[[str], None]
 SessionCallback = Callable[[SessionEvent], None]
@@ -91,6 +115,8 @@ SessionCallback = Callable[[SessionEvent], None]
 
 class MetadataStore(Protocol):
     """See the top of the file. All methods may be called from the event loop's thread only."""
+
+    counts: OperationCounts
 
     async def get(self, path: str) -> Node:
         """The node at `path`. Raises `NotFound`."""

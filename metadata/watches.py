@@ -48,9 +48,16 @@ class Watches:
         for token in self._session:
             loop.call_soon(self._call_session, token, event)
 
+    def paths(self) -> list[str]:
+        """Every path that somebody watches."""
+        return list(self._by_path)
+
+    def has(self, path: str) -> bool:
+        return path in self._by_path
+
     def notify_all(self) -> None:
         """Tell every watcher: what changed meanwhile is not known."""
-        self.notify(list(self._by_path))
+        self.notify(self.paths())
 
     def clear(self) -> None:
         self._by_path.clear()

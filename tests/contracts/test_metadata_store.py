@@ -1,7 +1,7 @@
 """What every metadata store must do, whichever it is: the rules are ZooKeeper's.
 
 A store takes part by one more line in `MAKERS`: an async function that opens it on a directory. Opened, closed
-and opened again it must hold the same persistent nodes.
+and opened again it must hold the same persistent nodes. ZooKeeper's own is tested on a real server.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from quire.metadata.memory import MemoryStore
+from quire.metadata.open import open_store
 from quire.metadata.sqlite import SqliteStore
 from quire.metadata.store import (
     ANY_VERSION,
@@ -25,6 +26,7 @@ from quire.metadata.store import (
     Put,
 )
 from quire.runtime.errors import AlreadyExists, NotFound, VersionConflict
+from tests.cluster.zookeeper import ZooKeeper, zookeeper  # noqa: F401
 
 
 async def memory(directory: Path) -> MetadataStore:
@@ -38,16 +40,21 @@ async def sqlite(directory: Path) -> MetadataStore:
 MAKERS: dict[str, Callable[[Path], Awaitable[MetadataStore]]] = {"memory": memory, "sqlite": sqlite}
 
 
-@pytest.fixture(params=list(MAKERS))
+@pytest.fixture(params=[*MAKERS, "zookeeper"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MetadataStore]:
-    opened = await MAKERS[request.param](tmp_path)
+    if request.param == "zookeeper":
+        server: ZooKeeper = request.getfixturevalue("zookeeper")
+        opened = await open_store(server.fresh_url())
+    else:
+        opened = await MAKERS[request.param](tmp_path)
     yield opened
     await opened.close()
 
 
-async def settle() -> None:
-    """Let callbacks that were put on the loop run."""
+async def settle(store: MetadataStore) -> None:
+    """Let callbacks run that are on their way: behind an answer of the store, and behind one to what they asked."""
     for _ in range(3):
+        await store.children("/nowhere")
         await asyncio.sleep(0)
 
 
@@ -192,7 +199,7 @@ async def test_a_watch_hears_of_the_node_and_of_its_children_and_of_nothing_else
     async def tells(change: Awaitable[object], expected: bool) -> None:
         heard.clear()
         await change
-        await settle()
+        await settle(store)
         assert heard == (["/a"] if expected else [])
 
     await tells(store.create("/a", b""), True)
@@ -214,7 +221,7 @@ async def test_a_refused_change_tells_no_watch(store: MetadataStore) -> None:
     store.watch("/a", heard.append)
     with pytest.raises(VersionConflict):
         await store.transact([Put("/a", b"", 0), Check("/a", 0)])
-    await settle()
+    await settle(store)
     assert heard == []
 
 
@@ -226,7 +233,7 @@ async def test_a_cancelled_watch_is_silent_and_the_others_are_not(store: Metadat
     cancel()
     cancel()
     await store.create("/a", b"")
-    await settle()
+    await settle(store)
     assert (first, second) == ([], ["/a"])
 
 
@@ -236,7 +243,7 @@ async def test_a_callback_that_cancels_another_is_obeyed(store: MetadataStore) -
     store.watch("/a", lambda path: cancels[0]())
     cancels.append(store.watch("/a", heard.append))
     await store.create("/a", b"")
-    await settle()
+    await settle(store)
     assert heard == []
 
 

@@ -1,0 +1,60 @@
+"""`zk://host:port,host:port/chroot?session_timeout=10s`: which servers, below which node, for how long a silence.
+
+The port is 2181 where none is named. The chroot is made when it is not there; two clusters share one ZooKeeper by
+different ones. `session_timeout` is how long a process may be silent before others take over what it owned: shorter
+means a faster failover, and more of them for a pause that would have passed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from quire.runtime.errors import ConfigurationError
+from quire.runtime.settings import parse_duration_ms
+
+PORT: Final = 2181
+SESSION_TIMEOUT_MS: Final = 10_000
+SESSION_TIMEOUT_MS_MIN: Final = 1_000
+SESSION_TIMEOUT_MS_MAX: Final = 600_000
+EXAMPLE: Final = "zk://host:2181,host:2181/chroot?session_timeout=10s"
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperUrl:
+    """The parts of the URL. `chroot` is empty or begins with a slash and does not end in one."""
+
+    hosts: str
+    chroot: str = ""
+    session_timeout_ms: int = SESSION_TIMEOUT_MS
+
+
+def parse_url(url: str) -> ZooKeeperUrl:
+    """Raises `ConfigurationError` with what to write instead."""
+    parts = urlsplit(url)
+    hosts = ",".join(_host(url, each) for each in parts.netloc.split(","))
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    timeout_ms = parse_duration_ms(options.pop("session_timeout", f"{SESSION_TIMEOUT_MS}ms"))
+    if options or parts.fragment:
+        raise ConfigurationError(f"{url} has an option other than session_timeout; write {EXAMPLE}")
+    if not SESSION_TIMEOUT_MS_MIN <= timeout_ms <= SESSION_TIMEOUT_MS_MAX:
+        raise ConfigurationError(f"{url}: session_timeout must be between 1s and 10min")
+    return ZooKeeperUrl(hosts, _chroot(url, unquote(parts.path)), timeout_ms)
+
+
+def _host(url: str, host: str) -> str:
+    name, _, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
+    name, port = (name, port) if name else (host, str(PORT))
+    if not name.strip("[]") or "@" in name or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise ConfigurationError(f"{url} does not name its servers; write {EXAMPLE}")
+    return f"{name}:{port}"
+
+
+def _chroot(url: str, path: str) -> str:
+    path = path.rstrip("/")
+    if any(part in ("", ".", "..") or "\0" in part for part in path.split("/")[1:]):
+        raise ConfigurationError(f"{url}: {path} is no path for a chroot; write {EXAMPLE}")
+    if path.split("/")[1:2] == ["zookeeper"]:
+        raise ConfigurationError(f"{url}: /zookeeper belongs to ZooKeeper itself; take another chroot")
+    return path
