@@ -18,8 +18,8 @@ the snapshot already knows changes nothing.
          4    2  topic bytes      t
          6    t  topic            its full name, UTF-8
        6+t    8  generation
-      14+t    8  ledger           signed: position up to which the snapshot knows everything
-      22+t    8  entry
+      14+t    8  ledger           signed: position up to which the snapshot knows everything; before its last
+      22+t    8  entry            record the earliest, so that half a snapshot, after a crash, promises nothing
       30+t    4  producers        p, then p times:
                  2  name bytes    n
                  n  name          UTF-8
@@ -47,7 +47,8 @@ LAST: Final = 2**31 - 1
 INACTIVE_MS_MAX: Final = 6 * 3_600_000
 """A producer that sent nothing for so long is forgotten, as Pulsar does: generated names would pile up."""
 
-PRODUCERS_PER_RECORD: Final = 1_000
+PRODUCERS_PER_RECORD: Final = 400
+"""With the longest names, of four bytes a character, still below a state log's record."""
 
 _VERSION: Final = 1
 _OPENING: Final = Struct(">cBBBH")
@@ -153,10 +154,8 @@ class DedupStore:
             return
         generation, ledger_id, entry_id = _WHERE.unpack_from(record, at)
         seen = _read_producers(record, at + _WHERE.size)
-        if part:
-            self._snapshots[topic].seen.update(seen)
-        else:
-            self._snapshots[topic] = Snapshot(generation, Position(ledger_id, entry_id), seen)
+        before = self._snapshots[topic].seen if part else {}
+        self._snapshots[topic] = Snapshot(generation, Position(ledger_id, entry_id), {**before, **seen})
 
     def snapshot(self) -> Iterator[bytes]:
         """Records from which `apply` makes the same again."""
@@ -169,7 +168,9 @@ def encode(topic: str, snapshot: Snapshot) -> Iterator[bytes]:
     items = list(snapshot.seen.items())
     for start in range(0, max(1, len(items)), PRODUCERS_PER_RECORD):
         chosen = items[start : start + PRODUCERS_PER_RECORD]
-        opening = _opening(topic, snapshot.generation, snapshot.position, int(start > 0))
+        is_last = start + PRODUCERS_PER_RECORD >= len(items)
+        position = snapshot.position if is_last else EARLIEST
+        opening = _opening(topic, snapshot.generation, position, int(start > 0))
         yield b"".join([opening, _COUNT.pack(len(chosen)), *_producers(chosen)])
 
 

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire.ledger.state_log import RECORD_BYTES_MAX
 from quire.metadata.records import SegmentRecord
 from quire.runtime.errors import CorruptionError
+from quire.runtime.limits import NAME_CHARS_MAX
 from quire.serving.ports import EARLIEST, Position
 from quire.serving.topic.dedup import INACTIVE_MS_MAX, LAST, Deduplicator, DedupStore, Seen, Snapshot
 from quire.serving.topic.producers import AccessMode, Admission, ProducerBusy, ProducerFenced, Producers
@@ -129,15 +131,25 @@ def test_a_snapshot_survives_the_log(seen: dict[str, Seen]) -> None:
 def test_a_large_snapshot_is_several_records() -> None:
     seen = {f"producer {i}": Seen(i, LAST, i) for i in range(2500)}
     store, other = DedupStore(), DedupStore()
-    records = list(store.put("topic", Snapshot(1, EARLIEST, seen)))
-    assert len(records) == 3
-    for record in [*records, *store.snapshot()]:
+    position = Position(7, 8)
+    records = list(store.put("topic", Snapshot(1, position, seen)))
+    assert len(records) == 7
+    for record in records[:-1]:
         other.apply(record)
-    assert other.find("topic", 1).seen == seen
+        assert other.find("topic", 1).position == EARLIEST, "half a snapshot must not end the replay early"
+    for record in [records[-1], *store.snapshot()]:
+        other.apply(record)
+    assert other.find("topic", 1) == Snapshot(1, position, seen)
     removal = store.remove("topic")
     assert removal is not None
     other.apply(removal)
     assert other.find("topic", 1).seen == {}
+
+
+def test_the_longest_names_fit_a_record() -> None:
+    seen = {f"{i:04d}" + chr(0x10000) * (NAME_CHARS_MAX - 4): Seen(i, LAST, i) for i in range(1000)}
+    records = list(DedupStore().put("t" * NAME_CHARS_MAX, Snapshot(1, EARLIEST, seen)))
+    assert max(map(len, records)) <= RECORD_BYTES_MAX
 
 
 @given(st.binary(max_size=80))
