@@ -108,13 +108,7 @@ class Registry:
             await self._ownership.require(of, take=take)
             self._bundle_of[name] = of
             snapshot = await self._snapshot(name, namespace, create)
-            bundle = await self._bundles.of(namespace, name)
-            totals = self._totals.setdefault(of, Totals())
-            topic = Topic(name, self._services, snapshot, namespace.policies, bundle, self._lost, totals)
-            subscriptions = Subscriptions(
-                topic, bundle.cursors, topic.generation, self._services.clock, name.partition
-            )
-            topic.subscriptions = subscriptions
+            topic, subscriptions = await self._make(name, namespace, snapshot)
             await topic.load()
             subscriptions.load()
             if not self._ownership.holds(of):
@@ -122,6 +116,18 @@ class Registry:
                 raise NotOwner(f"{name} went to another broker while it was being loaded")
             self._topics[name] = topic
             return topic
+
+    async def _make(
+        self, name: TopicName, namespace: NamespaceRecord, snapshot: topics.Topic
+    ) -> tuple[Topic, Subscriptions]:
+        """A topic, not loaded yet, and its subscriptions, not taken up yet."""
+        bundle = await self._bundles.of(namespace, name)
+        totals = self._totals.setdefault(bundle.name, Totals())
+        topic = Topic(name, self._services, snapshot, namespace.policies, bundle, self._lost, totals)
+        topic.subscriptions = subscriptions = Subscriptions(
+            topic, bundle.cursors, topic.generation, self._services.clock, name.partition
+        )
+        return topic, subscriptions
 
     async def bundle_of(self, name: TopicName) -> str:
         """The bundle that `name` belongs to. Raises `NotFound` for an unknown namespace."""
@@ -253,8 +259,23 @@ class Registry:
 
     async def delete(self, name: TopicName) -> None:
         """Delete a topic with all it holds. Raises `NotFound`; `Unavailable`: try again."""
-        topic = await self.open(name)
+        while True:
+            topic = await self._to_delete(name)
+            if not topic.is_closed and name not in self._leaving:
+                break  # else somebody else was faster
         await self._leave(name, topic.delete)
+
+    async def _to_delete(self, name: TopicName) -> Topic:
+        """The loaded topic; one whose deletion was interrupted is made without being loaded."""
+        while (leaving := self._leaving.get(name)) is not None:
+            await asyncio.wait([leaving])
+        record = await self.record(name)
+        if record is None or not record.deleting:
+            return await self.open(name)
+        namespace = await self._namespace(name)
+        await self._ownership.require(bundle_of(namespace, name), take=True)
+        snapshot = await topics.load(self._services.store, name.path)
+        return (await self._make(name, namespace, snapshot))[0]
 
     async def delete_parent(self, name: TopicName) -> None:
         """Delete the record of a partitioned topic, whose partitions are gone."""

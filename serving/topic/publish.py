@@ -18,6 +18,7 @@ lists it was made of. Cutting again needs no more than that, since the block its
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -33,6 +34,9 @@ from quire.wire.commands import receipt, receipt_run
 
 NO_ENTRY: Final = 2**64 - 1
 """Ledger and entry of the receipt of a duplicate: it has no place of its own. Clients read it as -1."""
+
+
+_log = logging.getLogger(__name__)
 
 
 class Writer(Protocol):
@@ -155,7 +159,13 @@ class Flight:
             part.producer.write(receipts)
             if part.after:
                 for done in part.after:
-                    done()
+                    try:
+                        done()
+                    except Exception:
+                        # The block is durable and has its receipts: it counts, whoever failed behind it.
+                        _log.exception(
+                            "what waited for entry %d of ledger %d failed", self.last_entry, self.ledger_id
+                        )
 
     def undo(self) -> list[Waiting]:
         """The parts as they waited before, their entries taken out of the block again."""
@@ -186,7 +196,10 @@ class Turn:
         due, self._due = self._due, []
         now_ms = self._clock.now_ms()
         for publisher in due:
-            publisher.cut(now_ms, self._cut)
+            try:
+                publisher.cut(now_ms, self._cut)
+            except Exception:
+                _log.exception("a topic could not cut its blocks; the others go on")
         # Behind the outbox's own call: the blocks leave first, the receipts are built while the disk works.
         self._call_soon(self._build_receipts)
 
@@ -361,13 +374,15 @@ class Publisher:
         flights, sink = self._flights, self._sink
         byte_count = 0
         self._confirmed_entry = max(self._confirmed_entry, last_entry)
-        while flights and flights[0].last_entry <= last_entry:
-            flight = flights.popleft()
-            byte_count += flight.byte_count
-            flight.answer()
-            sink.block_confirmed(flight)
-        if byte_count:
-            self._budget.give_back(byte_count)
+        try:
+            while flights and flights[0].last_entry <= last_entry:
+                flight = flights.popleft()
+                byte_count += flight.byte_count
+                flight.answer()
+                sink.block_confirmed(flight)
+        finally:
+            if byte_count:
+                self._budget.give_back(byte_count)
         if self._waiting and not self._armed:
             self._arm()
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
 from quire.metadata.records import ArchivePointer, SegmentRecord
-from quire.runtime.errors import NotFound, Unavailable
+from quire.runtime.errors import CorruptionError, NotFound, Unavailable
 from quire.serving.ports import Position
 from quire.serving.topic.segments import Segments
 from quire.wire import block as blocks
@@ -76,8 +76,8 @@ class TopicReader:
         if segment.on_bookies:
             try:
                 return await question(await self._ledger_reader(ledger_id))
-            except (NotFound, Unavailable):
-                # It may have moved since `segment` was looked up.
+            except (NotFound, Unavailable, CorruptionError):
+                # It may have moved since `segment` was looked up; and the archive may have what a disk has lost.
                 segment = self._segments.find(ledger_id) or segment
                 if segment.archive is None or self._archive is None:
                     raise

@@ -167,7 +167,10 @@ class Segments:
         """Write down how the last segment ended, and that `opened` follows it. Only then may it be written to."""
 
         async def roll(snapshot: topics.Topic) -> topics.Topic:
-            rolled = await topics.roll(self._store, snapshot, sealed, opened.record())
+            try:
+                rolled = await topics.roll(self._store, snapshot, sealed, opened.record())
+            except NotFound as error:
+                raise VersionConflict(f"its record is gone: {error}") from error
             self.active = opened
             return rolled
 

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from quire.metadata import topics
 from quire.metadata.records import ArchivePointer, PersistencePolicy, Policies, RetentionPolicy, SegmentRecord
 from quire.runtime.errors import NotFound, QuireError, Unavailable
+from quire.runtime.limits import NAME_CHARS_MAX
 from quire.serving.names import TopicName
 from quire.serving.ports import Position, ProducerPort, SegmentView, SubscriptionsPort
 from quire.serving.topic import schemas
@@ -40,12 +41,15 @@ from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
 from quire.wire.commands import receipt_run
 from quire.wire.frame import Send, SendRun
-from quire.wire.message import read_metadata
+from quire.wire.message import Undecodable, read_metadata
 
 TIME_SKEW_MS: Final = 10_000
 """How far a client's clock may be ahead of the broker's for seek by time to find its messages."""
 
 REPLAY_BYTES: Final = 4 << 20
+UNLOAD_PATIENCE_S: Final = 1.0
+"""How long unloading waits for what was published to be confirmed."""
+
 DEDUP_SNAPSHOT_ENTRIES: Final = 10_000
 """A deduplication snapshot is taken after so many entries: what a load has to replay at most, about."""
 
@@ -128,23 +132,40 @@ class Topic:
 
     async def load(self) -> None:
         """Recover the last ledger, begin an own one, and remember what producers sent."""
-        await self._writing.begin()
-        if self._dedup is not None:
-            await self._replay()
+        try:
+            await self._writing.begin()
+            if self._dedup is not None:
+                await self._replay()
+        except BaseException:
+            self._writing.abandon()
+            raise
 
     async def unload(self) -> None:
-        """Let everybody go, write down how the ledger ended. The clients will look the topic up again."""
+        """Let everybody go, write down how the ledger ended. The clients will look the topic up again.
+
+        What was taken is answered before the producers are closed, else their clients would send it twice; what
+        comes from now on is not taken, so that nothing overtakes it.
+        """
+        self.is_closed = True
+        await asyncio.wait([self.flushed()], timeout=UNLOAD_PATIENCE_S)
         self._let_go()
-        await self._writing.end()
-        self._snapshot_dedup()
-        self._tail.clear()
+        try:
+            await self._writing.end()
+            self._snapshot_dedup()
+        finally:
+            self.drop()
 
     async def delete(self) -> None:
-        """Remove everything: cursors, ledgers, archived objects, the record. Tried again, it goes on."""
+        """Remove everything: cursors, ledgers, archived objects, the record. Tried again, it goes on.
+
+        A topic whose deletion was interrupted is not loaded for that.
+        """
         self._let_go()
-        await self.segment_list.update(lambda record: replace(record, deleting=True))
-        await self._writing.end()
-        self._tail.clear()
+        try:
+            await self.segment_list.update(lambda record: replace(record, deleting=True))
+            await self._writing.end()
+        finally:
+            self.drop()
         await self.subscriptions.forget()
         self._dedup_log.remove(self.name)
         for segment in self.segment_list.listed:
@@ -157,7 +178,7 @@ class Topic:
         self.subscriptions.close()
 
     def drop(self) -> None:
-        """The bundle is, or may be, another broker's: write nothing more, and forget what is not confirmed."""
+        """Write nothing more, and forget what is not confirmed: its bytes count no longer."""
         self._writing.abandon()
         self._forget()
 
@@ -197,7 +218,12 @@ class Topic:
         return -1 if self._dedup is None else self._dedup.last_sequence_id(producer)
 
     def publish(self, producer: ProducerPort, run: SendRun) -> None:
-        """Take a run of SENDs; the producer gets their receipts in order once they are durable."""
+        """Take a run of SENDs; the producer gets their receipts in order once they are durable.
+
+        A topic that is being closed takes none: the client will send them again where it is then.
+        """
+        if self.is_closed:
+            return
         if self._dedup is None:
             self._publisher.publish(producer, run.heads, run.entries, run.counts)
         else:
@@ -205,6 +231,8 @@ class Topic:
 
     def publish_chunk(self, producer: ProducerPort, send: Send) -> None:
         """Take one SEND of a chunked message."""
+        if self.is_closed:
+            return
         if self._dedup is not None:
             metadata, _ = read_metadata(send.entry)
             is_last = metadata.chunk_id + 1 >= metadata.num_chunks_from_msg
@@ -450,7 +478,13 @@ class Topic:
 
 
 def _learn(dedup: Deduplicator, entry: memoryview, clock_ms: int) -> None:
-    metadata, _ = read_metadata(entry)
+    """What no client of ours can have made, whose metadata nobody looked at, is nobody's duplicate."""
+    try:
+        metadata, _ = read_metadata(entry)
+    except Undecodable:
+        return
+    if len(metadata.producer_name) > NAME_CHARS_MAX:
+        return
     high = max(metadata.sequence_id, metadata.highest_sequence_id)
     chunk = LAST
     if metadata.HasField("chunk_id") and metadata.chunk_id + 1 < metadata.num_chunks_from_msg:

@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from quire.metadata.records import LedgerRecord, PersistencePolicy, SegmentRecord
-from quire.runtime.errors import Fenced, QuireError
+from quire.runtime.errors import CorruptionError, Fenced, QuireError, Unavailable
 from quire.serving.topic.publish import Publisher
 from quire.serving.topic.segments import Active, Segments
 from quire.serving.topic.services import LedgerWriter, Services
@@ -131,6 +131,10 @@ class Writing:
         except Fenced as error:
             _log.warning("%s: stopped: %s", self._name, error)
             self._on_lost()
+        except Exception:
+            # Without a ledger it would gather for ever; whoever loads it again finds what is confirmed.
+            _log.exception("%s: stopped by a mistake of ours", self._name)
+            self._on_lost()
         finally:
             self._switching = None
 
@@ -169,13 +173,21 @@ class Writing:
         last_clock_ms = segments.last_clock_ms() if sealed is None else sealed.last_clock_ms
         writer = await self._create()
         opened = Active(writer.ledger_id, next_index, self._services.clock.now_ms())
-        await segments.begin(sealed, opened)
+        try:
+            await segments.begin(sealed, opened)
+        except BaseException as error:
+            writer.abandon()
+            if isinstance(error, Unavailable):  # it is in no list for certain
+                self._delete_later(writer.ledger_id)
+            raise
         self._writer = writer
         self._publisher.attach(writer, next_index, max(last_clock_ms, segments.last_clock_ms()))
         if sealed is not None and sealed.last_entry < 0:
-            self._services.tasks.start(
-                self._services.ledgers.delete(sealed.ledger_id), f"delete empty ledger {sealed.ledger_id}"
-            )
+            self._delete_later(sealed.ledger_id)
+
+    def _delete_later(self, ledger_id: int) -> None:
+        deletion = self._services.ledgers.delete(ledger_id)
+        self._services.tasks.start(deletion, f"delete empty ledger {ledger_id}")
 
     async def _create(self) -> LedgerWriter:
         """A new ledger, its id above all others of the topic, because positions compare by it."""
@@ -203,5 +215,12 @@ class Writing:
         active.last_entry = closed.last_entry
         active.messages = header.first_index + sum(blocks.message_counts(last, header)) - left.first_index
         active.last_clock_ms = header.clock_ms
-        active.first_clock_ms = blocks.peek((await reader.read(0, 1))[0]).clock_ms
+        try:
+            active.first_clock_ms = blocks.peek((await reader.read(0, 1))[0]).clock_ms
+        except CorruptionError as error:
+            # One damaged block is no reason not to take new ones; no block is older than its ledger.
+            _log.error(
+                "%s: the first block of ledger %d cannot be read: %s", self._name, left.ledger_id, error
+            )
+            active.first_clock_ms = left.created_ms
         return active.sealed(now_ms)

@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from quire.metadata import paths, topics
 from quire.metadata.records import PersistencePolicy, RetentionPolicy, SegmentRecord, StateLogRecord, decode
-from quire.runtime.errors import NotFound
+from quire.runtime.errors import NotFound, Unavailable
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 from quire.serving.ports import Position
+from quire.serving.subscription.subscriptions import Subscriptions
 from tests.serving.conftest import BrokerHouse, in_thread
 
 NAME = TopicName.parse("topic")
@@ -213,3 +214,86 @@ async def test_a_failed_state_log_is_opened_anew(
     assert broker.registry.find(NAME) is not before
     assert await broker.subscriptions(str(NAME)) == ["other", "s"]
     assert await in_thread(lambda: read_all(client)) == list(range(10))
+
+
+class Silent:
+    """A producer that listens to nothing."""
+
+    name = "silent"
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def write(self, data: object) -> None: ...
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+async def test_bytes_of_a_topic_that_goes_are_given_back(broker: Broker) -> None:
+    """What was not written when a topic was unloaded or deleted must not hold the other clients back for ever."""
+    for leave in (broker.registry.unload, broker.registry.delete):
+        topic = await broker.registry.open(NAME, create=True)
+        entries = [b"x" * 100] * 30_000  # more than may be in flight
+        topic._publisher.publish(Silent(), [b"h"] * len(entries), entries, None)  # type: ignore[arg-type]
+        assert broker.budget.held_bytes == 3_000_000
+        await leave(NAME)
+        assert broker.budget.held_bytes == 0
+
+
+async def test_an_interrupted_deletion_is_finished_by_the_next_one(
+    broker: Broker, client: pulsar.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await in_thread(lambda: publish(client, range(5)))
+
+    async def fail(_: Subscriptions) -> None:
+        raise Unavailable("the state log does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Subscriptions, "forget", fail)
+        with pytest.raises(Unavailable):
+            await broker.registry.delete(NAME)
+    with pytest.raises(Unavailable):
+        await broker.registry.open(NAME, create=True)
+    await broker.registry.delete(NAME)
+    assert await broker.registry.record(NAME) is None
+    with pytest.raises(NotFound):
+        await broker.registry.delete(NAME)
+    await in_thread(lambda: publish(client, range(5, 7)))
+    assert await in_thread(lambda: read_all(client)) == [5, 6]
+
+
+async def test_deleting_twice_at_once_deletes_once(broker: Broker, client: pulsar.Client) -> None:
+    await in_thread(lambda: publish(client, range(5)))
+    await broker.registry.unload(NAME)
+    answers = await asyncio.gather(*[broker.registry.delete(NAME) for _ in range(3)], return_exceptions=True)
+    assert [type(answer) for answer in answers].count(NotFound) == 2
+    assert await broker.registry.record(NAME) is None
+
+
+async def test_a_ledger_that_came_into_no_list_is_not_left_open(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await broker.registry.open(NAME, create=True)
+    before = dict(broker.services.ledgers._writers)  # type: ignore[attr-defined]
+
+    async def fail(*_: object) -> None:
+        raise Unavailable("the metadata store does not answer")
+
+    monkeypatch.setattr(topic.segment_list, "begin", fail)
+    for _ in range(3):
+        with pytest.raises(Unavailable):
+            await topic._writing._begin_next(None)
+    assert broker.services.ledgers._writers == before  # type: ignore[attr-defined]
+
+
+async def test_an_entry_of_garbage_does_not_keep_a_deduplicated_topic_from_loading(
+    house: BrokerHouse,
+) -> None:
+    broker = await house.start(deduplication=True)
+    topic = await broker.registry.open(NAME, create=True)
+    topic._publisher.publish(Silent(), [b"h"], [b"\x0e\x01garbage"], None)  # type: ignore[arg-type]
+    await topic.flushed()
+    await house.kill(broker)
+    broker = await house.start(deduplication=True)
+    assert (await broker.registry.open(NAME)).confirmed_index == 1
