@@ -34,7 +34,7 @@ from quire.cli.processes import Child
 from quire.cli.settings import Given, settings_options
 from quire.metadata import zookeeper_server
 from quire.runtime.errors import ConfigurationError, QuireError
-from quire.runtime.settings import parse_address, setting
+from quire.runtime.settings import MILLISECONDS, parse_address, setting
 from quire.runtime.tasks import Tasks
 
 PROCESSES_FILE: Final = "processes.json"
@@ -50,6 +50,11 @@ class LocalSettings:
     data: str = setting("cluster", "Directory for everything that is kept, and for the logs.")
     zookeeper: str = setting(
         "", "ZooKeeper to use, zk://HOST:PORT/CHROOT; empty: an own one, from PySpark's jars."
+    )
+    session_timeout_ms: int = setting(
+        10_000,
+        "With the own ZooKeeper: how long a broker may be silent before others take over.",
+        unit=MILLISECONDS,
     )
     archive: str = setting(
         "",
@@ -138,7 +143,7 @@ class LocalCluster:
         port = zookeeper_server.free_port()
         argv = zookeeper_server.command(zookeeper_server.write_config(folder, port))
         await self._tier([self._child("zookeeper", "zookeeper", argv, lambda: _zookeeper_answers(port))])
-        return f"zk://127.0.0.1:{port}/quire"
+        return f"zk://127.0.0.1:{port}/quire?session_timeout={self._settings.session_timeout_ms}ms"
 
     def _bookie(self, number: int, metadata: str) -> Child:
         folder = self._data / f"bookie-{number}"

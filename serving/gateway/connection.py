@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from quire.runtime.errors import LimitExceeded, ProtocolError, QuireError
+from quire.runtime.errors import LimitExceeded, ProtocolError, QuireError, Unavailable
 from quire.runtime.limits import REQUESTS_PENDING_PER_CONNECTION_MAX
 from quire.runtime.tasks import Tasks
 from quire.serving.gateway.brokers import Brokers, host_and_port
@@ -27,6 +27,11 @@ from quire.wire import pulsar_pb2 as pb
 from quire.wire.commands import Command
 
 log = logging.getLogger(__name__)
+
+PATIENCE_S: Final = 8.0
+"""Below the 10 s after which stock clients give a connection up."""
+
+RETRY_S: Final = 0.1
 
 
 class Host(Protocol):
@@ -115,7 +120,7 @@ class Connection(asyncio.Protocol):
         )
 
     async def _relay(self, address: str, hello: bytes) -> None:
-        broker = await dial(address, asyncio.Protocol)
+        broker = await self._dial_patiently(address)
         client = self._transport
         assert client is not None
         if client.is_closing() or broker.is_closing():
@@ -126,6 +131,23 @@ class Connection(asyncio.Protocol):
         broker.write(hello + self._cutter.take_rest())
         splice(client, broker, self._host.relayed, lambda: self._host.closed(self))
         client.resume_reading()
+
+    async def _dial_patiently(self, address: str) -> asyncio.Transport:
+        """Try as long as the broker is registered and a client waits. Raises `Unavailable`.
+
+        A broker that was killed is named by lookups until its session is over. A client that is refused at once
+        waits longer from time to time, and would be late when its topic is served again; one that is held here
+        comes back in the same moment.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PATIENCE_S
+        while True:
+            try:
+                return await dial(address, asyncio.Protocol)
+            except Unavailable:
+                if loop.time() > deadline or not self._host.brokers.knows_service(address):
+                    raise
+            await asyncio.sleep(RETRY_S)
 
     async def _begin(self, hello: bytes) -> None:
         self._lookups = Lookups(self._host.brokers, hello)

@@ -43,7 +43,20 @@ async def test_only_registered_brokers_are_reached(front: Front, script: Any) ->
     assert not broker.received
 
 
-async def test_a_broker_that_is_gone_is_told_as_try_again(front: Front) -> None:
+async def test_a_client_of_a_broker_that_died_is_held_until_its_session_is_over(front: Front) -> None:
+    await front.register("a", "pulsar://127.0.0.1:1")
+    client = await front.connect("127.0.0.1:1")
+    answer = asyncio.ensure_future(client.next())
+    await asyncio.wait([answer], timeout=0.5)
+    assert not answer.done()
+    await front.unregister("a")
+    assert (await answer).body.error == pb.ServiceNotReady  # type: ignore[attr-defined]
+
+
+async def test_a_broker_that_is_gone_is_told_as_try_again(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.serving.gateway.connection.PATIENCE_S", 0.0)
     await front.register("a", "pulsar://127.0.0.1:1")
     client = await front.connect("127.0.0.1:1")
     assert (await client.next()).body.error == pb.ServiceNotReady  # type: ignore[attr-defined]
