@@ -25,12 +25,12 @@ from quire.runtime.errors import QuireError
 from .load import Follower, Log, Published, RawStream
 from .machine import Machine, Surprises
 
-HISTORIES = int(os.environ.get("QUIRE_CHAOS_HISTORIES", "120"))
+HISTORIES = int(os.environ.get("QUIRE_CHAOS_HISTORIES", "150"))
 SEED = int(os.environ.get("QUIRE_CHAOS_SEED", SystemRandom().getrandbits(31)))
 
 PLAIN = "persistent://public/default/plain"
 NUMBERED = "persistent://public/default/numbered"
-TURNS_MAX = 150
+TURNS_MAX = 80
 LIVES = 4
 
 
