@@ -7,6 +7,7 @@ means a faster failover, and more of them for a pause that would have passed.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -18,6 +19,7 @@ PORT: Final = 2181
 SESSION_TIMEOUT_MS: Final = 10_000
 SESSION_TIMEOUT_MS_MIN: Final = 1_000
 SESSION_TIMEOUT_MS_MAX: Final = 600_000
+_HOST: Final = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[^\[\]:@\s]+)(:(?P<port>[0-9]{1,5}))?")
 EXAMPLE: Final = "zk://host:2181,host:2181/chroot?session_timeout=10s"
 
 
@@ -44,11 +46,10 @@ def parse_url(url: str) -> ZooKeeperUrl:
 
 
 def _host(url: str, host: str) -> str:
-    name, _, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
-    name, port = (name, port) if name else (host, str(PORT))
-    if not name.strip("[]") or "@" in name or not port.isdecimal() or not 0 < int(port) < 65_536:
+    found = _HOST.fullmatch(host)
+    if found is None or not 0 < int(found["port"] or PORT) < 65_536:
         raise ConfigurationError(f"{url} does not name its servers; write {EXAMPLE}")
-    return f"{name}:{port}"
+    return f"{found['name']}:{found['port'] or PORT}"
 
 
 def _chroot(url: str, path: str) -> str:

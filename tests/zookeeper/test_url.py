@@ -1,0 +1,44 @@
+"""zk:// URLs: what they mean, and one sentence for each that means nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.metadata.zookeeper_url import ZooKeeperUrl, parse_url
+from quire.runtime.errors import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("url", "parts"),
+    [
+        ("zk://a", ZooKeeperUrl("a:2181")),
+        ("zk://a:1,b:2/", ZooKeeperUrl("a:1,b:2")),
+        ("zk://a:1,b/one/two/?session_timeout=2s", ZooKeeperUrl("a:1,b:2181", "/one/two", 2_000)),
+        ("zk://[::1]:7/q%20r", ZooKeeperUrl("[::1]:7", "/q r")),
+        ("zk://[::1]/q", ZooKeeperUrl("[::1]:2181", "/q")),
+    ],
+)
+def test_what_a_url_means(url: str, parts: ZooKeeperUrl) -> None:
+    assert parse_url(url) == parts
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("zk://", "does not name its servers"),
+        ("zk:///chroot", "does not name its servers"),
+        ("zk://a:port/", "does not name its servers"),
+        ("zk://a:1,,b:2", "does not name its servers"),
+        ("zk://user@a:1", "does not name its servers"),
+        ("zk://a:99999", "does not name its servers"),
+        ("zk://a/b//c", "no path for a chroot"),
+        ("zk://a/../c", "no path for a chroot"),
+        ("zk://a/zookeeper/x", "belongs to ZooKeeper itself"),
+        ("zk://a/x?timeout=5s", "option other than session_timeout"),
+        ("zk://a/x?session_timeout=1ms", "between 1s and 10min"),
+        ("zk://a/x?session_timeout=soon", "a time such as"),
+    ],
+)
+def test_what_means_nothing_is_refused_in_one_sentence(url: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        parse_url(url)
