@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from quire.runtime.errors import NotFound, QuireError, Unavailable
-from quire.runtime.limits import NAME_CHARS_MAX
+from quire.runtime.limits import NAME_CHARS_MAX, PROPERTIES_BYTES_MAX
 from quire.serving.ports import ConsumerHandle, Position, SubscriptionHandle
 from quire.serving.session.connection import Connection, Handler, Lane
 from quire.serving.session.errors import code_of
@@ -115,6 +115,8 @@ def subscribe(connection: Connection, body: pb.CommandSubscribe) -> None:
 def _refusal(connection: Connection, body: pb.CommandSubscribe) -> tuple[pb.ServerError, str] | None:
     if not body.subscription or len(body.subscription) > NAME_CHARS_MAX:
         return pb.NotAllowedError, f"a subscription's name has 1 to {NAME_CHARS_MAX} characters"
+    if sum(item.ByteSize() for item in body.subscription_properties) > PROPERTIES_BYTES_MAX:
+        return pb.NotAllowedError, f"a subscription's properties have {PROPERTIES_BYTES_MAX} bytes at most"
     if body.consumer_id in connection.consumers:
         return pb.ConsumerBusy, f"consumer {body.consumer_id} of this connection exists already"
     return None

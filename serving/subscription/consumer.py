@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from quire.runtime.errors import NotFound
 from quire.runtime.limits import UNACKED_MESSAGES_MAX
 from quire.serving.ports import ConsumerPort
 from quire.serving.subscription.entry_set import EntrySet
@@ -89,7 +90,7 @@ class Consumer:
         if self.is_open:
             self.subscription.acknowledge(self, ids, cumulative=cumulative, done=done)
         elif done is not None:
-            done(None)
+            done(NotFound("the consumer is closed"))
 
     def redeliver(self, ids: Iterable[pb.MessageIdData] = ()) -> None:
         """REDELIVER_UNACKNOWLEDGED_MESSAGES: deliver these again, or (without ids) all that it holds."""

@@ -43,12 +43,10 @@ from quire.serving.subscription.entry_set import EntrySet
 TAG: Final = b"C"
 VERSION: Final = 1
 PIECE_BYTES: Final = 512 * 1024
-"""A delta of a snapshot is ended when it has reached this many bytes."""
+"""A delta is ended when it has reached this many bytes."""
 
 SPAN_ENTRIES: Final = 1 << 20
 """A snapshot's bitmaps cover at most this many entry ids each: 128 KiB at the worst."""
-
-PARTIALS_PER_PIECE: Final = 4_096
 
 _HEAD: Final = Struct(">cBBQ")
 _BEGIN: Final = Struct(">Qqq")
@@ -112,6 +110,14 @@ def delta(cursor_id: int, change: Delta) -> bytes:
     return b"".join(parts)
 
 
+def deltas(cursor_id: int, change: Delta) -> list[bytes]:
+    """`change` as one record, or as several that are small enough for a log."""
+    record = delta(cursor_id, change)
+    if len(record) <= PIECE_BYTES:
+        return [record]
+    return [delta(cursor_id, piece) for piece in _pieces(change)]
+
+
 def delete(cursor_id: int) -> bytes:
     return _HEAD.pack(TAG, VERSION, Kind.DELETE, cursor_id)
 
@@ -128,9 +134,16 @@ def _pieces(whole: Delta) -> Iterator[Delta]:
     for ledger_id, bit, entries in whole.redelivered:
         for part in _cut(entries):
             yield Delta(whole.mark_delete, EntrySet(), {}, [(ledger_id, bit, part)])
-    partials = list(whole.partial.items())
-    for at in range(0, len(partials), PARTIALS_PER_PIECE):
-        yield Delta(whole.mark_delete, EntrySet(), dict(partials[at : at + PARTIALS_PER_PIECE]), [])
+    halves: dict[Position, int] = {}
+    halves_bytes = 0
+    for position, bits in whole.partial.items():
+        halves[position] = bits
+        halves_bytes += _PARTIAL.size + bits.bit_length() // 8 + 8
+        if halves_bytes >= PIECE_BYTES:
+            yield Delta(whole.mark_delete, EntrySet(), halves, [])
+            halves, halves_bytes = {}, 0
+    if halves:
+        yield Delta(whole.mark_delete, EntrySet(), halves, [])
     gathered, gathered_bytes = EntrySet(), 0
     for ledger_id, entries in whole.acked.items():
         for part in _cut(entries):

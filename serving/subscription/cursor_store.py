@@ -17,6 +17,7 @@ Cursor ids are given once and never again. The log may serve others too: a curso
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
@@ -26,6 +27,8 @@ from quire.serving.subscription import cursor_record
 from quire.serving.subscription.cursor import Cursor, CursorKey
 from quire.serving.subscription.cursor_record import Kind
 from quire.serving.subscription.request import Done
+
+_log = logging.getLogger(__name__)
 
 
 class Log(Protocol):
@@ -111,24 +114,30 @@ class CursorStore:
         cursor_id = self._ids.get(cursor.key)
         if cursor_id is None:
             return
-        for done in self._forget(cursor_id):
-            done(None)
         future, done = _promise()
-        self._append(cursor_record.delete(cursor_id), done)
+        # What was acknowledged in this turn is not written any more: it is durable when the deletion is.
+        self._append(cursor_record.delete(cursor_id), _all_of([*self._forget(cursor_id), done]))
         await future
 
     def _write(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for cursor_id, dones in waiting.items():
-            cursor = self._cursors[cursor_id]
-            records = self._records(cursor_id, cursor)
-            for record in records[:-1]:
-                self._append(record, None)
-            self._append(records[-1], _all_of(dones))
+            done = _all_of(dones)
+            try:
+                *first, last = self._records(cursor_id, self._cursors[cursor_id])
+                for record in first:
+                    self._append(record, None)
+                self._append(last, done)
+            except Exception as error:
+                # A mistake of ours, and of this cursor alone: it is written whole the next time.
+                _log.exception("the cursor %s cannot be written", self._cursors[cursor_id].key)
+                self._cursors[cursor_id].is_reset = True
+                if done is not None:
+                    done(QuireError(f"the cursor cannot be written: {error!r}"))
 
     def _records(self, cursor_id: int, cursor: Cursor) -> list[bytes]:
         if not cursor.is_reset:
-            return [cursor_record.delta(cursor_id, cursor.take_delta())]
+            return cursor_record.deltas(cursor_id, cursor.take_delta())
         cursor.is_reset = False
         cursor.take_delta()
         return list(cursor_record.snapshot(cursor_id, cursor))

@@ -28,6 +28,7 @@ from typing import ClassVar, NamedTuple
 
 from pyroaring import BitMap
 
+from quire.runtime.limits import BATCH_MESSAGES_MAX
 from quire.serving.ports import Position
 from quire.serving.subscription.consumer import Consumer
 from quire.serving.subscription.cursor import Cursor
@@ -254,7 +255,7 @@ class Dispatcher:
         """All messages of an entry; what the block said, where it is known, else what the client says."""
         if position < self.read:
             batch_size = self.window.messages_of(position.ledger_id, BitMap((position.entry_id,)))
-        return (1 << batch_size) - 1 if batch_size > 0 else -1
+        return (1 << min(batch_size, BATCH_MESSAGES_MAX) if batch_size > 0 else 1 << BATCH_MESSAGES_MAX) - 1
 
     def acknowledge_up_to(self, position: Position) -> None:
         """Everything that is there up to and with `position`."""

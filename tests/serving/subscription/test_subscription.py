@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from quire.ledger.state_log import RECORD_BYTES_MAX
 from quire.runtime.clock import ManualClock
 from quire.runtime.errors import AlreadyExists, NotFound, QuireError, Unavailable
 from quire.runtime.tasks import Tasks
@@ -545,6 +546,43 @@ async def test_a_mistake_while_reading_is_no_end_of_reading() -> None:
         await asyncio.wait_for(woken.event.wait(), 5)
         view = source.take(position)
         assert (view and view.holds(*position)) == (expected and True)
+
+
+async def test_an_acknowledgement_is_answered_only_when_it_or_the_deletion_is_durable(stand: Stand) -> None:
+    """Acknowledged and unsubscribed in one turn: a crash before the deletion is durable brings the message back."""
+    consumer, _ = await stand.consumer()
+    stand.topic.publish([1])
+    await settle()
+    stand.log.is_automatic = False
+    answers: list[QuireError | None] = []
+    consumer.ack(ids((1, 0)), done=answers.append)
+    deletion = asyncio.ensure_future(stand.subscriptions.delete("s", force=True))
+    await settle()
+    assert answers == []
+    stand.log.sync()
+    await deletion
+    assert answers == [None]
+    consumer.ack(ids((1, 0)), done=answers.append)
+    assert isinstance(answers[-1], NotFound), "nothing is done for a consumer that is closed"
+
+
+async def test_what_one_turn_acknowledges_is_cut_to_records_that_a_log_takes(stand: Stand) -> None:
+    """A client that acknowledges parts of huge batches, with more bits than any batch has."""
+    consumer, _ = await stand.consumer(SHARED, permits=0)
+    stand.topic.publish([1_000_000] * 12)
+    words = [-2] + [-1] * 80_000
+    done: list[QuireError | None] = []
+    for entry in range(12):
+        one = commands.message_id(1, entry)
+        one.ack_set.extend(words)
+        consumer.ack([one], done=done.append)
+    await settle()
+    assert done == [None] * 12
+    assert max(map(len, stand.log.records)) <= RECORD_BYTES_MAX
+    stand.restart()
+    found = stand.subscriptions.get("s")
+    assert found is not None
+    assert [found.cursor.remaining(Position(1, entry)) for entry in range(12)] == [(1 << 1_000_000) - 2] * 12
 
 
 class Sleeper:
