@@ -210,6 +210,7 @@ def produce(arguments: argparse.Namespace) -> None:
     producers.run(begin + arguments.warmup, begin)
     producers.latencies.clear()
     before, first, start = usage(arguments.server_pid), producers.acknowledged, time.perf_counter()
+    bookies = [usage(pid) for pid in arguments.bookie_pid]
     producers.run(start + arguments.seconds, begin)
     seconds = time.perf_counter() - start
     after, entries = usage(arguments.server_pid), producers.acknowledged - first
@@ -223,6 +224,12 @@ def produce(arguments: argparse.Namespace) -> None:
         "server_peak_mb": after.peak_bytes / 1e6,
         "written_per_payload_byte": (after.written_bytes - before.written_bytes) / max(1, payload),
     }
+    if bookies:
+        used = [
+            usage(pid).cpu_s - each.cpu_s for pid, each in zip(arguments.bookie_pid, bookies, strict=True)
+        ]
+        figures["bookie_cpu_us_per_entry"] = sum(used) / len(used) / max(1, entries) * 1e6
+        figures["bookie_peak_mb"] = max(usage(pid).peak_bytes for pid in arguments.bookie_pid) / 1e6
     if producers.latencies:
         all_ms = np.concatenate(producers.latencies) * 1000
         figures |= {f"p{q}_ms": float(np.percentile(all_ms, q)) for q in (50, 99, 99.9)}
@@ -298,6 +305,9 @@ def main() -> None:
     parser.add_argument("mode", choices=("produce", "consume"))
     parser.add_argument("--port", type=int, default=6650)
     parser.add_argument("--server-pid", type=int, required=True)
+    parser.add_argument(
+        "--bookie-pid", type=int, action="append", default=[], help="bookies beside the server"
+    )
     parser.add_argument("--prefix", default=f"bench-{_now_ms()}")
     parser.add_argument("--topics", type=int, default=1)
     parser.add_argument("--size", type=int, default=1024)

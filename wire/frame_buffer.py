@@ -4,7 +4,7 @@ Shaped for asyncio's `BufferedProtocol`: `get_buffer` gives the room to read int
 n more bytes complete. A subclass's `_cut` takes whole frames off the front (`_start` .. `_end`).
 
 Memory: one buffer, small for a quiet connection and larger each time a read fills it, up to
-READ_BUFFER_BYTES_MAX; `rest` gives it back. A frame larger than it is assembled in a buffer that doubles up to
+READ_BUFFER_BYTES_MAX (or what the protocol's frames need); `rest` gives it back. A frame larger than it is assembled in a buffer that doubles up to
 the frame's exact size: a peer must send half of what it makes us allocate, each byte is moved a few times at
 most, and the frame's limit (checked by `_cut` as soon as the size is here) bounds it all.
 """
@@ -25,9 +25,10 @@ _Cut = TypeVar("_Cut")
 class FrameBuffer(Generic[_Cut]):
     """The part that both cutters share (`quire.wire.frame`, `quire.wire.bookie_codec`)."""
 
-    __slots__ = ("_buffer", "_end", "_size", "_start", "_view")
+    __slots__ = ("_buffer", "_end", "_size", "_size_max", "_start", "_view")
 
-    def __init__(self) -> None:
+    def __init__(self, buffer_bytes_max: int = READ_BUFFER_BYTES_MAX) -> None:
+        self._size_max = buffer_bytes_max
         self._size = READ_BUFFER_BYTES_MIN
         self._buffer = bytearray(self._size)
         self._view = memoryview(self._buffer)
@@ -58,7 +59,7 @@ class FrameBuffer(Generic[_Cut]):
         """What is complete now that `count` bytes were read into `get_buffer()`, in the peer's order."""
         self._end += count
         assert self._end <= len(self._buffer)
-        if self._end == len(self._buffer) and self._size < READ_BUFFER_BYTES_MAX:
+        if self._end == len(self._buffer) and self._size < self._size_max:
             self._size *= 4
         cuts = self._cut()
         self._make_room()
