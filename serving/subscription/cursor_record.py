@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from struct import Struct
+from struct import Struct, pack, unpack
 from struct import error as StructError
 from typing import Final, NamedTuple
 
@@ -101,9 +101,8 @@ def delta(cursor_id: int, change: Delta) -> bytes:
         raw = entries.serialize()
         parts += (_BITMAP.pack(ledger_id, len(raw)), raw)
     for position, bits in change.partial.items():
-        count = (bits.bit_length() + 63) // 64
-        parts.append(_PARTIAL.pack(*position, count))
-        parts += [(bits >> 64 * i & _WORD_MASK).to_bytes(8, "big") for i in range(count)]
+        words = _unsigned_words(bits)
+        parts += (_PARTIAL.pack(*position, len(words)), pack(f">{len(words)}Q", *words))
     for ledger_id, bit, entries in change.redelivered:
         raw = entries.serialize()
         parts += (_SLICE.pack(ledger_id, bit, len(raw)), raw)
@@ -241,9 +240,8 @@ def _read_delta(reader: _Reader) -> Delta:
         acked.add(ledger_id, reader.bitmap(length))
     partial: dict[Position, int] = {}
     for _ in range(partial_count):
-        ledger_id, entry_id, words = reader.unpack(_PARTIAL)
-        bits = sum(int.from_bytes(reader.take(8), "big") << 64 * i for i in range(words))
-        partial[Position(ledger_id, entry_id)] = bits
+        ledger_id, entry_id, count = reader.unpack(_PARTIAL)
+        partial[Position(ledger_id, entry_id)] = bits_of(unpack(f">{count}Q", reader.take(8 * count)))
     redelivered = []
     for _ in range(redelivered_count):
         ledger_id, bit, length = reader.unpack(_SLICE)
@@ -253,13 +251,14 @@ def _read_delta(reader: _Reader) -> Delta:
 
 def words_of(bits: int) -> list[int]:
     """Bits as the protocol's `ack_set`: signed 64-bit words, the lowest first."""
-    words = [bits >> at & _WORD_MASK for at in range(0, bits.bit_length(), 64)]
-    return [word - (1 << 64) if word >> 63 else word for word in words]
+    return [word - (1 << 64) if word >> 63 else word for word in _unsigned_words(bits)]
+
+
+def _unsigned_words(bits: int) -> tuple[int, ...]:
+    count = (bits.bit_length() + 63) // 64
+    return unpack(f"<{count}Q", bits.to_bytes(8 * count, "little"))
 
 
 def bits_of(words: Iterable[int]) -> int:
-    """The reverse of `words_of`."""
-    bits = 0
-    for at, word in enumerate(words):
-        bits |= (word & _WORD_MASK) << 64 * at
-    return bits
+    """The reverse of `words_of`. Linear, for a client may send a hundred thousand."""
+    return int.from_bytes(b"".join([(word & _WORD_MASK).to_bytes(8, "little") for word in words]), "little")
