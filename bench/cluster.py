@@ -6,10 +6,12 @@ python -m bench.cluster [question ...]
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,19 +73,49 @@ def fresh(bookies: int = 3) -> Iterator[Cluster]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def publish(label: str, *arguments: object) -> None:
+def _load(cluster: Cluster, label: str, *arguments: object) -> subprocess.Popen[bytes]:
+    words = ["--port", cluster.port, "--server-pid", cluster.broker.pid, "--label", label, *arguments]
+    return subprocess.Popen([sys.executable, "-m", "bench.load", "produce", *map(str, words)])
+
+
+def _finish(load: subprocess.Popen[bytes]) -> None:
+    if load.wait() != 0:
+        raise SystemExit("the load generator failed")
+
+
+def publish(label: str, *arguments: object) -> Callable[[], None]:
     """Publish to a fresh cluster; the server is the broker, a bookie's figures are the mean of the three."""
-    with fresh() as cluster:
-        words = ["--port", cluster.port, "--server-pid", cluster.broker.pid, "--label", label, *arguments]
-        for node in cluster.bookies:
-            words += ["--bookie-pid", node.pid]
-        subprocess.run([sys.executable, "-m", "bench.load", "produce", *map(str, words)], check=True)
+
+    def measure() -> None:
+        with fresh() as cluster:
+            bookies = [word for node in cluster.bookies for word in ("--bookie-pid", node.pid)]
+            _finish(_load(cluster, f"cluster, {label}", *bookies, *arguments))
+
+    return measure
 
 
-QUESTIONS: dict[str, tuple[str, tuple[object, ...]]] = {
-    "1KiB": ("cluster, 1 KiB unbatched", ("--size", KIB, "--outstanding", 2000)),
-    "100B": ("cluster, 100 B unbatched", ("--size", 100, "--outstanding", 2000)),
-    "5000": ("cluster, 1 KiB at 5,000/s", ("--size", KIB, "--rate", 5000, "--outstanding", 10_000)),
+def lose(label: str, number: signal.Signals, bookies: int) -> Callable[[], None]:
+    """A bookie dies or stops under a steady load: `max_ms` is the publish that suffered most."""
+
+    def measure() -> None:
+        with fresh(bookies) as cluster:
+            rate = ("--size", KIB, "--rate", 5000, "--outstanding", 50_000)
+            load = _load(cluster, f"cluster, 1 KiB at 5,000/s, {label}", *rate)
+            time.sleep(6)
+            cluster.bookies[0].process.send_signal(number)
+            _finish(load)
+
+    return measure
+
+
+QUESTIONS: dict[str, Callable[[], None]] = {
+    "1KiB": publish("1 KiB unbatched", "--size", KIB, "--outstanding", 2000),
+    "100B": publish("100 B unbatched", "--size", 100, "--outstanding", 2000),
+    "5000": publish("1 KiB at 5,000/s", "--size", KIB, "--rate", 5000, "--outstanding", 10_000),
+    "killed": lose("a bookie of three killed", signal.SIGKILL, 3),
+    "killed-spare": lose("a bookie of four killed", signal.SIGKILL, 4),
+    "stopped": lose("a bookie of three stopped", signal.SIGSTOP, 3),
+    "stopped-spare": lose("a bookie of four stopped", signal.SIGSTOP, 4),
 }
 
 
@@ -92,8 +124,7 @@ def main() -> None:
     for name in sys.argv[1:] or QUESTIONS:
         if name not in QUESTIONS:
             raise SystemExit(f"no question {name!r}; there are {', '.join(QUESTIONS)}")
-        label, arguments = QUESTIONS[name]
-        publish(label, *arguments)
+        QUESTIONS[name]()
 
 
 if __name__ == "__main__":

@@ -233,6 +233,7 @@ def produce(arguments: argparse.Namespace) -> None:
     if producers.latencies:
         all_ms = np.concatenate(producers.latencies) * 1000
         figures |= {f"p{q}_ms": float(np.percentile(all_ms, q)) for q in (50, 99, 99.9)}
+        figures["max_ms"] = float(all_ms.max())
     show(
         arguments.label or "produce",
         topics=arguments.topics,

@@ -3,10 +3,10 @@
 Shaped for asyncio's `BufferedProtocol`: `get_buffer` gives the room to read into, `received(n)` hands over what
 n more bytes complete. A subclass's `_cut` takes whole frames off the front (`_start` .. `_end`).
 
-Memory: one buffer, small for a quiet connection and larger each time a read fills it, up to
-READ_BUFFER_BYTES_MAX (or what the protocol's frames need); `rest` gives it back. A frame larger than it is assembled in a buffer that doubles up to
-the frame's exact size: a peer must send half of what it makes us allocate, each byte is moved a few times at
-most, and the frame's limit (checked by `_cut` as soon as the size is here) bounds it all.
+Memory: one buffer, small for a quiet connection and larger each time a read fills it, up to READ_BUFFER_BYTES_MAX (or
+what suits the protocol's frames); `rest` gives it back. A frame larger than it is assembled in a buffer that doubles up
+to the frame's exact size: a peer must send half of what it makes us allocate, each byte is moved a few times at most,
+and the frame's limit (checked by `_cut` as soon as the size is here) bounds it all.
 """
 
 from abc import abstractmethod
