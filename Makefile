@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ROOMS := runtime wire metadata bookie ledger tiering serving client spark_source cli
 
-.PHONY: run demo test check typecheck format proto bench clean
+.PHONY: run demo test chaos check typecheck format proto bench clean
 
 run: $(VENV)/.run
 	@$(BIN)/quire standalone
@@ -14,6 +14,10 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	$(BIN)/pytest -q $(TESTS)
+
+# Kill and pause processes of a cluster at random for ten minutes. SEED=… repeats a run.
+chaos: $(VENV)/.dev
+	QUIRE_CHAOS_SECONDS=600 $(if $(SEED),QUIRE_CHAOS_SEED=$(SEED)) $(BIN)/pytest -q -s tests/cluster/test_chaos.py
 
 check: $(VENV)/.dev typecheck
 	$(BIN)/ruff check .

@@ -233,12 +233,13 @@ class LocalCluster:
 async def _zookeeper_answers(port: int) -> bool:
     """Whether the server serves: `ruok` is answered before its tree is loaded, `srvr` is not."""
     try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"srvr")
-        answer = await reader.read()
-        writer.close()
-        return b"Mode: " in answer
-    except OSError:
+        async with asyncio.timeout(1.0):  # one that came while it started may never be answered
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"srvr")
+            answer = await reader.read()
+            writer.close()
+            return b"Mode: " in answer
+    except (OSError, TimeoutError):
         return False
 
 

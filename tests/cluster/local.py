@@ -1,0 +1,177 @@
+"""A real `quire local` that a test starts, and whose processes it kills, pauses and has started again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.metadata.zookeeper_server import classpath, free_port, java
+from quire.runtime.errors import ConfigurationError
+from quire.wire import commands
+from quire.wire import pulsar_pb2 as pb
+from tests.chaos.raw import Raw, Refused, read_frame
+
+START_S = 60.0
+STOP_S = 30.0
+POLL_S = 0.05
+ATTEMPT_S = 15.0
+
+
+class ClusterRaw(Raw):
+    """A raw connection to a broker through the gateway. It ends when the broker gives its consumer up."""
+
+    @classmethod
+    async def reach(cls, address: tuple[str, int], proxy_to: str = "") -> ClusterRaw:
+        """`ConnectionError`, `EOFError` or `TimeoutError` when that cannot be now."""
+        async with asyncio.timeout(ATTEMPT_S):
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(commands.connect("raw", proxy_to_url=proxy_to))
+            answer, _ = await read_frame(reader)
+        if answer.kind != pb.BaseCommand.CONNECTED:
+            writer.close()
+            raise Refused(str(answer.body))
+        return cls(reader, writer)
+
+    def _take(self, kind: int, body: Any, tail: bytes) -> None:
+        super()._take(kind, body, tail)
+        if kind == pb.BaseCommand.CLOSE_CONSUMER:
+            self._writer.transport.abort()
+
+    async def owner(self, topic: str) -> str:
+        """`host:port` of the topic's broker."""
+        async with asyncio.timeout(ATTEMPT_S):
+            found = await self.ask(commands.ask_lookup, topic)
+        if found.response == pb.CommandLookupTopicResponse.Failed:
+            raise Refused(found.message)
+        return str(found.brokerServiceUrl).partition("://")[2]
+
+
+class Cluster:
+    """Brokers, bookies, ZooKeeper and a gateway as processes, in one data directory."""
+
+    def __init__(self, data: Path, **settings: str) -> None:
+        self.data = data
+        self.log = data.with_suffix(".log")
+        ports = {"listen": f"127.0.0.1:{free_port()}", "http": f"127.0.0.1:{free_port()}"}
+        self.settings = {"data": str(data), **ports, **settings}
+        self.service_url = f"pulsar://{ports['listen']}"
+        self.http_url = f"http://{ports['http']}"
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        flags = [
+            word for name, value in self.settings.items() for word in (f"--{name.replace('_', '-')}", value)
+        ]
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "quire", "local", *flags, stdout=asyncio.subprocess.PIPE, stderr=log
+            )
+        assert self._process.stdout is not None
+        async with asyncio.timeout(START_S):
+            line = (await self._process.stdout.readline()).decode()
+        assert line.split() == ["ready", self.service_url, self.http_url], self.story()
+
+    async def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(STOP_S):
+            return await process.wait()
+
+    def story(self, bytes_max: int = 1500) -> str:
+        """The ends of all logs."""
+        logs = [self.log, *sorted((self.data / "logs").glob("*.log"))]
+        return "\n".join(f"== {log.name}\n{log.read_text(errors='replace')[-bytes_max:]}" for log in logs)
+
+    # -- its processes ---------------------------------------------------------------------------------
+
+    def pids(self, kind: str = "") -> dict[str, int]:
+        """Pids by name; of one kind only, when that is given."""
+        return {one["name"]: one["pid"] for one in self._processes() if kind in ("", one["kind"])}
+
+    def at(self, address: str) -> str:
+        """The name of the process that listens on `host:port`."""
+        return next(one["name"] for one in self._processes() if any(address in url for url in one["urls"]))
+
+    def _processes(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads((self.data / "processes.json").read_text())["processes"]
+        return found
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        os.kill(self.pids()[name], number)
+
+    async def restart_dead(self, *names: str) -> None:
+        """Have started again what was killed, and wait until `names` are up."""
+        before = self.pids()
+        assert self._process is not None
+        async with asyncio.timeout(START_S):
+            while any(self.pids()[name] == before[name] for name in names):
+                self._process.send_signal(signal.SIGHUP)
+                await asyncio.sleep(POLL_S)
+
+    # -- its addresses ---------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self.service_url.partition("://")[2].split(":")
+        return host, int(port)
+
+    async def owner(self, topic: str) -> str:
+        """`host:port` of the topic's broker."""
+        asking = await ClusterRaw.reach(self.address)
+        try:
+            return await asking.owner(topic)
+        finally:
+            await asking.close()
+
+    async def connect(self, topic: str) -> Raw:
+        """To the broker that owns the topic, through the gateway."""
+        return await ClusterRaw.reach(self.address, await self.owner(topic))
+
+    async def rest(self, method: str, path: str, body: object = None) -> Any:
+        """A REST call through the gateway; its JSON. Tried again while the cluster says "try again"."""
+        async with asyncio.timeout(START_S):
+            while True:
+                try:
+                    return await asyncio.to_thread(self._rest, method, path, body)
+                except urllib.error.HTTPError as error:
+                    if error.code != 503:
+                        raise
+                await asyncio.sleep(POLL_S)
+
+    def _rest(self, method: str, path: str, body: object) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self.http_url + path, data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=ATTEMPT_S) as answer:
+            raw = answer.read()
+        return json.loads(raw) if raw else None
+
+
+@asynccontextmanager
+async def running(data: Path, **settings: str) -> AsyncIterator[Cluster]:
+    """A cluster for one test. Skips it where there is no Java or no PySpark."""
+    try:
+        java(), classpath()
+    except ConfigurationError as why:
+        pytest.skip(str(why))
+    cluster = Cluster(data, **settings)
+    try:
+        await cluster.start()
+        yield cluster
+    finally:
+        await cluster.stop()

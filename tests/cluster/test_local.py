@@ -1,0 +1,93 @@
+"""`quire local` with stock clients: what one process does, and what its death does not."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from .local import Cluster, running
+
+TOPIC = "persistent://public/default/t"
+STALL_S_MAX = 15.0
+"""Far beyond session time-out + 2 s, for machines that do much else."""
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running(tmp_path / "cluster", session_timeout_ms="2s") as made:
+        yield made
+
+
+class Producer:
+    """Publishes numbers one after the other; every one must be acknowledged, however long it takes."""
+
+    def __init__(self, client: pulsar.Client) -> None:
+        self._producer = client.create_producer(TOPIC, send_timeout_millis=0)
+        self.sent = 0
+
+    def publish(self, count: int) -> None:
+        for _ in range(count):
+            self._producer.send(b"%d" % self.sent)
+            self.sent += 1
+
+
+def read_all(client: pulsar.Client) -> list[int]:
+    reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        found.append(int(reader.read_next(10_000).data()))
+    reader.close()
+    return found
+
+
+def client_of(cluster: Cluster) -> pulsar.Client:
+    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    return pulsar.Client(cluster.service_url, logger=quiet, operation_timeout_seconds=60)
+
+
+@pytest.mark.chaos
+async def test_publishing_goes_on_when_a_bookie_and_then_the_topics_broker_is_killed(
+    cluster: Cluster,
+) -> None:
+    client = client_of(cluster)
+    producer = await asyncio.to_thread(Producer, client)
+    await asyncio.to_thread(producer.publish, 50)
+
+    cluster.signal("bookie-1", signal.SIGKILL)
+    async with asyncio.timeout(STALL_S_MAX):
+        await asyncio.to_thread(producer.publish, 50)
+    await cluster.restart_dead("bookie-1")
+
+    raw = await cluster.connect(TOPIC)
+    owner = cluster.at(await cluster.owner(TOPIC))
+    cluster.signal(owner, signal.SIGKILL)
+    async with asyncio.timeout(STALL_S_MAX):
+        assert await raw.delivered.get() is None, "the gateway closes what led to the broker"
+        await asyncio.to_thread(producer.publish, 50)
+    await raw.close()
+    await cluster.restart_dead(owner)
+    assert await asyncio.to_thread(read_all, client) == list(range(150))
+    await asyncio.to_thread(client.close)
+
+
+@pytest.mark.chaos
+async def test_all_processes_end_with_the_first_and_the_data_stays(tmp_path: Path) -> None:
+    async with running(tmp_path / "cluster", brokers="1", session_timeout_ms="2s") as cluster:
+        client = client_of(cluster)
+        producer = await asyncio.to_thread(Producer, client)
+        await asyncio.to_thread(producer.publish, 20)
+        await asyncio.to_thread(client.close)
+        pids = cluster.pids()
+        assert await cluster.stop() == 0
+        assert set(pids) == {"zookeeper", "bookie-1", "bookie-2", "bookie-3", "broker-1", "gateway"}
+        assert not [pid for pid in pids.values() if Path(f"/proc/{pid}").exists()]
+
+        await cluster.start()
+        client = client_of(cluster)
+        assert await asyncio.to_thread(read_all, client) == list(range(20))
+        await asyncio.to_thread(client.close)
