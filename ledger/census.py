@@ -36,11 +36,10 @@ class Orphan(NamedTuple):
 
 
 async def ledger_ids(store: MetadataStore) -> AsyncIterator[int]:
-    """The id of every ledger that has a record, a few hundred operations for each thousand ledgers."""
-    for outer in await store.children(paths.LEDGERS):
-        for inner in await store.children(f"{paths.LEDGERS}/{outer}"):
-            for name in await store.children(f"{paths.LEDGERS}/{outer}/{inner}"):
-                yield int(name, 16)
+    """The id of every ledger that has a record, in at most 257 operations."""
+    for folder in await store.children(paths.LEDGERS):
+        for name in await store.children(f"{paths.LEDGERS}/{folder}"):
+            yield int(name, 16)
 
 
 async def orphans(store: MetadataStore, now_ms: int, grace_ms: int = GRACE_MS) -> list[Orphan]:

@@ -16,7 +16,7 @@
     /quire/state/{tenant}/{namespace}/{bundle}              StateLogRecord: ledgers of the bundle's state log
     /quire/topics/{tenant}/{namespace}/{domain}/{name}      TopicRecord: segments or partitions
     /quire/manifests/{tenant}/{namespace}/{domain}/{name}-{uuid}   immutable: older segments of a long topic
-    /quire/ledgers/{ab}/{cd}/{ledger id in 16 hex digits}   LedgerRecord, spread by the id's last digits
+    /quire/ledgers/{ab}/{ledger id in 16 hex digits}        LedgerRecord, in 256 folders by the id's last digits
 
 Names are percent-encoded, so a topic may hold any character.
 """
@@ -114,4 +114,4 @@ def manifest(topic_path: str, unique: str) -> str:
 
 def ledger(ledger_id: int) -> str:
     digits = f"{ledger_id:016x}"
-    return f"{LEDGERS}/{digits[-2:]}/{digits[-4:-2]}/{digits}"
+    return f"{LEDGERS}/{digits[-2:]}/{digits}"

@@ -26,7 +26,7 @@ def test_any_name_is_one_component_and_comes_back(name: str) -> None:
     [
         (paths.topic("t", "n", "a/b"), "/quire/topics/t/n/persistent/a%2Fb"),
         (paths.manifest(paths.topic("t", "n", "x"), "77"), "/quire/manifests/t/n/persistent/x-77"),
-        (paths.ledger(0xABCD), "/quire/ledgers/cd/ab/000000000000abcd"),
+        (paths.ledger(0xABCD), "/quire/ledgers/cd/000000000000abcd"),
         (paths.topic("t", "n", ".."), "/quire/topics/t/n/persistent/%2E%2E"),
     ],
 )
