@@ -112,6 +112,7 @@ class Journal:
         self._closing = False
         self._next_file = 1
         self._epoch = 0
+        self._mark = 0
         self._incarnation = 0
         self._queue = GroupQueue(1, group_bytes_max)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -133,9 +134,11 @@ class Journal:
     def replay(self, mark: int, apply: Callable[[int, bytes], None]) -> Replay:
         """Call `apply(number, group)` for every valid group behind the mark, in order. Blocks.
 
+        The mark may be less than it was, after the index was rebuilt: the segments know it well enough.
         Raises `DiskError`, and `ConfigurationError` when a segment belongs to another bookie.
         """
         used = self._find_segments()
+        mark = self._mark = max([mark, *[header.mark for _, header in used]])
         report = Replay()
         needed = segments_needed([(segment.name, header) for segment, header in used], mark)
         by_name = {segment.name: segment for segment, _ in used}
@@ -329,12 +332,19 @@ class Journal:
     # -- segments ----------------------------------------------------------------------------------------
     def recycle(self, mark: int) -> None:
         """Groups up to `mark` are not needed any more: their segments may be written over."""
+        self._mark = mark
         while len(self._live) > 1:
             following = self._live[1].header
             assert following is not None
             if following.first_number > mark + 1:
                 break
             self._spares.append(self._live.popleft())
+        self.look_for_room()
+
+    def look_for_room(self) -> None:
+        """There may be room for the next segment, in a recycled one or on the disk: `on_full` is told of it."""
+        if self._spares:
+            self._on_full(False)
         self._ensure_spare()
 
     def _take_spare(self) -> _Segment | None:
@@ -352,7 +362,9 @@ class Journal:
     def _begin_epoch(self, segment: _Segment, first_number: int) -> None:
         self._epoch += 1
         salt = self._rng.getrandbits(32)
-        segment.header = SegmentHeader(self._epoch, first_number, salt, self._bookie, self._incarnation)
+        segment.header = SegmentHeader(
+            self._epoch, first_number, salt, self._bookie, self._incarnation, self._mark
+        )
         segment.position = PAGE_BYTES
 
     def _use(self, segment: _Segment) -> None:

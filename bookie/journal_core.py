@@ -13,7 +13,7 @@ one file is an *epoch*; epochs only grow. A segment begins with a page that tell
         24    8  first number   of the first group that is written in this epoch
         32   16  bookie         UUID
         48    8  incarnation    of the bookie
-        56    8  zero
+        56    8  mark           as the epoch began: every group up to it is in the entry logs
 
 From 4096 on lie the *groups*, each at a multiple of 4096. A group is what one disk write makes durable:
 
@@ -65,7 +65,7 @@ GROUP_MAGIC: Final = 0x514A4752
 CONTROL_MAGIC: Final = 0x5143544C
 VERSION: Final = 1
 
-_SEGMENT: Final = Struct(">HHIQQ16sQQ")  # version, zero, salt, epoch, first number, bookie, incarnation, zero
+_SEGMENT: Final = Struct(">HHIQQ16sQQ")  # version, zero, salt, epoch, first number, bookie, incarnation, mark
 _SEGMENT_PREFIX: Final = Struct(">II")
 _SECOND_COPY: Final = PAGE_BYTES // 2
 _GROUP: Final = Struct(">IIIIQQ")
@@ -217,12 +217,22 @@ class SegmentHeader(NamedTuple):
     salt: int
     bookie: bytes
     incarnation: int
+    mark: int = 0
+    """Known to be passed when the epoch began. A file is written over only when the mark has passed what was in it,
+    so of the newest epoch this tells which numbers may be missing, even when the index, which has the mark, is lost."""
 
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
     """The segment's first page."""
     checked = _SEGMENT.pack(
-        VERSION, 0, header.salt, header.epoch, header.first_number, header.bookie, header.incarnation, 0
+        VERSION,
+        0,
+        header.salt,
+        header.epoch,
+        header.first_number,
+        header.bookie,
+        header.incarnation,
+        header.mark,
     )
     copy = _SEGMENT_PREFIX.pack(SEGMENT_MAGIC, crc32c(checked)) + checked
     half = copy + bytes(_SECOND_COPY - len(copy))
@@ -250,10 +260,10 @@ def _decode_copy(page: bytes, offset: int) -> SegmentHeader | None:
         return None
     magic, crc = _SEGMENT_PREFIX.unpack_from(page, offset)
     checked = page[offset + _SEGMENT_PREFIX.size : offset + 64]
-    version, _, salt, epoch, first_number, bookie, incarnation, _ = _SEGMENT.unpack(checked)
+    version, _, salt, epoch, first_number, bookie, incarnation, mark = _SEGMENT.unpack(checked)
     if magic != SEGMENT_MAGIC or crc32c(checked) != crc or version != VERSION:
         return None
-    return SegmentHeader(epoch, first_number, salt, bookie, incarnation)
+    return SegmentHeader(epoch, first_number, salt, bookie, incarnation, mark)
 
 
 class FoundGroup(NamedTuple):

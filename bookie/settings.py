@@ -53,9 +53,9 @@ class BookieSettings:
         """Raises `ConfigurationError` when two settings contradict each other."""
         if self.journal == self.entry_log:
             raise ConfigurationError("journal and entry_log must be two directories")
-        if self.journal_group_bytes_max < limits.BLOCK_BYTES_HARD_MAX + MIB:
+        if self.journal_group_bytes_max < limits.ADD_REQUEST_BYTES_MAX:
             raise ConfigurationError(
-                f"journal_group_bytes_max must hold the largest block ({limits.BLOCK_BYTES_HARD_MAX + MIB} bytes)"
+                f"journal_group_bytes_max must hold the largest request ({limits.ADD_REQUEST_BYTES_MAX} bytes)"
             )
         if self.journal_segment_bytes < 2 * self.journal_group_bytes_max:
             raise ConfigurationError("journal_segment_bytes must be at least twice journal_group_bytes_max")

@@ -199,12 +199,11 @@ class Storage:
         if not disks.entries.exists(_DAMAGED_INDEX) and (whole := self._whole_index()) is not None:
             return whole, False, False
         log.error("the index in %s is lost; it is rebuilt from the entry logs", disks.entries.root)
+        # Until `_admit_loss` is done, or a crash before that would pass the new index off as one that knows all.
+        disks.entries.write_bytes(_DAMAGED_INDEX, b"it is being rebuilt")
         disks.index.discard()
         index = disks.index.open()
         rebuilt = rebuild(self._logs, index)
-        if disks.entries.exists(_DAMAGED_INDEX):
-            disks.entries.remove(_DAMAGED_INDEX)
-            disks.entries.sync_directory()
         log.warning("the index was rebuilt: %d runs, %d damaged places", rebuilt.rows, len(rebuilt.damage))
         return index, True, bool(rebuilt.damage)
 
@@ -262,6 +261,9 @@ class Storage:
         self._intake.changed.update(self._intake.ledgers)
         self._flush_blocking(self._journal.durable_number)
         self._journal.forget_damage()
+        if self._was_rebuilt:
+            self._disks.entries.remove(_DAMAGED_INDEX)
+            self._disks.entries.sync_directory()
         what = "in limbo" if self._blocks_lost else "fenced"
         log.error(
             "bookie %s: state was lost; all %d ledgers are %s",
@@ -521,8 +523,9 @@ class Storage:
             callback()
 
     def interval_over(self) -> None:
-        """See `FlushListener`. Somebody may have made room on the disk."""
+        """See `FlushListener`. Somebody may have made room on the disks."""
         self._check_space()
+        self._journal.look_for_room()
 
     def flush_failed(self, error: QuireError) -> None:
         """See `FlushListener`."""

@@ -314,6 +314,32 @@ async def test_a_full_journal_disk_makes_the_node_read_only() -> None:
     assert not node.storage.failure
 
 
+async def test_a_journal_disk_that_has_room_again_makes_the_node_writable() -> None:
+    machine = SimulatedNode(seed=2)
+    machine.journal.capacity_bytes = 100 * KIB
+    node = await Node.on(machine)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert await node.add(one(1, 0)) == [Status.READ_ONLY]
+    machine.journal.capacity_bytes = 1 << 40
+    pass_seconds(4_000)  # the next look around
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert await node.add(one(1, 0)) == [OK]
+
+
+async def test_a_recycled_segment_is_room_in_a_full_journal() -> None:
+    machine = SimulatedNode(seed=2)
+    machine.journal.capacity_bytes = 180 * KIB  # two segments and not a third
+    node = await Node.on(machine)
+    entry = 0
+    while await node.add(one(1, entry, 4 * KIB)) == [OK]:
+        entry += 1
+    assert node.storage.is_read_only and not node.storage.failure
+    await node.storage.flush()
+    assert await node.add(one(1, entry, 4 * KIB)) == [OK]
+
+
 @pytest.mark.parametrize("operation", ["write", "durable"])
 async def test_after_a_failed_journal_write_nothing_is_acknowledged(
     machine: SimulatedNode, operation: str
@@ -449,6 +475,40 @@ async def test_a_lost_index_is_rebuilt_and_everything_is_fenced(machine: Simulat
     node = await crash(machine)
     assert node.id.incarnation == before.incarnation + 1
     assert await node.holds(1, 5) == one(1, 5)
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+async def test_an_index_lost_after_the_journal_was_recycled_loses_no_block(
+    machine: SimulatedNode, interrupted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The groups that are written over are in the entry logs: their absence is no damage, and recovery goes on."""
+    node = await Node.on(machine)
+    for entry in range(200):  # 800 KiB through segments of 64 KiB
+        assert await node.add(one(1, entry, 4 * KIB)) == [OK]
+    await node.storage.flush()
+    await node.add(one(1, 200))
+    await node.read(9, 0, fence=True)
+    before = node.id
+    machine.home.discard()
+    machine.crash()
+    if interrupted:  # between the rebuild and the admission that fences were lost
+
+        def die(_: Storage) -> None:
+            raise OSError("killed")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Storage, "_admit_loss", die)
+            with pytest.raises(OSError, match="killed"):
+                await Node.on(machine)
+        machine.crash()
+    node = await Node.on(machine)
+    assert node.id.incarnation == before.incarnation + 1
+    for entry in (0, 100, 199):
+        assert await node.holds(1, entry) == one(1, entry, 4 * KIB)
+    assert await node.holds(1, 200) == one(1, 200)
+    assert (await node.info(1)).fenced
+    assert (await node.read(1, 201)).status is Status.NO_SUCH_ENTRY
+    assert (await crash(machine)).id.incarnation == before.incarnation + 1
 
 
 async def test_without_sync_an_unclean_stop_is_a_loss_and_a_clean_one_is_not(machine: SimulatedNode) -> None:

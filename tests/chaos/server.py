@@ -18,10 +18,10 @@ START_S = 20.0
 """Far beyond what a start takes; a process that is not ready by then hangs."""
 
 SMALL = {
-    "memtable_bytes": "14MiB",
-    "journal_group_bytes_max": "7MiB",
-    "journal_segment_bytes": "14MiB",
-    "entry_log_bytes": "16MiB",
+    "memtable_bytes": "16MiB",
+    "journal_group_bytes_max": "8MiB",
+    "journal_segment_bytes": "16MiB",
+    "entry_log_bytes": "20MiB",
     "segment_bytes_max": "1MiB",
     "flush_interval_ms": "200ms",
     "archive_delay_ms": "0",
