@@ -1,8 +1,9 @@
 """What Quire knows about itself: topics, segments, ledgers, bookies, leases, in one small consistent store.
 
-`store` is the interface, with the semantics of ZooKeeper's nodes; `memory` and `sqlite` implement it over one core,
-`tree`, and one contract test holds for all. `paths` and `records` are the one page that says what is kept where;
-`topics` changes a topic's list of segments; `lease` is ownership.
+`store` is the interface, with the semantics of ZooKeeper's nodes; `zookeeper` is the real thing, `memory` and
+`sqlite` implement it over one core, `tree`, and one contract test holds for all. `paths` and `records` are the one page
+that says what is kept where; `topics` changes a topic's list of segments; `lease` is ownership.
 
-Read in this order: `store`, `paths`, `records`, `topics`, `lease`, `tree`, `watches`, `memory`, `sqlite`, `open`.
+Read in this order: `store`, `paths`, `records`, `topics`, `lease`, `tree`, `watches`, `memory`, `sqlite`, `open`;
+then `zookeeper_session`, `zookeeper_client`, `zookeeper`.
 """

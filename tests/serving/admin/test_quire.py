@@ -17,7 +17,7 @@ from tests.serving.conftest import in_thread
 NAME = "persistent://public/default/orders"
 RAW = "/quire/v1/topics/persistent/public/default/orders"
 METRIC = re.compile(
-    r"quire_(serving|tiering|bookie)_[a-z]+(_[a-z]+)*"  # quire_<room>_<what>_<unit>[_total]
+    r"quire_(serving|tiering|bookie|metadata|ledger)_[a-z]+(_[a-z]+)*"  # quire_<room>_<what>_<unit>[_total]
 )
 
 
