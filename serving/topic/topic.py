@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -434,6 +434,12 @@ class Topic:
         now_ms = self._services.clock.now_ms()
         if active is not None and now_ms - active.created_ms >= self._services.settings.segment_age_ms_max:
             self.roll()
+
+    def leave(self, ledger_ids: Container[int]) -> None:
+        """Begin another ledger when the active one is among `ledger_ids`, even if it is empty."""
+        active = self.segment_list.active
+        if active is not None and active.ledger_id in ledger_ids:
+            self._writing.roll()
 
     async def trim(self) -> int:
         """Drop what retention and subscriptions no longer need. Answers how many segments went."""
