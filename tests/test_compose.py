@@ -165,3 +165,15 @@ def test_two_bookies_never_share_a_directory_and_a_new_one_takes_over_that_of_on
     assert freed[1].endswith(":3181")
     second.communicate("\n")
     third.communicate("\n")
+
+
+def test_an_installation_has_every_package() -> None:
+    """An editable one finds what is not listed, and so hides that the list is short."""
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    rooms = [folder for folder in table["package-dir"].values() if folder != "quire"]
+    found = {
+        "quire." + ".".join(file.parent.relative_to(ROOT).parts)
+        for room in rooms
+        for file in (ROOT / room).rglob("__init__.py")
+    }
+    assert {"quire", *found} == set(table["packages"])
