@@ -23,7 +23,7 @@ from quire.metadata.store import Node
 from quire.runtime.errors import Fenced, NotFound, OutcomeUnknown, QuireError, Unavailable, VersionConflict
 from quire.runtime.limits import MIB
 from quire.wire.block import BlockHeader, Buffer
-from quire.wire.bookie import BookieId, LedgerInfoRequest, ReadRequest, Status
+from quire.wire.bookie import BookieId, LedgerInfoRequest, ReadRequest, ReadResponse, Status
 
 _log = logging.getLogger(__name__)
 
@@ -147,7 +147,11 @@ class _Recovery:
 
     async def _read(self, bookie: BookieId, first_entry: int) -> None:
         request = ReadRequest(bookie, self._record.ledger_id, first_entry, _READ_BYTES, fence=True)
-        response = await self._parts.bookies.port(bookie).read(request)
+        try:
+            response = await self._parts.bookies.port(bookie).read(request)
+        except Exception as error:  # a mistake of ours is an unknown, too, and no reason to wait for ever
+            _log.exception("a recovery read of ledger %d failed", self._record.ledger_id)
+            response = ReadResponse(Status.IO_ERROR, detail=repr(error))
         self.core.answered(bookie, first_entry, response)
 
     def write(self, found: Buffer, header: BlockHeader) -> None:

@@ -28,7 +28,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from sys import maxsize
 from typing import Final
 
@@ -127,9 +127,9 @@ class StateLog:
                 raise await log._why_gone(error) from error
         try:
             await log._roll()
-        except QuireError as error:
+        except BaseException as error:
             log._on_failed = None
-            log.fail(error)
+            log.fail(error if isinstance(error, QuireError) else OutcomeUnknown(f"opening failed: {error!r}"))
             raise
         return log
 
@@ -272,6 +272,11 @@ class StateLog:
         if self._on_failed is not None:
             self._on_failed(error)
 
+    def leave(self, ledger_ids: Container[int]) -> None:
+        """Roll when the ledger that is written to is among `ledger_ids`."""
+        if self._rolling is None and self._error is None and self._ids and self._ids[-1] in ledger_ids:
+            self._rolling = self._tasks.start(self._roll_in_background(), f"roll {self._path}")
+
     # -- rolling ---------------------------------------------------------------------------------------
     async def _roll_in_background(self) -> None:
         try:
@@ -279,6 +284,10 @@ class StateLog:
         except QuireError as error:
             _log.warning("the state log %s ends: %s", self._path, error)
             self.fail(error)
+        except Exception as error:
+            # A mistake of ours, as in the owner's snapshot: going on would begin another ledger every turn.
+            _log.exception("the state log %s cannot roll", self._path)
+            self.fail(OutcomeUnknown(f"the state log {self._path} cannot roll: {error!r}"))
         finally:
             self._rolling = None
 
@@ -296,7 +305,11 @@ class StateLog:
         if self._error is not None:
             new.abandon()
             raise self._error
-        self._switch_to(new)
+        try:
+            self._switch_to(new)
+        except BaseException:
+            new.abandon()
+            raise
         await new.drained()
         if self._old is not None:
             await self._old.drained()

@@ -258,6 +258,11 @@ class LedgerWriter(BlockWriter):
                 await self._put(states.changed(self._record, fragments))
             except QuireError as error:
                 self.core.fail(error)
+            except Exception as error:
+                _log.exception("ledger %d: a mistake of ours in an ensemble change", self.ledger_id)
+                self.core.fail(
+                    OutcomeUnknown(f"ledger {self.ledger_id}: an ensemble change failed: {error!r}")
+                )
             else:
                 self._changed(fragments[-1])
 

@@ -66,7 +66,11 @@ class CursorStore:
             self._cursors[cursor_id].apply(delta)
 
     def snapshot(self) -> Iterator[bytes]:
-        """Everything, as records that `apply` understands."""
+        """Everything, as records that `apply` understands. What changed in this turn goes before it.
+
+        Else it would be in the snapshot and come once more behind it, and redeliveries would be counted twice.
+        """
+        self._write()
         for cursor_id, cursor in sorted(self._cursors.items()):
             yield from cursor_record.snapshot(cursor_id, cursor)
 

@@ -518,3 +518,18 @@ async def test_flushed_when_every_replica_says_so():
     assert await cluster.ledgers.is_flushed(writer.ledger_id)
     cluster.bookies[1].is_flushed = False
     assert not await cluster.ledgers.is_flushed(writer.ledger_id)
+
+
+async def test_a_bookie_whose_port_fails_is_an_unknown_and_no_reason_to_wait_for_ever(monkeypatch):
+    cluster = MemoryCluster(1)
+    writer = await cluster.ledgers.create("test", Listener(), write_quorum=1, ack_quorum=1)
+    writer.abandon()
+
+    async def broken(request: ReadRequest) -> ReadResponse:
+        raise ValueError("a mistake")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster.bookies[0], "read", broken)
+        with pytest.raises(CorruptionError, match="a mistake"):
+            await asyncio.wait_for(cluster.ledgers.recover(writer.ledger_id), 5)
+    assert (await cluster.ledgers.recover(writer.ledger_id)).last_entry == -1

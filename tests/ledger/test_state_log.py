@@ -293,3 +293,21 @@ async def test_a_listed_ledger_that_is_gone_is_damage():
     await cluster.ledgers.delete((await ids(cluster))[0])
     with pytest.raises(CorruptionError, match="is gone"):
         await Counts(cluster).open()
+
+
+async def test_an_owner_whose_snapshot_fails_is_told_and_leaves_no_ledger_open():
+    cluster = MemoryCluster(3)
+    counts = await Counts(cluster, roll_bytes=100).open()
+
+    def broken() -> list[bytes]:
+        raise ValueError("a mistake")
+
+    counts.log._snapshot = broken
+    for _ in range(20):
+        counts.count(b"key")
+    await turns_until(lambda: bool(counts.failed))
+    assert len(counts.failed) == 1 and isinstance(counts.failed[0], OutcomeUnknown)
+    await turns_until(lambda: sum(counts.durable.values()) + len(counts.errors) == 20)
+    assert not counts._ledgers._writers
+    other = await Counts(cluster).open()
+    assert other.counts.get(b"key", 0) >= sum(counts.durable.values())

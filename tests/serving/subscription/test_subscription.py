@@ -585,6 +585,21 @@ async def test_what_one_turn_acknowledges_is_cut_to_records_that_a_log_takes(sta
     assert [found.cursor.remaining(Position(1, entry)) for entry in range(12)] == [(1 << 1_000_000) - 2] * 12
 
 
+async def test_a_snapshot_in_the_turn_of_a_redelivery_counts_it_once(stand: Stand) -> None:
+    consumer, _ = await stand.consumer(SHARED)
+    stand.topic.publish([1])
+    await settle()
+    consumer.redeliver(ids((1, 0)))
+    snapshot = list(stand.store.snapshot())
+    before = len(stand.log.records)
+    await settle()
+    found = CursorStore()
+    for record in [*snapshot, *stand.log.records[before:]]:
+        found.apply(record)
+    [cursor] = found.of_topic(stand.topic.name)
+    assert cursor.redeliveries.count(Position(1, 0)) == 1
+
+
 class Sleeper:
     """A `Reading` that only notes that it was woken."""
 
