@@ -9,7 +9,7 @@ set -eu
 
 case "${1:-}" in
 broker)
-    export QUIRE_ADVERTISE="${QUIRE_ADVERTISE:-$(hostname):6650}"
+    export QUIRE_ADVERTISE="${QUIRE_ADVERTISE:-pulsar://$(hostname):6650}"
     ;;
 bookie)
     export QUIRE_ADVERTISE="${QUIRE_ADVERTISE:-$(hostname):3181}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 import subprocess
 import tomllib
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import yaml
 
 from quire.cli.main import SUBCOMMANDS, cli
+from quire.serving.settings import BrokerSettings
 
 ROOT = Path(__file__).parents[1]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -165,6 +167,13 @@ def test_two_bookies_never_share_a_directory_and_a_new_one_takes_over_that_of_on
     assert freed[1].endswith(":3181")
     second.communicate("\n")
     third.communicate("\n")
+
+
+def test_a_broker_is_told_where_its_container_is_reached(tmp_path: Path) -> None:
+    said, _ = entrypoint(tmp_path, "broker").communicate()
+    url = said.split()[1]
+    BrokerSettings(listen="0.0.0.0:6650", advertise=url).validate()
+    assert url == f"pulsar://{socket.gethostname()}:6650"
 
 
 def test_an_installation_has_every_package() -> None:
