@@ -50,7 +50,6 @@ class Member:
         self._deaf = store.watches
         store.watches = Watches()
         store.expire()
-        store.suspend()
 
     def wake(self) -> None:
         """It hears that its session is over."""

@@ -7,7 +7,9 @@ import random
 from quire.serving.ownership.balance import SLACK, Balancer, least_loaded
 
 
-def looks(balancer: Balancer, loads: dict[str, dict[str, float]], count: int = 2, now: float = 0.0) -> list[str]:
+def looks(
+    balancer: Balancer, loads: dict[str, dict[str, float]], count: int = 2, now: float = 0.0
+) -> list[str]:
     """What is given away in the last of `count` looks."""
     moves: list[str] = []
     for _ in range(count):

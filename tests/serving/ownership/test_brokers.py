@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from typing import ClassVar
 
 import aiohttp
 import pulsar
@@ -23,6 +24,9 @@ EARLIEST = pulsar.InitialPosition.Earliest
 async def brokers() -> AsyncIterator[Brokers]:
     made = Brokers()
     yield made
+    for publisher in Publisher.started:
+        publisher.is_stopping = True
+    Publisher.started.clear()
     await made.close()
 
 
@@ -33,7 +37,10 @@ def name(index: int) -> str:
 class Publisher:
     """Sends numbers to one topic, one after the other, in a thread of its own, and remembers how long each took."""
 
+    started: ClassVar[list[Publisher]] = []
+
     def __init__(self, producer: pulsar.Producer) -> None:
+        self.started.append(self)
         self.producer = producer
         self.took_s: list[float] = []
         self.is_stopping = False
@@ -252,7 +259,9 @@ async def test_rest_requests_are_sent_to_the_owner(brokers: Brokers) -> None:
                 owner = brokers.owner(f"{name(0)}-partition-{index}")
                 assert owner is not None
                 assert answer.status == (200 if owner is member else 307)
-                looked_up = await (await http.get(f"/lookup/v2/topic{partition.removeprefix('/admin/v2')}")).json()
+                looked_up = await (
+                    await http.get(f"/lookup/v2/topic{partition.removeprefix('/admin/v2')}")
+                ).json()
                 assert looked_up["brokerUrl"] == owner.url
             whole = await (await http.get(f"{path}/topic-0/partitioned-stats")).json()
             assert whole["msgInCounter"] == 12 and len(whole["partitions"]) == 12
@@ -277,7 +286,9 @@ async def test_who_owns_what_and_a_bundle_moved_by_hand(brokers: Brokers) -> Non
         rows = await (await http.get("/quire/v1/brokers")).json()
         assert [row["broker"] for row in rows] == ["broker-0", "broker-1"]
         bundles = [
-            row for row in await (await http.get("/quire/v1/brokers/bundles")).json() if row["broker"] == "broker-0"
+            row
+            for row in await (await http.get("/quire/v1/brokers/bundles")).json()
+            if row["broker"] == "broker-0"
         ]
         assert [row["topics"] for row in bundles] == [1]
         assert bundles[0]["why"] and bundles[0]["sinceMs"] > 0
