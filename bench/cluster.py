@@ -1,10 +1,15 @@
-"""A cluster's figures: one broker and three bookies as processes on this machine, 3/3/2, fdatasync before every answer.
+"""A cluster's figures: ZooKeeper, one broker and three bookies as processes on this machine, 3/3/2, fdatasync before
+every answer.
 
-python -m bench.cluster [question ...]
+    python -m bench.cluster [question ...]
+
+The clients speak to the broker itself; the gateway that `quire local` starts as well has nothing to do.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import signal
 import subprocess
@@ -12,9 +17,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 from bench.report import machine, show
 
@@ -22,59 +29,43 @@ KIB = 1024
 
 
 @dataclass
-class Process:
-    """A process of the cluster, and what its `ready` line says."""
-
-    process: subprocess.Popen[str]
-    ready: str
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-
-@dataclass
 class Cluster:
-    bookies: list[Process]
-    broker: Process
+    """Process ids, and where the broker listens."""
 
-    @property
-    def port(self) -> int:
-        return int(self.broker.ready)
-
-
-@contextmanager
-def _node(role: str, root: Path, *words: str) -> Iterator[Process]:
-    root.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "bench.cluster_node", role, str(root), *words]
-    with (root / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line.startswith("ready "):
-            raise SystemExit(f"the {role} did not start: {(root / 'log').read_text()}")
-        yield Process(process, line.removeprefix("ready ").strip())
-    finally:
-        process.kill()
-        process.wait()
+    bookies: list[int]
+    broker: int
+    port: int
 
 
 @contextmanager
 def fresh(bookies: int = 3) -> Iterator[Cluster]:
     """A cluster on empty directories, ended and removed afterwards."""
     root = Path(tempfile.mkdtemp(prefix="quire-bench-"))
+    command = [sys.executable, "-m", "quire", "local", "--brokers", "1", "--bookies", str(bookies)]
+    command += ["--data", str(root), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        with ExitStack() as stack:
-            nodes = [stack.enter_context(_node("bookie", root / f"bookie-{i}")) for i in range(bookies)]
-            broker = stack.enter_context(_node("broker", root / "broker", *(node.ready for node in nodes)))
-            yield Cluster(nodes, broker)
+        assert process.stdout is not None
+        if not process.stdout.readline().startswith("ready "):
+            raise SystemExit("the cluster did not start")
+        processes = json.loads((root / "processes.json").read_text())["processes"]
+        yield _cluster(processes)
     finally:
+        process.terminate()
+        process.wait()
         shutil.rmtree(root, ignore_errors=True)
 
 
+def _cluster(processes: list[dict[str, Any]]) -> Cluster:
+    bookies = [each["pid"] for each in processes if each["kind"] == "bookie"]
+    [broker] = [each for each in processes if each["kind"] == "broker"]
+    port = urlsplit(broker["urls"][0]).port
+    assert port is not None
+    return Cluster(bookies, broker["pid"], port)
+
+
 def _load(cluster: Cluster, label: str, *arguments: object) -> subprocess.Popen[bytes]:
-    words = ["--port", cluster.port, "--server-pid", cluster.broker.pid, "--label", label, *arguments]
+    words = ["--port", cluster.port, "--server-pid", cluster.broker, "--label", label, *arguments]
     return subprocess.Popen([sys.executable, "-m", "bench.load", "produce", *map(str, words)])
 
 
@@ -88,7 +79,7 @@ def publish(label: str, *arguments: object) -> Callable[[], None]:
 
     def measure() -> None:
         with fresh() as cluster:
-            bookies = [word for node in cluster.bookies for word in ("--bookie-pid", node.pid)]
+            bookies = [word for pid in cluster.bookies for word in ("--bookie-pid", pid)]
             _finish(_load(cluster, f"cluster, {label}", *bookies, *arguments))
 
     return measure
@@ -102,8 +93,10 @@ def lose(label: str, number: signal.Signals, bookies: int) -> Callable[[], None]
             rate = ("--size", KIB, "--rate", 5000, "--outstanding", 50_000)
             load = _load(cluster, f"cluster, 1 KiB at 5,000/s, {label}", *rate)
             time.sleep(6)
-            cluster.bookies[0].process.send_signal(number)
+            os.kill(cluster.bookies[0], number)
             _finish(load)
+            if number == signal.SIGSTOP:
+                os.kill(cluster.bookies[0], signal.SIGCONT)
 
     return measure
 

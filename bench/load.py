@@ -46,6 +46,13 @@ class Connection:
         self.socket.sendall(frame)
         return self.answer()
 
+    def look_up(self, topics: list[str]) -> None:
+        """Ask who serves the topics: a broker of a cluster takes them upon that."""
+        for request_id, topic in enumerate(topics):
+            self.socket.sendall(commands.ask_lookup(request_id, topic))
+        for _ in topics:
+            self.answer()
+
     def answer(self) -> bytes:
         while len(self._rest) < 4 or len(self._rest) < 4 + unpack_from(">I", self._rest)[0]:
             more = self.socket.recv(1 << 16)
@@ -106,6 +113,7 @@ class Producers:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._connection = Connection(arguments.port)
         producers = list(range(arguments.topics))
+        self._connection.look_up([f"{NAMESPACE}/{arguments.prefix}-{producer}" for producer in producers])
         for producer in producers:
             body = pb.CommandProducer(
                 topic=f"{NAMESPACE}/{arguments.prefix}-{producer}", producer_id=producer, request_id=producer
@@ -250,6 +258,7 @@ def consume(arguments: argparse.Namespace) -> None:
     body = pb.CommandSubscribe(topic=topic, subscription=arguments.subscription, consumer_id=1, request_id=1)
     body.subType = pb.CommandSubscribe.Exclusive
     body.initialPosition = pb.CommandSubscribe.Earliest
+    connection.look_up([topic])
     connection.ask(commands.subscribe(body))
     permits = arguments.permits
     connection.socket.sendall(commands.flow(1, permits))

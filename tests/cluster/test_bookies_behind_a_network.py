@@ -6,7 +6,6 @@ What must hold whatever happens to one bookie: no publish takes longer than two 
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 from collections import deque
@@ -28,13 +27,16 @@ from quire.ledger.memory_cluster import Listener, expected, read_all, write
 from quire.ledger.settings import LedgerSettings
 from quire.metadata import paths
 from quire.metadata.memory import MemoryStore
+from quire.metadata.open import open_store
 from quire.metadata.records import BookieRecord, LedgerState, decode, encode
+from quire.metadata.store import MetadataStore
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import QuireError
 from quire.runtime.limits import KIB, MIB
 from quire.wire import block
 from quire.wire.bookie import BookieId, ReadRequest, Status
 from tests.cluster.proxy import Proxy
+from tests.cluster.zookeeper import ZooKeeper
 
 PUBLISH_MAX_S = 2.0
 PATIENT = (60.0, 60.0)
@@ -57,9 +59,10 @@ class Node:
 class Network:
     """Bookies behind proxies, one metadata store, and processes that write and read."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, store: MetadataStore | None = None) -> None:
         self.root = root
         self.store = MemoryStore()
+        self.join: Callable[[], MetadataStore] = self.store.join if store is None else lambda: store
         self.nodes: list[Node] = []
         self._directories: list[ClusterDirectory] = []
         self._ledgers: list[Ledgers] = []
@@ -94,10 +97,10 @@ class Network:
         def connect(record: BookieRecord) -> BookieClient:
             return BookieClient(record.address, timeout_s=timeout_s)
 
-        directory = ClusterDirectory(self.store.join(), connect)
+        directory = ClusterDirectory(self.join(), connect)
         await directory.start()
         ledgers = Ledgers(
-            self.store.join(),
+            self.join(),
             directory,
             SystemClock(),
             Random(1),
@@ -326,53 +329,53 @@ async def test_a_port_leads_to_the_uuid_whatever_its_incarnation(network: Networ
 
 
 # -- processes -----------------------------------------------------------------------------------------
-class Process:
-    """A bookie that can be stopped and killed."""
-
-    def __init__(self, process: asyncio.subprocess.Process, record: BookieRecord) -> None:
-        self.process = process
-        self.record = record
-
-    @property
-    def bookie(self) -> str:
-        return f"{self.record.uuid}:{self.record.incarnation}"
-
-    @classmethod
-    async def start(cls, place: Path) -> Process:
-        place.mkdir()
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "bench.cluster_node", "bookie", str(place), stdout=asyncio.subprocess.PIPE
-        )  # fmt: skip
-        assert process.stdout is not None
-        ready = (await asyncio.wait_for(process.stdout.readline(), 30)).removeprefix(b"ready ")
-        return cls(process, decode(BookieRecord, ready, "the ready line"))
-
-
-@pytest.fixture
-async def processes(tmp_path: Path) -> AsyncIterator[list[Process]]:
-    started = [await Process.start(tmp_path / f"process-{number}") for number in range(4)]
-    yield started
-    for each in started:
-        if each.process.returncode is None:
-            each.process.kill()
-        await each.process.wait()
+async def start_bookie(place: Path, metadata: str) -> tuple[asyncio.subprocess.Process, str]:
+    """A `quire bookie`, and where it listens."""
+    command = [sys.executable, "-m", "quire", "bookie", "--metadata", metadata, "--listen", "127.0.0.1:0"]
+    command += [
+        "--journal",
+        str(place / "journal"),
+        "--entry-log",
+        str(place / "entries"),
+        "--log-level",
+        "error",
+    ]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        ready = (await asyncio.wait_for(process.stdout.readline(), 60)).decode().split()
+        return process, ready[1].removeprefix("bookie://")
+    except BaseException:
+        process.kill()
+        raise
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("bookies", [3, 4], ids=["no spare", "one spare"])
 async def test_a_bookie_process_that_dies_or_stops(
-    tmp_path: Path, processes: list[Process], bookies: int, number: signal.Signals
+    tmp_path: Path, zookeeper: ZooKeeper, bookies: int, number: signal.Signals
 ) -> None:
-    network = Network(tmp_path)
-    for each in processes[:bookies]:
-        await network.tell(each.record)
-    publisher = Publisher()
-    writer = await publisher.begin(await network.process((1.5, 10.0)))
-    await publisher.more()
-    victim = next(each for each in processes if each.bookie == ensemble(writer)[0])
-    os.kill(victim.process.pid, number)
-    await publisher.until(lambda: victim.bookie not in ensemble(writer))
-    await publisher.more()
-    assert len(ensemble(writer)) == bookies - 1
-    assert publisher.slowest_s < PUBLISH_MAX_S
-    await network.stop()
+    url = zookeeper.fresh_url()
+    starts = [start_bookie(tmp_path / f"process-{each}", url) for each in range(bookies)]
+    processes = {address: process for process, address in await asyncio.gather(*starts)}
+    store = await open_store(url)
+    network = Network(tmp_path, store)
+    try:
+        publisher = Publisher()
+        writer = await publisher.begin(await network.process((1.5, 10.0)))
+        await publisher.more()
+        first = ensemble(writer)[0]
+        path = paths.bookie_available(BookieId.parse(first).uuid)
+        victim = processes[decode(BookieRecord, (await store.get(path)).value, path).address]
+        victim.send_signal(number)
+        await publisher.until(lambda: first not in ensemble(writer))
+        await publisher.more()
+        assert len(ensemble(writer)) == bookies - 1
+        assert publisher.slowest_s < PUBLISH_MAX_S
+    finally:
+        await network.stop()
+        await store.close()
+        for process in processes.values():
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
