@@ -1,8 +1,8 @@
 """Random histories: one writer, readers and any number of takeovers over bookies and metadata that misbehave.
 
 Requests and answers travel for a random number of turns of the loop, are lost, or are applied and their answers lost;
-bookies go silent and come back; the metadata store leaves outcomes open. In the end all bookies come back, the ledger
-is recovered, and whatever happened:
+bookies go silent and come back, and narrow ledgers are widened; the metadata store leaves outcomes open. In the end all
+bookies come back, the ledger is recovered, and whatever happened:
 
 - nothing confirmed lies beyond the end, and the end is the same for everyone;
 - every entry up to the end is readable, with the bytes that were written, by every reader;
@@ -21,6 +21,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from quire.ledger import narrow
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.memory_cluster import Listener, MemoryCluster, expected, read_all, turns_until, write
 from quire.ledger.weather import FarBookie, FarStore, Weather
@@ -43,7 +44,10 @@ class History:
     def process(self) -> Ledgers:
         cluster = self.cluster
         store: Any = FarStore(cluster.store.join(), self.weather)
-        return Ledgers(store, cluster.directory, cluster.clock, self.rng, cluster.settings)
+        quarantine_s = self.rng.choice((0, 10))  # the clock stands still: for good
+        return Ledgers(
+            store, cluster.directory, cluster.clock, self.rng, cluster.settings, quarantine_s=quarantine_s
+        )
 
     async def run(self) -> None:
         listener = Listener()
@@ -129,5 +133,6 @@ class History:
 
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-def test_whatever_happens_what_was_confirmed_is_there(seed):
+def test_whatever_happens_what_was_confirmed_is_there(seed, monkeypatch):
+    monkeypatch.setattr(narrow, "INTERVAL_S", 0)
     asyncio.run(asyncio.wait_for(History(seed).run(), 20))
