@@ -35,6 +35,7 @@ from quire.metadata.store import (
     Check,
     Create,
     Delete,
+    EphemeralParent,
     Node,
     OperationCounts,
     Put,
@@ -136,10 +137,19 @@ class ZooKeeperStore:
     async def create(
         self, path: str, value: bytes, *, ephemeral: bool = False, sequential: bool = False
     ) -> str:
-        full = self._full(path)
         _check_size(path, value)
         self.counts.changes += 1
         session_id = self._session.session_id
+        try:
+            made = await self._create(path, value, ephemeral, sequential)
+        except OutcomeUnknown:
+            if not ephemeral or sequential:
+                raise
+            return await self._was_made(path, session_id)
+        return made.removeprefix(self._url.chroot)
+
+    async def _create(self, path: str, value: bytes, ephemeral: bool, sequential: bool) -> str:
+        full = self._full(path)
         try:
             made: str = await self._change(
                 path,
@@ -148,11 +158,7 @@ class ZooKeeperStore:
         except NotFound:
             results = await self._transact([Create(path, value, ephemeral)], sequential=sequential)
             made = results[-1]
-        except OutcomeUnknown:
-            if not ephemeral or sequential:
-                raise
-            return await self._was_made(path, session_id)
-        return made.removeprefix(self._url.chroot)
+        return made
 
     async def put(self, path: str, value: bytes, version: int) -> int:
         full = self._full(path)
@@ -214,7 +220,10 @@ class ZooKeeperStore:
 
     def client_answered(self, client: Client, answer: Answer) -> None:
         if client is self._client and is_answer(answer.error):
-            self._tell(self._session.answered(answer.asked_at))
+            resumed = self._session.answered(answer.asked_at)
+            self._tell(resumed)
+            if resumed is not None:
+                self._arm_all()  # what was on its way to be armed was told too early
         path, change = self._on_their_way.pop(answer.future, ("", False))
         if answer.future.done():
             return
@@ -319,7 +328,9 @@ class ZooKeeperStore:
                 await self._change(above, _creation(above))
             except AlreadyExists:
                 continue
-            except QuireError as error:
+            except OutcomeUnknown as error:
+                raise Unavailable(f"ZooKeeper at {self._url.hosts} went away; start again") from error
+            except (EphemeralParent, NotFound, ConfigurationError) as error:
                 raise ConfigurationError(
                     f"the chroot {self._url.chroot} cannot be made in ZooKeeper at {self._url.hosts}: {error}"
                 ) from error
@@ -357,6 +368,10 @@ class ZooKeeperStore:
         if tell:
             self._watches.notify([path])
 
+    def _arm_all(self) -> None:
+        for path in self._watches.paths():
+            self._arm(path, tell=True)
+
     # -- the session -----------------------------------------------------------------------------------
     def client_connected(self, client: Client, connected: Connected) -> None:
         if client is not self._client or self._closed:
@@ -369,8 +384,7 @@ class ZooKeeperStore:
         if not self._first_connection.done():
             self._first_connection.set_result(None)
         _LOG.info("connected to ZooKeeper, session %x", connected.session_id)
-        for path in self._watches.paths():
-            self._arm(path, tell=True)
+        self._arm_all()
 
     def client_dropped(self, client: Client) -> None:
         if client is self._client:

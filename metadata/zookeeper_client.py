@@ -135,6 +135,7 @@ class Client:
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._handshake = (session_timeout_s, 0.0)
+        self._ending: asyncio.Future[None] | None = None
         retry = KazooRetry(
             max_tries=-1, delay=0.05, backoff=1.5, max_delay=RECONNECT_DELAY_S_MAX, max_jitter=0.3
         )
@@ -181,8 +182,10 @@ class Client:
             self.data_watcher(event)
 
     async def end(self) -> None:
-        """End the session, if the server can be told, and the thread."""
-        await self._loop.run_in_executor(None, self._end)
+        """End the session, if the server can be told, and the thread. It takes up to the session time-out."""
+        if self._ending is None:
+            self._ending = self._loop.run_in_executor(None, self._end)
+        await asyncio.shield(self._ending)
 
     def _end(self) -> None:
         try:

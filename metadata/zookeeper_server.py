@@ -50,7 +50,7 @@ JAVA_OPTIONS: Final = (
 TICK_MS: Final = 500
 """Sessions may be as short as two ticks, and end up to one tick late."""
 
-START_TIMEOUT_S: Final = 20.0
+START_TIMEOUT_S: Final = 60.0
 POLL_INTERVAL_S: Final = 0.02
 
 

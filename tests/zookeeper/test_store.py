@@ -28,7 +28,7 @@ from tests.cluster.zookeeper import ZooKeeper, own_zookeeper
 from tests.zookeeper.proxy import Proxy
 
 SUSPENDED, RESUMED, LOST = SessionEvent.SUSPENDED, SessionEvent.RESUMED, SessionEvent.LOST
-PATIENCE_S = 20.0
+PATIENCE_S = 40.0
 
 
 class Told:
