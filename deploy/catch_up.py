@@ -31,7 +31,7 @@ def main() -> None:
     began = time.monotonic()
     rows = frame.count()
     print(f"{rows} rows of {given.topic} in {time.monotonic() - began:.1f} s")
-    frame.orderBy("index").show(5, truncate=60)
+    frame.orderBy("message_index").show(5, truncate=60)
     spark.stop()
 
 
