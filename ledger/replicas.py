@@ -4,8 +4,8 @@ What the readers of one process share. Replicas of the own rack come first; one 
 among equals a reader keeps to the one it read from, whose next blocks are in its read-ahead already. Another replica is
 asked as well when the first takes longer than is usual for it, so one slow disk is not every reader's slow disk.
 
-Damage is told once per block and reader's look at it, to whoever repairs (`on_damage`): a copy that cannot be read, or
-that is not where a closed ledger's record says it is. That it was read elsewhere in the end is no reason to be silent.
+Damage is told once per place, to whoever repairs (`on_damage`): a copy that cannot be read, or that is not where a closed
+ledger's record says it is. That it was read elsewhere in the end is no reason to be silent.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ SPECULATE_FACTOR: Final = 2.0
 SPECULATE_S: Final = (0.02, 1.0)
 """Sooner the second question costs more than it gains; later nobody wants to wait."""
 
+TOLD_MAX: Final = 10_000
+"""Damaged places that are remembered; then all are forgotten, and told again when they are met again."""
+
 
 class Replicas:
     """See the top of the file. `rack` is this process's own; "" when it has none."""
@@ -41,6 +44,7 @@ class Replicas:
         self._quarantine = quarantine
         self._rack = rack
         self._patience: dict[BookieId, Patience] = {}
+        self._told: set[tuple[BookieId, int, int]] = set()
         self.on_damage: DamageListener = lambda bookie, ledger_id, entry, what: None
 
     def order(self, ensemble: Sequence[BookieId], first: int) -> list[BookieId]:
@@ -65,6 +69,12 @@ class Replicas:
 
     def report(self, bookie: BookieId, ledger_id: int, entry: int, what: str) -> None:
         """A copy is damaged or missing."""
+        place = (bookie, ledger_id, entry)
+        if place in self._told:
+            return
+        if len(self._told) >= TOLD_MAX:
+            self._told.clear()
+        self._told.add(place)
         _log.warning("entry %d of ledger %d cannot be read from %s: %s", entry, ledger_id, bookie, what)
         self.on_damage(bookie, ledger_id, entry, what)
 
