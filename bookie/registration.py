@@ -95,7 +95,7 @@ class Registration:
             async with asyncio.timeout(_GOODBYE_S):
                 await self._delete()
         except (QuireError, TimeoutError) as error:
-            log.warning("the registration stays until its session ends: %s", error or "the store does not answer")
+            log.warning("the registration stays until its session ends: %s", str(error) or "no answer")
 
     # -- before it is seen -------------------------------------------------------------------------------
     async def _wait_for_address(self) -> None:
@@ -168,14 +168,17 @@ class Registration:
                 pass
             self._changed.clear()
             try:
-                if self._intent_is_old:
-                    await self._look_at_intent()
-                if not self.is_retired and self._told != self._describe():
-                    await self._tell()
+                await self._renew()
                 wait_s = _REFRESH_S
             except QuireError as error:
                 log.warning("cannot renew the registration, trying again: %s", error)
                 wait_s = _RETRY_S
+
+    async def _renew(self) -> None:
+        if self._intent_is_old:
+            await self._look_at_intent()
+        if not self.is_retired and self._told != self._describe():
+            await self._tell()
 
     async def _look_at_intent(self) -> None:
         self._intent_is_old = False

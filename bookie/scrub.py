@@ -1,12 +1,12 @@
 """The scrub: every flushed block is read and verified once a week, so that damage is found before a reader needs it.
 
 A copy that rots unread is a copy that is not there when the others are lost. So a bookie goes through its ledgers in
-order, run by run, past every cache, at a rate that makes one round take most of the interval; that is so little (1 MiB/s
-for half a terabyte a week) that neither the disk nor a reader notices. Where it stood is kept in the entry-log
+order, run by run, past every cache, at a rate that makes one round take most of the interval; that is so little (1 MiB
+a second for half a terabyte a week) that neither the disk nor a reader notices. Where it stood is kept in the entry-log
 directory, so restarts do not make it begin again and never reach the end.
 
 Damage goes the way that damage met by a reader goes (`Storage.on_damage`): into the log, and into the metadata store
-(`DamageReports`), where repair finds it and makes another copy. Blocks in the journal and the memtable are not read:
+(`metadata.damage`), where repair finds it and makes another copy. Blocks in the journal and the memtable are not read:
 they will be in the entry log within a minute.
 
 `check_run` is what one step does, and blocks; `Scrub` is the loop.

@@ -23,7 +23,6 @@ import click
 import uvloop
 from aiohttp import web
 
-from quire.bookie.damage import DamageReports
 from quire.bookie.registration import Registration
 from quire.bookie.scrub import Scrub
 from quire.bookie.server import BookieServer
@@ -31,6 +30,7 @@ from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
 from quire.cli.assemble import bookie_metrics, listen, url_of
 from quire.cli.settings import Given, check_file, settings_options
+from quire.metadata.damage import DamageReports
 from quire.metadata.open import open_store
 from quire.runtime import log
 from quire.runtime.budget import ByteBudget
@@ -67,12 +67,16 @@ class BookieProcessSettings:
         if self.log_level not in ("debug", "info", "warning", "error"):
             raise ConfigurationError(f"log_level {self.log_level!r} is not debug, info, warning or error")
         if not self.metadata:
-            raise ConfigurationError("metadata must name the cluster's store, such as zk://127.0.0.1:2181/quire")
+            raise ConfigurationError(
+                "metadata must name the cluster's store, such as zk://127.0.0.1:2181/quire"
+            )
         for address in (self.listen, self.advertise, self.http):
             if address:
                 parse_address(address)
         if self.advertise and parse_address(self.advertise)[1] == 0:
-            raise ConfigurationError(f"advertise {self.advertise!r} must name the port that brokers connect to")
+            raise ConfigurationError(
+                f"advertise {self.advertise!r} must name the port that brokers connect to"
+            )
         if not self.advertise and parse_address(self.listen)[0] in ("0.0.0.0", "::", ""):
             raise ConfigurationError(
                 f"advertise must name the host that brokers reach this bookie at, for it listens on {self.listen}"
@@ -148,7 +152,8 @@ async def bookie(configuration: BookieConfiguration) -> AsyncIterator[Bookie]:
         await server.start()
         stack.push_async_callback(server.stop)
 
-        reports = DamageReports(store, storage, clock)
+        reports = DamageReports(store, clock)
+        storage.on_damage(lambda damage: reports.met(str(storage.bookie_id), *damage))
         reports.start()
         stack.push_async_callback(reports.stop)
         scrub = None

@@ -29,7 +29,9 @@ from quire.cli.settings import Given, check_file, settings_options
 from quire.ledger.bookie_client import BookieClient
 from quire.ledger.directory import ClusterDirectory
 from quire.ledger.ledgers import Ledgers
+from quire.ledger.repair import Repair, RepairSettings
 from quire.ledger.settings import LedgerSettings
+from quire.metadata.damage import DamageReports
 from quire.metadata.open import look_at as look_at_metadata
 from quire.metadata.open import open_store as open_metadata
 from quire.runtime import log
@@ -64,6 +66,7 @@ class BrokerProcessSettings:
         "",
         "Where other brokers send REST requests, HOST:PORT; empty: the host of advertise, the port of http.",
     )
+    rack: str = setting("", "Rack of this broker; replicas there are read first.")
     balance_moves_per_minute_max: int = setting(
         10, "Bundles that this broker gives away in a minute when it has too much load; 0: none."
     )
@@ -83,7 +86,7 @@ class BrokerProcessSettings:
         parse_address(self.http, "http")
 
 
-KINDS = (BrokerProcessSettings, BrokerSettings, LedgerSettings)
+KINDS = (BrokerProcessSettings, BrokerSettings, LedgerSettings, RepairSettings)
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,7 @@ class BrokerConfiguration:
     process: Loaded[BrokerProcessSettings]
     broker: Loaded[BrokerSettings]
     ledger: Loaded[LedgerSettings]
+    repair: Loaded[RepairSettings]
 
 
 def load(given: Given) -> BrokerConfiguration:
@@ -100,6 +104,7 @@ def load(given: Given) -> BrokerConfiguration:
         given.load(BrokerProcessSettings),
         given.load(BrokerSettings, CLUSTER_DEFAULTS),
         given.load(LedgerSettings),
+        given.load(RepairSettings),
     )
 
 
@@ -126,8 +131,15 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         directory = ClusterDirectory(store, lambda bookie: BookieClient(bookie.address))
         await directory.start()
         stack.push_async_callback(directory.stop)
-        ledgers = Ledgers(store, directory, clock, SystemRandom(), configuration.ledger.values)
+        ledgers = Ledgers(
+            store, directory, clock, SystemRandom(), configuration.ledger.values, rack=process.rack
+        )
         stack.push_async_callback(ledgers.stop)
+
+        reports = DamageReports(store, clock)
+        ledgers.on_damage(lambda bookie, *what: reports.met(str(bookie), *what))
+        reports.start()
+        stack.push_async_callback(reports.stop)
 
         ownership = ClusterOwnership(
             store,
@@ -137,10 +149,15 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         )
         settings = replace(settings, advertise=service_url)
         running = Broker(settings, store, ledgers, archive, clock, ownership=ownership)
+        running.budget.add_gauge(lambda: ledgers.bytes_lagging)
         running.http_url = http_url
         await serve_http(running, rest, stack)
         await running.start(clients)
         stack.push_async_callback(running.stop)
+        name = urlsplit(service_url).netloc
+        repair = Repair(store, directory, clock, SystemRandom(), configuration.repair.values, name)
+        repair.start()
+        stack.push_async_callback(repair.stop)
         keep_heap()
         yield running
 

@@ -27,6 +27,7 @@ SUBCOMMANDS = {
     "archive": "Move sealed segments to the archive, and verify it.",
     "demo": "Publish, kill, recover, archive and read back with Spark: a tour, with a proof.",
     "config": "Show the effective settings and where each came from.",
+    "bookies": "See the cluster's bookies, drain one, and follow repair.",
     "ledgers": "Recover a ledger by hand.",
 }
 

@@ -19,13 +19,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
 from quire.ledger import placement, recovery, states
 from quire.ledger.directory import BookieDirectory
 from quire.ledger.idle import IdleLacs
+from quire.ledger.leaving import Leaving
 from quire.ledger.narrow import Narrow
 from quire.ledger.outbox import Outbox
 from quire.ledger.reader import LedgerReader
@@ -92,6 +93,17 @@ class Ledgers:
             narrow=Narrow(),
         )
         self._idle = IdleLacs(tasks, settings.idle_lac_ms)
+        self._leaving = Leaving(bookies, clock)
+        self.ack_quorum = settings.ack_quorum
+        """Of ledgers whose creator says nothing else."""
+
+    def available(self) -> Sequence[BookieRecord]:
+        """Bookies that are up, as this process sees it."""
+        return self._parts.bookies.available()
+
+    def to_leave(self) -> set[int]:
+        """Open ledgers of this process that should end, so that repair can copy them; see `leaving`."""
+        return self._leaving.look(self._writers)
 
     @property
     def bytes_lagging(self) -> int:

@@ -62,8 +62,9 @@ _AT_ONCE: Final = 4
 """Ledgers looked at or copied at the same time: enough to keep several disks busy."""
 
 _TRIES: Final = 3
+_FAILED_AGAIN_S: Final = 60.0
 _AGAIN_PER_S: Final = 50
-"""Ledgers that were left are looked at again so many a second, on average."""
+"""Ledgers that are open are looked at again so many a second, on average."""
 
 _PROGRESS_S: Final = 1.0
 _CLEAN_ROUNDS: Final = 2
@@ -153,7 +154,7 @@ class Repair:
         self._takers: frozenset[str] = frozenset()
         self._incarnations: dict[str, int] = {}
         self._round_due = self._clock.monotonic() + self._settings.repair_round_ms / 1000
-        self._again_at = 0.0
+        self._open_again_at = self._failed_again_at = 0.0
         self._wants_all = False
         self._absences.forget()
 
@@ -251,10 +252,13 @@ class Repair:
         left = self._left
         scope = self._damaged.keys() - left.unplaced - left.open - left.failed
         if came:
-            scope |= left.unplaced
-        if now >= self._again_at:
-            scope |= left.failed | left.open
-            self._again_at = now + len(scope) / _AGAIN_PER_S
+            scope |= left.unplaced | left.failed
+        if now >= self._open_again_at:
+            scope |= left.open
+            self._open_again_at = now + len(left.open) / _AGAIN_PER_S
+        if now >= self._failed_again_at:
+            scope |= left.failed
+            self._failed_again_at = now + _FAILED_AGAIN_S
         return scope
 
     async def _round(self, view: View, worries: Collection[str]) -> None:

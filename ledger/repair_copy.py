@@ -57,8 +57,9 @@ class Copier:
                 await self._copy(record.ledger_id, plan)
             finally:
                 self.loads.subtract(plan.targets)
-            record = states.repaired(record, plan.fragment, plan.bookies)
-            version = await self._store.put(paths.ledger(record.ledger_id), encode(record), version)
+            before, record = record, states.repaired(record, plan.fragment, plan.bookies)
+            if record != before:
+                version = await self._store.put(paths.ledger(record.ledger_id), encode(record), version)
         return record
 
     async def _copy(self, ledger_id: int, plan: FragmentPlan) -> None:

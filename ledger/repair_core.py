@@ -4,7 +4,7 @@
     GOOD          is up, in the incarnation that the ledger names                     stays, and is a source
     ABSENT        is not up, for less than the delay                                  stays: a time-out is not a loss
     LEAVING       is to be drained                                                    is replaced, and is a source
-    DAMAGED       has reported that it cannot read it                                 is replaced; last source
+    DAMAGED       is said not to have it, or not intact                               is replaced; last source
     LOST          is not up for longer than the delay, was given up or retired, or    is replaced; last source
                   came back as another incarnation, which may have lost blocks
 
@@ -12,8 +12,9 @@ Only closed ledgers are repaired: their record has no other writer, and what the
 changes its ensemble by itself, and a dead writer's is recovered by its topic's next owner.
 
 A fragment's new bookies are those that stay and as many others as the write quorum lacks, which widens narrow ones,
-too. When there are too few others, what cannot be replaced keeps its place, for a lost bookie may come back; only
-those that are LEAVING go without a replacement, as an operator said so, if the ack quorum is left in good copies.
+too. Without another bookie a DAMAGED copy is made whole where it is, which helps when blocks are missing; when they
+are rotten, the bookie refuses. What cannot be replaced keeps its place, for a lost bookie may come back; only those
+that are LEAVING go without a replacement, as an operator said so, if the ack quorum is left in good copies.
 
 How long a bookie has been gone is told by the coordinator's own monotonic clock from when it first missed it, so a new
 coordinator begins to wait anew: patience costs nothing but time.
@@ -21,7 +22,7 @@ coordinator begins to wait anew: patience costs nothing but time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
@@ -148,11 +149,12 @@ def _plan_fragment(
     damaged_here = {bookie.uuid for bookie in go if copies[bookie] is Copy.DAMAGED}
     takers = [taker for taker in view.takers() if taker.uuid not in damaged_here]
     targets = placement.choose(wanted, takers, loads, dice, beside=stay) if wanted else []
+    targets += [bookie for bookie in go if _may_be_made_whole(bookie, copies, view)][: wanted - len(targets)]
     remaining = _those_that_must_stay(record, copies, stay, targets, go)
-    bookies = (*stay, *targets, *remaining)
+    bookies = _in_their_places(states.ensemble(fragment), [*stay, *targets, *remaining])
     lacks = len(targets) < wanted
     uuids = {bookie.uuid for bookie in remaining}
-    if bookies == states.ensemble(fragment) or (not targets and set(bookies) == set(copies)):
+    if not targets and set(bookies) == set(copies):
         return None, uuids, lacks
     made = FragmentPlan(
         index,
@@ -163,6 +165,17 @@ def _plan_fragment(
         bookies,
     )
     return made, uuids, lacks
+
+
+def _in_their_places(old: Sequence[BookieId], bookies: list[BookieId]) -> tuple[BookieId, ...]:
+    """`bookies`, those of `old` where they were, the others in the places that became free."""
+    others = [bookie for bookie in bookies if bookie not in old]
+    placed = [bookie if bookie in bookies else others.pop(0) if others else None for bookie in old]
+    return (*(bookie for bookie in placed if bookie is not None), *others)
+
+
+def _may_be_made_whole(bookie: BookieId, copies: Mapping[BookieId, Copy], view: View) -> bool:
+    return copies[bookie] is Copy.DAMAGED and any(taker.uuid == bookie.uuid for taker in view.takers())
 
 
 def _those_that_must_stay(

@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 from zlib import crc32
 
+from quire.ledger.bookies import Bookies
 from quire.ledger.ledgers import Ledgers
 from quire.metadata.store import MetadataStore
 from quire.runtime.budget import ByteBudget
@@ -97,6 +98,8 @@ class Broker(Operations):
             tail_cache=TailCache(settings.tail_cache_bytes),
             tasks=self.tasks,
         )
+        self._ledgers = ledgers
+        self.bookies = Bookies(ledgers)
         self._bundles = Bundles(ledgers, store, self._bundle_failed)
         self.registry = Registry(self.services, self.namespaces, self._bundles, self.ownership)
         self._offloading = (
@@ -176,9 +179,12 @@ class Broker(Operations):
             session.keep_alive()
 
     async def _look_after_topics(self) -> None:
-        """Seal what is old, trim what nobody needs. A topic's trouble is its own."""
+        """Seal what is old or must leave a bookie, trim what nobody needs. A topic's trouble is its own."""
+        to_leave = self._ledgers.to_leave()
+        self._bundles.leave(to_leave)
         for topic in self.registry.loaded():
             topic.roll_if_old()
+            topic.leave(to_leave)
             try:
                 await topic.trim()
             except QuireError as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from zlib import crc32
 
 from quire.ledger.ledgers import Ledgers
@@ -63,6 +63,11 @@ class Bundle:
     def abandon(self) -> None:
         if self._log is not None:
             self._log.abandon()
+
+    def leave(self, ledger_ids: Container[int]) -> None:
+        """See `StateLog.leave`."""
+        if self._log is not None:
+            self._log.leave(ledger_ids)
 
     def _apply(self, record: bytes) -> None:
         kind = record[:1]
@@ -133,6 +138,12 @@ class Bundles:
 
         await bundle.open(self._ledgers, self._store, path, failed)
         return bundle
+
+    def leave(self, ledger_ids: Container[int]) -> None:
+        """Go on in another ledger where one of these is written to."""
+        for opening in self._open.values():
+            if opening.done() and not opening.cancelled() and opening.exception() is None:
+                opening.result().leave(ledger_ids)
 
     async def close(self) -> None:
         """Close all state logs."""

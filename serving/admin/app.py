@@ -28,6 +28,7 @@ from quire.runtime.errors import (
 from quire.serving.admin import (
     archive,
     blocks,
+    bookies,
     brokers,
     cluster,
     lookup,
@@ -50,7 +51,18 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def make_app(target: AdminTarget, more_metrics: Sequence[probes.MetricSource] = ()) -> web.Application:
     """The REST interface of one broker. `more_metrics` are those of its process's other parts."""
     application = web.Application(middlewares=[_errors_as_json], client_max_size=REQUEST_BYTES_MAX)
-    for resource in (cluster, brokers, tenants, namespaces, topics, subscriptions, lookup, archive, blocks):
+    for resource in (
+        cluster,
+        brokers,
+        bookies,
+        tenants,
+        namespaces,
+        topics,
+        subscriptions,
+        lookup,
+        archive,
+        blocks,
+    ):
         application.add_routes(resource.routes(target))
     application.add_routes(probes.routes(target, more_metrics))
     return application

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from quire.ledger.bookies import Bookies
 from quire.serving.ownership.port import Owner, Ownership
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.ports import Position
@@ -19,6 +20,7 @@ class AdminTarget(Protocol):
     """One broker, as its REST interface sees it."""
 
     namespaces: Namespaces
+    bookies: Bookies
     ownership: Ownership
 
     @property

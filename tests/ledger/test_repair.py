@@ -53,8 +53,9 @@ class Cluster(MemoryCluster):
         await touch(self.store, paths.REPAIR_WISH)
         self.repair._on_wish("")
 
-    async def report_damage(self, number: int, ledger_id: int, entry: int) -> None:
-        self.bookies[number].flip(ledger_id, entry)
+    async def report_damage(self, number: int, ledger_id: int, entry: int, *, flip: bool = True) -> None:
+        if flip:
+            self.bookies[number].flip(ledger_id, entry)
         record = DamageRecord(bookie=f"bookie-{number}:1", ledger_id=ledger_id, entry=entry)
         await self.store.create(paths.damage(f"bookie-{number}", ledger_id), encode(record))
         self.repair._on_wish("")
@@ -186,12 +187,26 @@ async def test_damage_is_copied_elsewhere_and_the_report_goes(cluster: Cluster) 
     await cluster.repair.look()
     assert await cluster.info(record.ledger_id) == record, "three bookies, no place for another copy"
     assert len(await damage_reports(cluster.store)) == 1
-    assert cluster.repair.status().unplaced == 1
+    assert cluster.repair.status().failed == 1
     await one_more(cluster)
     await cluster.look_long_after()
     after = await cluster.info(record.ledger_id)
     assert set(after.fragments[0].bookies) == {"bookie-0:1", "bookie-2:1", "bookie-3:1"}
     assert set(after.fragments[0].bookies) <= cluster.holders(record)
+    assert await damage_reports(cluster.store) == []
+
+
+async def test_a_copy_that_lacks_blocks_is_made_whole_where_it_is(cluster: Cluster) -> None:
+    record = await cluster.closed()
+    lacking = cluster.bookies[1].ledgers[record.ledger_id]
+    for first in lacking.firsts[-3:]:
+        lacking.blocks.pop(first)
+    del lacking.firsts[-3:]
+    assert "bookie-1:1" not in cluster.holders(record)
+    await cluster.report_damage(1, record.ledger_id, record.last_entry, flip=False)
+    await cluster.repair.look()
+    assert await cluster.info(record.ledger_id) == record
+    assert "bookie-1:1" in cluster.holders(record)
     assert await damage_reports(cluster.store) == []
 
 

@@ -112,10 +112,17 @@ def test_a_drained_bookie_is_a_source_and_its_copy_moves() -> None:
     assert names(made.sources) == "c" and names(made.bookies) in ("a", "b")
 
 
-def test_a_damaged_copy_moves_to_another_bookie_never_to_the_same_one() -> None:
+def test_a_damaged_copy_moves_to_another_bookie() -> None:
     (made,) = planned(ledger("abc"), view("abcd", damaged=["c:1"])).fragments
     assert (names(made.targets), names(made.bookies)) == ("d", "abd")
-    assert planned(ledger("abc"), view("abc", damaged=["c:1"])).is_unplaced
+
+
+def test_a_damaged_copy_without_another_bookie_is_made_whole_where_it_is() -> None:
+    answer = planned(ledger("abc"), view("abc", damaged=["c:1"]))
+    (made,) = answer.fragments
+    assert (names(made.targets), names(made.bookies), answer.is_unplaced) == ("c", "abc", False)
+    read_only = view("ab", c=bookie("c", read_only=True), damaged=["c:1"])
+    assert planned(ledger("abc"), read_only).fragments == ()
 
 
 def test_a_bookie_that_lost_state_gets_its_copy_again() -> None:

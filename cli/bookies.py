@@ -1,0 +1,181 @@
+"""`quire bookies`: the cluster's storage nodes; drain one, give one up, and follow repair."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from quire.cli.http import Admin, admin_url_option, json_option
+from quire.cli.output import print_fields, print_json, print_table
+from quire.runtime.errors import NotFound
+from quire.runtime.limits import GIB
+
+BOOKIES = "/quire/v1/bookies"
+REPAIR = "/quire/v1/repair"
+_LOOK_S = 1.0
+
+
+@click.group("bookies")
+def command() -> None:
+    """See the cluster's bookies, drain one, and follow repair.
+
+    BOOKIE is a UUID, the beginning of one, or an address.
+
+    \b
+    Examples:
+      quire bookies list
+      quire bookies decommission bookie-3:3181 --wait
+    """
+
+
+@command.command("list")
+@admin_url_option
+@json_option
+def list_bookies(admin_url: str, as_json: bool) -> None:
+    """List every bookie that was not retired.
+
+    \b
+    Example:
+      quire bookies list
+    """
+    rows = Admin(admin_url).get(BOOKIES)
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        ("bookie", "address", "rack", "state", "free GiB", "of GiB", "damaged", "to leave"),
+        [
+            (
+                row["uuid"],
+                row["address"],
+                row["rack"],
+                row["state"],
+                row["freeBytes"] // GIB,
+                row["totalBytes"] // GIB,
+                row["damaged"],
+                row["ledgersLeft"],
+            )
+            for row in rows
+        ],
+        right=("free GiB", "of GiB", "damaged", "to leave"),
+    )
+
+
+@command.command("show")
+@click.argument("bookie")
+@admin_url_option
+@json_option
+def show(bookie: str, admin_url: str, as_json: bool) -> None:
+    """Show BOOKIE, with the damage that was reported of it.
+
+    \b
+    Example:
+      quire bookies show bookie-1:3181
+    """
+    row = Admin(admin_url).get(_path(bookie))
+    if as_json:
+        print_json(row)
+        return
+    print_fields({name: value for name, value in row.items() if name != "damage"})
+    for each in row["damage"]:
+        click.echo(f"damage: ledger {each['ledger']} from entry {each['entry']}: {each['what']}")
+
+
+@command.command("decommission")
+@click.argument("bookie")
+@click.option("--wait", is_flag=True, help="Show progress until the bookie is retired.")
+@admin_url_option
+@json_option
+def decommission(bookie: str, wait: bool, admin_url: str, as_json: bool) -> None:
+    """Drain BOOKIE: it takes nothing new, what it holds is copied to others, then it may be stopped for good.
+
+    Open ledgers leave it by themselves. Take it back with `quire bookies keep`.
+
+    \b
+    Example:
+      quire bookies decommission bookie-3:3181 --wait
+    """
+    admin = Admin(admin_url)
+    row = admin.put(f"{_path(bookie)}/decommission")
+    if wait:
+        _follow(admin, row["uuid"])
+        row = {"uuid": row["uuid"], "state": "retired"}
+    print_json(row) if as_json else print_fields(row)
+
+
+@command.command("recover")
+@click.argument("bookie")
+@admin_url_option
+@json_option
+def recover(bookie: str, admin_url: str, as_json: bool) -> None:
+    """Copy at once what BOOKIE held, which is not up, instead of waiting whether it comes back.
+
+    \b
+    Example:
+      quire bookies recover 5f0c
+    """
+    row = Admin(admin_url).put(f"{_path(bookie)}/recover")
+    print_json(row) if as_json else print_fields(row)
+
+
+@command.command("keep")
+@click.argument("bookie")
+@admin_url_option
+@json_option
+def keep(bookie: str, admin_url: str, as_json: bool) -> None:
+    """Take back what `decommission` or `recover` asked for BOOKIE.
+
+    \b
+    Example:
+      quire bookies keep bookie-3:3181
+    """
+    row = Admin(admin_url).put(f"{_path(bookie)}/keep")
+    print_json(row) if as_json else print_fields(row)
+
+
+@command.command("repair")
+@click.option("--run", is_flag=True, help="Have every ledger looked at now.")
+@admin_url_option
+@json_option
+def repair(run: bool, admin_url: str, as_json: bool) -> None:
+    """Show what repair does.
+
+    \b
+    Example:
+      quire bookies repair --run
+    """
+    admin = Admin(admin_url)
+    if run:
+        admin.post(f"{REPAIR}/run")
+    answer = admin.get(REPAIR)
+    print_json(answer) if as_json else print_fields(answer)
+
+
+def _path(bookie: str) -> str:
+    return f"{BOOKIES}/{quote(bookie, safe='')}"
+
+
+def _follow(admin: Admin, uuid: str) -> None:
+    """Tell progress on standard error until the bookie's record is gone."""
+    told = ""
+    while True:
+        try:
+            row = admin.get(_path(uuid))
+        except NotFound:
+            return
+        now = _progress(row, admin.get(REPAIR))
+        if now != told:
+            click.echo(now, err=True)
+            told = now
+        time.sleep(_LOOK_S)
+
+
+def _progress(row: dict[str, Any], repair: dict[str, Any]) -> str:
+    open_ledgers = f", {repair['open']} still open" if repair["open"] else ""
+    return (
+        f"{repair['checked']} of {repair['ledgers']} ledgers looked at, {repair['repaired']} copied "
+        f"({repair['bytesCopied'] / 1e6:.0f} MB), {row['ledgersLeft']} left{open_ledgers}"
+    )

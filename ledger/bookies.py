@@ -1,0 +1,164 @@
+"""What an operator asks about the bookies of a cluster, and wants of them. Any broker answers, from the metadata store.
+
+Answers are JSON objects with the names of REST. A bookie is named by its UUID, a beginning of it that only one has, or
+its address. Wishes are written into the bookie's identity record, where it and the coordinator of repair find them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from quire.ledger.census import Orphan, orphans
+from quire.ledger.ledgers import Ledgers
+from quire.ledger.repair import WISH_ALL, damage_reports, known_bookies
+from quire.metadata import paths
+from quire.metadata.records import BookieIntent, BookieRecord, DamageRecord, RepairRecord, decode, encode
+from quire.metadata.wish import touch
+from quire.runtime.errors import ConfigurationError, InUse, NotFound
+
+
+class Bookies:
+    """See the top of the file. `ledgers` are this process's: they tell who is up as it sees it."""
+
+    def __init__(self, ledgers: Ledgers) -> None:
+        self._ledgers = ledgers
+        self._store = ledgers.store
+
+    async def all(self) -> list[dict[str, Any]]:
+        """Every bookie that is up or was not retired."""
+        known, available = await known_bookies(self._store), self._up()
+        damage = await damage_reports(self._store)
+        progress = await self.repair()
+        return [
+            _describe(known.get(uuid), available.get(uuid), damage, progress)
+            for uuid in sorted(
+                known.keys() | available.keys(), key=lambda each: _address(known, available, each)
+            )
+        ]
+
+    async def show(self, who: str) -> dict[str, Any]:
+        """One bookie, with the damage that was reported of it. Raises `NotFound`."""
+        uuid = (await self._find(who)).uuid
+        described = next(each for each in await self.all() if each["uuid"] == uuid)
+        described["damage"] = [
+            {"ledger": each.ledger_id, "entry": each.entry, "what": each.what, "foundMs": each.found_ms}
+            for each in await damage_reports(self._store)
+            if each.bookie.startswith(f"{uuid}:")
+        ]
+        return described
+
+    async def decommission(self, who: str) -> dict[str, Any]:
+        """Drain the bookie: it takes nothing new, what it holds is copied to others, then its record is removed.
+
+        Raises `InUse` when fewer bookies than the ack quorum would be left to take writes.
+        """
+        record = await self._find(who)
+        others = [each for each in self._up().values() if each.uuid != record.uuid and not each.read_only]
+        if len(others) < self._ledgers.ack_quorum:
+            raise InUse(
+                f"bookie {record.uuid} cannot go: {len(others)} others take writes and {self._ledgers.ack_quorum} must "
+                "acknowledge each; start another bookie first"
+            )
+        await self._want(record.uuid, BookieIntent.DRAIN)
+        return await self.show(record.uuid)
+
+    async def keep(self, who: str) -> dict[str, Any]:
+        """Take back `decommission` or `recover`; what was copied stays copied."""
+        record = await self._find(who)
+        await self._want(record.uuid, BookieIntent.STAY)
+        return await self.show(record.uuid)
+
+    async def recover(self, who: str) -> dict[str, Any]:
+        """Copy at once what a bookie held that is not up. Raises `InUse` when it is."""
+        record = await self._find(who)
+        if record.uuid in self._up():
+            raise InUse(f"bookie {record.uuid} is up; decommission it if it is to go")
+        await self._want(record.uuid, BookieIntent.GIVE_UP)
+        return await self.show(record.uuid)
+
+    async def repair(self) -> dict[str, Any]:
+        """What the coordinator of repair does."""
+        try:
+            value = (await self._store.get(paths.REPAIR_PROGRESS)).value
+        except NotFound:
+            return _json(RepairRecord(state="nobody coordinates yet"))
+        return _json(decode(RepairRecord, value, paths.REPAIR_PROGRESS))
+
+    async def repair_all(self) -> None:
+        """Have the coordinator look at every ledger now."""
+        await touch(self._store, paths.REPAIR_WISH, WISH_ALL)
+
+    async def orphans(self) -> list[Orphan]:
+        """Ledgers that their topic or state log does not list; reads everything."""
+        return await orphans(self._store, self._ledgers.clock.now_ms())
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """For orphans. Raises `Unavailable` while a bookie does not answer."""
+        await self._ledgers.delete(ledger_id)
+
+    # -- inside ----------------------------------------------------------------------------------------
+    def _up(self) -> dict[str, BookieRecord]:
+        return {record.uuid: record for record in self._ledgers.available()}
+
+    async def _find(self, who: str) -> BookieRecord:
+        known = await known_bookies(self._store)
+        found = [each for each in known.values() if each.uuid == who or each.address == who]
+        found = found or [each for each in known.values() if who and each.uuid.startswith(who)]
+        if not found:
+            raise NotFound(f"there is no bookie {who}; `quire bookies list` shows them")
+        if len(found) > 1:
+            raise ConfigurationError(f"{who} may be any of {len(found)} bookies; name one by its whole UUID")
+        return found[0]
+
+    async def _want(self, uuid: str, intent: BookieIntent) -> None:
+        path = paths.bookie(uuid)
+        node = await self._store.get(path)
+        record = replace(decode(BookieRecord, node.value, path), intent=intent)
+        await self._store.put(path, encode(record), node.version)
+        await touch(self._store, paths.REPAIR_WISH)
+
+
+def _json(record: RepairRecord) -> dict[str, Any]:
+    found: dict[str, Any] = {name: getattr(record, name) for name in record.__struct_fields__}
+    found["bytesCopied"] = found.pop("bytes_copied")
+    found["updatedMs"] = found.pop("updated_ms")
+    return dict(msgspec.to_builtins(found))
+
+
+def _address(
+    known: dict[str, BookieRecord], available: dict[str, BookieRecord], uuid: str
+) -> tuple[str, str]:
+    return (available.get(uuid) or known[uuid]).address, uuid
+
+
+def _describe(
+    known: BookieRecord | None,
+    available: BookieRecord | None,
+    damage: list[DamageRecord],
+    progress: dict[str, Any],
+) -> dict[str, Any]:
+    record = available or known
+    assert record is not None
+    return {
+        "uuid": record.uuid,
+        "incarnation": record.incarnation,
+        "address": record.address,
+        "rack": record.rack,
+        "state": _state(known, available),
+        "freeBytes": record.free_bytes,
+        "totalBytes": record.total_bytes,
+        "damaged": sum(each.bookie.startswith(f"{record.uuid}:") for each in damage),
+        "ledgersLeft": progress["left"].get(record.uuid, 0),
+    }
+
+
+def _state(known: BookieRecord | None, available: BookieRecord | None) -> str:
+    intent = known.intent if known is not None else BookieIntent.STAY
+    if intent is BookieIntent.DRAIN:
+        return "draining" if available is not None else "draining, absent"
+    if available is None:
+        return "given up" if intent is BookieIntent.GIVE_UP else "absent"
+    return "read-only" if available.read_only else "up"

@@ -1,0 +1,51 @@
+"""Which open ledgers of this process should end because of the bookies that they name.
+
+A writer leaves a bookie that fails it, but what it wrote before stays on the bookie, and repair must not touch the
+record of a ledger that is open. So a ledger that names a bookie which is drained, or which has been gone for so long
+that repair counts it as lost, is handed to its owner to begin another one; then it is closed, and repair copies it.
+Nothing is in danger meanwhile: every confirmed block has its ack quorum. So this is done a few at a time, and not for a
+bookie that merely restarts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Final
+
+from quire.ledger import states
+from quire.ledger.directory import BookieDirectory
+from quire.ledger.repair_core import Absences
+from quire.ledger.writer import LedgerWriter
+from quire.metadata.records import BookieIntent
+from quire.runtime.clock import Clock
+
+PER_LOOK_MAX: Final = 50
+DELAY_S: Final = 600.0
+
+
+class Leaving:
+    """See the top of the file. `look` is called every few seconds."""
+
+    def __init__(self, bookies: BookieDirectory, clock: Clock, delay_s: float = DELAY_S) -> None:
+        self._bookies = bookies
+        self._clock = clock
+        self._absences = Absences(delay_s)
+        self._seen: set[str] = set()
+
+    def look(self, writers: Mapping[int, LedgerWriter]) -> set[int]:
+        """Ids of ledgers that should end, `PER_LOOK_MAX` at most."""
+        available = {record.uuid: record for record in self._bookies.available()}
+        self._seen |= available.keys()
+        now = self._clock.monotonic()
+        self._absences.look(self._seen, available, now)
+        unwanted = self._absences.gone_for_long(now)
+        unwanted |= {uuid for uuid, record in available.items() if record.intent is BookieIntent.DRAIN}
+        if not unwanted:
+            return set()
+        found = (ledger_id for ledger_id, writer in writers.items() if _named(writer) & unwanted)
+        return set(islice(found, PER_LOOK_MAX))
+
+
+def _named(writer: LedgerWriter) -> set[str]:
+    return {bookie.uuid for fragment in writer.core.fragments for bookie in states.ensemble(fragment)}

@@ -1,0 +1,80 @@
+"""Damage, told to the cluster: one record per copy of a ledger that cannot be read.
+
+A bookie reports what its scrub and its readers meet, a broker what its readers hear from bookies. Repair makes another
+copy and removes the record. A report is tried until the store takes it; what is met again within a minute is not
+reported again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from quire.metadata import paths
+from quire.metadata.records import DamageRecord, encode
+from quire.metadata.store import MetadataStore
+from quire.metadata.wish import touch
+from quire.runtime.clock import Clock
+from quire.runtime.errors import AlreadyExists, QuireError
+from quire.runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+_AGAIN_S: Final = 60.0
+_RETRY_S: Final = 5.0
+_REMEMBERED_MAX: Final = 10_000
+
+
+class DamageReports:
+    """Reports what is `met`, between `start` and `stop`."""
+
+    def __init__(self, store: MetadataStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._tasks = Tasks("damage reports")
+        self._waiting: dict[tuple[str, int], DamageRecord] = {}
+        self._told: dict[tuple[str, int], float] = {}
+        self._news = asyncio.Event()
+        self.reported = 0
+
+    def start(self) -> None:
+        self._tasks.start(self._report_all(), "report damage")
+
+    async def stop(self) -> None:
+        await self._tasks.stop()
+
+    def met(self, bookie: str, ledger_id: int, entry: int, what: str) -> None:
+        """`bookie` (str of BookieId) cannot give `entry` of a ledger that it should hold."""
+        copy, now = (bookie, ledger_id), self._clock.monotonic()
+        if now - self._told.get(copy, float("-inf")) < _AGAIN_S:
+            return
+        if len(self._told) >= _REMEMBERED_MAX:
+            self._told.clear()
+        self._told[copy] = now
+        self._waiting[copy] = DamageRecord(
+            bookie=bookie, ledger_id=ledger_id, entry=entry, what=what, found_ms=self._clock.now_ms()
+        )
+        self._news.set()
+
+    async def _report_all(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            try:
+                while self._waiting:
+                    await self._report(*next(iter(self._waiting.items())))
+                await touch(self._store, paths.REPAIR_WISH)
+            except QuireError as error:
+                log.warning("cannot report damage now, trying again: %s", error)
+                await asyncio.sleep(_RETRY_S)
+                self._news.set()
+
+    async def _report(self, copy: tuple[str, int], record: DamageRecord) -> None:
+        uuid = record.bookie.rpartition(":")[0]
+        try:
+            await self._store.create(paths.damage(uuid, record.ledger_id), encode(record))
+            self.reported += 1
+        except AlreadyExists:
+            pass
+        self._waiting.pop(copy, None)
