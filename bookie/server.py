@@ -19,6 +19,7 @@ from typing import Any, Final, cast
 from quire.bookie.storage import Storage
 from quire.runtime.budget import ByteBudget
 from quire.runtime.errors import ConfigurationError, ProtocolError
+from quire.runtime.network import keep_alive
 from quire.runtime.tasks import Tasks
 from quire.wire.block import Buffer
 from quire.wire.bookie import (
@@ -105,6 +106,7 @@ class _Connection(asyncio.BufferedProtocol):
     # -- asyncio's side ----------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        keep_alive(transport)
         self._connections.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:

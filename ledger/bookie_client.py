@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar, cast
 
 from quire.ledger.patience import Patience
 from quire.metadata.records import BookieRecord
 from quire.runtime.errors import ConfigurationError
+from quire.runtime.network import keep_alive
 from quire.runtime.tasks import Tasks
 from quire.wire.bookie import (
     AddDone,
@@ -65,9 +65,6 @@ RECONNECT_S: Final = (0.2, 3.0)
 
 TICK_S: Final = 0.1
 """How often is looked for overdue requests while there are any."""
-
-KEEP_ALIVE_S: Final = (5, 2, 3)
-"""Silence before the first probe, seconds between probes, and how many may stay unanswered."""
 
 Answer = Callable[[Response | None], None]
 """Called once, with None when the outcome is unknown."""
@@ -141,7 +138,7 @@ class _Connection(asyncio.BufferedProtocol):
     # -- asyncio ---------------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is not one by inheritance
-        _keep_alive(transport.get_extra_info("socket"))
+        keep_alive(transport)
         self.is_open = True
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -208,17 +205,6 @@ class _Connection(asyncio.BufferedProtocol):
             del self._in_flight[request_id]
             self._given_up.add(request_id)
             asked.answer(None)
-
-
-def _keep_alive(sock: socket.socket | None) -> None:
-    """Let the system probe a silent peer, where it can."""
-    if sock is None or not hasattr(socket, "TCP_KEEPIDLE"):
-        return
-    idle_s, interval_s, probes = KEEP_ALIVE_S
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval_s)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, probes)
 
 
 class BookieClient:

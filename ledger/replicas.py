@@ -4,8 +4,8 @@ What the readers of one process share. Replicas of the own rack come first; one 
 among equals a reader keeps to the one it read from, whose next blocks are in its read-ahead already. Another replica is
 asked as well when the first takes longer than is usual for it, so one slow disk is not every reader's slow disk.
 
-Damage is told once per place, to whoever repairs (`on_damage`): a copy that cannot be read, or that is not where a closed
-ledger's record says it is. That it was read elsewhere in the end is no reason to be silent.
+Damage is told once per place, to whoever repairs (`on_damage`): a copy that cannot be read, or that is not where a
+closed ledger's record says it is. That it was read elsewhere in the end is no reason to be silent.
 """
 
 from __future__ import annotations

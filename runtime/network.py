@@ -1,0 +1,31 @@
+"""Connections that are dead and do not say so.
+
+A peer that loses power, or is cut off, says nothing; without probes its connection stays open for ever where nobody
+asks anything, and for a quarter of an hour where bytes wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Final
+
+IDLE_S: Final = 5
+PROBE_INTERVAL_S: Final = 2
+PROBES: Final = 3
+"""A silent peer is known after IDLE_S + PROBES * PROBE_INTERVAL_S."""
+
+UNACKNOWLEDGED_MS: Final = 15_000
+"""Bytes that the peer's system did not take for so long mean that it is gone."""
+
+
+def keep_alive(transport: asyncio.BaseTransport) -> None:
+    """Let the system find out about a dead peer, where it can; the connection is then lost in the ordinary way."""
+    sock: socket.socket | None = transport.get_extra_info("socket")
+    if sock is None or not hasattr(socket, "TCP_USER_TIMEOUT"):
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_INTERVAL_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
