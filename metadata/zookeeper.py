@@ -400,7 +400,9 @@ class ZooKeeperStore:
         if self._client.is_dead:
             self._replace_client()
         elif self._session.should_ask(now):
-            self._on_their_way[self._client.ask(lambda kazoo: kazoo.exists_async(ROOT))] = ROOT, False
+            heard = self._client.ask(lambda kazoo: kazoo.exists_async(ROOT))
+            heard.add_done_callback(asyncio.Future.exception)  # its failure is told as the session's
+            self._on_their_way[heard] = ROOT, False
         self._timer = self._loop.call_later(self._session.wake_in(now), self._tick)
 
     def _look_at_the_clock(self) -> None:

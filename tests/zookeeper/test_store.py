@@ -226,7 +226,8 @@ async def test_a_busy_client_notices_a_hanging_server_too(tmp_path: Path) -> Non
             assert [await told.next(), await told.next()] == [SUSPENDED, LOST]
             over.set()
             outcomes = await asyncio.gather(*asked, return_exceptions=True)
-            assert {type(outcome) for outcome in outcomes} == {Unavailable}
+            # the first may have been answered: the signal takes its time
+            assert {type(outcome) for outcome in outcomes[1:]} == {Unavailable}
             server.resume()
 
 
