@@ -8,15 +8,16 @@ are followed over raw connections, whose every acknowledgement is answered. In t
 - nothing was delivered whose acknowledgement had been answered before;
 - every subscription has seen everything.
 
-One fault at a time, of one process: SIGKILL (and a start after a while) or SIGSTOP (and SIGCONT after a while, shorter
-or longer than a session). `QUIRE_CHAOS_SECONDS` and `QUIRE_CHAOS_SEED` make it longer, or the same again;
-the faults and their moments are printed.
+One fault at a time, of one process: SIGKILL (and a start after a while; the first bookie loses its directories, too),
+or SIGSTOP (and SIGCONT after a while, shorter or longer than a session). `QUIRE_CHAOS_SECONDS` and `QUIRE_CHAOS_SEED`
+make it longer, or the same again; the faults and their moments are printed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import time
 from collections import Counter
@@ -49,9 +50,12 @@ class Story:
 
     def __init__(self, cluster: Cluster, rng: Random) -> None:
         self.cluster = cluster
-        self.rng = rng
+        self.rng = rng  # for faults only: they are the same again from the same seed
+        choices = Random(rng.random())
         self.began = time.monotonic()
         self.faults = 0
+        self.wiped = ""
+        """The bookie that lost its disks: one of three copies at most, so none else may."""
         self.streams = [
             StockStream(f"{NAMESPACE}/plain", lambda: None, window=8),
             StockStream(
@@ -66,10 +70,10 @@ class Story:
             StockStream(f"{NAMESPACE}/parts", lambda: None, window=8),
         ]
         self.followers = [
-            Follower(f"{NAMESPACE}/plain", "individual", rng),
-            Follower(f"{NAMESPACE}/plain", "cumulative", rng, cumulative=True),
-            Follower(f"{NAMESPACE}/batched", "by-index", rng, shared=True, by_index=True),
-            Follower(NUMBERED, "numbered", rng, shared=True),
+            Follower(f"{NAMESPACE}/plain", "individual", choices),
+            Follower(f"{NAMESPACE}/plain", "cumulative", choices, cumulative=True),
+            Follower(f"{NAMESPACE}/batched", "by-index", choices, shared=True, by_index=True),
+            Follower(NUMBERED, "numbered", choices, shared=True),
         ]
         self.stock = StockFollower(f"{NAMESPACE}/parts")
         self._following: list[asyncio.Task[None]] = []
@@ -125,6 +129,10 @@ class Story:
         if self.rng.random() < 0.6:
             self.tell(f"SIGKILL {victim}")
             self.cluster.signal(victim, signal.SIGKILL)
+            if victim.startswith("bookie") and not self.wiped:
+                self.wiped = victim
+                self.tell(f"the directories of {victim} are gone")
+                shutil.rmtree(self.cluster.data / victim)
             await asyncio.sleep(self.rng.uniform(0, 1.5 * SESSION_S))
             await self.cluster.restart_dead(victim)
             self.tell(f"{victim} is up again")
