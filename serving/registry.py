@@ -228,6 +228,8 @@ class Registry:
         if name in self._topics:
             return
         namespace = await self._namespace(name)
+        if name.parent is None and self.creates_automatically(namespace):
+            return  # whether it is there or not, and lookups are many when a broker goes
         if await self.record(name) is None and not await self._may_create(name, namespace, True):
             raise NotFound(f"there is no topic {name}")
 

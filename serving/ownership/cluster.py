@@ -312,6 +312,7 @@ class ClusterOwnership:
         self._must_know()
         if not self._table.taken(bundle, epoch, now_ms, why):
             raise Unavailable(f"the session ended while bundle {bundle} was taken; try again")
+        _log.info("owns bundle %s: %s", bundle, why)
         self._host.gained(bundle)
         return self._owner(self._me)
 

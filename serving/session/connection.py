@@ -115,6 +115,11 @@ class Connection(asyncio.BufferedProtocol):
     def slow_sends(self) -> int:
         return self._cutter.slow_sends
 
+    @property
+    def has_unanswered(self) -> bool:
+        """Requests that are being worked on."""
+        return self._pending > 0
+
     # -- what asyncio calls ----------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
