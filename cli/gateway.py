@@ -17,7 +17,7 @@ import uvloop
 
 from quire.cli.assemble import listen, url_of
 from quire.cli.settings import Given, check_file, settings_options
-from quire.metadata.open import open_store
+from quire.metadata.open import look_at, open_store
 from quire.runtime import log
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import CONNECTIONS_MAX
@@ -93,6 +93,7 @@ async def _run(settings: GatewaySettings) -> None:
 @asynccontextmanager
 async def gateway(settings: GatewaySettings) -> AsyncIterator[tuple[str, str]]:
     """A gateway running inside the `async with`: its `pulsar://` and `http://` addresses."""
+    look_at(settings.metadata)
     async with AsyncExitStack() as stack:
         clients = listen(settings.listen)
         stack.callback(clients.close)
