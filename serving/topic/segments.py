@@ -3,8 +3,8 @@
 All but the last segment are sealed: their totals are final. The last one is *active* while this broker writes to its
 ledger; its totals are counted here and written down when it is sealed. Every change is one transaction that names
 the version it rests on. The first conflict means that another broker changed the list, so it owns the topic now:
-`lost` turns true and every later change raises `Fenced`. An unknown outcome counts as a conflict, because whoever
-loads the topic again sees what happened.
+`lost` turns true, `on_lost` is told, and every later change raises `Fenced`. An unknown outcome counts as a conflict,
+because whoever loads the topic again sees what happened.
 
 Positions are resolved by comparing, never by counting on a ledger to be listed: an empty segment is dropped from the
 list when the next one begins, and a cursor may still point into it.
@@ -69,8 +69,11 @@ class Active:
 class Segments:
     """The list of one loaded topic."""
 
-    def __init__(self, store: MetadataStore, snapshot: topics.Topic) -> None:
+    def __init__(
+        self, store: MetadataStore, snapshot: topics.Topic, on_lost: Callable[[], None] = lambda: None
+    ) -> None:
         self._store = store
+        self._on_lost = on_lost
         self._snapshot = snapshot
         self._change = asyncio.Lock()
         self.active: Active | None = None
@@ -224,6 +227,7 @@ class Segments:
                 self._snapshot = await change(self._snapshot)
             except (VersionConflict, OutcomeUnknown) as error:
                 self.lost = True
+                asyncio.get_running_loop().call_soon(self._on_lost)
                 raise Fenced(f"topic {self.record.name} is another broker's now ({error})") from error
             except NotFound:
                 # Either the segment was trimmed, or the record itself is gone.

@@ -95,7 +95,7 @@ class Topic:
         self._on_lost = on_lost
         self._totals = Totals() if totals is None else totals
         self._dedup_log = dedup_log
-        self.segment_list = Segments(services.store, snapshot)
+        self.segment_list = Segments(services.store, snapshot, self._lost)
         self._publisher = Publisher(services.turn, services.budget, self)
         self._writing = Writing(
             self.name,
@@ -183,8 +183,8 @@ class Topic:
         self._forget()
 
     def _lost(self) -> None:
-        """Another broker owns the topic."""
-        self._forget()
+        """Another broker owns the topic: whoever met it, nothing of this incarnation goes on."""
+        self.drop()
         self._on_lost(self)
 
     def _forget(self) -> None:

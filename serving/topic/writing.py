@@ -107,7 +107,7 @@ class Writing:
 
     def abandon(self) -> None:
         """Write nothing more and close nothing: the topic may be another broker's already."""
-        if self._switching is not None:
+        if self._switching is not None and self._switching is not asyncio.current_task():
             self._switching.cancel()
         writer, self._writer = self._writer, None
         if writer is not None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from quire.metadata import paths, topics
 from quire.metadata.records import PersistencePolicy, RetentionPolicy, SegmentRecord, StateLogRecord, decode
-from quire.runtime.errors import NotFound, Unavailable
+from quire.runtime.errors import Fenced, NotFound, Unavailable
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 from quire.serving.ports import Position
@@ -69,6 +69,26 @@ async def test_a_lost_topic_sends_its_clients_away(broker: Broker, client: pulsa
     assert broker.registry.find(NAME) is None
     await in_thread(lambda: publish(client, range(5, 10)))
     assert await in_thread(lambda: read_all(client)) == list(range(10))
+
+
+async def test_any_conflict_on_the_list_stops_the_whole_incarnation(
+    broker: Broker, client: pulsar.Client
+) -> None:
+    """Whoever meets it, here the archive: not only the next roll."""
+    producer = await in_thread(lambda: client.create_producer(str(NAME)))
+    await in_thread(lambda: producer.send(b"0"))
+    topic = broker.registry.find(NAME)
+    assert topic is not None
+    store = broker.services.store
+    snapshot = await topics.load(store, NAME.path)
+    await topics.update(store, snapshot, replace(snapshot.record, properties={"owner": "another"}))
+    with pytest.raises(Fenced):
+        await topic.segment_list.off_bookies(topic.segments()[-1].ledger_id)
+    await asyncio.sleep(0)
+    assert topic.is_closed and not topic._writing.is_writing
+    assert broker.registry.find(NAME) is not topic
+    await in_thread(lambda: producer.send(b"1"))
+    assert await in_thread(lambda: read_all(client)) == [0, 1]
 
 
 async def test_trimming_follows_the_slowest_subscription(house: BrokerHouse) -> None:
