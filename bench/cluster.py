@@ -24,8 +24,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bench.report import machine, show
+from bench.server import drop_page_cache
 
 KIB = 1024
+OLD_ENTRIES = 5 * KIB**3 // (16 * KIB)
+"""5 GiB in entries of 16 KiB."""
 
 
 @dataclass
@@ -64,9 +67,9 @@ def _cluster(processes: list[dict[str, Any]]) -> Cluster:
     return Cluster(bookies, broker["pid"], port)
 
 
-def _load(cluster: Cluster, label: str, *arguments: object) -> subprocess.Popen[bytes]:
+def _load(cluster: Cluster, label: str, *arguments: object, mode: str = "produce") -> subprocess.Popen[bytes]:
     words = ["--port", cluster.port, "--server-pid", cluster.broker, "--label", label, *arguments]
-    return subprocess.Popen([sys.executable, "-m", "bench.load", "produce", *map(str, words)])
+    return subprocess.Popen([sys.executable, "-m", "bench.load", mode, *map(str, words)])
 
 
 def _finish(load: subprocess.Popen[bytes]) -> None:
@@ -101,6 +104,19 @@ def lose(label: str, number: signal.Signals, bookies: int) -> Callable[[], None]
     return measure
 
 
+def isolation() -> None:
+    """A steady 5,000/s alone, and then while a consumer drains old data from the bookies' disks."""
+    old = ("--prefix", "old", "--size", 16 * KIB, "--count", OLD_ENTRIES)
+    steady = ("--size", KIB, "--rate", 5000, "--outstanding", 50_000, "--seconds", 12)
+    with fresh() as cluster:
+        _finish(_load(cluster, "cluster, filling", *old, "--warmup", 0, "--seconds", 600))
+        drop_page_cache()
+        _finish(_load(cluster, "cluster, 1 KiB at 5,000/s, nobody reads", *steady))
+        drain = _load(cluster, "cluster, draining old data", *old, "--seconds", 600, mode="consume")
+        _finish(_load(cluster, "cluster, 1 KiB at 5,000/s, old data is drained", *steady))
+        _finish(drain)
+
+
 QUESTIONS: dict[str, Callable[[], None]] = {
     "1KiB": publish("1 KiB unbatched", "--size", KIB, "--outstanding", 2000),
     "100B": publish("100 B unbatched", "--size", 100, "--outstanding", 2000),
@@ -109,6 +125,7 @@ QUESTIONS: dict[str, Callable[[], None]] = {
     "killed-spare": lose("a bookie of four killed", signal.SIGKILL, 4),
     "stopped": lose("a bookie of three stopped", signal.SIGSTOP, 3),
     "stopped-spare": lose("a bookie of four stopped", signal.SIGSTOP, 4),
+    "isolation": isolation,
 }
 
 
