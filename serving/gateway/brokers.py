@@ -31,8 +31,10 @@ def host_and_port(url: str) -> str:
 class Brokers:
     """The registered brokers."""
 
-    def __init__(self, store: MetadataStore, rng: Random) -> None:
+    def __init__(self, store: MetadataStore, rng: Random, gone: Callable[[str], None]) -> None:
+        """`gone` is told the `host:port` of a broker that is no longer registered."""
         self._store = store
+        self._gone = gone
         self._rng = rng
         self._records: dict[str, BrokerRecord] = {}
         self._node_watches: dict[str, Callable[[], None]] = {}
@@ -104,4 +106,7 @@ class Brokers:
                 continue
         for gone in self._node_watches.keys() - set(names):
             self._node_watches.pop(gone)()
-        self._records = found
+        before, self._records = self._records, found
+        for one in before.values():
+            if not self.knows_service(one.service_url):
+                self._gone(host_and_port(one.service_url))

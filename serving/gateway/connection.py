@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
 from quire.runtime.errors import LimitExceeded, ProtocolError, QuireError, Unavailable
@@ -45,6 +45,12 @@ class Host(Protocol):
         ...
 
     def closed(self, connection: Connection) -> None: ...
+
+    def relay_begins(
+        self, connection: Connection, address: str, client: asyncio.Transport, broker: asyncio.Transport
+    ) -> Callable[[], None]:
+        """Answers what to call when it ends."""
+        ...
 
     def relayed(self, size_bytes: int) -> None: ...
 
@@ -129,7 +135,7 @@ class Connection(asyncio.Protocol):
             return
         # Nothing is awaited from here on, so no byte can come between.
         broker.write(hello + self._cutter.take_rest())
-        splice(client, broker, self._host.relayed, lambda: self._host.closed(self))
+        splice(client, broker, self._host.relayed, self._host.relay_begins(self, address, client, broker))
         client.resume_reading()
 
     async def _dial_patiently(self, address: str) -> asyncio.Transport:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 
 from aiohttp import web
@@ -17,15 +17,21 @@ from quire.serving.gateway.http import make_app
 
 BACKLOG = 1024
 
+GONE_S = 3.0
+"""How long a broker that is no longer registered may take to end its clients' connections itself."""
+
+_Relay = tuple[asyncio.Transport, asyncio.Transport]
+
 
 class Gateway:
     """A running gateway between `start` and `stop`. Implements `connection.Host`."""
 
     def __init__(self, store: MetadataStore, rng: Random, connections_max: int) -> None:
-        self.brokers = Brokers(store, rng)
+        self.brokers = Brokers(store, rng, self._broker_gone)
         self.tasks = Tasks("gateway")
         self._connections_max = connections_max
         self._connections: set[Connection] = set()
+        self._relays: dict[str, set[_Relay]] = {}
         self._connections_total = 0
         self._relayed_bytes = 0
         self._lookups = 0
@@ -71,6 +77,35 @@ class Gateway:
 
     def closed(self, connection: Connection) -> None:
         self._connections.discard(connection)
+
+    def relay_begins(
+        self, connection: Connection, address: str, client: asyncio.Transport, broker: asyncio.Transport
+    ) -> Callable[[], None]:
+        relay = (client, broker)
+        self._relays.setdefault(address, set()).add(relay)
+
+        def ended() -> None:
+            self.closed(connection)
+            self._relays[address].discard(relay)
+            if not self._relays[address]:
+                del self._relays[address]
+
+        return ended
+
+    def _broker_gone(self, address: str) -> None:
+        """Its session is over and its topics are, or will be, another broker's.
+
+        One that stops in good order ends its connections itself. One that hangs or was cut off does not, and its
+        clients would wait for it until their own time-outs.
+        """
+        asyncio.get_running_loop().call_later(GONE_S, self._cut, address)
+
+    def _cut(self, address: str) -> None:
+        if self.brokers.knows_service(address):
+            return
+        for client, broker in list(self._relays.get(address, ())):
+            client.abort()
+            broker.abort()
 
     def relayed(self, size_bytes: int) -> None:
         self._relayed_bytes += size_bytes

@@ -36,7 +36,7 @@ ANSWER_OF: Final[dict[int, int]] = {
 
 PATIENCE_S: Final = 10.0
 CONNECT_S: Final = 3.0
-ANSWER_S: Final = 10.0
+ANSWER_S: Final = 5.0
 RETRY_S: Final = 0.1
 REDIRECTS_MAX: Final = 8
 

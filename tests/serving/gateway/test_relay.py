@@ -93,3 +93,35 @@ async def test_a_client_that_does_not_read_holds_its_broker_up_and_loses_nothing
     held = front.gateway.metrics()["quire_gateway_relayed_bytes_total"]
     assert held < total / 2, "the gateway took in what nobody reads"
     assert await client.bytes(total) == bytes(total)
+
+
+async def test_clients_of_a_broker_that_hangs_are_let_go_when_its_session_is_over(
+    front: Front, script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.serving.gateway.gateway.GONE_S", 0.0)
+    hanging, well = await script(), await script()
+    await front.register("a", hanging.url)
+    await front.register("b", well.url)
+    client = await front.connect(host_and_port(hanging.url))
+    other = await front.connect(host_and_port(well.url))
+    await client.next()
+    await other.next()
+    await front.unregister("a")
+    with pytest.raises((EOFError, ConnectionError)):
+        await client.next()
+    (await well.arrived.get()).write(b"still here")
+    assert await other.bytes(10) == b"still here"
+
+
+async def test_clients_of_a_broker_that_registers_again_stay(
+    front: Front, script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.serving.gateway.gateway.GONE_S", 0.05)
+    broker = await script()
+    await front.register("a", broker.url)
+    client = await front.connect(host_and_port(broker.url))
+    await client.next()
+    await front.unregister("a")
+    await front.register("a", broker.url)
+    await asyncio.wait([asyncio.ensure_future(client.next())], timeout=0.2)
+    assert front.gateway.metrics()["quire_gateway_connections"] == 1
