@@ -1,0 +1,145 @@
+"""The bookie in the metadata store: sessions that end, wishes of operators, and who is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from msgspec.structs import replace
+
+from quire.bookie.registration import Registration
+from quire.bookie.storage_sim import SimulatedNode
+from quire.metadata import paths
+from quire.metadata.memory import MemoryStore
+from quire.metadata.records import BookieIntent, BookieRecord, decode, encode
+from quire.runtime.errors import ConfigurationError
+
+from .node import OK, Node, one
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[Node]:
+    started = await Node.on(SimulatedNode(seed=5))
+    yield started
+    await started.storage.stop()
+
+
+@pytest.fixture
+async def store() -> MemoryStore:
+    return MemoryStore(session_timeout_ms=100)
+
+
+@pytest.fixture
+async def registration(node: Node, store: MemoryStore) -> AsyncIterator[Registration]:
+    made = Registration(store, node.storage, "127.0.0.1:3181")
+    await made.start()
+    yield made
+    await made.stop()
+
+
+async def until(condition: Callable[[], Awaitable[object]]) -> None:
+    async with asyncio.timeout(10):
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)  # noqa: ASYNC110
+
+
+async def seen(store: MemoryStore, node: Node) -> BookieRecord | None:
+    if node.id.uuid not in await store.children(paths.BOOKIES_AVAILABLE):
+        return None
+    path = paths.bookie_available(node.id.uuid)
+    return decode(BookieRecord, (await store.get(path)).value, path)
+
+
+async def want(store: MemoryStore, node: Node, intent: BookieIntent) -> None:
+    path = paths.bookie(node.id.uuid)
+    record = decode(BookieRecord, (await store.get(path)).value, path)
+    await store.put(path, encode(replace(record, intent=intent)), -1)
+
+
+async def test_a_lost_session_registers_again(
+    node: Node, store: MemoryStore, registration: Registration
+) -> None:
+    other = store.join()
+    store.expire()
+    await until(lambda: seen(other, node))
+
+
+async def test_a_record_that_somebody_removed_comes_back(
+    node: Node, store: MemoryStore, registration: Registration
+) -> None:
+    await store.delete(paths.bookie_available(node.id.uuid))
+    node.storage.set_read_only(True)
+    registration._changed.set()
+    await until(lambda: seen(store, node))
+
+
+async def test_a_bookie_that_is_drained_turns_read_only_and_says_so_and_back(
+    node: Node, store: MemoryStore, registration: Registration
+) -> None:
+    for intent in (BookieIntent.DRAIN, BookieIntent.STAY):
+        await want(store, node, intent)
+
+        async def told(intent: BookieIntent = intent) -> bool:
+            record = await seen(store, node)
+            return record is not None and record.intent is intent
+
+        await until(told)
+        record = await seen(store, node)
+        assert record is not None and record.read_only == (intent is BookieIntent.DRAIN)
+        assert node.storage.is_read_only == (intent is BookieIntent.DRAIN)
+
+
+async def test_a_restart_remembers_the_drain_and_forgets_that_it_was_given_up(
+    node: Node, store: MemoryStore
+) -> None:
+    first = Registration(store, node.storage, "127.0.0.1:3181")
+    await first.start()
+    await first.stop()
+    for intent, kept in ((BookieIntent.DRAIN, BookieIntent.DRAIN), (BookieIntent.GIVE_UP, BookieIntent.STAY)):
+        await want(store, node, intent)
+        again = Registration(store, node.storage, "127.0.0.1:3181")
+        await again.start()
+        path = paths.bookie(node.id.uuid)
+        assert decode(BookieRecord, (await store.get(path)).value, path).intent is kept
+        await again.stop()
+
+
+async def test_a_retired_bookie_goes_out_of_sight_and_stays_there(
+    node: Node, store: MemoryStore, registration: Registration
+) -> None:
+    await store.delete(paths.bookie(node.id.uuid))
+
+    async def retired() -> bool:
+        return registration.is_retired
+
+    await until(retired)
+    assert await seen(store, node) is None
+    assert node.storage.is_read_only
+    assert await store.children(paths.BOOKIES) == []
+
+
+async def test_an_address_that_another_holds_is_refused_one_that_it_left_is_waited_for(
+    node: Node, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.bookie.registration._ADDRESS_GRACE_S", 0.1)
+    other = store.join()
+    record = BookieRecord(uuid="other", incarnation=1, address="127.0.0.1:3181")
+    await other.create(paths.bookie_available("other"), encode(record), ephemeral=True)
+    registration = Registration(store, node.storage, "127.0.0.1:3181")
+    with pytest.raises(ConfigurationError, match="bookie other is up and advertises"):
+        await registration.start()
+    assert await store.children(paths.BOOKIES) == []
+    starting = asyncio.create_task(registration.start())
+    await asyncio.sleep(0)
+    other.expire()
+    await starting
+    assert await seen(store, node)
+    await registration.stop()
+
+
+async def test_ledgers_that_the_store_does_not_know_of_are_refused(node: Node, store: MemoryStore) -> None:
+    assert await node.add(one(1, 0)) == [OK]
+    with pytest.raises(ConfigurationError, match="names another store or chroot"):
+        await Registration(store, node.storage, "127.0.0.1:3181").start()
+    assert await store.children(paths.BOOKIES_AVAILABLE) == []
