@@ -110,6 +110,7 @@ class Topic:
         self._dedup = Deduplicator() if self.deduplicates else None
         self._dedup_due = 0
         self.producers = Producers(self.last_sequence_id)
+        self._flushes: set[asyncio.Future[bool]] = set()
         self.is_closed = False
         self.bytes_in = 0
         self.messages_in = 0
@@ -192,18 +193,23 @@ class Topic:
         self._let_go()
         self._publisher.drop()
         self._tail.clear()
+        for flush in [one for one in self._flushes if not one.done()]:
+            flush.set_result(False)
 
     async def terminate(self) -> Position:
         """No more messages, for good. Answers the last position."""
         self.producers.close_all()
-        await self.flushed()
+        if not await self.flushed():
+            raise Unavailable(f"topic {self.name} was closed meanwhile; terminate it again")
         await self.segment_list.update(lambda record: replace(record, terminated=True))
         return self.last_confirmed
 
-    def flushed(self) -> asyncio.Future[None]:
-        """Done when everything published so far is confirmed."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._publisher.when_answered(lambda: None if future.done() else future.set_result(None))
+    def flushed(self) -> asyncio.Future[bool]:
+        """True when everything published so far is confirmed, False when it was dropped instead."""
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._flushes.add(future)
+        future.add_done_callback(self._flushes.discard)
+        self._publisher.when_answered(lambda: None if future.done() else future.set_result(True))
         return future
 
     # -- publishing ------------------------------------------------------------------------------------

@@ -317,3 +317,13 @@ async def test_an_entry_of_garbage_does_not_keep_a_deduplicated_topic_from_loadi
     await house.kill(broker)
     broker = await house.start(deduplication=True)
     assert (await broker.registry.open(NAME)).confirmed_index == 1
+
+
+async def test_who_waits_for_what_is_dropped_is_told(broker: Broker) -> None:
+    topic = await broker.registry.open(NAME, create=True)
+    topic._publisher.publish(Silent(), [b"h"], [b"x"], None)  # type: ignore[arg-type]
+    terminating = asyncio.ensure_future(topic.terminate())
+    await asyncio.sleep(0)
+    topic.drop()
+    with pytest.raises(Unavailable):
+        await asyncio.wait_for(terminating, 5)
