@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from uuid import uuid4
 
@@ -43,6 +43,7 @@ from quire.runtime.tasks import Tasks
 from quire.serving.ownership import balance
 from quire.serving.ownership.followed import Followed
 from quire.serving.ownership.port import BundleHost, BundleLoad, NotOwner, Owner
+from quire.serving.ownership.probe import Probe
 from quire.serving.ownership.table import BundleTable
 
 REPORT_S: Final = 3.0
@@ -57,25 +58,38 @@ HANDOVERS_AT_ONCE: Final = 2
 """On a stop: while one bundle's topics close here, those of the one before open elsewhere."""
 
 PATIENCE_S: Final = 2.0
-"""Beyond the session's time-out, for a registration of this name to go."""
+"""Beyond the session's time-out, for what a dead broker left to go."""
 
 _NO_LOAD: Final = BundleLoad(balance.BUNDLE, 0)
 _log = logging.getLogger(__name__)
 
 
 class ClusterOwnership:
-    """See the top of the file. An `Ownership`. `broker_id` is the broker's name in the cluster: its address."""
+    """See the top of the file. An `Ownership`. `broker_id` is the broker's name in the cluster: its address.
+
+    `answers` tells whether a broker takes connections at its service URL; see `probe`.
+    """
 
     def __init__(
-        self, store: MetadataStore, clock: Clock, broker_id: str, *, moves_per_minute_max: int = 10
+        self,
+        store: MetadataStore,
+        clock: Clock,
+        broker_id: str,
+        *,
+        moves_per_minute_max: int = 10,
+        answers: Callable[[str], Awaitable[bool]] | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._id = broker_id
+        self._answers = answers or Probe()
+        self._patience_s = store.session_timeout_ms / 1000 + PATIENCE_S
         self._tasks = Tasks("ownership")
         self._table = BundleTable()
         self._known: dict[str, OwnerRecord] = {}
         self._changes: Counter[str] = Counter()
+        self._changed: dict[str, asyncio.Future[None]] = {}
+        """For lookups that wait for the end of a dead owner's session."""
         self._watched: set[str] = set()
         self._taking: dict[str, asyncio.Task[Owner]] = {}
         self._leaving: dict[str, asyncio.Future[None]] = {}
@@ -113,9 +127,8 @@ class ClusterOwnership:
 
     async def _register_first(self) -> None:
         """A broker that was killed leaves its name behind until its session is over: wait that long."""
-        patience_s = self._store.session_timeout_ms / 1000 + PATIENCE_S
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(self._patience_s):
                 await self._lease.acquire()
         except TimeoutError:
             await self._lease.release()
@@ -216,11 +229,11 @@ class ClusterOwnership:
         self._must_know()
         if self._table.holds(bundle):
             return self._owner(self._me)
-        known = await self._find(bundle)
+        known = await self._find_living(bundle)
         if known is not None and not self._is_mine(known):
             return self._owner(known.broker)
-        if known is None:
-            chosen = self._choose(take=take)
+        if known is None and not self._table.holds(bundle):
+            chosen = await self._choose_living(take=take)
             if chosen is not self._me:
                 self._sent[chosen.broker_id] += 1
                 return self._owner(chosen)._replace(owns=False)
@@ -249,6 +262,24 @@ class ClusterOwnership:
         chosen = balance.least_loaded({broker: totals.get(broker, 0.0) for broker in there})
         return self._me if chosen == self._id and not self._is_stopping else there[chosen]
 
+    async def _choose_living(self, *, take: bool) -> BrokerRecord:
+        chosen = self._choose(take=take)
+        if chosen is self._me or self._is_stopping or await self._answers(chosen.service_url):
+            return chosen
+        return self._me
+
+    async def _find_living(self, bundle: str) -> OwnerRecord | None:
+        """The owner; of one that takes no connections, wait for its session's end, for it is probably dead."""
+        known = await self._find(bundle)
+        if known is None or self._is_mine(known) or await self._answers(known.broker.service_url):
+            return known
+        changed = self._changed.get(bundle)
+        if changed is None:
+            changed = self._changed[bundle] = asyncio.get_running_loop().create_future()
+        await asyncio.wait([changed], timeout=self._patience_s)
+        self._must_know()
+        return await self._find(bundle)
+
     async def _find(self, bundle: str) -> OwnerRecord | None:
         """The owner's record: read once, then known until its watch says that it changed."""
         known = self._known.get(bundle)
@@ -269,6 +300,9 @@ class ClusterOwnership:
 
     def _node_changed(self, bundle: str) -> None:
         self._changes[bundle] += 1
+        changed = self._changed.pop(bundle, None)
+        if changed is not None:
+            changed.set_result(None)
         self._known.pop(bundle, None)
         if self._table.holds(bundle):
             self._tasks.start(self._verify(bundle), f"verify {bundle}")

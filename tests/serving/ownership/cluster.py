@@ -80,7 +80,7 @@ class Brokers:
         await rest.setup()
         site = web.TCPSite(rest, "127.0.0.1", 0)
         await site.start()
-        broker.http_url = "http://127.0.0.1:%d" % rest.addresses[0][1]
+        broker.http_url = f"http://127.0.0.1:{rest.addresses[0][1]}"
         await broker.start()
         self.members.append(Member(name, broker, ledgers, rest))
         return self.members[-1]
@@ -126,5 +126,5 @@ class Brokers:
 async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     """Wait until `condition` holds. Raises TimeoutError."""
     async with asyncio.timeout(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110  what a stock client's threads do makes no event here
             await asyncio.sleep(0.005)

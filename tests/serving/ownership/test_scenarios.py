@@ -14,6 +14,8 @@ diff. Brokers are capital letters on one metadata store in memory; bundles are w
     load A x 500          what the bundle costs, from now on
     A looks               at the loads, and gives away what is too much
     release A x           by hand
+    kill A                it takes no connections any more
+    bury A                its session is over
     steal x               somebody deletes the owner's node
     stop A
 """
@@ -22,8 +24,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,6 +97,8 @@ class Stage:
         self.stores: dict[str, MemoryStore] = {}
         self.hosts: dict[str, Host] = {}
         self.brokers: dict[str, ClusterOwnership] = {}
+        self.dead: set[str] = set()
+        self.waiting: list[asyncio.Task[None]] = []
 
     async def do(self, words: list[str]) -> None:
         try:
@@ -103,7 +108,11 @@ class Stage:
                 case ["stop", name]:
                     await self.brokers.pop(name).stop()
                 case [name, "looks", "up", bundle]:
-                    await self.look_up(name, bundle)
+                    await self.begin(self.look_up(name, bundle))
+                case ["kill", name]:
+                    self.dead.add(name)
+                case ["bury", name]:
+                    await self.stores[name].close()
                 case [name, "looks"]:
                     await self.brokers[name].look_at_loads()
                 case [name, "is", "asked", "for", bundle]:
@@ -128,11 +137,25 @@ class Stage:
             self.said.append(f"{type(error).__name__}: {error}")
         await settle()
 
+    async def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Carry it out, unless it waits for something to happen."""
+        task = asyncio.ensure_future(work)
+        for _ in range(2):
+            await settle()
+        if task.done():
+            await task
+        else:
+            self.said.append("waits")
+            self.waiting.append(task)
+
     async def start(self, name: str) -> None:
         store = self.stores[name] = self.first_store.join()
-        broker = self.brokers[name] = ClusterOwnership(store, self.clock, name)
+        broker = self.brokers[name] = ClusterOwnership(store, self.clock, name, answers=self.answers)
         host = self.hosts[name] = Host(name, self)
         await broker.start(host)
+
+    async def answers(self, url: str) -> bool:
+        return url.removeprefix("pulsar://") not in self.dead
 
     def wait(self, ms: int) -> None:
         """Time passes; the timers of leases in doubt ring."""
@@ -150,6 +173,9 @@ class Stage:
         self.said.append(f"connect to {owner.broker_id}")
 
     async def end(self) -> None:
+        assert all(task.done() for task in self.waiting)
+        for name in self.dead:
+            await self.brokers.pop(name)._tasks.stop()
         for broker in self.brokers.values():
             await broker.stop()
 
@@ -164,5 +190,5 @@ def short(bundle: str) -> str:
 
 async def settle() -> None:
     """Let watches and tasks do their work: nothing here waits for time."""
-    for _ in range(50):
+    for _ in range(200):
         await asyncio.sleep(0)
