@@ -76,11 +76,11 @@ class View:
         return record.intent if record is not None else BookieIntent.STAY
 
     def takers(self) -> list[BookieRecord]:
-        """Bookies that may get copies."""
+        """Bookies that may get copies; one that is up and not known was just retired."""
         return [
             record
             for uuid, record in self.available.items()
-            if not record.read_only and self.intent(uuid) is not BookieIntent.DRAIN
+            if uuid in self.known and not record.read_only and self.intent(uuid) is not BookieIntent.DRAIN
         ]
 
     def worries(self) -> set[str]:

@@ -41,7 +41,7 @@ async def registration(node: Node, store: MemoryStore) -> AsyncIterator[Registra
 async def until(condition: Callable[[], Awaitable[object]]) -> None:
     async with asyncio.timeout(10):
         while not await condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def seen(store: MemoryStore, node: Node) -> BookieRecord | None:
