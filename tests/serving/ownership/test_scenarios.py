@@ -168,7 +168,6 @@ class Stage:
         owner = await self.brokers[name].owner_of(full(bundle))
         while not owner.owns:
             self.said.append(f"redirect to {owner.broker_id}")
-            await settle()
             owner = await self.brokers[owner.broker_id].owner_of(full(bundle), take=True)
         self.said.append(f"connect to {owner.broker_id}")
 
