@@ -59,6 +59,7 @@ TOPIC_TICK_S: Final = 5.0
 HANDOVER_S: Final = 7.0
 """How long stopping waits for bundles to be handed over; containers are killed ten seconds after they are told."""
 
+STOP_STEP_S: Final = 0.01
 STOP_S: Final = 3.0
 """How long stopping waits for topics to close; what is not closed by then is recovered at the next load."""
 
@@ -166,13 +167,18 @@ class Broker(Operations):
         try:
             async with asyncio.timeout(HANDOVER_S):
                 await self.ownership.stop()
+                while any(session.has_unanswered for session in self._sessions):
+                    await asyncio.sleep(STOP_STEP_S)  # mostly lookups, which now say where the topics are
         except TimeoutError:
             _log.warning("not all bundles could be handed over in time; the next owners will recover them")
 
     async def _every(self, seconds: float, act: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(seconds)
-            await act()
+            try:
+                await act()
+            except Exception:
+                _log.exception("a mistake of ours in what is done every %g s; it goes on", seconds)
 
     async def _keep_alive(self) -> None:
         for session in list(self._sessions):
@@ -183,12 +189,14 @@ class Broker(Operations):
         to_leave = self._ledgers.to_leave()
         self._bundles.leave(to_leave)
         for topic in self.registry.loaded():
-            topic.roll_if_old()
-            topic.leave(to_leave)
             try:
+                topic.roll_if_old()
+                topic.leave(to_leave)
                 await topic.trim()
             except QuireError as error:
                 _log.warning("%s could not be trimmed: %s", topic.name, error)
+            except Exception:
+                _log.exception("%s could not be looked after", topic.name)
 
     def _bundle_failed(self, bundle: str) -> None:
         self.tasks.start(self.registry.unload_bundle(bundle), f"unload bundle {bundle}")
@@ -298,6 +306,7 @@ class Broker(Operations):
             "quire_serving_fast_sends_total": fast + sum(one.fast_sends for one in self._sessions),
             "quire_serving_slow_sends_total": slow + sum(one.slow_sends for one in self._sessions),
             **({} if self._offloading is None else self._offloading.metrics()),
+            **self.services.store.counts.metrics(),
             **self.ownership.metrics(),
         }
 
