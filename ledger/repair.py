@@ -5,10 +5,11 @@
                                     ledgers clean; when one came that may take copies of narrow ledgers; and once a day
         only those that were left   while there are some, and those with a damage report
 
-In a round each closed ledger's record is read once and judged (`repair_core`); what needs it is copied (`repair_copy`),
-a few ledgers at a time, from many sources to many targets, at one limited rate. A bookie that is drained is retired, by
-removing its record, when two rounds in a row found no ledger that names it: writers that chose it before it turned
-read-only have written their records by then.
+In a round each closed ledger's record is read once and judged (`repair_core`), and its bookies are asked whether they
+have its end, for its last blocks may lack a copy. What needs it is copied (`repair_copy`), a few ledgers at a time, from
+many sources to many targets, at one limited rate. A bookie that is drained is retired, by removing its record, when two
+rounds in a row found no ledger that names it: writers that chose it before it turned read-only have written their
+records by then.
 
 Safety does not rest on the lease: a record changes only by version, and a copy made twice is the same copy. The lease
 saves work. A coordinator in doubt begins nothing, one whose lease is lost stops and waits for it again.
@@ -61,6 +62,7 @@ WISH_ALL: Final = b"all"
 _AT_ONCE: Final = 4
 """Ledgers looked at or copied at the same time: enough to keep several disks busy."""
 
+_LOOKING: Final = "looking"
 _TRIES: Final = 3
 _FAILED_AGAIN_S: Final = 60.0
 _AGAIN_PER_S: Final = 50
@@ -266,7 +268,7 @@ class Repair:
         self._wants_all = False
         self._left = _Left()
         found = {ledger_id async for ledger_id in ledger_ids(self._store)}
-        await self._mend(view, found, "looking")
+        await self._mend(view, found, _LOOKING)
         counts = self._left.counts()
         for uuid in worries:
             self._clean[uuid] = 0 if uuid in counts else self._clean.get(uuid, 0) + 1
@@ -275,7 +277,10 @@ class Repair:
         self._tell(state=state, ledgers=len(scope), checked=0, repaired=0, failed=0)
         telling = self._tasks.start(self._tell_often(), "tell progress of repair")
         todo = sorted(scope, reverse=True)
-        workers = [self._tasks.start(self._work(todo, view), "repair ledgers") for _ in range(_AT_ONCE)]
+        workers = [
+            self._tasks.start(self._work(todo, view, state == _LOOKING), "repair ledgers")
+            for _ in range(_AT_ONCE)
+        ]
         try:
             await asyncio.gather(*workers)
         finally:
@@ -296,12 +301,12 @@ class Repair:
         )
         await self._publish()
 
-    async def _work(self, todo: list[int], view: View) -> None:
+    async def _work(self, todo: list[int], view: View, thorough: bool) -> None:
         while todo and self._may_begin():
             ledger_id = todo.pop()
             self._left.forget(ledger_id)
             try:
-                await self._mend_ledger(ledger_id, view)
+                await self._mend_ledger(ledger_id, view, thorough)
             except (Unavailable, VersionConflict) as error:
                 self._fail(ledger_id, error)
             except QuireError as error:
@@ -316,8 +321,11 @@ class Repair:
         self._left.failed.add(ledger_id)
         self._tell(failed=self._status.failed + 1, error=str(error)[:_ERROR_CHARS])
 
-    async def _mend_ledger(self, ledger_id: int, view: View) -> None:
-        """Read, judge, repair, and look again when somebody changed it meanwhile."""
+    async def _mend_ledger(self, ledger_id: int, view: View, thorough: bool) -> None:
+        """Read, judge, repair, and look again when somebody changed it meanwhile.
+
+        A `thorough` look asks the bookies as well whether they have the ledger's end.
+        """
         path = paths.ledger(ledger_id)
         for attempt in range(_TRIES):
             try:
@@ -326,7 +334,9 @@ class Repair:
                 plan = repair_core.plan(record, view, self._copier.loads, self._dice)
                 self._note(ledger_id, plan)
                 if plan.fragments:
-                    await self._copier.repair(record, node.version, plan.fragments)
+                    record = await self._copier.repair(record, node.version, plan.fragments)
+                holders = repair_core.good_holders_of_the_end(record, view) if thorough else []
+                if await self._copier.complete(record, holders) or plan.fragments:
                     self._tell(repaired=self._status.repaired + 1)
                     _log.info("ledger %d is repaired", ledger_id)
                 if not plan.left and not plan.is_open:

@@ -27,7 +27,7 @@ from quire.runtime.clock import Clock
 from quire.runtime.errors import CorruptionError, NotFound, QuireError, Unavailable
 from quire.runtime.limits import MIB
 from quire.wire.block import Buffer
-from quire.wire.bookie import AddRequest, BookieId, ReadRequest, Status
+from quire.wire.bookie import AddRequest, BookieId, LedgerInfoRequest, ReadRequest, Status
 
 _READ_BYTES: Final = 2 * MIB
 _BUSY_TRIES: Final = 50
@@ -61,6 +61,28 @@ class Copier:
             if record != before:
                 version = await self._store.put(paths.ledger(record.ledger_id), encode(record), version)
         return record
+
+    async def complete(self, record: LedgerRecord, copies: Sequence[BookieId]) -> bool:
+        """Put back last blocks that some of `copies` lack: an ack quorum was enough to confirm them. True if some did.
+
+        `copies` are good ones of the fragment that holds the last entry. Raises as `repair` does.
+        """
+        asked = (
+            self._bookies.port(copy).ledger_info(LedgerInfoRequest(copy, record.ledger_id)) for copy in copies
+        )
+        infos = dict(zip(copies, await asyncio.gather(*asked), strict=True))
+        has = {copy: info.last_entry if info.status is Status.OK else -1 for copy, info in infos.items()}
+        known = {copy for copy, info in infos.items() if info.status in (Status.OK, Status.NO_SUCH_LEDGER)}
+        lacking = tuple(copy for copy in known if has[copy] < record.last_entry)
+        if not lacking:
+            return False
+        index = states.fragment_index(record, record.last_entry)
+        fragment = record.fragments[index]
+        first_entry = max(fragment.first_entry, min(has[copy] for copy in lacking) + 1)
+        sources = sorted(states.ensemble(fragment), key=lambda copy: copy in lacking)
+        plan = FragmentPlan(index, first_entry, record.last_entry, tuple(sources), lacking, tuple(copies))
+        await self._copy(record.ledger_id, plan)
+        return True
 
     async def _copy(self, ledger_id: int, plan: FragmentPlan) -> None:
         await asyncio.gather(*(self._fence(ledger_id, target) for target in plan.targets))

@@ -210,6 +210,20 @@ async def test_a_copy_that_lacks_blocks_is_made_whole_where_it_is(cluster: Clust
     assert await damage_reports(cluster.store) == []
 
 
+async def test_last_blocks_that_lack_a_copy_get_it_in_a_round(cluster: Cluster) -> None:
+    record = await cluster.closed()
+    lacking = cluster.bookies[1].ledgers[record.ledger_id]
+    for first in lacking.firsts[-3:]:
+        lacking.blocks.pop(first)
+    del lacking.firsts[-3:]
+    del cluster.bookies[2].ledgers[record.ledger_id]
+    cluster.repair._wants_all = True
+    await cluster.repair.look()
+    assert len(cluster.holders(record)) == 3
+    assert await cluster.info(record.ledger_id) == record
+    assert cluster.repair.status().repaired == 1
+
+
 async def test_damage_of_a_deleted_ledger_is_forgotten(cluster: Cluster) -> None:
     record = await cluster.closed()
     await cluster.report_damage(1, record.ledger_id, 4)
