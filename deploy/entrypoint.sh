@@ -22,6 +22,7 @@ bookie)
             mkdir -p "/journal/$number"
             exec 9>"/journal/$number/container.lock"
         done
+        echo "data in /journal/$number and /entries/$number" >&2
         export QUIRE_JOURNAL="/journal/$number/journal" QUIRE_ENTRY_LOG="/entries/$number"
     fi
     ;;
