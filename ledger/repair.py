@@ -6,10 +6,10 @@
         only those that were left   while there are some, and those with a damage report
 
 In a round each closed ledger's record is read once and judged (`repair_core`), and its bookies are asked whether they
-have its end, for its last blocks may lack a copy. What needs it is copied (`repair_copy`), a few ledgers at a time, from
-many sources to many targets, at one limited rate. A bookie that is drained is retired, by removing its record, when two
-rounds in a row found no ledger that names it: writers that chose it before it turned read-only have written their
-records by then.
+have its end, for its last blocks may lack a copy. What needs it is copied (`repair_copy`), a few ledgers at a time,
+from many sources to many targets, at one limited rate. A bookie that is drained is retired, by removing its record,
+when two rounds in a row found no ledger that names it: writers that chose it before it turned read-only have written
+their records by then.
 
 Safety does not rest on the lease: a record changes only by version, and a copy made twice is the same copy. The lease
 saves work. A coordinator in doubt begins nothing, one whose lease is lost stops and waits for it again.
