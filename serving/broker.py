@@ -167,10 +167,14 @@ class Broker(Operations):
         try:
             async with asyncio.timeout(HANDOVER_S):
                 await self.ownership.stop()
-                while any(session.has_unanswered for session in self._sessions):
-                    await asyncio.sleep(STOP_STEP_S)  # mostly lookups, which now say where the topics are
+                await self._all_answered()
         except TimeoutError:
             _log.warning("not all bundles could be handed over in time; the next owners will recover them")
+
+    async def _all_answered(self) -> None:
+        """Mostly lookups that waited for the end of the hand-over, and now hear where the topics are."""
+        while any(session.has_unanswered for session in self._sessions):  # noqa: ASYNC110  once in a process's life
+            await asyncio.sleep(STOP_STEP_S)
 
     async def _every(self, seconds: float, act: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -207,9 +211,15 @@ class Broker(Operations):
         if self._offloading is not None:
             self._offloading.adopt(bundle)
 
-    async def hand_over(self, bundle: str) -> None:
-        await self.registry.unload_bundle(bundle)
+    async def hand_over(self, bundle: str) -> Callable[[], None]:
+        topics = await self.registry.close_bundle(bundle)
         await self._bundles.close_one(bundle)
+
+        def send_away() -> None:
+            for topic in topics:
+                topic.drop()
+
+        return send_away
 
     def drop(self, bundles: Collection[str]) -> None:
         for bundle in bundles:

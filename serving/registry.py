@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from quire.metadata import paths, topics
 from quire.metadata.records import NamespaceRecord, TopicRecord, decode
-from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, Unavailable
+from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, QuireError, Unavailable
 from quire.serving.bundles import Bundles, bundle_of
 from quire.serving.names import TopicName
 from quire.serving.ownership.balance import load_of
@@ -301,13 +301,25 @@ class Registry:
             self._bundle_of.pop(topic.topic_name, None)
 
     async def unload_bundle(self, bundle: str) -> None:
-        """Close all topics of a bundle, also those that are being loaded."""
+        """Close all topics of a bundle, also those that are being loaded, and let their clients go."""
+        for topic in await self.close_bundle(bundle):
+            topic.drop()
+
+    async def close_bundle(self, bundle: str) -> list[Topic]:
+        """As `unload_bundle`, but the producers stay; answers the topics, to be dropped a moment later."""
         names = [name for name, of in self._bundle_of.items() if of == bundle]
         loading = [self._loading[name] for name in names if name in self._loading]
-        await self._unload_all(names)
         if loading:
             await asyncio.wait(loading)
-            await self._unload_all(names)
+        topics = [self._topics[name] for name in names if name in self._topics]
+        await asyncio.gather(*map(self._close, topics))
+        return topics
+
+    async def _close(self, topic: Topic) -> None:
+        try:
+            await self._leave(topic.topic_name, topic.close)
+        except QuireError as error:
+            _log.warning("%s was not closed cleanly, it will be recovered: %s", topic.name, error)
 
     def drop_bundle(self, bundle: str) -> None:
         """Let go of all topics of a bundle at once: they are, or may be, another broker's."""

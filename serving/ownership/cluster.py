@@ -14,7 +14,8 @@ looked up before costs no metadata operation. When nobody owns the bundle, the b
 the client is sent there, and that broker takes it. Only a lookup (or an operator's request) makes a broker take a
 bundle; a client that comes with an old address is told to look up again, else it would bring back what was moved.
 
-To give a bundle away: close its topics, then delete the node. Whoever asks meanwhile waits for the end of that.
+To give a bundle away: close its topics, delete the node, and then send the clients away, who find the next owner at
+their first try. Whoever asks here meanwhile waits for the end of that.
 """
 
 from __future__ import annotations
@@ -232,7 +233,7 @@ class ClusterOwnership:
         known = await self._find_living(bundle)
         if known is not None and not self._is_mine(known):
             return self._owner(known.broker)
-        if known is None and not self._table.holds(bundle):
+        if known is None and self._table.get(bundle) is None:
             chosen = await self._choose_living(take=take)
             if chosen is not self._me:
                 self._sent[chosen.broker_id] += 1
@@ -331,6 +332,11 @@ class ClusterOwnership:
         return await asyncio.shield(task)
 
     async def _try_to_take(self, bundle: str) -> Owner:
+        held = self._table.get(bundle)
+        if held is not None:  # since the caller looked, another lookup was faster
+            if held.is_leaving:
+                raise Unavailable(f"bundle {bundle} is being handed over; try again")
+            return self._owner(self._me)
         epoch, now_ms = self._table.epoch, self._clock.now_ms()
         why = "a client asked for it, and nobody owned it"
         record = OwnerRecord(broker=self._me, since_ms=now_ms, why=why)
@@ -359,9 +365,10 @@ class ClusterOwnership:
         self._leaving[bundle] = done
         _log.info("handing over bundle %s: %s", bundle, why)
         try:
-            await self._host.hand_over(bundle)
+            send_away = await self._host.hand_over(bundle)
             if self._table.gone(bundle):  # else the session ended meanwhile, and the node with it
                 await self._delete(_path(bundle))
+            send_away()
         finally:
             self._table.gone(bundle)
             self._known.pop(bundle, None)

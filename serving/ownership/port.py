@@ -6,7 +6,7 @@ owns everything at once and causes no metadata traffic.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from quire.runtime.errors import Unavailable
@@ -50,8 +50,11 @@ class BundleHost(Protocol):
         """The bundle is this broker's from now on."""
         ...
 
-    async def hand_over(self, bundle: str) -> None:
-        """Close the bundle's topics and its state log, so that the next owner has nothing to recover."""
+    async def hand_over(self, bundle: str) -> Callable[[], None]:
+        """Close the bundle's topics and its state log, so that the next owner has nothing to recover.
+
+        Answers what sends the clients away, to be called when somebody else may have the bundle.
+        """
         ...
 
     def drop(self, bundles: Collection[str]) -> None:
@@ -132,7 +135,7 @@ class SoleOwner:
 
     async def release(self, bundle: str, why: str) -> None:
         assert self._host is not None
-        await self._host.hand_over(bundle)
+        (await self._host.hand_over(bundle))()
 
     def why_not_ready(self) -> str:
         return ""

@@ -142,19 +142,23 @@ class Topic:
             raise
 
     async def unload(self) -> None:
-        """Let everybody go, write down how the ledger ended. The clients will look the topic up again.
-
-        What was taken is answered before the producers are closed, else their clients would send it twice; what
-        comes from now on is not taken, so that nothing overtakes it.
-        """
-        self.is_closed = True
-        await asyncio.wait([self.flushed()], timeout=UNLOAD_PATIENCE_S)
-        self._let_go()
+        """Close it and let everybody go. The clients will look the topic up again."""
         try:
-            await self._writing.end()
-            self._snapshot_dedup()
+            await self.close()
         finally:
             self.drop()
+
+    async def close(self) -> None:
+        """Answer what was taken, else the clients would send it twice, and write down how the ledger ended.
+
+        What comes from now on is not taken. The producers stay until `drop`: a client that is let go comes back after
+        a tenth of a second, twice that when it comes too early, and should find the topic where it goes.
+        """
+        self.is_closed = True
+        self.subscriptions.close()
+        await asyncio.wait([self.flushed()], timeout=UNLOAD_PATIENCE_S)
+        await self._writing.end()
+        self._snapshot_dedup()
 
     async def delete(self) -> None:
         """Remove everything: cursors, ledgers, archived objects, the record. Tried again, it goes on.

@@ -303,3 +303,18 @@ async def test_who_owns_what_and_a_bundle_moved_by_hand(brokers: Brokers) -> Non
     await publisher.more(5)
     assert brokers.owner(name(1)) is two
     await publisher.end()
+
+
+async def test_a_thousand_lookups_at_once_take_a_bundle_once(brokers: Brokers) -> None:
+    one, two = await brokers.start(), await brokers.start()
+    for round_ in range(3):
+        asked = [member.broker.look_up(name(1), take=False) for member in (one, two) for _ in range(500)]
+        answers = await asyncio.gather(*asked)
+        owners = {owner.broker_id for owner in answers}
+        taken = await asyncio.gather(*(one.broker.look_up(name(1), take=True) for _ in range(100)))
+        assert {owner.broker_id for owner in taken} <= owners
+        owner = next(member for member in (one, two) if member.name == taken[0].broker_id)
+        bundle = await one.broker.registry.bundle_of(TopicName.parse(name(1)))
+        late = [one.broker.look_up(name(1), take=True) for _ in range(100)]
+        released, *found = await asyncio.gather(owner.ownership.release(bundle, f"round {round_}"), *late)
+        assert released is None and {one.broker_id for one in found} <= {"broker-0", "broker-1"}

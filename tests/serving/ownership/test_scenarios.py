@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +78,10 @@ class Host:
     def gained(self, bundle: str) -> None:
         self.stage.said.append(f"{self.name} owns {short(bundle)}")
 
-    async def hand_over(self, bundle: str) -> None:
+    async def hand_over(self, bundle: str) -> Callable[[], None]:
         self.stage.said.append(f"{self.name} closes {short(bundle)}")
         await asyncio.sleep(0)
+        return lambda: self.stage.said.append(f"{self.name} sends clients of {short(bundle)} away")
 
     def drop(self, bundles: Collection[str]) -> None:
         self.stage.said.append(f"{self.name} drops {' '.join(map(short, bundles)) or 'nothing'}")
