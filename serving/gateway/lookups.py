@@ -156,16 +156,15 @@ class Lookups:
 
     async def answer(self, question: Command) -> bytes:
         """The frame that answers the client; a failure is told in the words of the question's own answer."""
-        redirected_to = ""
 
         async def ask(address: str) -> Command:
-            nonlocal redirected_to, question
+            asked = question
             for _ in range(REDIRECTS_MAX):
-                answer = await (await self._reach(redirected_to or address)).ask(question)
-                redirected_to = self._redirect(answer)
-                if not redirected_to:
+                answer = await (await self._reach(address)).ask(asked)
+                address = self._redirect(answer)
+                if not address:
                     return self._or_try_again(answer)
-                question = _authoritative(question, answer)
+                asked = _authoritative(question, answer)
             raise Unavailable("brokers redirect to one another; the topic's owner is about to change")
 
         try:
@@ -228,10 +227,13 @@ class Lookups:
 
 
 def _authoritative(question: Command, redirect: Command) -> Command:
+    """The question as it is put to the broker that a redirect names."""
     asked, told = question.body, redirect.body
     assert isinstance(asked, pb.CommandLookupTopic) and isinstance(told, pb.CommandLookupTopicResponse)
-    asked.authoritative = told.authoritative
-    return question
+    body = pb.CommandLookupTopic()
+    body.CopyFrom(asked)
+    body.authoritative = told.authoritative
+    return Command(question.kind, body)
 
 
 def _through_gateway(answer: Command) -> bytes:

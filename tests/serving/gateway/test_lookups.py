@@ -45,6 +45,21 @@ async def test_a_redirect_is_followed_here(front: Front, script: Any) -> None:
     assert second.received[-1].body.authoritative, "the second broker must know that it was named"
 
 
+async def test_a_redirect_to_a_dead_broker_is_asked_anew(front: Front, script: Any) -> None:
+    gone, new = await script(), await script(owner("pulsar://owner:6650"))
+    first = await script(redirect(gone.url), redirect(new.url))
+    await front.register("a", first.url)
+    raw = await front.lookups()
+    await front.register("gone", gone.url)
+    await front.register("new", new.url)
+    await gone.stop()
+    front.gateway.brokers.choose = lambda but="": front.gateway.brokers.all()[0]  # type: ignore[method-assign]
+    raw.write(commands.ask_lookup(1, TOPIC))
+    answer: Any = (await raw.next()).body
+    assert answer.brokerServiceUrl == "pulsar://owner:6650"
+    assert not first.received[-1].body.authoritative, "the question is as the client put it"
+
+
 async def test_a_redirect_to_a_stranger_is_not_followed(
     front: Front, script: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
