@@ -1,0 +1,35 @@
+"""Which open ledgers should end: those that name a drained bookie, or one that is gone for long."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from quire.ledger import leaving
+from quire.ledger.leaving import Leaving
+from quire.ledger.memory_cluster import Listener, MemoryCluster
+from quire.metadata.records import BookieIntent
+
+
+async def test_only_what_names_an_unwanted_bookie_and_a_few_at_a_time(monkeypatch) -> None:
+    cluster = MemoryCluster(4)
+    writers = {}
+    for _ in range(12):
+        writer = await cluster.ledgers.create("test", Listener())
+        writers[writer.ledger_id] = writer
+    look = Leaving(cluster.directory, cluster.clock, delay_s=600)
+    naming = {each.ledger_id for each in writers.values() if "bookie-0:1" in each.core.fragments[-1].bookies}
+    assert naming and naming != writers.keys()
+    assert look.look(writers) == set()
+    cluster.directory.leave("bookie-0")
+    assert look.look(writers) == set()
+    cluster.clock.advance_ms(599_000)
+    assert look.look(writers) == set(), "it may be restarting"
+    cluster.clock.advance_ms(1_000)
+    assert look.look(writers) == naming
+    monkeypatch.setattr(leaving, "PER_LOOK_MAX", 2)
+    assert len(look.look(writers)) == 2
+    bookie = cluster.bookies[0]
+    cluster.directory.join(bookie.record(), bookie)
+    assert look.look(writers) == set(), "it is back"
+    cluster.directory.join(replace(bookie.record(), intent=BookieIntent.DRAIN), bookie)
+    assert look.look(writers) <= naming and look.look(writers)
