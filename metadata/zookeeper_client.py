@@ -4,8 +4,10 @@ kazoo runs each client on a thread of its own. Here every callback of kazoo does
 the order in which the server spoke (`_Handler` leaves out kazoo's two further threads, which would lose that order).
 So a watch's event reaches the loop before the answer that shows the change.
 
-What kazoo does not tell is asked of its insides, at one place (`_listen_to_handshakes`): the time-out that the server
-granted, and when the handshake began.
+What kazoo does not tell is asked of its insides, at one place (`_attend_handshakes`): the time-out that the server
+granted, and when the handshake began. There too, and in `_Handler`, an attempt to connect is given up after a quarter
+of the session time-out. kazoo would wait all of it, for one server that is out of reach or that accepts before it can
+answer (as one does that is just starting); by then the session is over, although another attempt would have saved it.
 
 What an exception says about what was asked:
 
@@ -43,6 +45,10 @@ from quire.runtime.errors import (
 )
 
 RECONNECT_DELAY_S_MAX: Final = 1.0
+ATTEMPT_SHARE: Final = 1 / 4
+ATTEMPT_S_MIN: Final = 1.0
+"""How long an attempt to connect may take: a share of the session time-out, but at least this."""
+
 _LOG: Final = logging.getLogger("quire.metadata.kazoo")
 _LOG.setLevel(logging.ERROR)  # the store itself tells what happens to the session
 
@@ -135,6 +141,7 @@ class Client:
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._handshake = (session_timeout_s, 0.0)
+        self._attempt_s = max(ATTEMPT_S_MIN, session_timeout_s * ATTEMPT_SHARE)
         self._ending: asyncio.Future[None] | None = None
         retry = KazooRetry(
             max_tries=-1, delay=0.05, backoff=1.5, max_delay=RECONNECT_DELAY_S_MAX, max_jitter=0.3
@@ -142,11 +149,11 @@ class Client:
         self._kazoo = KazooClient(
             hosts=hosts,
             timeout=session_timeout_s,
-            handler=_Handler(),
+            handler=_Handler(self._attempt_s),
             connection_retry=retry,
             logger=_LOG,
         )
-        self._listen_to_handshakes()
+        self._attend_handshakes()
         self._kazoo.add_listener(self._state_changed)
         self._kazoo.start_async()
 
@@ -205,18 +212,19 @@ class Client:
         else:
             self._post(self._listener.client_expired)
 
-    def _listen_to_handshakes(self) -> None:
+    def _attend_handshakes(self) -> None:
         connection = self._kazoo._connection
         invoke = connection._invoke
 
-        def listening(timeout: float, request: Any, xid: int | None = None) -> Any:
+        def attended(timeout: float, request: Any, xid: int | None = None) -> Any:
+            if not isinstance(request, Connect):
+                return invoke(timeout, request, xid)
             asked_at = time.monotonic()
-            answer = invoke(timeout, request, xid)
-            if isinstance(request, Connect):
-                self._handshake = (answer[0].time_out / 1000, asked_at)
+            answer = invoke(min(timeout, self._attempt_s), request, xid)
+            self._handshake = (answer[0].time_out / 1000, asked_at)
             return answer
 
-        connection._invoke = listening
+        connection._invoke = attended
 
     def _post(self, callback: Callable[..., None], *arguments: object) -> None:
         try:
@@ -227,6 +235,13 @@ class Client:
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """Runs callbacks at once, on the thread that reads the socket: they do nothing but post to the loop."""
+
+    def __init__(self, attempt_s: float) -> None:
+        super().__init__()
+        self._attempt_s = attempt_s
+
+    def create_connection(self, *arguments: Any, timeout: float, **options: Any) -> Any:
+        return super().create_connection(*arguments, timeout=min(timeout, self._attempt_s), **options)
 
     def start(self) -> None:
         """No further threads. (As `running` stays false, kazoo completes requests on the spot.)"""

@@ -68,11 +68,13 @@ async def opened(url: str) -> AsyncIterator[ZooKeeperStore]:
 
 
 @asynccontextmanager
-async def behind_proxy(zookeeper: ZooKeeper) -> AsyncIterator[tuple[Proxy, ZooKeeperStore, ZooKeeperStore]]:
+async def behind_proxy(
+    zookeeper: ZooKeeper, session_timeout: str = "3s"
+) -> AsyncIterator[tuple[Proxy, ZooKeeperStore, ZooKeeperStore]]:
     """A store behind a proxy, and another one straight to the server, on the same chroot."""
     proxy = Proxy(zookeeper.port)
     await proxy.start()
-    straight = zookeeper.fresh_url(session_timeout="3s")
+    straight = zookeeper.fresh_url(session_timeout)
     async with opened(straight) as other:
         async with opened(straight.replace(f":{zookeeper.port}/", f":{proxy.port}/")) as store:
             yield proxy, store, other
@@ -218,8 +220,8 @@ async def test_a_busy_client_notices_a_hanging_server_too(tmp_path: Path) -> Non
             over = asyncio.Event()
 
             def ask() -> None:
-                asked.append(asyncio.ensure_future(store.get("/a")))
                 if not over.is_set():
+                    asked.append(asyncio.ensure_future(store.get("/a")))
                     asyncio.get_running_loop().call_later(0.05, ask)
 
             ask()
@@ -229,6 +231,18 @@ async def test_a_busy_client_notices_a_hanging_server_too(tmp_path: Path) -> Non
             # the first may have been answered: the signal takes its time
             assert {type(outcome) for outcome in outcomes[1:]} == {Unavailable}
             server.resume()
+
+
+async def test_a_server_that_accepts_and_says_nothing_does_not_cost_the_session(zookeeper: ZooKeeper) -> None:
+    """As one that is just starting. kazoo itself would wait for its answer until the session is over."""
+    async with behind_proxy(zookeeper, session_timeout="8s") as (proxy, store, _):
+        told = Told(store)
+        proxy.cut()
+        proxy.lose_requests = True
+        assert await told.next() is SUSPENDED
+        await asyncio.wait_for(proxy.swallowed.wait(), PATIENCE_S)
+        proxy.lose_requests = False  # but the question that was swallowed stays so
+        assert await told.next() is RESUMED
 
 
 # -- lost answers --------------------------------------------------------------------------------------
