@@ -34,9 +34,13 @@ ANSWER_OF: Final[dict[int, int]] = {
 }
 """What may be asked, and the type of its answer. Request ids are unique only together with that."""
 
-PATIENCE_S: Final = 10.0
+PATIENCE_S: Final = 20.0
+"""Below the 30 s of stock clients; beyond a session, for whose end a broker waits when an owner is dead."""
+
 CONNECT_S: Final = 3.0
 ANSWER_S: Final = 5.0
+"""Then another broker is asked: this one may hang."""
+
 RETRY_S: Final = 0.1
 REDIRECTS_MAX: Final = 8
 
