@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pulsar
@@ -12,6 +13,7 @@ from aiohttp import web
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.memory_cluster import MemoryCluster
 from quire.metadata.memory import MemoryStore
+from quire.metadata.store import Node
 from quire.metadata.watches import Watches
 from quire.runtime.clock import SystemClock
 from quire.serving.admin.app import make_app
@@ -55,6 +57,19 @@ class Member:
         """It hears that its session is over."""
         self.store.watches = self._deaf
         self.store.expire()
+
+    def answer_late(self, dice: Random) -> None:
+        """Reads take some turns of the loop, each its own number, as they do over a network."""
+        read = self.store.get
+
+        async def get(path: str) -> Node:
+            try:
+                return await read(path)
+            finally:
+                for _ in range(dice.randrange(20)):
+                    await asyncio.sleep(0)
+
+        self.store.get = get  # type: ignore[method-assign]
 
     def topics(self) -> list[str]:
         return sorted(topic.name for topic in self.broker.registry.loaded())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator
 from typing import ClassVar
@@ -307,6 +308,10 @@ async def test_who_owns_what_and_a_bundle_moved_by_hand(brokers: Brokers) -> Non
 
 async def test_a_thousand_lookups_at_once_take_a_bundle_once(brokers: Brokers) -> None:
     one, two = await brokers.start(), await brokers.start()
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    for member in (one, two):
+        member.answer_late(random.Random(seed))
     for round_ in range(3):
         asked = [member.broker.look_up(name(1), take=False) for member in (one, two) for _ in range(500)]
         answers = await asyncio.gather(*asked)
