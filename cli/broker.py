@@ -165,10 +165,9 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
 def advertised(advertise: str, listening: str, listen_address: str) -> str:
     """The address that clients are told, as a URL. Raises `ConfigurationError`."""
     if advertise:
-        url = advertise if "://" in advertise else f"pulsar://{advertise}"
-        if urlsplit(url).scheme != "pulsar" or not _port_of(url):
-            raise ConfigurationError(f"advertise {advertise!r} is no address; write HOST:PORT")
-        return url
+        if not urlsplit(advertise).hostname or not _port_of(advertise):
+            raise ConfigurationError(f"advertise {advertise!r} is no address; write pulsar://HOST:PORT")
+        return advertise
     if parse_address(listen_address)[0] in EVERYWHERE:
         raise ConfigurationError(
             f"advertise must name the host that clients reach this broker at, for it listens on {listen_address}"
@@ -210,7 +209,7 @@ def command(config: Path | None, **flags: Any) -> None:
     \b
     Example:
       quire broker --metadata zk://zookeeper:2181/quire --archive s3://bucket/prefix \\
-                   --listen 0.0.0.0:6650 --advertise broker-1:6650 --http 0.0.0.0:8080
+                   --listen 0.0.0.0:6650 --advertise pulsar://broker-1:6650 --http 0.0.0.0:8080
     """
     configuration = load(Given(flags, config))
     log.configure(configuration.process.values.log_level, as_json=configuration.process.values.log_json)

@@ -271,13 +271,15 @@ class ClusterOwnership:
 
     async def _find_living(self, bundle: str) -> OwnerRecord | None:
         """The owner; of one that takes no connections, wait for its session's end, for it is probably dead."""
+        changes = self._changes[bundle]
         known = await self._find(bundle)
         if known is None or self._is_mine(known) or await self._answers(known.broker.service_url):
             return known
-        changed = self._changed.get(bundle)
-        if changed is None:
-            changed = self._changed[bundle] = asyncio.get_running_loop().create_future()
-        await asyncio.wait([changed], timeout=self._patience_s)
+        if changes == self._changes[bundle]:
+            changed = self._changed.get(bundle)
+            if changed is None:
+                changed = self._changed[bundle] = asyncio.get_running_loop().create_future()
+            await asyncio.wait([changed], timeout=self._patience_s)
         self._must_know()
         return await self._find(bundle)
 

@@ -192,3 +192,21 @@ async def settle() -> None:
     """Let watches and tasks do their work: nothing here waits for time."""
     for _ in range(200):
         await asyncio.sleep(0)
+
+
+async def test_an_owner_that_leaves_while_it_is_probed_is_not_waited_for() -> None:
+    """The news that it is gone comes before anybody waits for them."""
+    stage = Stage()
+    for words in ("start A", "start B", "A looks up x"):
+        await stage.do(words.split())
+
+    async def leaves(_: str) -> bool:
+        await stage.brokers.pop("A").stop()
+        await settle()
+        return False
+
+    stage.brokers["B"]._answers = leaves
+    async with asyncio.timeout(2):
+        await stage.look_up("B", "x")
+    assert stage.said[-1] == "connect to B"
+    await stage.end()
