@@ -200,7 +200,7 @@ def _port_of(url: str) -> int:
 
 
 @click.command("broker")
-@settings_options(*KINDS)
+@settings_options(*KINDS, defaults=CLUSTER_DEFAULTS)
 def command(config: Path | None, **flags: Any) -> None:
     """Run one broker of a cluster.
 
@@ -210,7 +210,7 @@ def command(config: Path | None, **flags: Any) -> None:
     \b
     Example:
       quire broker --metadata zk://zookeeper:2181/quire --archive s3://bucket/prefix \\
-                   --listen 0.0.0.0:6650 --advertise broker-1:6650 --http 0.0.0.0:8080
+                   --listen 0.0.0.0:6650 --advertise pulsar://broker-1:6650 --http 0.0.0.0:8080
     """
     configuration = load(Given(flags, config))
     log.configure(configuration.process.values.log_level, as_json=configuration.process.values.log_json)
