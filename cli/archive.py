@@ -54,7 +54,10 @@ def status(admin_url: str, as_json: bool) -> None:
         right=("segments", "bytes"),
     )
     click.echo()
-    print_fields({name: value for name, value in answer.items() if name != "segments"})
+    print_fields({name: value for name, value in answer.items() if not isinstance(value, dict | list)})
+    for state in ("running", "failing"):
+        for one in answer[state]:
+            click.echo(f"{state}: {one}")
 
 
 @command.command("verify")

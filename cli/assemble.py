@@ -6,6 +6,7 @@ was begun is undone in reverse order when a later part fails.
 
 from __future__ import annotations
 
+import errno
 import logging
 import resource
 import socket
@@ -70,6 +71,9 @@ def load_standalone(given: Given) -> StandaloneConfiguration:
     check_file(given.config, *STANDALONE_KINDS)
     process = given.load(StandaloneSettings)
     root = Path(process.values.data).absolute()
+    ledger = given.load(LedgerSettings, STANDALONE_DEFAULTS)
+    if ledger.values.write_quorum > 1:
+        raise ConfigurationError("write_quorum must be 1: there is one bookie in this process")
     places = {"journal": str(root / "journal"), "entry_log": str(root / "entries")}
     return StandaloneConfiguration(
         given.load(
@@ -81,7 +85,7 @@ def load_standalone(given: Given) -> StandaloneConfiguration:
         ),
         given.load(BrokerSettings),
         given.load(BookieSettings, places),
-        given.load(LedgerSettings, STANDALONE_DEFAULTS),
+        ledger,
     )
 
 
@@ -96,7 +100,8 @@ def listen(address: str) -> socket.socket:
         sock.listen(1024)
     except OSError as error:
         sock.close()
-        raise ConfigurationError(f"cannot listen on {address}: {error.strerror}") from error
+        hint = "; choose another with --listen or --http" if error.errno == errno.EADDRINUSE else ""
+        raise ConfigurationError(f"cannot listen on {address}: {error.strerror}{hint}") from error
     sock.setblocking(False)
     return sock
 

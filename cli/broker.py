@@ -199,7 +199,7 @@ def _port_of(url: str) -> int:
 
 
 @click.command("broker")
-@settings_options(*KINDS)
+@settings_options(*KINDS, defaults=CLUSTER_DEFAULTS)
 def command(config: Path | None, **flags: Any) -> None:
     """Run one broker of a cluster.
 

@@ -29,9 +29,9 @@ _OPTIONS: Final[tuple[Callable[[_Command], _Command], ...]] = (
     click.option(
         "--service-url",
         default=lambda: os.environ.get("QUIRE_SERVICE_URL", DEFAULT_URL),
-        show_default=DEFAULT_URL,
+        show_default=False,
         metavar="URL",
-        help="Address of the brokers (environment: QUIRE_SERVICE_URL).",
+        help=f"Address of the brokers (environment: QUIRE_SERVICE_URL).  [{DEFAULT_URL}]",
     ),
     click.option("--token", envvar="QUIRE_TOKEN", help="JSON web token (environment: QUIRE_TOKEN)."),
     click.option(

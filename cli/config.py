@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -13,6 +14,9 @@ from quire.cli.http import json_option
 from quire.cli.output import print_json, print_table
 from quire.cli.settings import Given, settings_options
 from quire.runtime import settings
+
+_SECRET: Final = re.compile(r"((?:secret_key|session_token)=)[^&]*")
+"""Credentials in the archive's URL; what is shown here ends up in tickets."""
 
 
 @click.group("config")
@@ -29,14 +33,14 @@ def command() -> None:
 
 
 @command.command("show")
-@settings_options(*STANDALONE_KINDS)
+@settings_options(*STANDALONE_KINDS, defaults=STANDALONE_DEFAULTS)
 @json_option
 def show(config: Path | None, as_json: bool, **flags: Any) -> None:
     """Print every setting of `quire standalone`, its value, and whether a flag, the environment or a file set it."""
     rows = []
     for loaded in load_standalone(Given(flags, config)).all:
         for spec in fields(loaded.values):
-            value = settings.show(spec, getattr(loaded.values, spec.name))
+            value = _SECRET.sub(r"\1…", settings.show(spec, getattr(loaded.values, spec.name)))
             rows.append((spec.name, value, loaded.sources[spec.name]))
     if as_json:
         print_json({name: {"value": value, "source": source} for name, value, source in rows})

@@ -60,7 +60,7 @@ def command(lines: int | None, keep: bool, as_json: bool) -> None:
     """Publish, kill, recover, archive and read back with Spark: a tour on real input, with a proof."""
     if importlib.util.find_spec("pulsar") is None:
         raise ConfigurationError(
-            "the demo publishes with the stock client, which is not here: pip install 'quire[demo]'"
+            "the demo publishes with the stock client, which is not here: use `make demo`"
         )
     narrator = Narrator(quiet_stdout=as_json)
     directory = Path(tempfile.mkdtemp(prefix="quire-demo-"))
@@ -180,7 +180,7 @@ def why_no_spark() -> str:
     """Why Spark cannot run here; empty when it can."""
     for module in ("pyspark", "pyarrow", "numpy"):
         if importlib.util.find_spec(module) is None:
-            return f"{module} is not installed (pip install 'quire[spark]')"
+            return f"{module} is not installed (`make demo` installs it)"
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java") is None and not (home and Path(home, "bin", "java").exists()):
         return "there is no java on this machine (17 or newer)"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
@@ -70,7 +71,16 @@ class Admin:
             raise Unavailable(
                 f"no broker answers at {self._url} ({reason}); is `quire standalone` running?"
             ) from None
-        return json.loads(text) if text.strip() else None
+        except HTTPException:
+            raise ConfigurationError(_no_http(self._url)) from None
+        try:
+            return json.loads(text) if text.strip() else None
+        except ValueError:
+            raise ConfigurationError(_no_http(self._url)) from None
+
+
+def _no_http(url: str) -> str:
+    return f"what answers at {url} is not a broker's REST interface, such as {DEFAULT_URL}; is it the clients' port?"
 
 
 def _error_of(error: HTTPError) -> QuireError:

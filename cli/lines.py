@@ -35,28 +35,33 @@ class Lines:
 
     def bytes_total(self) -> int | None:
         """The files' size; None when one of them has none. Raises `ConfigurationError` for one that is not there."""
-        total = 0
+        total, regular = 0, True
         for file in self._files:
             try:
                 found = os.fstat(sys.stdin.fileno()) if file == STANDARD_INPUT else os.stat(file)
             except (OSError, ValueError) as error:
                 raise _unreadable(file, error) from None
-            if not stat.S_ISREG(found.st_mode):
-                return None
+            if stat.S_ISDIR(found.st_mode):
+                raise ConfigurationError(f"cannot read {file}: it is a directory")
+            regular = regular and stat.S_ISREG(found.st_mode)
             total += found.st_size
-        return total
+        return total if regular else None
 
     async def chunks(self) -> AsyncIterator[list[bytes]]:
         """Lists of whole lines, without their line ends. Raises `ConfigurationError` when a file cannot be read."""
-        rest = b""
+        rest, count = b"", 0
         async for data in self._data():
             self.bytes_read += len(data)
             lines = (rest + data).split(b"\n")
             rest = lines.pop()
-            if len(rest) > MESSAGE_BYTES_MAX:
-                raise LimitExceeded(f"a line is longer than a message may be ({MESSAGE_BYTES_MAX} bytes)")
+            count += len(lines)
             if lines:
                 yield lines
+            if len(rest) > MESSAGE_BYTES_MAX:
+                raise LimitExceeded(
+                    f"line {count + 1:,} is longer than a message may be ({MESSAGE_BYTES_MAX:,} bytes); "
+                    "the lines before it were published"
+                )
         if rest:
             yield [rest]
 

@@ -7,6 +7,7 @@ and nothing else.
 from __future__ import annotations
 
 import importlib
+from difflib import get_close_matches
 
 import click
 
@@ -33,6 +34,17 @@ SUBCOMMANDS = {
 
 
 class _LazyGroup(click.Group):
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            close = get_close_matches(args[0], SUBCOMMANDS, n=1)
+            if not close:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean '{close[0]}'?", ctx) from None
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(SUBCOMMANDS)
 

@@ -61,8 +61,9 @@ class Summary:
 
     def __str__(self) -> str:
         values = self.as_json()
+        noun = "message" if self.messages == 1 else "messages"
         return (
-            f"published {self.messages:,} messages, {self.bytes:,} bytes in {self.seconds:.1f} s "
+            f"published {self.messages:,} {noun}, {self.bytes:,} bytes in {self.seconds:.1f} s "
             f"({values['messages_per_second']:,} messages/s)"
         )
 
@@ -74,7 +75,7 @@ class Summary:
 @click.option("--key-separator", metavar="TEXT", help="What a line has before it is its key.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="At most so many messages/s.")
-@click.option("--name", default="", help="Name of the producer, for deduplication.")
+@click.option("--name", default="", help="Name of the producer; it goes on behind its last message.")
 @click.option("--compression", type=click.Choice(_CODECS), default="none", show_default=True)
 @click.option("--batch-messages-max", metavar="N", help="Messages in one batch (1000).")
 @click.option("--batch-bytes-max", metavar="SIZE", help="Bytes in one batch (128KiB).")

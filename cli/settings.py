@@ -45,16 +45,19 @@ class StandaloneSettings:
             raise ConfigurationError("data must name a directory")
 
 
-def settings_options(*kinds: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def settings_options(
+    *kinds: type, defaults: Mapping[str, Any] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator that gives a click command `--config` and a flag for each setting of `kinds`.
 
-    The command gets them as keyword arguments; what was not given is None.
+    The command gets them as keyword arguments; what was not given is None. `defaults` are the process's own, which
+    its help shows in place of the classes'.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for kind in reversed(kinds):
             for spec in reversed(fields(kind)):
-                shown = settings.show(spec, spec.default)
+                shown = settings.show(spec, (defaults or {}).get(spec.name, spec.default))
                 option = click.option(
                     f"--{spec.name.replace('_', '-')}",
                     spec.name,

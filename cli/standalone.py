@@ -7,15 +7,18 @@ is for people.
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 import uvloop
 
 from quire.cli.assemble import (
+    STANDALONE_DEFAULTS,
     STANDALONE_KINDS,
     Standalone,
     StandaloneConfiguration,
@@ -23,11 +26,13 @@ from quire.cli.assemble import (
     standalone,
 )
 from quire.cli.settings import Given, settings_options
-from quire.runtime import log
+from quire.runtime.log import configure as configure_log
+
+log = logging.getLogger(__name__)
 
 
 @click.command("standalone")
-@settings_options(*STANDALONE_KINDS)
+@settings_options(*STANDALONE_KINDS, defaults=STANDALONE_DEFAULTS)
 def command(config: Path | None, **flags: Any) -> None:
     """Run everything in one process: broker, bookie, metadata, archive.
 
@@ -41,7 +46,7 @@ def command(config: Path | None, **flags: Any) -> None:
       quire standalone --archive 's3://bucket/prefix?endpoint=http://127.0.0.1:9000'
     """
     configuration = load_standalone(Given(flags, config))
-    log.configure(configuration.process.values.log_level, as_json=configuration.process.values.log_json)
+    configure_log(configuration.process.values.log_level, as_json=configuration.process.values.log_json)
     uvloop.run(_serve(configuration))
 
 
@@ -58,6 +63,12 @@ def _announce(running: Standalone) -> None:
     """Say on standard output that it is ready and where, and on standard error what to do first."""
     click.echo(f"ready {running.service_url} {running.http_url}")
     sys.stdout.flush()
+    host = urlsplit(running.service_url).hostname
+    if host in ("0.0.0.0", "::"):
+        log.warning(
+            "clients are told %s, which leads nowhere from other machines: name this one with --advertise",
+            running.service_url,
+        )
     quire = sys.argv[0] if "/" in sys.argv[0] else "quire"
     where = "" if running.service_url.endswith(":6650") else f" --service-url {running.service_url}"
     click.echo(

@@ -61,7 +61,8 @@ def create(topic: str, partitions: int | None, admin_url: str, as_json: bool) ->
         admin.put(_path(topic))
     else:
         admin.put(f"{_path(topic)}/partitions", partitions)
-    _done(as_json, topic=topic, created=True, partitions=partitions or 0)
+    said = f"created {topic}" + (f" with {partitions} partitions" if partitions else "")
+    _done(as_json, said, topic=topic, created=True, partitions=partitions or 0)
 
 
 @command.command("update")
@@ -74,7 +75,7 @@ def create(topic: str, partitions: int | None, admin_url: str, as_json: bool) ->
 def update(topic: str, partitions: int, admin_url: str, as_json: bool) -> None:
     """Give the partitioned TOPIC more partitions."""
     Admin(admin_url).post(f"{_path(topic)}/partitions", partitions)
-    _done(as_json, topic=topic, partitions=partitions)
+    _done(as_json, f"{topic} has {partitions} partitions now", topic=topic, partitions=partitions)
 
 
 @command.command("delete")
@@ -88,7 +89,7 @@ def delete(topic: str, force: bool, admin_url: str, as_json: bool) -> None:
     partitioned = admin.get(f"{_path(topic)}/partitions").get("partitions", 0) > 0
     suffix = "/partitions" if partitioned else ""
     admin.delete(f"{_path(topic)}{suffix}?force={str(force).lower()}")
-    _done(as_json, topic=topic, deleted=True)
+    _done(as_json, f"deleted {topic}", topic=topic, deleted=True)
 
 
 @command.command("partitions")
@@ -118,7 +119,7 @@ def lookup(topic: str, admin_url: str, as_json: bool) -> None:
 def unload(topic: str, admin_url: str, as_json: bool) -> None:
     """Close TOPIC on its broker; clients look it up again. Its active segment is sealed."""
     Admin(admin_url).put(f"{_path(topic)}/unload")
-    _done(as_json, topic=topic, unloaded=True)
+    _done(as_json, f"unloaded {topic}", topic=topic, unloaded=True)
 
 
 @command.command("stats")
@@ -195,11 +196,10 @@ def internal_stats(topic: str, admin_url: str, as_json: bool) -> None:
 def terminate(topic: str, admin_url: str, as_json: bool) -> None:
     """Accept no more messages on TOPIC; what is there stays readable."""
     answer = Admin(admin_url).post(f"{_path(topic)}/terminate")
-    _done(as_json, topic=topic, terminated=True, last=answer)
+    last = f"{answer['ledgerId']}:{answer['entryId']}"
+    _done(as_json, f"terminated {topic}; its last entry is {last}", topic=topic, terminated=True, last=answer)
 
 
-def _done(as_json: bool, **values: Any) -> None:
-    if as_json:
-        print_json(values)
-    else:
-        click.echo(", ".join(f"{name} {value}" for name, value in values.items() if value is not None))
+def _done(as_json: bool, said: str, **values: Any) -> None:
+    """`said` to people, `values` to programs."""
+    print_json(values) if as_json else click.echo(said)

@@ -59,7 +59,7 @@ def classpath() -> str:
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise ConfigurationError(
-            "a ZooKeeper server of our own needs PySpark's jars; install quire[spark], or name a server with zk://…"
+            "a ZooKeeper server of our own needs PySpark's jars; install pyspark, or name a server with zk://…"
         )
     folder = Path(spec.origin).parent / "jars"
     jars = [str(jar) for pattern in JARS for jar in sorted(folder.glob(pattern))]

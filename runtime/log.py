@@ -40,4 +40,5 @@ def configure(level: str = "info", *, as_json: bool = False) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
+    for foreign in ("aiohttp.access", "botocore"):
+        logging.getLogger(foreign).setLevel(max(logging.WARNING, root.level))

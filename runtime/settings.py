@@ -175,6 +175,8 @@ def _convert(spec: Field[Any], hint: Any, raw: Any) -> Any:
             return _parse_bool(raw)
     if hint is bool and not isinstance(raw, bool):
         raise ConfigurationError(f"{raw!r} is not true or false")
+    if (hint is int and isinstance(raw, bool)) or (hint is str and not isinstance(raw, str)):
+        raise ConfigurationError(f"{raw!r} is not {'a number' if hint is int else 'a text'}")
     return hint(raw)
 
 
@@ -188,6 +190,8 @@ def _parse_bool(text: str) -> bool:
 
 def show(spec: Field[Any], value: Any) -> str:
     """A value as it would be written in the file or on the command line."""
+    if spec.metadata.get("unit") and value < 0:
+        return str(value)  # -1: no limit, whatever the unit
     if spec.metadata.get("unit") == BYTES:
         return format_size(value)
     if spec.metadata.get("unit") == MILLISECONDS:

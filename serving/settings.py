@@ -67,6 +67,9 @@ class BrokerSettings:
         for name in (*positive, "keep_alive_ms", "topic_loads_max", "namespace_bundles"):
             if getattr(self, name) <= 0:
                 raise ConfigurationError(f"{name} must be greater than 0")
+        for name in ("retention_ms", "retention_bytes"):
+            if getattr(self, name) < -1:
+                raise ConfigurationError(f"{name} must be -1 (no limit), 0 or more")
         if self.bytes_in_flight_max < 2 * MESSAGE_BYTES_MAX:
             raise ConfigurationError(
                 f"bytes_in_flight_max must hold two messages ({2 * MESSAGE_BYTES_MAX} bytes)"

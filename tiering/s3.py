@@ -255,9 +255,7 @@ def _client(location: S3Location) -> Any:
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
     except ImportError:
-        raise ConfigurationError(
-            "an s3:// archive needs boto3; install it with: pip install quire[s3]"
-        ) from None
+        raise ConfigurationError("an s3:// archive needs boto3; install it with: pip install boto3") from None
     config = Config(
         connect_timeout=CONNECT_TIMEOUT_S,
         read_timeout=READ_TIMEOUT_S,

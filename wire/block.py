@@ -197,7 +197,10 @@ def read_header(buffer: Buffer, offset: int = 0) -> BlockHeader:
     view = memoryview(buffer)
     if crc32c(view[offset + _CHECKED_OFFSET : offset + table_end]) != header_crc:
         raise BlockError("a block's header does not match its checksum")
-    if header.length - table_end != _U32.unpack_from(buffer, offset + HEADER_BYTES + 4 * header.entry_count - 4)[0]:
+    if (
+        header.length - table_end
+        != _U32.unpack_from(buffer, offset + HEADER_BYTES + 4 * header.entry_count - 4)[0]
+    ):
         raise BlockError("a block's table does not end where the block ends")
     return header
 

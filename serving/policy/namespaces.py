@@ -7,14 +7,15 @@ seen without polling. `get` of a namespace that was seen costs no I/O.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from msgspec.structs import replace
 
 from quire.metadata import paths
 from quire.metadata.records import NamespaceRecord, Policies, TenantRecord, decode, encode
 from quire.metadata.store import MetadataStore, NotEmpty
-from quire.runtime.errors import AlreadyExists, ConfigurationError
+from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound
 
 _NAME = re.compile(r"[-=:.\w]{1,128}")
 DEFAULT_TENANT = "public"
@@ -59,23 +60,28 @@ class Namespaces:
     async def tenant(self, name: str) -> TenantRecord:
         """Raises `NotFound`."""
         path = paths.tenant(name)
-        return decode(TenantRecord, (await self._store.get(path)).value, path)
+        with _called(f"tenant {name}"):
+            node = await self._store.get(path)
+        return decode(TenantRecord, node.value, path)
 
     async def create_tenant(self, name: str, record: TenantRecord | None = None) -> None:
         """Raises `AlreadyExists`, and `ConfigurationError` for a name that is none."""
         check_name("tenant", name)
         record = record or TenantRecord(name=name, allowed_clusters=(self._cluster,))
-        await self._store.create(paths.tenant(name), encode(record))
+        with _called(f"tenant {name}"):
+            await self._store.create(paths.tenant(name), encode(record))
 
     async def update_tenant(self, name: str, record: TenantRecord) -> None:
-        node = await self._store.get(paths.tenant(name))
-        await self._store.put(paths.tenant(name), encode(record), node.version)
+        with _called(f"tenant {name}"):
+            node = await self._store.get(paths.tenant(name))
+            await self._store.put(paths.tenant(name), encode(record), node.version)
 
     async def delete_tenant(self, name: str) -> None:
         """Raises `NotFound`, and `NotEmpty` while it has namespaces."""
         if await self.list(name):
             raise NotEmpty(f"tenant {name} still has namespaces; delete them first")
-        await self._store.delete(paths.tenant(name))
+        with _called(f"tenant {name}"):
+            await self._store.delete(paths.tenant(name))
 
     # -- namespaces ------------------------------------------------------------------------------------
 
@@ -95,7 +101,9 @@ class Namespaces:
             self._store.watch(path, self._forget(tenant, name))
             self._watched.add(path)
         changes = self._changes
-        record = decode(NamespaceRecord, (await self._store.get(path)).value, path)
+        with _called(f"namespace {tenant}/{name}"):
+            node = await self._store.get(path)
+        record = decode(NamespaceRecord, node.value, path)
         if changes == self._changes:  # else what was read may be older than the change
             self._cache[f"{tenant}/{name}"] = record
         return record
@@ -117,23 +125,37 @@ class Namespaces:
         record = NamespaceRecord(
             tenant=tenant, name=name, policies=policies or Policies(), boundaries=self._boundaries
         )
-        await self._store.create(paths.namespace(tenant, name), encode(record))
+        with _called(f"namespace {tenant}/{name}"):
+            await self._store.create(paths.namespace(tenant, name), encode(record))
 
     async def delete(self, tenant: str, name: str) -> None:
         """Raises `NotFound`, and `NotEmpty` while it has topics."""
         if await self._store.children(paths.topics_of(tenant, name)):
             raise NotEmpty(f"namespace {tenant}/{name} still has topics; delete them first")
-        await self._store.delete(paths.namespace(tenant, name))
+        with _called(f"namespace {tenant}/{name}"):
+            await self._store.delete(paths.namespace(tenant, name))
         self._drop(tenant, name)
 
     async def change(self, tenant: str, name: str, change: Callable[[Policies], Policies]) -> None:
         """Replace the policies by what `change` makes of them. Raises `NotFound`, `VersionConflict`."""
         path = paths.namespace(tenant, name)
-        node = await self._store.get(path)
+        with _called(f"namespace {tenant}/{name}"):
+            node = await self._store.get(path)
         record = decode(NamespaceRecord, node.value, path)
         record = replace(record, policies=change(record.policies))
         await self._store.put(path, encode(record), node.version)
         self._drop(tenant, name)
+
+
+@contextmanager
+def _called(what: str) -> Iterator[None]:
+    """Errors speak of `what` the user named, not of the node it is kept in."""
+    try:
+        yield
+    except NotFound:
+        raise NotFound(f"there is no {what}") from None
+    except AlreadyExists:
+        raise AlreadyExists(f"{what} exists already") from None
 
 
 def check_name(what: str, name: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from quire.runtime.limits import MESSAGE_BYTES_MAX
 from quire.wire import message
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.message import OutgoingMessage
@@ -118,6 +119,7 @@ async def test_refused_and_unknown_are_told_apart(
         (["--service-url", "pulsar://127.0.0.1:1", "--operation-timeout-ms", "50ms"], 4, "cannot connect"),
         (["--service-url", "tcp://x"], 2, "is not a service URL"),
         (["/nowhere/at/all"], 2, "cannot read /nowhere/at/all: No such file"),
+        (["/tmp"], 2, "cannot read /tmp: it is a directory"),
         (["--property", "alone"], 2, "is not a property"),
         (["--key", "k", "--key-separator", ":"], 2, "either --key or --key-separator"),
         (["--batch-bytes-max", "9 miles"], 2, "setting batch_bytes_max"),
@@ -134,6 +136,13 @@ async def test_a_line_without_its_key(broker: FakeBroker) -> None:
         "produce", "t", "--key-separator", ":", "--service-url", broker.url, text=b"a:1\nb\n"
     )
     assert (code, err) == (2, "quire: line 2 has no ':' after its key\n")
+
+
+async def test_a_line_that_is_too_long_is_named_and_those_before_it_are_published(broker: FakeBroker) -> None:
+    text = b"1\n2\n" + b"x" * (MESSAGE_BYTES_MAX + 1)
+    code, _, err = await quire("produce", "t", "--service-url", broker.url, text=text)
+    assert code == 1 and err.startswith("quire: line 3 is longer") and err.count("\n") == 1
+    assert [one.payload for one in broker.messages(TOPIC)] == [b"1", b"2"]
 
 
 async def test_control_c_waits_for_receipts_and_sums_up(broker: FakeBroker) -> None:

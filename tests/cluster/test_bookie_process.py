@@ -114,8 +114,8 @@ class Cluster:
     async def until(self, condition: Callable[[], object]) -> None:
         """Processes tell nothing when they are done; so it is looked, again and again."""
         async with asyncio.timeout(30):
-            while not condition():
-                await asyncio.sleep(0.05)  # noqa: ASYNC110
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
 
     async def uuid_at(self, address: str) -> str:
         return next(
@@ -197,8 +197,8 @@ async def test_repair_then_drain_then_retired(cluster: Cluster) -> None:
     await spare.start()
     assert (await operator.decommission(drained.address))["state"] == "draining"
     async with asyncio.timeout(30):
-        while leaving in await known_bookies(cluster.store):
-            await asyncio.sleep(0.1)  # noqa: ASYNC110
+        while leaving in await known_bookies(cluster.store):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
     await until_nobody_names(cluster, records, leaving)
     for record in records:
         assert await read_all(cluster.ledgers, record.ledger_id, 1 * MIB) == expected(record.last_entry)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -51,9 +52,11 @@ def test_a_flag_beats_the_environment_which_beats_the_file(tmp_path: Path) -> No
         ("wait_ms", "soon", "a time such as 250ms"),
         ("unsafe_no_sync", "perhaps", "true or false"),
         ("room_bytes", "12", "at least 1KiB"),
+        ("room_bytes", True, "not a number"),
+        ("listen", {"host": "x"}, "not a text"),
     ],
 )
-def test_a_bad_value_is_refused_by_name(name: str, value: str, words: str) -> None:
+def test_a_bad_value_is_refused_by_name(name: str, value: Any, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words) as caught:
         settings.load(Sample, {name: value}, environment={})
     assert name in str(caught.value)

@@ -1,4 +1,4 @@
-"""The whole history of a topic with Spark: pip install 'quire[spark]', and Java 17 or newer."""
+"""The whole history of a topic with Spark: pip install -e '.[spark]' in the clone, and Java 17 or newer."""
 
 import os
 import sys
