@@ -138,11 +138,6 @@ class StateLog:
         """Why the log is dead, or None."""
         return self._error
 
-    @property
-    def records_waiting(self) -> int:
-        """Appended and not yet on their way; a caller with much to write holds back while this grows."""
-        return len(self._waiting)
-
     def append(self, record: bytes, done: Done | None = None) -> None:
         """Write a delta; `done(None)` when it is durable, `done(error)` when its outcome is unknown.
 

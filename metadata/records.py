@@ -267,11 +267,6 @@ class LoadRecord(Record, frozen=True):
     bundles: dict[str, BundleReport] = {}
 
 
-class ClusterRecord(Record, frozen=True):
-    name: str
-    instance_id: str
-
-
 R = TypeVar("R", bound=Record)
 
 

@@ -88,17 +88,6 @@ async def update(store: MetadataStore, topic: Topic, record: TopicRecord) -> Top
     return await _save(store, topic, record, topic.older, topic.record.segments)
 
 
-async def append_segment(store: MetadataStore, topic: Topic, segment: SegmentRecord) -> Topic:
-    """Add a new last segment; those that no longer fit move to a manifest."""
-    assert all(known.ledger_id != segment.ledger_id for known in topic.segments)
-    inline = (*topic.record.segments, segment)
-    older = topic.older
-    if len(inline) > SEGMENTS_INLINE_MAX:
-        older = (*older, inline[:SEGMENTS_PER_MANIFEST])
-        inline = inline[SEGMENTS_PER_MANIFEST:]
-    return await _save(store, topic, topic.record, older, inline)
-
-
 async def replace_segment(store: MetadataStore, topic: Topic, segment: SegmentRecord) -> Topic:
     """Put `segment` where the one with its ledger id is. Raises `NotFound` when there is none."""
     return await change_segment(store, topic, segment.ledger_id, lambda _: segment)
@@ -115,36 +104,6 @@ async def change_segment(
 
     older = tuple(changed(part) for part in topic.older)
     return await _save(store, topic, topic.record, older, changed(topic.record.segments))
-
-
-async def seal_segment(
-    store: MetadataStore,
-    topic: Topic,
-    ledger_id: int,
-    *,
-    sealed_ms: int,
-    last_entry: int,
-    messages: int,
-    bytes: int,
-    first_clock_ms: int,
-    last_clock_ms: int,
-) -> Topic:
-    """Write a closed ledger's totals into its segment; they are final."""
-    assert sealed_ms > 0
-    return await change_segment(
-        store,
-        topic,
-        ledger_id,
-        lambda segment: msgspec.structs.replace(
-            segment,
-            sealed_ms=sealed_ms,
-            last_entry=last_entry,
-            messages=messages,
-            bytes=bytes,
-            first_clock_ms=first_clock_ms,
-            last_clock_ms=last_clock_ms,
-        ),
-    )
 
 
 async def roll(

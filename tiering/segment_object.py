@@ -271,10 +271,6 @@ class Index:
         """Number of the row whose run holds `entry` (the first or last row for one outside)."""
         return max(0, bisect_right(range(len(self)), entry, key=self._first_entry) - 1)
 
-    def find_message(self, index: int) -> int:
-        """Number of the row whose run holds the message of topic-wide `index`."""
-        return max(0, bisect_right(range(len(self)), index, key=self._first_index) - 1)
-
     def find_offset(self, offset: int) -> int:
         """Number of the first row that begins at `offset` or behind it; `len(self)` when none does."""
         return bisect_left(range(len(self)), offset, key=self._offset)
@@ -295,9 +291,6 @@ class Index:
 
     def _first_entry(self, number: int) -> int:
         return _U64.unpack_from(self._rows, number * ROW_BYTES)[0]  # type: ignore[no-any-return]
-
-    def _first_index(self, number: int) -> int:
-        return _U64.unpack_from(self._rows, number * ROW_BYTES + 8)[0]  # type: ignore[no-any-return]
 
     def _clock(self, number: int) -> int:
         return _U64.unpack_from(self._rows, number * ROW_BYTES + _CLOCK_OFFSET)[0]  # type: ignore[no-any-return]

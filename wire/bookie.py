@@ -3,8 +3,8 @@
 A request names the bookie it is meant for by UUID *and* incarnation: an address can be inherited by another
 bookie, an identity cannot. A request that reaches a bookie of another identity is answered `WRONG_BOOKIE`.
 
-Absence must be proven, so every answer is one of three kinds (`Status.is_negative`, `is_unknown`): an explicit
-"no such entry", something found, or *unknown*: an error is never an absence.
+Absence must be proven, so every answer is one of three kinds: something found, an explicit "no such entry", or
+*unknown* (`Status.is_unknown`): an error is never an absence.
 
 `BookiePort` is the one interface for all this: implemented in process (`quire.bookie.api`), over TCP
 (`quire.ledger.bookie_client`) and by simulations, with one contract test for all. The bytes of the frames are
@@ -66,11 +66,6 @@ class Status(IntEnum):
     """Not accepted because a budget is spent; try again later."""
     UNREACHABLE = 64
     """Never on the wire: the connection was lost or time ran out, the outcome is unknown."""
-
-    @property
-    def is_negative(self) -> bool:
-        """True for the one answer that proves absence."""
-        return self is Status.NO_SUCH_ENTRY
 
     @property
     def is_unknown(self) -> bool:

@@ -172,17 +172,6 @@ def connected(server_version: str, client_protocol_version: int, message_bytes_m
     )
 
 
-def auth_challenge(server_version: str, method: str, challenge: bytes, protocol_version: int) -> bytes:
-    return _whole(
-        _Type.AUTH_CHALLENGE,
-        pb.CommandAuthChallenge(
-            server_version=server_version,
-            challenge=pb.AuthData(auth_method_name=method, auth_data=challenge),
-            protocol_version=protocol_version,
-        ),
-    )
-
-
 def success(request_id: int, schema: pb.Schema | None = None) -> bytes:
     return _whole(_Type.SUCCESS, pb.CommandSuccess(request_id=request_id, schema=schema))
 
@@ -278,11 +267,6 @@ def ack_response(
 def active_consumer_change(consumer_id: int, *, active: bool) -> bytes:
     body = pb.CommandActiveConsumerChange(consumer_id=consumer_id, is_active=active)
     return _whole(_Type.ACTIVE_CONSUMER_CHANGE, body)
-
-
-def reached_end_of_topic(consumer_id: int) -> bytes:
-    """REACHED_END_OF_TOPIC: for Java clients only, C++ and Go clients drop the connection."""
-    return _whole(_Type.REACHED_END_OF_TOPIC, pb.CommandReachedEndOfTopic(consumer_id=consumer_id))
 
 
 def last_message_id(

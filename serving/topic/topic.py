@@ -90,7 +90,6 @@ class Topic:
         self.topic_name = name
         self.name = str(name)
         self.policies = policies
-        self.created_at = services.clock.monotonic()
         self._services = services
         self._on_lost = on_lost
         self._totals = Totals() if totals is None else totals

@@ -19,7 +19,7 @@ PATH = paths.topic("t", "n", "x/y")
 async def new_topic(store: MetadataStore, segments: int = 0) -> topics.Topic:
     topic = await topics.create(store, PATH, TopicRecord(name="persistent://t/n/x%2Fy"))
     for number in range(segments):
-        topic = await topics.append_segment(store, topic, SegmentRecord(ledger_id=number))
+        topic = await topics.roll(store, topic, None, SegmentRecord(ledger_id=number))
     return topic
 
 
@@ -34,12 +34,11 @@ async def manifest_count(store: MetadataStore) -> int:
 async def test_append_seal_trim() -> None:
     store = MemoryStore()
     topic = await new_topic(store, 2)
-    topic = await topics.seal_segment(
-        store, topic, 0, sealed_ms=5, last_entry=9, messages=20, bytes=300, first_clock_ms=1, last_clock_ms=4
-    )
-    assert topic.segment(0) == SegmentRecord(
+    sealed = SegmentRecord(
         ledger_id=0, sealed_ms=5, last_entry=9, messages=20, bytes=300, first_clock_ms=1, last_clock_ms=4
     )
+    topic = await topics.replace_segment(store, topic, sealed)
+    assert topic.segment(0) == sealed
     assert topic.segment(0).is_sealed
     assert not topic.segment(1).is_sealed
     topic = await topics.trim_front(store, topic, 1)
@@ -50,9 +49,9 @@ async def test_append_seal_trim() -> None:
 async def test_an_old_snapshot_conflicts_and_changes_nothing() -> None:
     store = MemoryStore()
     old = await new_topic(store, 1)
-    new = await topics.append_segment(store, old, SegmentRecord(ledger_id=1))
+    new = await topics.roll(store, old, None, SegmentRecord(ledger_id=1))
     for change in (
-        topics.append_segment(store, old, SegmentRecord(ledger_id=2)),
+        topics.roll(store, old, None, SegmentRecord(ledger_id=2)),
         topics.replace_segment(store, old, SegmentRecord(ledger_id=0, messages=1)),
         topics.trim_front(store, old, 0),
         topics.update(store, old, old.record),
@@ -68,7 +67,7 @@ async def test_an_unknown_outcome_is_found_by_loading_again() -> None:
     topic = await new_topic(store, 1)
     store.fail_next(OutcomeUnknown("time-out"), happened=True)
     with pytest.raises(OutcomeUnknown):
-        await topics.append_segment(store, topic, SegmentRecord(ledger_id=1))
+        await topics.roll(store, topic, None, SegmentRecord(ledger_id=1))
     assert ids(await topics.load(store, PATH)) == [0, 1]
 
 
@@ -165,7 +164,7 @@ async def test_any_sequence_of_changes_equals_a_list(seed: int) -> None:
         choice = rng.random()
         if choice < 0.8 or not model:
             model.append(SegmentRecord(ledger_id=number))
-            topic = await topics.append_segment(store, topic, model[-1])
+            topic = await topics.roll(store, topic, None, model[-1])
         elif choice < 0.97:
             place = rng.randrange(len(model))
             model[place] = msgspec.structs.replace(model[place], messages=number)

@@ -117,14 +117,13 @@ def test_runs_cover_the_blocks_and_each_can_be_proven_alone() -> None:
     assert found == [bytes(one) for one in blocks]
 
 
-def test_finding_by_entry_message_time_and_offset() -> None:
+def test_finding_by_entry_time_and_offset() -> None:
     content = build(make_blocks(MANY))
     index = open_index(content)
     rows = list(index.rows())
     for number, row in enumerate(rows):
         last = index.last_entry(number)
         assert index.find_entry(row.first_entry) == index.find_entry(last) == number
-        assert index.find_message(row.first_index) == index.find_message(1000 + 2 * last + 1) == number
         assert index.find_offset(row.offset) == number
         assert index.find_offset(row.offset + 1) == number + 1
         assert index.find_time(row.clock_ms) == max(0, number - 1), "blocks before may have the same clock"
