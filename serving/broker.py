@@ -209,7 +209,7 @@ class Broker(Operations):
 
     def gained(self, bundle: str) -> None:
         if self._offloading is not None:
-            self._offloading.adopt(bundle)
+            self._offloading.adopt()
 
     async def hand_over(self, bundle: str) -> Callable[[], None]:
         topics = await self.registry.close_bundle(bundle)

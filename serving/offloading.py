@@ -39,6 +39,7 @@ class Offloading:
         self._services = services
         self._registry = registry
         self._namespaces = namespaces
+        self._adopting: asyncio.Task[None] | None = None
         settings = services.settings
         self.offloader = Offloader(
             archive, self, services.clock, lag_ms=settings.archive_lag_ms, delay_ms=settings.archive_delay_ms
@@ -48,9 +49,10 @@ class Offloading:
         self.offloader.start()
         self.adopt()
 
-    def adopt(self, bundle: str = "") -> None:
-        """Load, a little later, the topics (of one bundle that came here) that have segments to archive."""
-        self._services.tasks.start(self._adopt(bundle), "look for segments to archive")
+    def adopt(self) -> None:
+        """Load, a little later, the topics that came here and have segments to archive: once for all that came."""
+        if self._adopting is None or self._adopting.done():
+            self._adopting = self._services.tasks.start(self._adopt(), "look for segments to archive")
 
     async def stop(self) -> None:
         await self.offloader.stop()
@@ -90,26 +92,24 @@ class Offloading:
 
     # -- topics that nobody has used yet ---------------------------------------------------------------
 
-    async def _adopt(self, bundle: str) -> None:
+    async def _adopt(self) -> None:
         await asyncio.sleep(ADOPT_AFTER_S)
-        async for name in self._unfinished(False, bundle):
+        self._adopting = None
+        async for name in self._unfinished(False):
             try:
                 await self._registry.open(name)
             except QuireError as error:
                 _log.warning("%s cannot be loaded, so it is not archived: %s", name, error)
         self.offloader.wake()
 
-    async def _unfinished(self, even_open: bool, bundle: str = "") -> AsyncIterator[TopicName]:
+    async def _unfinished(self, even_open: bool) -> AsyncIterator[TopicName]:
         """Topics of ours that are not loaded and have segments to archive or to delete; with `even_open`, to seal."""
         for tenant in await self._namespaces.tenants():
             for namespace in await self._namespaces.list(tenant):
-                if bundle and not bundle.startswith(f"{namespace}/"):
-                    continue
-                names, _ = await self._registry.names(tenant, namespace.partition("/")[2], "persistent")
-                for name in map(TopicName.parse, names):
-                    if not await self._registry.is_here(name, bundle):
+                for name in await self._registry.recorded(tenant, namespace.partition("/")[2]):
+                    if self._registry.find(name) or not await self._registry.is_here(name):
                         continue
-                    record = None if self._registry.find(name) else await self._registry.record(name)
+                    record = await self._registry.record(name)
                     if record is not None and _has_work(record, even_open):
                         yield name
 

@@ -133,10 +133,9 @@ class Registry:
         """The bundle that `name` belongs to. Raises `NotFound` for an unknown namespace."""
         return bundle_of(await self._namespace(name), name)
 
-    async def is_here(self, name: TopicName, bundle: str = "") -> bool:
-        """Its bundle is owned by this broker (and is `bundle`, if one is given)."""
-        of = await self.bundle_of(name)
-        return self._ownership.holds(of) and bundle in ("", of)
+    async def is_here(self, name: TopicName) -> bool:
+        """Its bundle is owned by this broker."""
+        return self._ownership.holds(await self.bundle_of(name))
 
     async def require(self, name: TopicName) -> None:
         """Raise `NotOwner` unless the topic's bundle is owned here; one that is nobody's is taken."""
@@ -236,13 +235,17 @@ class Registry:
     async def names(self, tenant: str, namespace: str, domain: str) -> tuple[list[str], list[str]]:
         """(topics with each partition by its name, partitioned topics), as full names in order."""
         await self._namespaces.get(tenant, namespace)
-        children = await self._services.store.children(paths.topics_of(tenant, namespace, domain))
-        names = [TopicName(domain, tenant, namespace, paths.decode(child)) for child in children]
+        names = await self.recorded(tenant, namespace, domain)
         records = await asyncio.gather(*(self._listed(name) for name in names))
         parents = {name: count for name, count in zip(names, records, strict=True) if count > 0}
         single = {name for name, count in zip(names, records, strict=True) if count == 0}
         single |= {parent.of_partition(i) for parent, count in parents.items() for i in range(count)}
         return sorted(map(str, single)), sorted(map(str, parents))
+
+    async def recorded(self, tenant: str, namespace: str, domain: str = "persistent") -> list[TopicName]:
+        """The topics that have a record of their own, parents of partitions among them: one read."""
+        children = await self._services.store.children(paths.topics_of(tenant, namespace, domain))
+        return [TopicName(domain, tenant, namespace, paths.decode(child)) for child in children]
 
     async def _listed(self, name: TopicName) -> int:
         """Its number of partitions, -1 when it was deleted meanwhile."""

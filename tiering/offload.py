@@ -209,7 +209,8 @@ class Offloader:
         while True:
             await self._do_round(by_hand=False)
             try:
-                await asyncio.wait_for(self._wake.wait(), INTERVAL_S)
+                async with asyncio.timeout(INTERVAL_S):  # `wait_for` may swallow a cancellation
+                    await self._wake.wait()
             except TimeoutError:
                 pass
             self._wake.clear()
