@@ -163,7 +163,8 @@ class Registration:
         wait_s = _REFRESH_S
         while not self.is_retired:
             try:
-                await asyncio.wait_for(self._changed.wait(), wait_s)
+                async with asyncio.timeout(wait_s):  # `wait_for` may swallow a cancellation
+                    await self._changed.wait()
             except TimeoutError:
                 pass
             self._changed.clear()

@@ -204,7 +204,8 @@ class Repair:
 
     async def _sleep(self, seconds: float) -> None:
         try:
-            await asyncio.wait_for(self._woken.wait(), seconds)
+            async with asyncio.timeout(seconds):  # `wait_for` may swallow a cancellation
+                await self._woken.wait()
         except TimeoutError:
             pass
         self._woken.clear()
