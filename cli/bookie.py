@@ -10,9 +10,6 @@ there is one.
 
 from __future__ import annotations
 
-import asyncio
-import signal
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -20,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import uvloop
 from aiohttp import web
 
 from quire.bookie.registration import Registration
@@ -30,6 +26,7 @@ from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
 from quire.cli.assemble import bookie_metrics, listen, url_of
 from quire.cli.settings import Given, check_file, settings_options
+from quire.cli.until_signal import ready, run_until_signal
 from quire.metadata.damage import DamageReports
 from quire.metadata.open import open_store
 from quire.runtime import log
@@ -197,22 +194,9 @@ def command(config: Path | None, **flags: Any) -> None:
     """
     configuration = load(Given(flags, config))
     log.configure(configuration.process.values.log_level, as_json=configuration.process.values.log_json)
-    uvloop.run(_serve(configuration))
-
-
-async def _serve(configuration: BookieConfiguration) -> None:
-    """Run until a signal. A start that waits (for the store, for an address) ends with it, too."""
-    serving = asyncio.ensure_future(_run(configuration))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
-    try:
-        await serving
-    except asyncio.CancelledError:
-        pass
+    run_until_signal(_run(configuration))
 
 
 async def _run(configuration: BookieConfiguration) -> None:
     async with bookie(configuration) as running:
-        click.echo(f"ready bookie://{running.address} {running.http_url}".rstrip())
-        sys.stdout.flush()
-        await asyncio.get_running_loop().create_future()
+        await ready(f"bookie://{running.address}", running.http_url)

@@ -10,9 +10,6 @@ that clients are told.
 
 from __future__ import annotations
 
-import asyncio
-import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -22,10 +19,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import click
-import uvloop
 
 from quire.cli.assemble import listen, look_at, serve_http, url_of
 from quire.cli.settings import Given, check_file, settings_options
+from quire.cli.until_signal import ready, run_until_signal
 from quire.ledger.bookie_client import BookieClient
 from quire.ledger.directory import ClusterDirectory
 from quire.ledger.ledgers import Ledgers
@@ -213,22 +210,9 @@ def command(config: Path | None, **flags: Any) -> None:
     """
     configuration = load(Given(flags, config))
     log.configure(configuration.process.values.log_level, as_json=configuration.process.values.log_json)
-    uvloop.run(_serve(configuration))
-
-
-async def _serve(configuration: BrokerConfiguration) -> None:
-    """Run until a signal. A start that waits (for the store, for a former session) ends with it, too."""
-    serving = asyncio.ensure_future(_run(configuration))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
-    try:
-        await serving
-    except asyncio.CancelledError:
-        pass
+    run_until_signal(_run(configuration))
 
 
 async def _run(configuration: BrokerConfiguration) -> None:
     async with broker(configuration) as running:
-        click.echo(f"ready {running.service_url} {running.http_url}")
-        sys.stdout.flush()
-        await asyncio.get_running_loop().create_future()
+        await ready(running.service_url, running.http_url)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -13,10 +10,10 @@ from random import SystemRandom
 from typing import Any
 
 import click
-import uvloop
 
 from quire.cli.assemble import listen, url_of
 from quire.cli.settings import Given, check_file, settings_options
+from quire.cli.until_signal import ready, run_until_signal
 from quire.metadata.open import look_at, open_store
 from quire.runtime import log
 from quire.runtime.errors import ConfigurationError
@@ -69,25 +66,12 @@ def command(config: Path | None, **flags: Any) -> None:
     check_file(config, GatewaySettings)
     settings = Given(flags, config).load(GatewaySettings).values
     log.configure(settings.log_level, as_json=settings.log_json)
-    uvloop.run(_serve(settings))
-
-
-async def _serve(settings: GatewaySettings) -> None:
-    """Run until a signal. A start that waits (for the metadata store) ends with it, too."""
-    serving = asyncio.ensure_future(_run(settings))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
-    try:
-        await serving
-    except asyncio.CancelledError:
-        pass
+    run_until_signal(_run(settings))
 
 
 async def _run(settings: GatewaySettings) -> None:
     async with gateway(settings) as urls:
-        click.echo(f"ready {' '.join(urls)}")
-        sys.stdout.flush()
-        await asyncio.get_running_loop().create_future()
+        await ready(*urls)
 
 
 @asynccontextmanager

@@ -28,10 +28,10 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import click
-import uvloop
 
 from quire.cli.processes import Child
 from quire.cli.settings import Given, settings_options
+from quire.cli.until_signal import ready, run_until_signal
 from quire.metadata import zookeeper_server
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.settings import MILLISECONDS, parse_address, setting
@@ -87,20 +87,7 @@ def command(config: Path | None, **flags: Any) -> None:
       quire local --brokers 2 --bookies 3 --data /tmp/cluster
     """
     settings = Given(flags, config).load(LocalSettings).values
-    uvloop.run(_serve(settings))
-
-
-async def _serve(settings: LocalSettings) -> None:
-    cluster = LocalCluster(settings)
-    running = asyncio.ensure_future(cluster.run())
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, running.cancel)
-    loop.add_signal_handler(signal.SIGHUP, cluster.restart_dead)
-    try:
-        await running
-    except asyncio.CancelledError:
-        pass
+    run_until_signal(LocalCluster(settings).run())
 
 
 class LocalCluster:
@@ -115,12 +102,11 @@ class LocalCluster:
 
     async def run(self) -> None:
         """Start all, say so, and go on until cancelled; then end all."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.restart_dead)
         try:
             await self._start()
             gateway = self._tiers[-1][0]
-            click.echo(f"ready {' '.join(gateway.urls)}")
-            sys.stdout.flush()
-            await asyncio.get_running_loop().create_future()
+            await ready(*gateway.urls)
         finally:
             await self._stop()
 

@@ -1,0 +1,44 @@
+"""How the processes of a cluster run: started, `ready` on standard output, stopped cleanly by SIGTERM or SIGINT.
+
+A start may wait for long (for the metadata store, for a former session to end), so the signal ends it, too: by
+cancelling it. Whoever asks twice is not faster: a second signal must not cut the clean stop short.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Coroutine
+from typing import NoReturn
+
+import click
+import uvloop
+
+
+def run_until_signal(serving: Coroutine[None, None, None]) -> None:
+    """Run `serving` to its end, or cancel it at the first SIGTERM or SIGINT and let it clean up."""
+    uvloop.run(_until_signal(serving))
+
+
+async def _until_signal(serving: Coroutine[None, None, None]) -> None:
+    task = asyncio.ensure_future(serving)
+
+    def stop() -> None:
+        if not task.cancelling():
+            task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    try:
+        await task
+    except asyncio.CancelledError:
+        pass
+
+
+async def ready(*urls: str) -> NoReturn:
+    """Print the line that programs wait for, and wait to be cancelled."""
+    click.echo(" ".join(("ready", *filter(None, urls))))
+    sys.stdout.flush()
+    await asyncio.get_running_loop().create_future()
+    raise AssertionError("nobody sets it")
