@@ -11,14 +11,13 @@ port as well, which says `UNREACHABLE`.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from quire.metadata import paths
-from quire.metadata.records import BookieRecord, decode
+from quire.metadata.followed import Followed
+from quire.metadata.records import BookieRecord
 from quire.metadata.store import MetadataStore
-from quire.runtime.errors import NotFound, QuireError
 from quire.runtime.tasks import Tasks
 from quire.wire.bookie import (
     AddDone,
@@ -35,8 +34,6 @@ from quire.wire.bookie import (
     Status,
     WriteLacRequest,
 )
-
-_log = logging.getLogger(__name__)
 
 
 class BookieDirectory(Protocol):
@@ -115,32 +112,25 @@ class ClusterDirectory:
     """
 
     def __init__(self, store: MetadataStore, connect: Callable[[BookieRecord], ClosablePort]) -> None:
-        self._store = store
         self._connect = connect
         self._tasks = Tasks("bookie directory")
-        self._available: dict[str, BookieRecord] = {}
+        self._available = Followed(store, paths.BOOKIES_AVAILABLE, BookieRecord, self._tasks, self._learn_all)
         self._known: dict[str, BookieRecord] = {}
         self._ports: dict[str, ClosablePort] = {}
-        self._unwatch: list[Callable[[], None]] = []
-        self._node_watches: dict[str, Callable[[], None]] = {}
-        self._changed = asyncio.Event()
 
     async def start(self) -> None:
         """Read who is there and follow it from now on. Raises `Unavailable`."""
-        self._unwatch.append(self._store.watch(paths.BOOKIES_AVAILABLE, self._on_change))
-        await self._refresh()
-        self._tasks.start(self._follow(), "follow the bookies")
+        await self._available.start()
 
     async def stop(self) -> None:
-        for unwatch in (*self._unwatch, *self._node_watches.values()):
-            unwatch()
+        self._available.stop()
         await self._tasks.stop()
         for port in self._ports.values():
             await port.close()
         self._ports.clear()
 
     def available(self) -> Sequence[BookieRecord]:
-        return list(self._available.values())
+        return list(self._available.records.values())
 
     def port(self, bookie: BookieId) -> BookiePort:
         port = self._ports.get(bookie.uuid)
@@ -152,36 +142,8 @@ class ClusterDirectory:
         port = self._ports[bookie.uuid] = self._connect(record)
         return port
 
-    # -- following -------------------------------------------------------------------------------------
-    def _on_change(self, _path: str) -> None:
-        self._changed.set()
-
-    async def _follow(self) -> None:
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            try:
-                await self._refresh()
-            except QuireError as error:
-                _log.warning("cannot read which bookies are up: %s", error)
-                await asyncio.sleep(1)
-                self._changed.set()
-
-    async def _refresh(self) -> None:
-        names = await self._store.children(paths.BOOKIES_AVAILABLE)
-        found: dict[str, BookieRecord] = {}
-        for name in names:
-            path = paths.bookie_available(name)
-            if name not in self._node_watches:
-                self._node_watches[name] = self._store.watch(path, self._on_change)
-            try:
-                found[name] = decode(BookieRecord, (await self._store.get(path)).value, path)
-            except NotFound:
-                continue
-        for gone in self._node_watches.keys() - set(names):
-            self._node_watches.pop(gone)()
-        self._available = found
-        for record in found.values():
+    def _learn_all(self) -> None:
+        for record in self._available.records.values():
             self._learn(record)
 
     def _learn(self, record: BookieRecord) -> None:

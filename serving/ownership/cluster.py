@@ -28,6 +28,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from quire.metadata import paths
+from quire.metadata.followed import Followed
 from quire.metadata.lease import Lease, LeaseState
 from quire.metadata.records import BrokerRecord, BundleReport, LoadRecord, OwnerRecord, decode, encode
 from quire.metadata.store import ANY_VERSION, MetadataStore
@@ -42,7 +43,6 @@ from quire.runtime.errors import (
 )
 from quire.runtime.tasks import Tasks
 from quire.serving.ownership import balance
-from quire.serving.ownership.followed import Followed
 from quire.serving.ownership.port import BundleHost, BundleLoad, NotOwner, Owner
 from quire.serving.ownership.probe import Probe
 from quire.serving.ownership.table import BundleTable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from random import Random
 from typing import Any
@@ -24,7 +25,8 @@ class Front:
 
     def __init__(self) -> None:
         self.store = MemoryStore()
-        self.gateway = Gateway(self.store.join(), Random(1), connections_max=10)
+        self.gateways_store = self.store.join()
+        self.gateway = Gateway(self.gateways_store, Random(1), connections_max=10)
         self.service_url = ""
         self.http_url = ""
 
@@ -38,8 +40,13 @@ class Front:
         await self.follow()
 
     async def follow(self) -> None:
-        """Have the gateway read what its watch will tell it of: tests do not wait for its turn."""
-        await self.gateway.brokers._refresh()
+        """Wait until the gateway has read what its watches tell it of."""
+        names = set(await self.store.children(paths.BROKERS))
+        for _ in range(1000):
+            if {paths.encode(one.broker_id) for one in self.gateway.brokers.all()} == names:
+                return
+            await asyncio.sleep(0)
+        raise AssertionError(f"the gateway does not know the brokers {names}")
 
     async def start(self) -> None:
         clients, rest = listen("127.0.0.1:0"), listen("127.0.0.1:0")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from quire.metadata import paths
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 
@@ -137,6 +138,6 @@ async def test_too_many_connections_are_refused(front: Front) -> None:
 async def test_brokers_that_were_known_are_used_while_the_store_is_away(front: Front, script: Any) -> None:
     broker = await script(owner("pulsar://owner:6650"))
     await front.register("a", broker.url)
-    front.gateway.brokers._store.suspend()  # type: ignore[attr-defined]
-    front.gateway.brokers._changed.set()
+    front.gateways_store.suspend()
+    front.gateway.brokers._followed._on_change(paths.BROKERS)
     assert (await ask(front)).brokerServiceUrl == "pulsar://owner:6650"

@@ -1,6 +1,7 @@
 """A folder of the metadata store with one record per node, kept in memory by watches.
 
-After `start` nothing is ever listed but on a change, and nothing is read but what may have changed.
+After `start` nothing is ever listed but on a change, and nothing is read but what may have changed. While the store
+does not answer, what was known last still counts: nobody should make an outage of the metadata larger than it is.
 """
 
 from __future__ import annotations
@@ -23,14 +24,22 @@ _log = logging.getLogger(__name__)
 
 
 class Followed(Generic[R]):
-    """See the top of the file. `records` by the nodes' decoded names; stale while the store does not answer."""
+    """See the top of the file. `records` by the nodes' decoded names; `changed` is called after they were read."""
 
-    def __init__(self, store: MetadataStore, folder: str, kind: type[R], tasks: Tasks) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        folder: str,
+        kind: type[R],
+        tasks: Tasks,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
         self.records: dict[str, R] = {}
         self._store = store
         self._folder = folder
         self._kind = kind
         self._tasks = tasks
+        self._tell = changed
         self._watches: dict[str, Callable[[], None]] = {}
         self._stale: set[str] = set()
         self._changed = asyncio.Event()
@@ -78,6 +87,7 @@ class Followed(Generic[R]):
             except QuireError:
                 self._stale.add(path)
                 raise
+        self._tell()
 
     async def _list(self) -> None:
         there = {f"{self._folder}/{name}" for name in await self._store.children(self._folder)}
