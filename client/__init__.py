@@ -11,7 +11,7 @@
 
 Read in this order: `client`, `producer`, `partition_producer` (with `batch`), `consumer`, `partition_consumer`
 (with `inbox`, `permits` and `acks`), `reader`; below them `attachment`, which keeps each attached to its broker,
-`lookup` and `connection`; at the side `messages`, `errors`, `settings`, `routing`.
+`lookup` and `connection`; at the side `messages`, `subscribe`, `errors`, `settings`, `routing`, `backoff`.
 
 Not here: schemas, transactions, chunked messages, encryption, topic patterns, dead letters.
 """

@@ -2,7 +2,7 @@
 
 `quire local` and the tests need a ZooKeeper of their own, and where Java and PySpark are installed there is nothing
 to download: PySpark ships ZooKeeper's server with what it depends on. This is one server, for one machine: an
-ensemble of three is a matter of `deploy/`.
+ensemble of three comes with ZooKeeper's own distribution.
 
 The directory keeps the tree between runs. Stopped or killed, the server starts again on the same port with all that
 it acknowledged; sessions are part of that and live on if their clients come back in time.

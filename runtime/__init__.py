@@ -1,7 +1,8 @@
-"""The ports through which Quire reaches the world: clock, randomness, disk, network, tasks, settings.
+"""The ports through which Quire reaches the world: clock, disk, network, tasks, settings, the process's memory.
 
 Nothing here knows what a ledger or a topic is. Every core takes what it needs of the world from a port of
 this room, so that a test, or a whole simulated cluster, can put another world in its place.
 
-Read in this order: `errors`, `limits`, `clock`, `budget`, `disk`, `tasks`, `settings`, `log`, `metrics`.
+Read in this order: `errors`, `limits`, `clock`, `budget`, `disk`, `disk_sim` (one that tears, loses and flips bytes),
+`network`, `tasks`, `settings`, `log`, `memory`.
 """

@@ -1,6 +1,9 @@
-"""One broker: sessions with clients, topics, subscriptions, and what operators ask.
+"""One broker: sessions with clients, topics, subscriptions, and what operators ask. And the gateway before brokers.
 
 Read `ports` first: what the three know of each other. Then follow a message: `session/connection`,
-`session/produce`, `topic/topic`, `topic/publish`; then the way out: `subscription/`. `broker` joins them, `registry`
-finds topics, `operations` and `admin/` are for operators, `policy/` is what namespaces prescribe.
+`session/produce`, `topic/topic`, `topic/publish`; then the way out: `subscription/`. `names` parses topics' names,
+`ownership/` says which broker serves them, `bundles` holds what the topics of one bundle share, `registry` finds and
+loads them, `offloading` brings their segments to the archive, `policy/` is what namespaces prescribe. `broker` joins
+all this by its `settings`. `operations` and `admin/` are for operators, `peers` asks other brokers. `gateway/` stands
+apart.
 """

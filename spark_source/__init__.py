@@ -1,7 +1,8 @@
 """The PySpark data source: `spark.read.format("quire")`.
 
 Reading order: `options` (what a user may say), `positions` (half-open ranges of a topic), `plan` (the broker's
-answer turned into slices), `fetch` (a slice's blocks, from the archive or the broker), `protobuf` (message
-metadata, column by column), `decode` (blocks to Arrow), `plain` (the same, entry by entry, for the odd ones),
-`source` (what Spark calls). `pyspark_quire` at the top level is where Spark finds it by itself.
+answer turned into slices), `fetch` (a slice's blocks, from the archive or the `broker`), `schema` (the columns),
+`protobuf` (message metadata, column by column), `batches` (where batched messages lie), `decode` (blocks to Arrow),
+`plain` (the same, entry by entry, for the odd ones), `source` (what Spark calls). `pyspark_quire` at the top level is
+where Spark finds it by itself.
 """

@@ -4,5 +4,6 @@
 bytes of one segment; `archive` uploads, verifies and opens; `read_back` serves a segment's reader; `offload` decides
 what to do next with a broker's segments; `scrub` finds what is lost, damaged or nobody's.
 
-Read in this order: `store`, `segment_object`, `archive`, `read_back`, `offload`, `scrub`; then the stores.
+Read in this order: `store`, `segment_object`, `archive`, `read_back`, `offload`, `scrub`; then the stores, and
+`open`, which makes one from a URL.
 """

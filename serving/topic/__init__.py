@@ -1,5 +1,5 @@
 """Topics: one loaded partition each.
 
 Read `topic` for the parts, then a message's way: `publish`, `writing`, `segments`, `tail_cache`, `reading`; then
-`producers`, `dedup`, `retention`, `schemas`.
+`producers`, `dedup`, `retention`, `schemas`, `stats`. `services` is what all topics of a broker share.
 """
