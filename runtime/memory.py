@@ -4,7 +4,7 @@ Two defaults hurt. The C library returns freed memory above a small threshold to
 to fault its pages in again: on the machines we measure on a fresh page costs 0.4 µs per KiB, a third of what a
 1 KiB entry may cost in all. And Python's cyclic collector walks every long-lived object again and again though
 almost nothing on the data path forms cycles. `keep_heap` turns both off; memory is bounded by the byte budget
-and the caches, not by giving pages back.
+and the caches, not by giving pages back. It also makes threads hand over the interpreter sooner.
 
 Where there is no glibc the first half does nothing, and the server is merely slower.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import sys
 from typing import Final
 
 from quire.runtime.limits import MIB
@@ -30,6 +31,10 @@ TOP_PAD_BYTES: Final = 4 * MIB
 
 GC_THRESHOLDS: Final = (100_000, 50, 100)
 
+SWITCH_INTERVAL_S: Final = 0.0005
+"""How long a helper thread (a flush, say) may keep the interpreter when the event loop wants it. The default of 5 ms
+stood in the tail of every publish: at 10,000/s it made the p99.9 40 ms instead of 7."""
+
 
 def keep_heap() -> bool:
     """Keep freed memory for reuse and quiet the collector; to be called once, after start.
@@ -39,6 +44,7 @@ def keep_heap() -> bool:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     return _keep_pages()
 
 
