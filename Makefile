@@ -4,6 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ROOMS := runtime wire metadata bookie ledger tiering serving client spark_source cli
 
+# Spark looks for data sources through the folders of the path, where an editable install shows no modules.
+SHOW_TO_SPARK = ln -sf "$(CURDIR)/pyspark_quire.py" "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/"
+
 .PHONY: run demo test chaos check typecheck format proto bench clean
 
 run: $(VENV)/.run
@@ -49,18 +52,21 @@ $(VENV)/.run: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing Quire into $(VENV) ..."
 	@$(BIN)/python -m pip install -q -e .
+	@$(SHOW_TO_SPARK)
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing Quire, Spark and the stock client into $(VENV) ..."
 	@$(BIN)/python -m pip install -q -e '.[demo]'
+	@$(SHOW_TO_SPARK)
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing Quire and its tests' needs into $(VENV) ..."
 	@$(BIN)/python -m pip install -q -e '.[dev]'
+	@$(SHOW_TO_SPARK)
 	@touch $@
 
 clean:
