@@ -52,14 +52,14 @@ def test_settings_that_cannot_be(flags: dict[str, str], sentence: str) -> None:
 
 
 async def test_two_brokers_with_one_address(zookeeper: ZooKeeper, tmp_path: Path) -> None:  # noqa: F811
-    metadata = zookeeper.fresh_url(session_timeout="1s")
+    metadata = zookeeper.fresh_url(session_timeout="4s")
     given = Given({**FREE, "metadata": metadata, "advertise": "pulsar://127.0.0.1:6650"}, None)
     async with broker(load(given)) as first:
         assert [one["broker"] for one in first.ownership.brokers()] == ["127.0.0.1:6650"]
         with pytest.raises(
             ConfigurationError, match=r"another broker is registered as 127\.0\.0\.1:6650; give each"
         ):
-            async with asyncio.timeout(20), broker(load(given)):
+            async with asyncio.timeout(40), broker(load(given)):
                 pass
         assert not first.why_not_ready()
     async with broker(load(given)) as again:
