@@ -1,4 +1,4 @@
-"""What holds for all tests: those with a real ZooKeeper or real processes under a deadline get a second and a third try.
+"""What holds for all tests: those with a real ZooKeeper or real processes under a deadline are tried up to three times.
 
 They hold processes to times (a session's end, "no publish takes longer than two seconds") on whatever machine runs
 them, so one failure may mean that the machine was busy; three in a row mean a mistake. Tests that look for lost
