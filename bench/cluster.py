@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from bench.report import machine, show
+from bench.report import ask
 from bench.server import drop_page_cache
 
 KIB = 1024
@@ -129,13 +129,5 @@ QUESTIONS: dict[str, Callable[[], None]] = {
 }
 
 
-def main() -> None:
-    show("machine", **machine())
-    for name in sys.argv[1:] or QUESTIONS:
-        if name not in QUESTIONS:
-            raise SystemExit(f"no question {name!r}; there are {', '.join(QUESTIONS)}")
-        QUESTIONS[name]()
-
-
 if __name__ == "__main__":
-    main()
+    ask(QUESTIONS)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,3 +62,12 @@ def show(question: str, **figures: Any) -> None:
 def machine() -> dict[str, Any]:
     """What the figures were measured on."""
     return {"cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
+
+
+def ask(questions: Mapping[str, Callable[[], None]]) -> None:
+    """Say what the machine is, then answer the questions named on the command line, or all of them."""
+    show("machine", **machine())
+    for name in sys.argv[1:] or questions:
+        if name not in questions:
+            raise SystemExit(f"no question {name!r}; there are {', '.join(questions)}")
+        questions[name]()

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from bench import server as servers
-from bench.report import machine, show, usage
+from bench.report import ask, show, usage
 
 KIB = 1024
 BIG = ("--memtable-bytes", "1200MiB", "--entry-log-bytes", "4GiB")
@@ -157,13 +157,5 @@ QUESTIONS: dict[str, Callable[[], None]] = {
 }
 
 
-def main() -> None:
-    show("machine", **machine())
-    for name in sys.argv[1:] or QUESTIONS:
-        if name not in QUESTIONS:
-            raise SystemExit(f"no question {name!r}; there are {', '.join(QUESTIONS)}")
-        QUESTIONS[name]()
-
-
 if __name__ == "__main__":
-    main()
+    ask(QUESTIONS)
