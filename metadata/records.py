@@ -114,6 +114,8 @@ class TopicRecord(Record, frozen=True):
     properties: dict[str, str] = {}
     terminated: bool = False
     deleting: bool = False
+    topic_epoch: int = -1
+    """Counts the producers that had exclusive access, from 0."""
 
 
 class ManifestRecord(Record, frozen=True):

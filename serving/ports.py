@@ -113,6 +113,10 @@ class ProducerPort(Protocol):
         """It waited for exclusive access and has it now."""
         ...
 
+    def fenced(self, error: QuireError) -> None:
+        """It waited for exclusive access, and another producer took that for good."""
+        ...
+
     def close(self) -> None:
         """Send CLOSE_PRODUCER: the client will look up and begin again."""
         ...

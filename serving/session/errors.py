@@ -18,13 +18,8 @@ from quire.runtime.errors import (
     Unavailable,
 )
 from quire.serving.ports import ConsumerBusy, NotAllowed
-from quire.serving.topic.producers import ProducerBusy, ProducerFenced
+from quire.serving.topic.producers import ProducerBusy, ProducerFenced, TopicTerminated
 from quire.wire import pulsar_pb2 as pb
-
-
-class TopicTerminated(ConfigurationError):
-    """Nobody may publish to the topic any more."""
-
 
 _CODES: Final[tuple[tuple[type[BaseException], pb.ServerError], ...]] = (
     (ProducerBusy, pb.ProducerBusy),

@@ -5,6 +5,9 @@ A SEND names its producer by a number that the client chose. The way of a run of
 
 No SEND_ERROR is ever sent but ChecksumError, because any other makes C++ clients reconnect and send the same
 message for ever: what cannot be published is refused when the producer is created, or costs the connection.
+
+A producer that waits for exclusive access is told so by a PRODUCER_SUCCESS with `producer_ready` false, and gets a
+second one when its turn has come. `topic` is set as soon as the topic knows of it, `target` only when it may publish.
 """
 
 from __future__ import annotations
@@ -13,11 +16,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from quire.runtime.errors import NotFound, ProtocolError, QuireError
+from quire.runtime.errors import NotFound, ProtocolError, QuireError, Unavailable
 from quire.runtime.limits import NAME_CHARS_MAX
 from quire.serving.session.connection import Connection, Handler, Lane
-from quire.serving.session.errors import TopicTerminated, code_of
-from quire.serving.topic.producers import AccessMode, Admission
+from quire.serving.session.errors import code_of
+from quire.serving.topic.producers import AccessMode, Admission, Stage
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
@@ -53,6 +56,7 @@ class ProducerEnd:
         "lane",
         "name",
         "schema_version",
+        "target",
         "topic",
         "write",
     )
@@ -64,6 +68,7 @@ class ProducerEnd:
         self.write: Callable[[Buffer], None] = connection.write
         self.lane = Lane()
         self.topic: Topic | None = None
+        self.target: Topic | None = None
         self.admission = Admission(
             self,
             AccessMode(body.producer_access_mode),
@@ -82,9 +87,11 @@ class ProducerEnd:
         """Hand a run to the topic; behind what is under way, if the client did not wait for its success."""
         if self.lane.is_busy:
             self.lane.do(lambda: self.publish(run))
-        elif self.topic is not None:
+        elif self.target is not None:
             self.entries_in += len(run.entries)
-            self.topic.publish(self, run)
+            self.target.publish(self, run)
+        else:
+            self._refuse_early()
 
     def publish_special(self, send: Send) -> None:
         """One SEND that is damaged, or a chunk; what we do not take costs the connection."""
@@ -98,9 +105,17 @@ class ProducerEnd:
             )
         elif send.txn is not None or send.is_marker:
             self.connection.refuse(ProtocolError("this broker has no transactions"))
-        elif self.topic is not None:
+        elif self.target is not None:
             self.entries_in += 1
-            self.topic.publish_chunk(self, send)
+            self.target.publish_chunk(self, send)
+        else:
+            self._refuse_early()
+
+    def _refuse_early(self) -> None:
+        """A client that sent behind its PRODUCER without waiting hears what became of that; nobody may publish
+        that was told to wait."""
+        if self.topic is not None and not self.is_closed:
+            self.connection.refuse(ProtocolError("a SEND of a producer that waits for exclusive access"))
 
     # -- life ------------------------------------------------------------------------------------------
 
@@ -112,21 +127,23 @@ class ProducerEnd:
             self._forget()
             self.write(commands.error(self.body.request_id, code_of(error), str(error)))
             return
-        if topic is None:
+        if self.connection.is_closed:
+            topic.leave_producer(self.admission)
             return
         self.topic = topic
-        self._succeed(topic.last_sequence_id(self.name), is_ready=not self.admission.waiting)
+        is_ready = self.admission.stage is not Stage.WAITING
+        if is_ready:
+            self.target = topic
+        self._succeed(topic.last_sequence_id(self.name), is_ready=is_ready)
 
-    async def _enter(self) -> Topic | None:
-        """Be admitted to the topic; None when the connection is gone meanwhile."""
+    async def _enter(self) -> Topic:
+        """Be admitted to the topic."""
         body = self.body
         topic = await self.connection.host.open_topic(body.topic)
         self.schema_version = await topic.check_schema(body.schema if body.HasField("schema") else None)
-        if topic.is_terminated:
-            raise TopicTerminated(f"topic {topic.name} was terminated")
-        if self.connection.is_closed or self.is_closed:
-            return None
-        topic.admit(self.admission)
+        if self.connection.is_closed:
+            raise Unavailable("the connection is closed")
+        await topic.admit(self.admission)
         return topic
 
     def _succeed(self, last_sequence_id: int, *, is_ready: bool) -> None:
@@ -136,13 +153,19 @@ class ProducerEnd:
                 self.name,
                 last_sequence_id,
                 self.schema_version,
-                self.admission.topic_epoch,
+                None if self.admission.topic_epoch < 0 else self.admission.topic_epoch,
                 ready=is_ready,
             )
         )
 
     def ready(self, last_sequence_id: int) -> None:
+        self.target = self.topic
         self._succeed(last_sequence_id, is_ready=True)
+
+    def fenced(self, error: QuireError) -> None:
+        self.is_closed = True
+        self._forget()
+        self.write(commands.error(self.body.request_id, code_of(error), str(error)))
 
     def close_on_request(self, request_id: int) -> None:
         """CLOSE_PRODUCER: answered behind the receipts of all that was sent."""
@@ -159,10 +182,15 @@ class ProducerEnd:
             self.topic.when_answered(closed)
 
     def close(self) -> None:
-        """The topic sends the client away; it will look up and begin again."""
-        self.is_closed = True
-        self._forget()
-        self.write(commands.close_producer(self.body.producer_id, commands.NO_REQUEST))
+        """The topic sends the client away; it will look up and begin again.
+
+        One that is still being let in has no answer yet, and gets an error, or is let in by whoever serves the topic
+        then.
+        """
+        if self.topic is not None and not self.is_closed:
+            self.is_closed = True
+            self._forget()
+            self.write(commands.close_producer(self.body.producer_id, commands.NO_REQUEST))
 
     def abandon(self) -> None:
         """The connection is gone."""
@@ -184,7 +212,7 @@ class ProducerEnd:
 
     def _leave(self) -> None:
         if self.topic is not None:
-            self.topic.producers.leave(self.admission)
+            self.topic.leave_producer(self.admission)
 
     def _forget(self) -> None:
         producers = self.connection.producers

@@ -1,30 +1,42 @@
-"""Who may publish to a topic: names and access modes. No I/O.
+"""Who may publish to a topic: names, access modes and the topic epoch. No I/O.
 
-| mode | is admitted when | else |
+| mode | comes in when | else |
 |---|---|---|
-| Shared | nobody has exclusive access | busy |
-| Exclusive | nobody publishes | fenced |
-| WaitForExclusive | nobody publishes | waits, and gets access when the last one leaves |
-| ExclusiveWithFencing | always | closes everybody else first |
+| Shared | nobody has, or waits for, exclusive access | busy |
+| Exclusive | nobody publishes or waits | fenced |
+| WaitForExclusive | nobody publishes | waits, and follows when the last one leaves |
+| ExclusiveWithFencing | always: everybody else is sent away first, and who waits is fenced | |
 
-A name is used by one producer at a time. A client that lost its connection comes back with a higher epoch, possibly
-before the broker has noticed the loss: with a generated name it takes over, with a name that the user gave it is
-busy until the old connection is gone, because that may as well be another process.
+| stage | is | leaves it by |
+|---|---|---|
+| outside | not let in, not here any more | `admit` |
+| waiting | in the queue for exclusive access | its turn (another's `leave`, `refused`); `leave`, fencing |
+| granted | alone here, while its epoch is being written down | `written`, `refused`; `leave`, fencing |
+| inside | may publish | `leave`, fencing |
 
-Exclusive access has a *topic epoch* that grows with each holder. A producer that reconnects names the epoch it
-had, and is refused when somebody else had exclusive access in between. The epoch lives as long as the topic is
-loaded; ordering across a reload rests on the segment list, not on it.
+A name is used by one producer at a time. A client that lost its connection comes back with a higher epoch of its own,
+possibly before the broker has noticed the loss: with a generated name it takes its old place, with a name that the
+user gave it is busy until the old connection is gone, because that may as well be another process.
+
+The *topic epoch* counts the holders of exclusive access over the life of the topic. It stands in the topic's record,
+and a new holder is answered only when its own is written there; so it outlives unloading and brokers. A producer that
+reconnects names the epoch it had. If it still is the topic's, nobody else had exclusive access in between and nothing
+is written; if a later one came, it is fenced. An epoch that this topic never gave counts as none.
+
+Effects are what the methods answer: a producer that was granted access, for whom the shell now writes `topic_epoch`
+and says `written` or `refused`. Ports are told `close` and `fenced` at once, because no answer is awaited from them.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum
 
-from quire.runtime.errors import QuireError
+from quire.runtime.errors import ConfigurationError, QuireError
 from quire.serving.ports import ProducerPort
+
+NO_EPOCH = -1
 
 
 class AccessMode(IntEnum):
@@ -36,6 +48,15 @@ class AccessMode(IntEnum):
     EXCLUSIVE_WITH_FENCING = 3
 
 
+class Stage(Enum):
+    """See the second table."""
+
+    OUTSIDE = "outside"
+    WAITING = "waiting"
+    GRANTED = "granted"
+    INSIDE = "inside"
+
+
 class ProducerBusy(QuireError):
     """The name is in use, or another producer has exclusive access."""
 
@@ -44,99 +65,148 @@ class ProducerFenced(QuireError):
     """Exclusive access cannot be had, or was lost to another producer."""
 
 
+class TopicTerminated(ConfigurationError):
+    """Nobody may publish to the topic any more."""
+
+
 @dataclass(eq=False, slots=True)
 class Admission:
-    """One producer of a topic, and how it was let in."""
+    """One producer of a topic, and how it was let in. `epoch_before` is the topic epoch that the client names."""
 
     port: ProducerPort
     mode: AccessMode = AccessMode.SHARED
     epoch: int = 0
     named_by_user: bool = True
-    topic_epoch: int | None = None
-    waiting: bool = False
+    epoch_before: int | None = None
+    topic_epoch: int = NO_EPOCH
+    stage: Stage = Stage.OUTSIDE
 
 
 class Producers:
-    """The producers of one topic. `last_sequence_id` is asked when one that waited gets access."""
+    """The producers of one topic, whose record has `epoch`."""
 
-    def __init__(self, last_sequence_id: Callable[[str], int]) -> None:
-        self._last_sequence_id = last_sequence_id
-        self._admitted: dict[str, Admission] = {}
+    def __init__(self, epoch: int = NO_EPOCH) -> None:
+        self.epoch = epoch
+        self._here: dict[str, Admission] = {}
         self._waiting: deque[Admission] = deque()
         self._exclusive: Admission | None = None
-        self._topic_epoch: int | None = None
 
     def __len__(self) -> int:
-        return len(self._admitted)
+        return len(self._here)
 
     def all(self) -> list[Admission]:
-        return [*self._admitted.values(), *self._waiting]
+        return [*self._here.values(), *self._waiting]
 
-    def admit(self, wish: Admission) -> None:
-        """Let a producer in, or let it wait (`wish.waiting`). Raises `ProducerBusy`, `ProducerFenced`."""
-        self._replace_namesake(wish)
-        if wish.mode is AccessMode.SHARED:
-            if self._exclusive is not None or self._waiting:
-                raise ProducerBusy("another producer has, or waits for, exclusive access to the topic")
-            self._admitted[wish.port.name] = wish
-            return
-        self._check_epoch(wish)
+    # -- coming in -------------------------------------------------------------------------------------
+
+    def admit(self, wish: Admission) -> Admission | None:
+        """Let a producer in, let it wait, or grant it access and answer it. See `wish.stage`.
+
+        Raises `ProducerBusy`, `ProducerFenced`; then nothing has changed.
+        """
+        former = self._former(wish)
+        self._check(wish, former)
         if wish.mode is AccessMode.EXCLUSIVE_WITH_FENCING:
-            self.close_all()
-        elif self._admitted:
-            if wish.mode is AccessMode.EXCLUSIVE:
-                raise ProducerFenced("the topic has other producers, so exclusive access cannot be had")
-            wish.waiting = True
+            self._fence(wish.port.name)
+            return self._grant(wish)
+        if former is not None and former.stage is Stage.WAITING:
+            self._waiting[self._waiting.index(former)] = wish
+            former.stage, wish.stage = Stage.OUTSIDE, Stage.WAITING
+            return None
+        if former is not None:
+            self._forget(former)
+        if wish.mode is not AccessMode.SHARED and not self._here:
+            return self._grant(wish)
+        self._enter(wish)
+        return None
+
+    def _enter(self, wish: Admission) -> None:
+        if wish.mode is AccessMode.SHARED:
+            wish.stage = Stage.INSIDE
+            self._here[wish.port.name] = wish
+        else:
+            wish.stage = Stage.WAITING
             self._waiting.append(wish)
-            return
-        self._grant(wish)
 
-    def _replace_namesake(self, wish: Admission) -> None:
-        present = self._admitted.get(wish.port.name)
+    def _former(self, wish: Admission) -> Admission | None:
+        """The same producer over a connection that is lost. Raises `ProducerBusy` for another one of its name."""
+        name = wish.port.name
+        present = self._here.get(name) or next((one for one in self._waiting if one.port.name == name), None)
         if present is None:
+            return None
+        if present.mode is wish.mode and not wish.named_by_user and wish.epoch > present.epoch:
+            return present
+        if wish.mode in (AccessMode.EXCLUSIVE_WITH_FENCING, AccessMode.WAIT_FOR_EXCLUSIVE):
+            return None  # two that relieve each other may well share a name
+        raise ProducerBusy(f"producer {name} is connected already")
+
+    def _check(self, wish: Admission, former: Admission | None) -> None:
+        if wish.mode is AccessMode.SHARED:
+            if self._exclusive is not None or (self._waiting and former is None):
+                raise ProducerBusy("another producer has, or waits for, exclusive access to the topic")
             return
-        if wish.named_by_user or wish.epoch <= present.epoch:
-            raise ProducerBusy(f"producer {wish.port.name} is connected already")
-        self._forget(present)
-
-    def _check_epoch(self, wish: Admission) -> None:
-        known = self._topic_epoch
-        if wish.topic_epoch is not None and known is not None and wish.topic_epoch < known:
+        if wish.epoch_before is not None and wish.epoch_before < self.epoch:
             raise ProducerFenced("another producer has had exclusive access meanwhile")
+        if wish.mode is AccessMode.EXCLUSIVE:
+            if len(self._here) > (former is not None):
+                raise ProducerFenced("the topic has other producers, so exclusive access cannot be had")
+            if self._waiting and former is None:
+                raise ProducerFenced("another producer waits for exclusive access to the topic")
 
-    def _grant(self, wish: Admission) -> None:
-        held = wish.topic_epoch
-        if held is None:
-            held = 0 if self._topic_epoch is None else self._topic_epoch + 1
-        self._topic_epoch = wish.topic_epoch = held
-        wish.waiting = False
+    def _grant(self, wish: Admission) -> Admission:
+        is_back = wish.epoch_before == self.epoch != NO_EPOCH
+        wish.topic_epoch = self.epoch if is_back else self.epoch + 1
+        wish.stage = Stage.GRANTED
         self._exclusive = wish
-        self._admitted[wish.port.name] = wish
+        self._here[wish.port.name] = wish
+        return wish
 
-    def leave(self, admission: Admission) -> None:
-        """The producer is closed; whoever waits longest may follow. Nothing if it was not here."""
-        if admission in self._waiting:
+    def written(self, granted: Admission) -> bool:
+        """Its epoch is durable. False when it is not here any more, so that it must not be told it has access."""
+        self.epoch = max(self.epoch, granted.topic_epoch)
+        if granted.stage is Stage.GRANTED:
+            granted.stage = Stage.INSIDE
+        return granted.stage is Stage.INSIDE
+
+    def refused(self, granted: Admission) -> Admission | None:
+        """Its epoch could not be written. Answers whose turn it is now."""
+        return self.leave(granted)
+
+    # -- leaving ---------------------------------------------------------------------------------------
+
+    def leave(self, admission: Admission) -> Admission | None:
+        """The producer is closed. Answers whose turn it is now, granted access. Nothing if it was not here."""
+        if admission.stage is Stage.WAITING:
             self._waiting.remove(admission)
-        elif self._admitted.get(admission.port.name) is admission:
+            admission.stage = Stage.OUTSIDE
+        elif admission.stage is not Stage.OUTSIDE:
             self._forget(admission)
-            self._let_next_in()
+            if self._waiting and not self._here:
+                return self._grant(self._waiting.popleft())
+        return None
 
     def _forget(self, admission: Admission) -> None:
-        del self._admitted[admission.port.name]
+        admission.stage = Stage.OUTSIDE
+        del self._here[admission.port.name]
         if self._exclusive is admission:
             self._exclusive = None
 
-    def _let_next_in(self) -> None:
-        if self._waiting and not self._admitted:
-            admission = self._waiting.popleft()
-            self._grant(admission)
-            admission.port.ready(self._last_sequence_id(admission.port.name))
+    def _fence(self, name: str) -> None:
+        waiting = list(self._waiting)
+        for admission in waiting:
+            self.leave(admission)
+        for admission in list(self._here.values()):
+            self._forget(admission)
+            admission.port.close()
+        for admission in waiting:
+            admission.port.fenced(ProducerFenced(f"producer {name} took exclusive access to the topic"))
 
     def close_all(self) -> None:
         """Send CLOSE_PRODUCER to everybody: they will look the topic up again."""
         everybody = self.all()
-        self._admitted.clear()
+        self._here.clear()
         self._waiting.clear()
         self._exclusive = None
         for admission in everybody:
+            admission.stage = Stage.OUTSIDE
             admission.port.close()

@@ -28,7 +28,7 @@ from quire.serving.names import TopicName
 from quire.serving.ports import Position, ProducerPort, SegmentView, SubscriptionsPort
 from quire.serving.topic import schemas
 from quire.serving.topic.dedup import LAST, Deduplicator, Snapshot
-from quire.serving.topic.producers import Admission, Producers
+from quire.serving.topic.producers import Admission, Producers, TopicTerminated
 from quire.serving.topic.publish import NO_ENTRY, Flight, Publisher
 from quire.serving.topic.reading import TopicReader
 from quire.serving.topic.retention import trimmable
@@ -108,9 +108,10 @@ class Topic:
         self._tail = services.tail_cache.tail()
         self._dedup = Deduplicator() if self.deduplicates else None
         self._dedup_due = 0
-        self.producers = Producers(self.last_sequence_id)
+        self.producers = Producers(self.segment_list.record.topic_epoch)
         self._flushes: set[asyncio.Future[bool]] = set()
         self.is_closed = False
+        self._is_terminating = False
         self.bytes_in = 0
         self.messages_in = 0
         self.rate_in = Rate()
@@ -200,11 +201,16 @@ class Topic:
             flush.set_result(False)
 
     async def terminate(self) -> Position:
-        """No more messages, for good. Answers the last position."""
-        self.producers.close_all()
-        if not await self.flushed():
-            raise Unavailable(f"topic {self.name} was closed meanwhile; terminate it again")
-        await self.segment_list.update(lambda record: replace(record, terminated=True))
+        """No more messages, for good. Answers the last position; nothing is taken from the first moment on."""
+        if not self.is_terminated:
+            self._is_terminating = True
+            self.producers.close_all()
+            try:
+                if not await self.flushed():
+                    raise Unavailable(f"topic {self.name} was closed meanwhile; terminate it again")
+                await self.segment_list.update(lambda record: replace(record, terminated=True))
+            finally:
+                self._is_terminating = False
         return self.last_confirmed
 
     def flushed(self) -> asyncio.Future[bool]:
@@ -217,11 +223,48 @@ class Topic:
 
     # -- publishing ------------------------------------------------------------------------------------
 
-    def admit(self, admission: Admission) -> None:
-        """Let a producer in. Raises `ProducerBusy`, `ProducerFenced`; `Unavailable` when the topic was closed."""
+    async def admit(self, admission: Admission) -> None:
+        """Let a producer in, or let it wait until its port is told `ready`.
+
+        Raises `ProducerBusy`, `ProducerFenced`, `TopicTerminated`; `Unavailable` when the topic was closed.
+        """
         if self.is_closed:
             raise Unavailable(f"topic {self.name} was closed meanwhile")
-        self.producers.admit(admission)
+        if self.is_terminated or self._is_terminating:
+            raise TopicTerminated(f"topic {self.name} was terminated: it takes no more messages")
+        granted = self.producers.admit(admission)
+        if granted is not None:
+            await self._write_epoch(granted)
+
+    def leave_producer(self, admission: Admission) -> None:
+        """The producer is closed; whoever waits longest for exclusive access follows."""
+        self._follow(self.producers.leave(admission))
+
+    def _follow(self, granted: Admission | None) -> None:
+        if granted is not None and not self.is_closed:
+            self._services.tasks.start(self._let_in(granted), f"exclusive access to {self.name}")
+
+    async def _let_in(self, granted: Admission) -> None:
+        """It waited, and its turn has come. One that cannot be let in is sent away, to come again."""
+        try:
+            await self._write_epoch(granted)
+        except QuireError as error:
+            _log.warning("%s: exclusive access could not be given: %s", self.name, error)
+            granted.port.close()
+        else:
+            granted.port.ready(self.last_sequence_id(granted.port.name))
+
+    async def _write_epoch(self, granted: Admission) -> None:
+        """Write down the epoch of who was granted access, if it is a new one. Raises unless it is let in then."""
+        epoch = granted.topic_epoch
+        try:
+            if epoch != self.segment_list.record.topic_epoch:
+                await self.segment_list.update(lambda record: replace(record, topic_epoch=epoch))
+        except BaseException:
+            self._follow(self.producers.refused(granted))
+            raise
+        if not self.producers.written(granted):
+            raise Unavailable(f"topic {self.name} has sent the producer away meanwhile")
 
     def last_sequence_id(self, producer: str) -> int:
         return -1 if self._dedup is None else self._dedup.last_sequence_id(producer)

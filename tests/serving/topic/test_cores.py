@@ -1,4 +1,4 @@
-"""The small cores of a topic: tail cache, deduplication, producers, retention."""
+"""The small cores of a topic: tail cache, deduplication, retention."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from quire.runtime.errors import CorruptionError
 from quire.runtime.limits import NAME_CHARS_MAX
 from quire.serving.ports import EARLIEST, Position
 from quire.serving.topic.dedup import INACTIVE_MS_MAX, LAST, Deduplicator, DedupStore, Seen, Snapshot
-from quire.serving.topic.producers import AccessMode, Admission, ProducerBusy, ProducerFenced, Producers
 from quire.serving.topic.retention import trimmable
 from quire.serving.topic.tail_cache import TailCache
 
@@ -158,76 +157,6 @@ def test_damaged_records_are_told(tail: bytes) -> None:
         DedupStore().apply(b"D" + tail)
     except CorruptionError:
         pass
-
-
-# -- producers -------------------------------------------------------------------------------------------
-
-
-class Port:
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.closed = False
-        self.became_ready = False
-
-    def write(self, data: object, /) -> None: ...
-
-    def ready(self, last_sequence_id: int) -> None:
-        self.became_ready = True
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def admission(name: str, mode: AccessMode = AccessMode.SHARED, **more: object) -> Admission:
-    return Admission(Port(name), mode, **more)  # type: ignore[arg-type]
-
-
-def test_shared_producers_share() -> None:
-    producers = Producers(lambda _: -1)
-    producers.admit(admission("a"))
-    producers.admit(admission("b"))
-    with pytest.raises(ProducerBusy):
-        producers.admit(admission("a"))
-    with pytest.raises(ProducerFenced):
-        producers.admit(admission("c", AccessMode.EXCLUSIVE))
-
-
-def test_a_generated_name_is_taken_over_by_a_higher_epoch() -> None:
-    producers = Producers(lambda _: -1)
-    old = admission("a", named_by_user=False, epoch=1)
-    producers.admit(old)
-    with pytest.raises(ProducerBusy):
-        producers.admit(admission("a", named_by_user=False, epoch=1))
-    producers.admit(admission("a", named_by_user=False, epoch=2))
-    producers.leave(old)
-    assert len(producers) == 1
-
-
-def test_who_waits_for_exclusive_access_gets_it_in_turn() -> None:
-    producers = Producers(lambda _: -1)
-    first = admission("first")
-    producers.admit(first)
-    waiting = [admission(f"w{i}", AccessMode.WAIT_FOR_EXCLUSIVE) for i in range(2)]
-    for one in waiting:
-        producers.admit(one)
-        assert one.waiting
-    with pytest.raises(ProducerBusy):
-        producers.admit(admission("late"))
-    producers.leave(first)
-    assert (waiting[0].port.became_ready, waiting[1].port.became_ready) == (True, False)  # type: ignore[attr-defined]
-    producers.leave(waiting[0])
-    assert waiting[1].port.became_ready  # type: ignore[attr-defined]
-    assert waiting[1].topic_epoch == 1
-
-
-def test_fencing_closes_the_others_and_outdates_them() -> None:
-    producers = Producers(lambda _: -1)
-    old = admission("old", AccessMode.EXCLUSIVE)
-    producers.admit(old)
-    producers.admit(admission("new", AccessMode.EXCLUSIVE_WITH_FENCING))
-    assert old.port.closed  # type: ignore[attr-defined]
-    with pytest.raises(ProducerFenced, match="meanwhile"):
-        producers.admit(admission("old", AccessMode.EXCLUSIVE, topic_epoch=old.topic_epoch))
 
 
 # -- retention -------------------------------------------------------------------------------------------

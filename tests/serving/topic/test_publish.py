@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import ManualClock
+from quire.runtime.errors import QuireError
 from quire.runtime.limits import BLOCK_BYTES_MAX, BLOCK_ENTRIES_MAX, BLOCKS_IN_FLIGHT_PER_LEDGER_MAX
 from quire.serving.topic.publish import Flight, Publisher, Turn
 from quire.wire import block as blocks
@@ -47,6 +48,8 @@ class Producer:
         self.written.append(bytes(data))
 
     def ready(self, last_sequence_id: int) -> None: ...
+
+    def fenced(self, error: QuireError) -> None: ...
 
     def close(self) -> None: ...
 
