@@ -11,6 +11,7 @@
     /quire/loads/{broker id}                                ephemeral LoadRecord: its bundles and what they cost
     /quire/tenants/{tenant}                                 TenantRecord
     /quire/namespaces/{tenant}/{namespace}                  NamespaceRecord: policies, bundle boundaries
+    /quire/policies/{tenant}/{namespace}/{name}             Policies of one topic (of a parent: of all its partitions)
     /quire/owners/{tenant}/{namespace}/{bundle}             ephemeral OwnerRecord: the broker that owns it
     /quire/state/{tenant}/{namespace}/{bundle}              StateLogRecord: ledgers of the bundle's state log
     /quire/topics/{tenant}/{namespace}/{domain}/{name}      TopicRecord: segments or partitions
@@ -36,6 +37,7 @@ BROKERS = f"{ROOT}/brokers"
 LOADS = f"{ROOT}/loads"
 TENANTS = f"{ROOT}/tenants"
 NAMESPACES = f"{ROOT}/namespaces"
+POLICIES = f"{ROOT}/policies"
 STATE = f"{ROOT}/state"
 TOPICS = f"{ROOT}/topics"
 MANIFESTS = f"{ROOT}/manifests"
@@ -86,6 +88,15 @@ def namespaces_of(tenant_name: str) -> str:
 
 def namespace(tenant_name: str, name: str) -> str:
     return f"{namespaces_of(tenant_name)}/{encode(name)}"
+
+
+def policies_of(tenant_name: str, namespace_name: str) -> str:
+    """The folder of the topics' own policies in a namespace."""
+    return f"{POLICIES}/{encode(tenant_name)}/{encode(namespace_name)}"
+
+
+def policies(tenant_name: str, namespace_name: str, topic_name: str) -> str:
+    return f"{policies_of(tenant_name, namespace_name)}/{encode(topic_name)}"
 
 
 def owner(tenant_name: str, namespace_name: str, bundle: str) -> str:

@@ -158,8 +158,27 @@ class BacklogQuota(Record, frozen=True):
     action: str = "producer_request_hold"
 
 
+class InactiveTopicPolicy(Record, frozen=True):
+    """Delete a topic that was not used for `inactive_ms_max`; `mode` says what counts as use."""
+
+    enabled: bool = False
+    mode: str = "delete_when_no_subscriptions"
+    inactive_ms_max: int = 60_000
+
+
+class DelayedDeliveryPolicy(Record, frozen=True):
+    """Whether shared subscriptions heed a message's time of delivery, how exactly, and how far it may lie ahead.
+
+    A delay beyond `delay_ms_max` is cut to it; 0: no limit.
+    """
+
+    active: bool = True
+    tick_ms: int = 20
+    delay_ms_max: int = 0
+
+
 class Policies(Record, frozen=True):
-    """What a namespace (or topic) prescribes; None means the broker's default."""
+    """What a namespace or a topic prescribes; None leaves it to the level above, at last to the broker's default."""
 
     deduplication: bool | None = None
     persistence: PersistencePolicy | None = None
@@ -168,6 +187,13 @@ class Policies(Record, frozen=True):
     backlog_quota: BacklogQuota | None = None
     auto_topic_creation: bool | None = None
     schema_compatibility: str | None = None
+    age_quota: BacklogQuota | None = None
+    """The quota of Pulsar's type message_age; `backlog_quota` is that of destination_storage."""
+    inactive_topics: InactiveTopicPolicy | None = None
+    delayed_delivery: DelayedDeliveryPolicy | None = None
+    subscription_expiration_ms: int | None = None
+    message_bytes_max: int | None = None
+    compaction_threshold_bytes: int | None = None
     permissions: dict[str, tuple[str, ...]] = {}
 
 

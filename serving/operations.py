@@ -5,14 +5,15 @@ Everything here is off the data path. Names are full or short; errors are those 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from quire.metadata.records import SegmentRecord, SegmentState
+from quire.metadata.records import Policies, SegmentRecord, SegmentState
 from quire.runtime.errors import ConfigurationError, InUse, NotFound, QuireError
 from quire.serving.names import TopicName
 from quire.serving.ownership.port import NotOwner
 from quire.serving.peers import Peers, topic_path
+from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.ports import EARLIEST, LATEST, Position
 from quire.serving.registry import Registry
 from quire.serving.subscription.subscription import Subscription
@@ -106,6 +107,21 @@ class Operations:
         if self.registry.find(name) is None:
             await self.registry.require(name)
         await self.registry.unload(name)
+
+    async def topic_policies(self, topic: str) -> Policies:
+        """What the topic itself prescribes (of a partition: its parent). Raises `NotFound`."""
+        await self.partitions(topic)
+        return await self.registry.policies.own(TopicName.parse(topic))
+
+    async def applied_policies(self, topic: str) -> TopicPolicies:
+        """What holds for the topic: its own policies over its namespace's over the broker's defaults."""
+        await self.partitions(topic)
+        return await self.registry.policies.of(TopicName.parse(topic))
+
+    async def change_topic_policies(self, topic: str, change: Callable[[Policies], Policies]) -> None:
+        """Replace what the topic prescribes. Raises `NotFound`, `VersionConflict`."""
+        await self.partitions(topic)
+        await self.registry.policies.change(TopicName.parse(topic), change)
 
     async def terminate_topic(self, topic: str) -> Position:
         """No more messages, for good. Answers the last position."""

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -24,11 +25,17 @@ from quire.serving.bundles import Bundles, bundle_of
 from quire.serving.names import TopicName
 from quire.serving.ownership.balance import load_of
 from quire.serving.ownership.port import BundleLoad, NotOwner, Ownership
+from quire.serving.policy.book import PolicyBook
 from quire.serving.policy.namespaces import Namespaces
+from quire.serving.policy.resolved import defaults_of
 from quire.serving.subscription.subscriptions import Subscriptions
 from quire.serving.topic.services import Services
 from quire.serving.topic.stats import Rate, Totals
 from quire.serving.topic.topic import Topic
+
+POLICY_RETRY_S: Final = 1.0
+POLICY_BATCH: Final = 500
+"""Topics that get other policies in one turn of the event loop."""
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +57,9 @@ class Registry:
         self._rates: dict[str, Rate] = {}
         self._loading: dict[TopicName, asyncio.Future[Topic]] = {}
         self._leaving: dict[TopicName, asyncio.Future[None]] = {}
+        self.policies = PolicyBook(
+            services.store, namespaces, services.tasks, defaults_of(services.settings), self._policies_changed
+        )
         self._slots = asyncio.Semaphore(services.settings.topic_loads_max)
         self.is_stopping = False
 
@@ -111,6 +121,7 @@ class Registry:
             topic, subscriptions = await self._make(name, namespace, snapshot)
             await topic.load()
             subscriptions.load()
+            topic.apply(await self.policies.of(name))  # they may have changed meanwhile
             if not self._ownership.holds(of):
                 topic.drop()
                 raise NotOwner(f"{name} went to another broker while it was being loaded")
@@ -123,7 +134,8 @@ class Registry:
         """A topic, not loaded yet, and its subscriptions, not taken up yet."""
         bundle = await self._bundles.of(namespace, name)
         totals = self._totals.setdefault(bundle.name, Totals())
-        topic = Topic(name, self._services, snapshot, namespace.policies, bundle, self._lost, totals)
+        policies = await self.policies.of(name)
+        topic = Topic(name, self._services, snapshot, policies, bundle, self._lost, totals)
         topic.subscriptions = subscriptions = Subscriptions(
             topic, bundle.cursors, topic.generation, self._services.clock, name.partition
         )
@@ -254,6 +266,32 @@ class Registry:
         except NotFound:
             return -1
 
+    # -- policies --------------------------------------------------------------------------------------
+
+    def _policies_changed(self, tenant: str, namespace: str) -> None:
+        names = [name for name in self._topics if name[1:3] == (tenant, namespace)]
+        if names:
+            self._services.tasks.start(self._apply_policies(names), f"policies of {tenant}/{namespace}")
+
+    async def _apply_policies(self, names: list[TopicName]) -> None:
+        """Give loaded topics what holds for them now, however long the metadata store takes to tell."""
+        for count, name in enumerate(names, 1):
+            while (topic := self._topics.get(name)) is not None:
+                try:
+                    policies = await self.policies.of(name)
+                except NotFound:
+                    break  # its namespace is gone
+                except QuireError as error:
+                    _log.warning("the policies of %s cannot be read, trying again: %s", name, error)
+                    await asyncio.sleep(POLICY_RETRY_S)
+                    continue
+                topic.apply(policies)
+                if policies.deduplication != topic.deduplicates:
+                    await self.unload(name)  # what was sent before is learnt by a load
+                break
+            if count % POLICY_BATCH == 0:
+                await asyncio.sleep(0)
+
     # -- leaving ---------------------------------------------------------------------------------------
 
     async def unload(self, name: TopicName) -> None:
@@ -269,6 +307,8 @@ class Registry:
             if not topic.is_closed and name not in self._leaving:
                 break  # else somebody else was faster
         await self._leave(name, topic.delete)
+        if name.parent is None or await self.record(name.parent) is None:
+            await self.policies.forget(name)
 
     async def _to_delete(self, name: TopicName) -> Topic:
         """The loaded topic; one whose deletion was interrupted is made without being loaded."""
@@ -285,6 +325,7 @@ class Registry:
     async def delete_parent(self, name: TopicName) -> None:
         """Delete the record of a partitioned topic, whose partitions are gone."""
         await topics.delete(self._services.store, await topics.load(self._services.store, name.path))
+        await self.policies.forget(name)
 
     async def _leave(self, name: TopicName, leave: Callable[[], Awaitable[None]]) -> None:
         """Carry out `leave` while nobody can open the topic."""

@@ -45,6 +45,17 @@ class BrokerSettings:
     retention_bytes: int = setting(
         -1, "How much is kept of acknowledged messages where no policy says; -1: all.", unit=BYTES
     )
+    message_ttl_ms: int = setting(
+        0,
+        "Messages older than this are acknowledged for everybody where no policy says; 0: never.",
+        unit=MILLISECONDS,
+    )
+    delayed_delivery: bool = setting(
+        True, "Shared subscriptions heed a message's time of delivery where no policy says otherwise."
+    )
+    delayed_delivery_tick_ms: int = setting(
+        20, "How late a delayed message may be because others are delivered with it.", unit=MILLISECONDS
+    )
     deduplication: bool = setting(False, "Drop what a producer sends twice, where no policy says otherwise.")
     auto_topic_creation: bool = setting(True, "Create a topic when a client asks for one that is not there.")
     namespace_bundles: int = setting(
@@ -64,9 +75,12 @@ class BrokerSettings:
     def validate(self) -> None:
         """Raises `ConfigurationError` that names the setting."""
         positive = ("connections_max", "bytes_in_flight_max", "segment_bytes_max", "segment_age_ms_max")
-        for name in (*positive, "keep_alive_ms", "topic_loads_max", "namespace_bundles"):
+        more = ("keep_alive_ms", "topic_loads_max", "namespace_bundles", "delayed_delivery_tick_ms")
+        for name in (*positive, *more):
             if getattr(self, name) <= 0:
                 raise ConfigurationError(f"{name} must be greater than 0")
+        if self.message_ttl_ms < 0:
+            raise ConfigurationError("message_ttl_ms must be 0 (never) or more")
         for name in ("retention_ms", "retention_bytes"):
             if getattr(self, name) < -1:
                 raise ConfigurationError(f"{name} must be -1 (no limit), 0 or more")

@@ -54,6 +54,7 @@ CORES = (
     "serving/names.py",
     "serving/ports.py",
     "serving/gateway/frames.py",
+    "serving/policy/resolved.py",
     "serving/session/errors.py",
     "serving/subscription/positions.py",
     "serving/subscription/entry_set.py",

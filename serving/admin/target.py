@@ -6,12 +6,14 @@ Topics are named in full (`persistent://tenant/namespace/name`). Methods raise `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from quire.ledger.bookies import Bookies
+from quire.metadata.records import Policies
 from quire.serving.ownership.port import Owner, Ownership
 from quire.serving.policy.namespaces import Namespaces
+from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.ports import Position
 from quire.wire.block import Buffer
 
@@ -74,6 +76,18 @@ class AdminTarget(Protocol):
     async def delete_partitioned(self, topic: str, *, force: bool = False) -> None: ...
 
     async def unload_topic(self, topic: str) -> None: ...
+
+    async def topic_policies(self, topic: str) -> Policies:
+        """What the topic itself prescribes (of a partition: its parent)."""
+        ...
+
+    async def applied_policies(self, topic: str) -> TopicPolicies:
+        """What holds for the topic."""
+        ...
+
+    async def change_topic_policies(self, topic: str, change: Callable[[Policies], Policies]) -> None:
+        """Replace what the topic prescribes. Raises `NotFound`, `VersionConflict`."""
+        ...
 
     async def terminate_topic(self, topic: str) -> Position: ...
 

@@ -40,6 +40,11 @@ class Namespaces:
         self._cache: dict[str, NamespaceRecord] = {}
         self._watched: set[str] = set()
         self._changes = 0
+        self._listeners: list[Callable[[str, str], None]] = []
+
+    def on_change(self, listener: Callable[[str, str], None]) -> None:
+        """Call `listener(tenant, namespace)` after each change of a namespace that was asked for before."""
+        self._listeners.append(listener)
 
     async def ensure_defaults(self) -> None:
         """Make `public/default` where it is not there yet."""
@@ -117,6 +122,8 @@ class Namespaces:
     def _drop(self, tenant: str, name: str) -> None:
         self._changes += 1
         self._cache.pop(f"{tenant}/{name}", None)
+        for listener in self._listeners:
+            listener(tenant, name)
 
     async def create(self, tenant: str, name: str, policies: Policies | None = None) -> None:
         """Raises `AlreadyExists`, `NotFound` for an unknown tenant, `ConfigurationError` for a bad name."""

@@ -21,10 +21,11 @@ from typing import Final, Protocol
 from msgspec.structs import replace
 
 from quire.metadata import topics
-from quire.metadata.records import ArchivePointer, PersistencePolicy, Policies, RetentionPolicy, SegmentRecord
+from quire.metadata.records import ArchivePointer, SegmentRecord
 from quire.runtime.errors import NotFound, QuireError, Unavailable
 from quire.runtime.limits import NAME_CHARS_MAX
 from quire.serving.names import TopicName
+from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.ports import Position, ProducerPort, SegmentView, SubscriptionsPort
 from quire.serving.topic import schemas
 from quire.serving.topic.dedup import LAST, Deduplicator, Snapshot
@@ -82,7 +83,7 @@ class Topic:
         name: TopicName,
         services: Services,
         snapshot: topics.Topic,
-        policies: Policies,
+        policies: TopicPolicies,
         dedup_log: DedupLog,
         on_lost: Callable[[Topic], None],
         totals: Totals | None = None,
@@ -101,12 +102,12 @@ class Topic:
             services,
             self.segment_list,
             self._publisher,
-            policies.persistence or PersistencePolicy(),
+            lambda: self.policies.persistence,
             self._lost,
         )
         self._reader = TopicReader(self.segment_list, services.ledgers, services.archive)
         self._tail = services.tail_cache.tail()
-        self._dedup = Deduplicator() if self.deduplicates else None
+        self._dedup = Deduplicator() if policies.deduplication else None
         self._dedup_due = 0
         self.producers = Producers(self.segment_list.record.topic_epoch)
         self._flushes: set[asyncio.Future[bool]] = set()
@@ -128,8 +129,11 @@ class Topic:
 
     @property
     def deduplicates(self) -> bool:
-        wanted = self.policies.deduplication
-        return self._services.settings.deduplication if wanted is None else wanted
+        return self._dedup is not None
+
+    def apply(self, policies: TopicPolicies) -> None:
+        """Other policies hold from now on; but for deduplication, which needs a load."""
+        self.policies = policies
 
     async def load(self) -> None:
         """Recover the last ledger, begin an own one, and remember what producers sent."""
@@ -495,7 +499,7 @@ class Topic:
 
     async def trim(self) -> int:
         """Drop what retention and subscriptions no longer need. Answers how many segments went."""
-        retention = self.retention
+        retention = self.policies.retention
         sealed = self.segment_list.sealed
         active = self.segment_list.active
         count = trimmable(
@@ -512,13 +516,6 @@ class Topic:
         for segment in await self.segment_list.trim(first_kept):
             await self._discard(segment)
         return count
-
-    @property
-    def retention(self) -> RetentionPolicy:
-        settings = self._services.settings
-        return self.policies.retention or RetentionPolicy(
-            retention_ms=settings.retention_ms, retention_bytes=settings.retention_bytes
-        )
 
     async def archived(self, ledger_id: int, pointer: ArchivePointer) -> None:
         await self.segment_list.archived(ledger_id, pointer)

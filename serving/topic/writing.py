@@ -45,7 +45,7 @@ class Writing:
         services: Services,
         segments: Segments,
         publisher: Publisher,
-        persistence: PersistencePolicy,
+        persistence: Callable[[], PersistencePolicy],
         on_lost: Callable[[], None],
     ) -> None:
         self._name = name
@@ -192,11 +192,12 @@ class Writing:
     async def _create(self) -> LedgerWriter:
         """A new ledger, its id above all others of the topic, because positions compare by it."""
         listed = self._segments.record.segments
+        persistence = self._persistence()
         return await self._services.ledgers.create(
             f"topic:{self._name}",
             self,
-            write_quorum=self._persistence.write_quorum or None,
-            ack_quorum=self._persistence.ack_quorum or None,
+            write_quorum=persistence.write_quorum or None,
+            ack_quorum=persistence.ack_quorum or None,
             above=listed[-1].ledger_id if listed else -1,
         )
 

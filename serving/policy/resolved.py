@@ -1,0 +1,76 @@
+"""What holds for one topic: its own policies over its namespace's over the broker's defaults. No I/O.
+
+A loaded topic has exactly one `TopicPolicies`, frozen and complete. It is never edited: when something it rests on
+changes, another one takes its place as a whole. So whoever acts by a policy reads one attribute, and what is off is
+decided where the object is made, not where messages pass.
+
+A field here has the name of a field of `Policies`; a new policy is one field in either and, where the broker has a
+setting for it, one line in `defaults_of`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec.structs import fields
+
+from quire.metadata.records import (
+    BacklogQuota,
+    DelayedDeliveryPolicy,
+    InactiveTopicPolicy,
+    PersistencePolicy,
+    Policies,
+    Record,
+    RetentionPolicy,
+)
+from quire.serving.settings import BrokerSettings
+
+NO_POLICIES: Final = Policies()
+
+
+class TopicPolicies(Record, frozen=True):
+    """See the top of the file. Times in ms; 0 is off unless a field says otherwise."""
+
+    deduplication: bool = False
+    persistence: PersistencePolicy = PersistencePolicy()
+    retention: RetentionPolicy = RetentionPolicy(retention_ms=-1, retention_bytes=-1)
+    message_ttl_ms: int = 0
+    backlog_quota: BacklogQuota = BacklogQuota()
+    age_quota: BacklogQuota = BacklogQuota()
+    inactive_topics: InactiveTopicPolicy = InactiveTopicPolicy()
+    delayed_delivery: DelayedDeliveryPolicy = DelayedDeliveryPolicy()
+    subscription_expiration_ms: int = 0
+    message_bytes_max: int = 0
+    compaction_threshold_bytes: int = 0
+
+    @property
+    def quotas(self) -> tuple[BacklogQuota, ...]:
+        """Those that limit anything."""
+        both = (self.backlog_quota, self.age_quota)
+        return tuple(one for one in both if one.limit_bytes >= 0 or one.limit_ms >= 0)
+
+
+def defaults_of(settings: BrokerSettings) -> TopicPolicies:
+    """What holds where neither the topic nor its namespace says anything."""
+    return TopicPolicies(
+        deduplication=settings.deduplication,
+        retention=RetentionPolicy(
+            retention_ms=settings.retention_ms, retention_bytes=settings.retention_bytes
+        ),
+        message_ttl_ms=settings.message_ttl_ms,
+        delayed_delivery=DelayedDeliveryPolicy(
+            active=settings.delayed_delivery, tick_ms=settings.delayed_delivery_tick_ms
+        ),
+    )
+
+
+def resolve(
+    default: TopicPolicies, namespace: Policies = NO_POLICIES, topic: Policies = NO_POLICIES
+) -> TopicPolicies:
+    """The first level that says something counts, field by field."""
+    levels: tuple[Any, ...] = (topic, namespace, default)
+    chosen: dict[str, Any] = {}
+    for field in fields(TopicPolicies):
+        said = (getattr(level, field.name) for level in levels)
+        chosen[field.name] = next(value for value in said if value is not None)
+    return TopicPolicies(**chosen)

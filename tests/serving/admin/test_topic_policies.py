@@ -1,0 +1,159 @@
+"""Policies of one topic over REST: over the namespace's, over the broker's defaults, applied to what is loaded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from quire.metadata import paths
+from quire.serving.broker import Broker
+from quire.serving.names import TopicName
+from tests.serving.admin.conftest import TOPIC, Rest
+from tests.serving.conftest import BrokerHouse
+
+NAMESPACE = "/admin/v2/namespaces/public/default"
+NAME = TopicName.parse("orders")
+RETENTION = {"retentionTimeInMinutes": 10, "retentionSizeInMB": 5}
+QUOTA = {"limit": 10, "limitSize": 10, "limitTime": -1, "policy": "producer_exception"}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop run until watches have told and their tasks have acted."""
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came true")
+
+
+@pytest.mark.parametrize(
+    ("word", "body"),
+    [
+        ("deduplicationEnabled", True),
+        ("messageTTL", 3600),
+        ("retention", RETENTION),
+        ("maxMessageSize", 1000),
+        ("compactionThreshold", 1 << 20),
+        ("delayedDelivery", {"active": False, "tickTime": 50, "maxDeliveryDelayInMillis": 1000}),
+        (
+            "inactiveTopicPolicies",
+            {
+                "inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up",
+                "maxInactiveDurationSeconds": 30,
+                "deleteWhileInactive": True,
+            },
+        ),
+        ("persistence", {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2}),
+    ],
+)
+async def test_a_topic_s_policy_is_set_shown_and_removed(rest: Rest, word: str, body: Any) -> None:
+    assert (await rest.put(TOPIC)).status == 204
+    path = f"{TOPIC}/{word}"
+    assert (await rest.get(path)).body is None
+    default = (await rest.get(f"{path}?applied=true")).body
+    assert (await rest.post(path, body)).status == 204
+    assert (await rest.get(path)).body == body
+    assert (await rest.get(f"{path}?applied=true")).body == body
+    assert (await rest.delete(path)).status == 204
+    assert (await rest.get(path)).body is None
+    assert (await rest.get(f"{path}?applied=true")).body == default
+
+
+async def test_the_two_quotas_are_told_apart_by_the_query(rest: Rest) -> None:
+    for parent in (TOPIC, NAMESPACE):
+        await rest.put(TOPIC)
+        aged = {**QUOTA, "limit": -1, "limitSize": -1, "limitTime": 60}
+        assert (await rest.post(f"{parent}/backlogQuota", QUOTA)).status == 204
+        assert (await rest.post(f"{parent}/backlogQuota?backlogQuotaType=message_age", aged)).status == 204
+        both = {"destination_storage": QUOTA, "message_age": aged}
+        assert (await rest.get(f"{parent}/backlogQuotaMap")).body == both
+        assert (
+            await rest.delete(f"{parent}/backlogQuota?backlogQuotaType=destination_storage")
+        ).status == 204
+        assert (await rest.get(f"{parent}/backlogQuotaMap")).body == {"message_age": aged}
+        assert (await rest.post(f"{parent}/backlogQuota?backlogQuotaType=guess", QUOTA)).status == 400
+
+
+@pytest.mark.parametrize(
+    ("word", "body"),
+    [
+        ("retention", '{"retentionTimeInMinutes": 0, "retentionSizeInMB": 5}'),
+        ("inactiveTopicPolicies", '{"inactiveTopicDeleteMode": "at_whim"}'),
+        ("inactiveTopicPolicies", '{"maxInactiveDurationSeconds": 0}'),
+        ("delayedDelivery", '{"tickTime": 0}'),
+        ("maxMessageSize", "-1"),
+        ("compactionThreshold", "true"),
+        ("messageTTL?messageTTL=soon", ""),
+    ],
+)
+async def test_a_topic_s_policy_that_is_none_is_refused(rest: Rest, word: str, body: str) -> None:
+    await rest.put(TOPIC)
+    answer = await rest.post(f"{TOPIC}/{word}", data=body)
+    assert answer.status == 400 and answer.body["reason"]
+    assert (await rest.get(f"{TOPIC}/{word.split('?')[0]}")).body is None
+
+
+async def test_a_number_may_come_in_the_query_as_pulsar_s_tools_send_it(rest: Rest) -> None:
+    await rest.put(TOPIC)
+    assert (await rest.post(f"{TOPIC}/messageTTL?messageTTL=120")).status == 204
+    assert (await rest.get(f"{TOPIC}/messageTTL")).body == 120
+
+
+async def test_no_topic_no_policy(rest: Rest) -> None:
+    assert (await rest.post(f"{TOPIC}/messageTTL", 5)).status == 404
+    assert (await rest.get(f"{TOPIC}/messageTTL")).status == 404
+
+
+async def test_the_topic_s_word_counts_before_the_namespace_s_and_that_before_the_broker_s(
+    rest: Rest, broker: Broker
+) -> None:
+    """And a loaded topic has it at once, whichever broker was told: the store's watch tells."""
+    await rest.put(TOPIC)
+    topic = await broker.registry.open(NAME)
+    assert topic.policies.message_ttl_ms == 0
+    await rest.post(f"{NAMESPACE}/messageTTL", 60)
+    await until(lambda: topic.policies.message_ttl_ms == 60_000)
+    await rest.post(f"{TOPIC}/messageTTL", 5)
+    await until(lambda: topic.policies.message_ttl_ms == 5_000)
+    await broker.services.store.put(
+        paths.policies("public", "default", "orders"), b'{"message_ttl_ms":7}', -1
+    )
+    await until(lambda: topic.policies.message_ttl_ms == 7)
+    await rest.delete(f"{TOPIC}/messageTTL")
+    await until(lambda: topic.policies.message_ttl_ms == 60_000)
+    await rest.delete(f"{NAMESPACE}/messageTTL")
+    await until(lambda: topic.policies.message_ttl_ms == 0)
+
+
+async def test_partitions_have_their_parent_s_policies(rest: Rest, broker: Broker) -> None:
+    await rest.put(f"{TOPIC}/partitions", 2)
+    await rest.post(f"{TOPIC}/messageTTL", 5)
+    topic = await broker.registry.open(NAME.of_partition(1))
+    assert topic.policies.message_ttl_ms == 5_000
+    await rest.delete(f"{TOPIC}/partitions")
+    await rest.put(f"{TOPIC}/partitions", 2)
+    assert (await rest.get(f"{TOPIC}/messageTTL")).body is None, "a later topic of the name begins anew"
+
+
+async def test_policies_survive_a_restart_and_go_with_the_topic(
+    rest: Rest, house: BrokerHouse, broker: Broker
+) -> None:
+    await rest.put(TOPIC)
+    await rest.post(f"{TOPIC}/messageTTL", 5)
+    await house.stop(broker)
+    again = await house.start()
+    assert (await again.registry.open(NAME)).policies.message_ttl_ms == 5_000
+    await again.delete_topic(str(NAME))
+    await again.create_topic(str(NAME))
+    assert (await again.registry.open(NAME)).policies.message_ttl_ms == 0
+
+
+async def test_deduplication_that_is_turned_on_loads_the_topic_anew(rest: Rest, broker: Broker) -> None:
+    await rest.put(TOPIC)
+    topic = await broker.registry.open(NAME)
+    await rest.post(f"{TOPIC}/deduplicationEnabled", True)
+    await until(lambda: topic.is_closed)
+    assert (await broker.registry.open(NAME)).deduplicates
