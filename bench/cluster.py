@@ -2,69 +2,24 @@
 every answer.
 
     python -m bench.cluster [question ...]
-
-The clients speak to the broker itself; the gateway that `quire local` starts as well has nothing to do.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from collections.abc import Callable
 
+from bench.processes import Cluster, fresh
 from bench.report import ask
 from bench.server import drop_page_cache
 
 KIB = 1024
 OLD_ENTRIES = 5 * KIB**3 // (16 * KIB)
 """5 GiB in entries of 16 KiB."""
-
-
-@dataclass
-class Cluster:
-    """Process ids, and where the broker listens."""
-
-    bookies: list[int]
-    broker: int
-    port: int
-
-
-@contextmanager
-def fresh(bookies: int = 3) -> Iterator[Cluster]:
-    """A cluster on empty directories, ended and removed afterwards."""
-    root = Path(tempfile.mkdtemp(prefix="quire-bench-"))
-    command = [sys.executable, "-m", "quire", "local", "--brokers", "1", "--bookies", str(bookies)]
-    command += ["--data", str(root), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        if not process.stdout.readline().startswith("ready "):
-            raise SystemExit("the cluster did not start")
-        processes = json.loads((root / "processes.json").read_text())["processes"]
-        yield _cluster(processes)
-    finally:
-        process.terminate()
-        process.wait()
-        shutil.rmtree(root, ignore_errors=True)
-
-
-def _cluster(processes: list[dict[str, Any]]) -> Cluster:
-    bookies = [each["pid"] for each in processes if each["kind"] == "bookie"]
-    [broker] = [each for each in processes if each["kind"] == "broker"]
-    port = urlsplit(broker["urls"][0]).port
-    assert port is not None
-    return Cluster(bookies, broker["pid"], port)
 
 
 def _load(cluster: Cluster, label: str, *arguments: object, mode: str = "produce") -> subprocess.Popen[bytes]:

@@ -1,7 +1,8 @@
 """The door of the room: create, recover, open and delete ledgers.
 
 A ledger costs one metadata operation to create, one to close, one to take over, two to delete. Its record, the
-intent, is written before anything is sent to a bookie, so whatever a bookie holds has (or had) a record.
+intent, is written before anything is sent to a bookie, so whatever a bookie holds has (or had) a record. Who keeps a
+list of ledgers can have its own steps *beside* a ledger's creation or end: one transaction for both.
 
 Ids are unique and grow: the version of one node counts ranges of a hundred, and a process takes the next range by a
 put. Two processes that take turns with one topic hold different ranges; `create(above=)` makes the id greater than
@@ -36,7 +37,7 @@ from quire.ledger.writer import LedgerWriter, Parts, WriterListener
 from quire.ledger.writer_core import Lag
 from quire.metadata import paths
 from quire.metadata.records import BookieRecord, LedgerRecord, LedgerState, decode, encode
-from quire.metadata.store import MetadataStore
+from quire.metadata.store import Create, MetadataStore, Step
 from quire.runtime.clock import Clock
 from quire.runtime.errors import (
     AlreadyExists,
@@ -122,11 +123,14 @@ class Ledgers:
         write_quorum: int | None = None,
         ack_quorum: int | None = None,
         above: int = -1,
+        ledger_id: int | None = None,
+        beside: Sequence[Step] = (),
     ) -> LedgerWriter:
-        """A new ledger, open, with an id greater than `above`. `purpose` says whose it is.
+        """A new ledger, open, with a reserved id or one greater than `above`. `purpose` says whose it is.
 
         Raises `Unavailable` when fewer bookies than the ack quorum are up, or the metadata store does not answer
-        (then a record without blocks may be left behind).
+        (then a record without blocks may be left behind). With steps `beside`, what refuses one of them and
+        `OutcomeUnknown` are raised as they are, and there is a record only if the steps were done, too.
         """
         settings = self._parts.settings
         width = write_quorum or settings.write_quorum
@@ -134,15 +138,17 @@ class Ledgers:
         if not 1 <= quorum <= width:
             raise ConfigurationError(f"ack quorum {quorum} must lie between 1 and write quorum {width}")
         bookies = self._place(width, quorum)
-        ledger_id = await self._ids.next(above)
+        if ledger_id is None:
+            ledger_id = await self.reserve(above)
         record = states.opened(ledger_id, width, quorum, bookies, purpose, self.clock.now_ms())
-        try:
-            await self.store.create(paths.ledger(ledger_id), encode(record))
-        except (OutcomeUnknown, AlreadyExists) as error:
-            raise Unavailable(f"ledger {ledger_id} for {purpose} could not be created: {error}") from error
+        await self._write_intent(record, beside)
         writer = LedgerWriter(self._parts, record, 0, listener, self._idle, self._forget)
         self._writers[ledger_id] = writer
         return writer
+
+    async def reserve(self, above: int) -> int:
+        """An id for `create` that nobody else gets, greater than `above`. Raises `Unavailable`."""
+        return await self._ids.next(above)
 
     async def recover(self, ledger_id: int, *, accept_loss: bool = False) -> LedgerRecord:
         """Fence, recover and close; a closed ledger is answered as it is.
@@ -218,6 +224,19 @@ class Ledgers:
         await self._parts.tasks.stop()
 
     # -- inside ----------------------------------------------------------------------------------------
+    async def _write_intent(self, record: LedgerRecord, beside: Sequence[Step]) -> None:
+        path, value = paths.ledger(record.ledger_id), encode(record)
+        try:
+            if beside:
+                await self.store.transact([Create(path, value), *beside])
+            else:
+                await self.store.create(path, value)
+        except (OutcomeUnknown, AlreadyExists) as error:
+            if beside and isinstance(error, OutcomeUnknown):
+                raise
+            what = f"ledger {record.ledger_id} for {record.purpose}"
+            raise Unavailable(f"{what} could not be created: {error}") from error
+
     def _place(self, width: int, quorum: int) -> list[BookieId]:
         parts = self._parts
         available = parts.bookies.available()

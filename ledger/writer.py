@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,7 +30,7 @@ from quire.ledger.settings import LedgerSettings
 from quire.ledger.writer_core import Lag, Pending, Replica, State, WriterCore
 from quire.metadata import paths
 from quire.metadata.records import Fragment, LedgerRecord, decode, encode
-from quire.metadata.store import MetadataStore
+from quire.metadata.store import MetadataStore, Put, Step
 from quire.runtime.clock import Clock
 from quire.runtime.errors import Fenced, NotFound, OutcomeUnknown, QuireError, Unavailable, VersionConflict
 from quire.runtime.tasks import Tasks
@@ -184,21 +184,26 @@ class LedgerWriter(BlockWriter):
             self._bytes += len(block)
             self.core.add(block, header_last_entry)
 
-    async def close(self) -> LedgerRecord:
-        """Wait for what is pending, then OPEN -> CLOSED. Answers the closed record.
-
-        Raises `Fenced` when another owner took the ledger over, `OutcomeUnknown` when the writer failed before or
-        the metadata store does not tell: then recover the ledger.
-        """
+    async def drain(self) -> None:
+        """Wait for what is pending; nothing may be added any more. Failed meanwhile, `close` will say so."""
         assert not self._is_closing
         self._is_closing = True
         if self.core.blocks_pending and self._error is None:
             self._drained = asyncio.get_running_loop().create_future()
             await self._drained
+
+    async def close(self, beside: Sequence[Step] = ()) -> LedgerRecord:
+        """Wait for what is pending, then OPEN -> CLOSED and `beside`, all or nothing. Answers the closed record.
+
+        Raises `Fenced` when another owner took the ledger over, `OutcomeUnknown` when the writer failed before or
+        the metadata store does not tell: then recover the ledger.
+        """
+        if not self._is_closing:
+            await self.drain()
         async with self._metadata:
             if self._error is not None:
                 raise self._error
-            await self._close()
+            await self._close(beside)
         return self._record
 
     def abandon(self) -> None:
@@ -237,11 +242,11 @@ class LedgerWriter(BlockWriter):
             self._drained.set_result(None)
 
     # -- metadata, one change at a time ----------------------------------------------------------------
-    async def _close(self) -> None:
+    async def _close(self, beside: Sequence[Step]) -> None:
         core, now_ms = self.core, self._parts.clock.now_ms()
         end = states.closed(self._record, core.fragments, core.last_confirmed, self._bytes, now_ms)
         try:
-            await self._put(end)
+            await self._put(end, beside)
             self._error = Fenced(f"ledger {self.ledger_id} is closed")
         except QuireError as error:
             self._error = error
@@ -282,15 +287,15 @@ class LedgerWriter(BlockWriter):
         else:
             self._parts.narrow.forget(self)
 
-    async def _put(self, record: LedgerRecord) -> None:
-        """Make `record` the ledger's, or raise `Fenced` or `OutcomeUnknown`."""
+    async def _put(self, record: LedgerRecord, beside: Sequence[Step] = ()) -> None:
+        """Make `record` the ledger's, together with `beside`, or raise `Fenced` or `OutcomeUnknown`."""
         settings = self._parts.settings
         in_doubt = False
         for _ in range(settings.metadata_attempts_max):
             if self._error is not None:
                 raise self._error
             try:
-                self._version = await self._parts.store.put(self._path, encode(record), self._version)
+                self._version = await self._replace(encode(record), beside)
                 self._record = record
                 return
             except (VersionConflict, NotFound) as error:
@@ -305,6 +310,13 @@ class LedgerWriter(BlockWriter):
         raise OutcomeUnknown(
             f"ledger {self.ledger_id}: the metadata store does not answer; recover the ledger"
         )
+
+    async def _replace(self, value: bytes, beside: Sequence[Step]) -> int:
+        """The new version of the ledger's node."""
+        if not beside:
+            return await self._parts.store.put(self._path, value, self._version)
+        await self._parts.store.transact([Put(self._path, value, self._version), *beside])
+        return self._version + 1
 
     async def _is_written(self, record: LedgerRecord) -> bool:
         """After a put in doubt and a conflict: was it our own put that changed the version?"""

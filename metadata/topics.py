@@ -9,11 +9,13 @@ Nothing here tries again after a `VersionConflict`: a conflict means that someon
 incarnation that hears it must stop. After `OutcomeUnknown`, load again and compare.
 
 A `Topic` is a snapshot: each change answers the next one.
+
+A change that must hold together with another one is given a `Commit`, which carries out its steps and others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
@@ -25,6 +27,9 @@ from quire.metadata import paths
 from quire.metadata.records import ManifestRecord, SegmentRecord, TopicRecord, decode, encode
 from quire.metadata.store import Create, Delete, MetadataStore, Put, Step
 from quire.runtime.errors import CorruptionError, NotFound
+
+Commit = Callable[[Sequence[Step]], Awaitable[None]]
+"""Carries out all steps or none, as `MetadataStore.transact` does."""
 
 SEGMENTS_INLINE_MAX: Final = 100
 """Segments in the topic's own node: about 30 KiB of JSON, far below ZooKeeper's 1 MiB."""
@@ -88,13 +93,19 @@ async def update(store: MetadataStore, topic: Topic, record: TopicRecord) -> Top
     return await _save(store, topic, record, topic.older, topic.record.segments)
 
 
-async def replace_segment(store: MetadataStore, topic: Topic, segment: SegmentRecord) -> Topic:
+async def replace_segment(
+    store: MetadataStore, topic: Topic, segment: SegmentRecord, commit: Commit | None = None
+) -> Topic:
     """Put `segment` where the one with its ledger id is. Raises `NotFound` when there is none."""
-    return await change_segment(store, topic, segment.ledger_id, lambda _: segment)
+    return await change_segment(store, topic, segment.ledger_id, lambda _: segment, commit)
 
 
 async def change_segment(
-    store: MetadataStore, topic: Topic, ledger_id: int, change: Callable[[SegmentRecord], SegmentRecord]
+    store: MetadataStore,
+    topic: Topic,
+    ledger_id: int,
+    change: Callable[[SegmentRecord], SegmentRecord],
+    commit: Commit | None = None,
 ) -> Topic:
     """Replace one segment by `change` of it. Raises `NotFound` when there is none."""
     topic.segment(ledger_id)
@@ -103,11 +114,15 @@ async def change_segment(
         return tuple(change(known) if known.ledger_id == ledger_id else known for known in part)
 
     older = tuple(changed(part) for part in topic.older)
-    return await _save(store, topic, topic.record, older, changed(topic.record.segments))
+    return await _save(store, topic, topic.record, older, changed(topic.record.segments), commit)
 
 
 async def roll(
-    store: MetadataStore, topic: Topic, sealed: SegmentRecord | None, opened: SegmentRecord
+    store: MetadataStore,
+    topic: Topic,
+    sealed: SegmentRecord | None,
+    opened: SegmentRecord,
+    commit: Commit | None = None,
 ) -> Topic:
     """In one transaction write the last segment's totals, if it is given, and add `opened` behind it.
 
@@ -123,7 +138,7 @@ async def roll(
     if len(inline) > SEGMENTS_INLINE_MAX:
         older = (*older, inline[:SEGMENTS_PER_MANIFEST])
         inline = inline[SEGMENTS_PER_MANIFEST:]
-    return await _save(store, topic, topic.record, older, inline)
+    return await _save(store, topic, topic.record, older, inline, commit)
 
 
 async def trim_front(store: MetadataStore, topic: Topic, first_kept_ledger: int) -> Topic:
@@ -152,6 +167,7 @@ async def _save(
     record: TopicRecord,
     older: tuple[tuple[SegmentRecord, ...], ...],
     inline: tuple[SegmentRecord, ...],
+    commit: Commit | None = None,
 ) -> Topic:
     """One transaction from `topic` to the new lists; an unchanged manifest keeps its name."""
     known = dict(zip(topic.older, topic.record.manifests, strict=True))
@@ -164,5 +180,5 @@ async def _save(
         if part not in known
     ]
     steps += [Delete(name) for name in topic.record.manifests if name not in names]
-    await store.transact(steps)
+    await (commit or store.transact)(steps)
     return replace(topic, version=topic.version + 1, record=record, older=older)

@@ -166,12 +166,17 @@ class Segments:
 
     # -- changing --------------------------------------------------------------------------------------
 
-    async def begin(self, sealed: SegmentRecord | None, opened: Active) -> None:
-        """Write down how the last segment ended, and that `opened` follows it. Only then may it be written to."""
+    async def begin(
+        self, sealed: SegmentRecord | None, opened: Active, commit: topics.Commit | None = None
+    ) -> None:
+        """Write down how the last segment ended, and that `opened` follows it. Only then may it be written to.
+
+        `commit` makes the ledger of `opened` in the same transaction.
+        """
 
         async def roll(snapshot: topics.Topic) -> topics.Topic:
             try:
-                rolled = await topics.roll(self._store, snapshot, sealed, opened.record())
+                rolled = await topics.roll(self._store, snapshot, sealed, opened.record(), commit)
             except NotFound as error:
                 raise VersionConflict(f"its record is gone: {error}") from error
             self.active = opened
@@ -179,11 +184,14 @@ class Segments:
 
         await self._apply(roll)
 
-    async def seal(self, sealed: SegmentRecord) -> None:
-        """Write down how the last segment ended, without a next one: the topic is being unloaded."""
+    async def seal(self, sealed: SegmentRecord, commit: topics.Commit | None = None) -> None:
+        """Write down how the last segment ended, without a next one: the topic is being unloaded.
+
+        `commit` closes its ledger in the same transaction.
+        """
 
         async def close(snapshot: topics.Topic) -> topics.Topic:
-            closed = await topics.replace_segment(self._store, snapshot, sealed)
+            closed = await topics.replace_segment(self._store, snapshot, sealed, commit)
             self.active = None
             return closed
 

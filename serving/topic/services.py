@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from quire.metadata.records import ArchivePointer, LedgerRecord
-from quire.metadata.store import MetadataStore
+from quire.metadata.store import MetadataStore, Step
 from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import Clock
 from quire.runtime.errors import QuireError
@@ -33,13 +34,17 @@ class LedgerWriter(Protocol):
 
     def add(self, block: Buffer, header_last_entry: int) -> None: ...
 
-    async def close(self) -> LedgerRecord: ...
+    async def drain(self) -> None: ...
+
+    async def close(self, beside: Sequence[Step] = ()) -> LedgerRecord: ...
 
     def abandon(self) -> None: ...
 
 
 class Ledgers(LedgerOpener, Protocol):
     """The door of the room `ledger`, as far as topics use it."""
+
+    async def reserve(self, above: int) -> int: ...
 
     async def create(
         self,
@@ -48,7 +53,8 @@ class Ledgers(LedgerOpener, Protocol):
         *,
         write_quorum: int | None = None,
         ack_quorum: int | None = None,
-        above: int = -1,
+        ledger_id: int | None = None,
+        beside: Sequence[Step] = (),
     ) -> LedgerWriter: ...
 
     async def recover(self, ledger_id: int, *, accept_loss: bool = False) -> LedgerRecord: ...

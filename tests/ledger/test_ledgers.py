@@ -9,7 +9,15 @@ import pytest
 from quire.ledger.memory_cluster import Listener, MemoryCluster, cut, expected, read_all, turns_until, write
 from quire.metadata import paths
 from quire.metadata.records import BookieRecord, LedgerRecord, LedgerState, decode, encode
-from quire.runtime.errors import CorruptionError, Fenced, NotFound, OutcomeUnknown, Unavailable
+from quire.metadata.store import Put
+from quire.runtime.errors import (
+    CorruptionError,
+    Fenced,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+    VersionConflict,
+)
 from quire.wire.bookie import AddRequest, ReadRequest, ReadResponse, Status, WriteLacRequest
 
 
@@ -73,6 +81,41 @@ async def test_a_ledger_costs_one_metadata_operation_to_create():
         setattr(store, name, counted)
     await cluster.ledgers.create("test", Listener())
     assert calls == ["create"]
+
+
+async def test_what_stands_beside_a_ledger_holds_with_it_or_not_at_all():
+    cluster = MemoryCluster(3)
+    ledgers, store = cluster.ledgers, cluster.store
+    await store.create("/list", b"")
+    reserved = await ledgers.reserve(7)
+    assert reserved > 7
+    with pytest.raises(VersionConflict):
+        await ledgers.create("test", Listener(), ledger_id=reserved, beside=[Put("/list", b"mine", 5)])
+    with pytest.raises(NotFound):
+        await ledgers.info(reserved)
+    writer = await ledgers.create(
+        "test", listener := Listener(), ledger_id=reserved, beside=[Put("/list", b"opened", 0)]
+    )
+    assert (await store.get("/list")).value == b"opened"
+    last = write(writer, blocks=2)
+    await listener.until(last)
+    with pytest.raises(Fenced):
+        await writer.close([Put("/list", b"closed", 0)])
+    assert (await ledgers.info(reserved)).state is LedgerState.OPEN
+    assert (await store.get("/list")).value == b"opened"
+
+
+async def test_a_ledger_ends_together_with_what_stands_beside_it():
+    cluster = MemoryCluster(3)
+    await cluster.store.create("/list", b"")
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    last = write(writer, blocks=2)
+    await listener.until(last)
+    await writer.drain()
+    closed = await writer.close([Put("/list", b"closed", 0)])
+    assert (closed.state, closed.last_entry) == (LedgerState.CLOSED, last)
+    assert await cluster.ledgers.info(writer.ledger_id) == closed
+    assert (await cluster.store.get("/list")).value == b"closed"
 
 
 # -- ensemble changes ----------------------------------------------------------------------------------

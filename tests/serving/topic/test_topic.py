@@ -179,6 +179,20 @@ async def test_an_empty_segment_is_dropped_from_the_list(broker: Broker, client:
     assert len(rows) == 2
 
 
+async def test_a_topic_that_changes_hands_costs_a_read_and_two_changes(
+    broker: Broker, client: pulsar.Client
+) -> None:
+    """One transaction closes its ledger and seals the segment, one makes the next ledger and lists it."""
+    await in_thread(lambda: publish(client, range(5)))
+    counts = broker.services.store.counts
+    changes = counts.changes
+    await broker.registry.unload(NAME)
+    assert counts.changes == changes + 1
+    reads, changes = counts.reads, counts.changes
+    await broker.registry.open(NAME)
+    assert (counts.reads, counts.changes) == (reads + 1, changes + 1)
+
+
 async def test_many_ask_for_one_topic_and_it_is_loaded_once(broker: Broker) -> None:
     found = await asyncio.gather(*(broker.open_topic("shared-load") for _ in range(50)))
     assert len({id(topic) for topic in found}) == 1

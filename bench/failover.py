@@ -1,0 +1,140 @@
+"""How long topics pause when their broker goes: stopped in good order, or killed.
+
+    python -m bench.failover [stop] [kill]
+
+One broker owns every topic, another one waits. Quire's asyncio client publishes ten times a second to each topic, one
+message per entry (its first wait before it looks a topic up again is 10-20 ms; a stock client's 100 ms). Then the owner
+is told to stop, or killed. A topic's pause lies between two figures: its slowest publish, which began up to a tenth
+of a second after the pause did, and its longest time without a receipt, which began up to as much before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import uvloop
+
+from bench.processes import SESSION_S, Cluster, fresh
+from bench.report import ask, show
+from quire.client import Client, ClientSettings, ProducerSettings
+from quire.client.batch import Publication
+from quire.client.producer import Producer
+from quire.metadata.zookeeper_server import free_port
+
+INTERVAL_S = 0.1
+TICK_S = 0.005
+WARM_UP_S = 3.0
+AFTER_S = 5.0
+PAYLOAD = bytes(1024)
+UNBATCHED = ProducerSettings(batching=False, send_timeout_ms=60_000)
+PATIENT = ClientSettings(operation_timeout_ms=60_000)
+OPEN_AT_ONCE = 100
+
+
+@dataclass
+class Watched:
+    """One topic: what is on its way, and how it fared."""
+
+    producer: Producer
+    pending: deque[tuple[float, Publication]] = field(default_factory=deque)
+    answered_at: float = 0.0
+    slowest_s: float = 0.0
+    silence_s: float = 0.0
+    published: int = 0
+
+    def send(self, now: float) -> None:
+        self.pending.append((now, self.producer.send_nowait(PAYLOAD)))
+
+    def look(self, now: float) -> None:
+        while self.pending and self.pending[0][1].is_done:
+            sent_at, _ = self.pending.popleft()
+            self.slowest_s = max(self.slowest_s, now - sent_at)
+            self.silence_s = max(self.silence_s, now - self.answered_at)
+            self.answered_at = now
+            self.published += 1
+
+    def forget(self, now: float) -> None:
+        """Count from now on."""
+        self.slowest_s = self.silence_s = 0.0
+        self.answered_at = now
+
+
+async def publish(topics: list[Watched], until: float) -> None:
+    """A message to every topic each `INTERVAL_S`, evenly spread; receipts are looked for every `TICK_S`."""
+    loop = asyncio.get_running_loop()
+    due, at = loop.time(), 0
+    while (now := loop.time()) < until:
+        for topic in topics:
+            topic.look(now)
+        while due <= now:
+            topics[at].send(now)
+            at = (at + 1) % len(topics)
+            due += INTERVAL_S / len(topics)
+        await asyncio.sleep(max(0.0, now + TICK_S - loop.time()))
+
+
+async def open_all(client: Client, count: int) -> list[Watched]:
+    turns = asyncio.Semaphore(OPEN_AT_ONCE)
+
+    async def one(number: int) -> Watched:
+        producer = client.producer(f"failover-{number}", settings=UNBATCHED)
+        async with turns:
+            await producer.start()
+        return Watched(producer)
+
+    return list(await asyncio.gather(*map(one, range(count))))
+
+
+async def watch(cluster: Cluster, count: int, how: signal.Signals, after_s: float) -> list[Watched]:
+    """Publish to `count` topics while their broker goes."""
+    loop = asyncio.get_running_loop()
+    port = free_port()
+    async with Client(f"{cluster.brokers[0].url},127.0.0.1:{port}", settings=PATIENT) as client:
+        topics = await open_all(client, count)
+        await asyncio.to_thread(cluster.start_broker, port)
+        await publish(topics, loop.time() + WARM_UP_S)
+        begin = loop.time()
+        for topic in topics:
+            topic.forget(begin)
+        steady = asyncio.ensure_future(publish(topics, begin + after_s))
+        await asyncio.sleep(1.0)
+        os.kill(cluster.broker, how)
+        await steady
+        for topic in topics:
+            await topic.producer.flush()
+            topic.look(loop.time())
+    return topics
+
+
+def lose(count: int, how: signal.Signals, after_s: float, asked: str) -> Callable[[], None]:
+    def measure() -> None:
+        with fresh() as cluster:
+            topics = uvloop.run(watch(cluster, count, how, after_s))
+        figures: dict[str, float] = {}
+        for name in ("slowest", "silence"):
+            all_ms = np.array([getattr(topic, f"{name}_s") for topic in topics]) * 1000
+            figures |= {f"{name}_p{q}_ms": float(np.percentile(all_ms, q)) for q in (50, 99, 100)}
+        show(
+            f"the broker of {count} topics gets {how.name}",
+            published=sum(topic.published for topic in topics),
+            **figures,
+            asked=asked,
+        )
+
+    return measure
+
+
+QUESTIONS: dict[str, Callable[[], None]] = {
+    "stop": lose(1000, signal.SIGTERM, AFTER_S, "a pause of at most 300 ms per topic"),
+    "kill": lose(100, signal.SIGKILL, SESSION_S + AFTER_S, f"at most {SESSION_S + 2} s"),
+}
+
+
+if __name__ == "__main__":
+    ask(QUESTIONS)

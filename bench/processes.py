@@ -1,0 +1,117 @@
+"""A cluster as processes on this machine, for the questions that need one: ZooKeeper, bookies, brokers.
+
+`quire local` runs it, on empty directories that are removed afterwards; further brokers are started beside it. The
+clients speak to the brokers themselves; the gateway that `quire local` starts as well has nothing to do.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from quire.metadata.zookeeper_server import ZooKeeperServer
+
+SESSION_S = 10
+"""The default of `quire local`."""
+
+
+@dataclass
+class Broker:
+    """A broker's process id, and where it listens."""
+
+    pid: int
+    url: str
+    http_url: str
+
+    @property
+    def port(self) -> int:
+        port = urlsplit(self.url).port
+        assert port is not None
+        return port
+
+
+@dataclass
+class Cluster:
+    """The processes, and the metadata store that they share."""
+
+    root: Path
+    metadata: str
+    zookeeper_pid: int
+    bookies: list[int]
+    brokers: list[Broker]
+    _beside: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def broker(self) -> int:
+        return self.brokers[0].pid
+
+    @property
+    def port(self) -> int:
+        return self.brokers[0].port
+
+    def start_broker(self, port: int = 0) -> Broker:
+        """One more broker, that owns nothing yet."""
+        words = ["--metadata", self.metadata, "--archive", f"file://{self.root}/archive"]
+        words += ["--listen", f"127.0.0.1:{port}", "--http", "127.0.0.1:0"]
+        log = (self.root / "logs" / f"beside-{len(self._beside)}.log").open("wb")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "quire", "broker", *words], stdout=subprocess.PIPE, stderr=log, text=True
+        )
+        self._beside.append(process)
+        broker = Broker(process.pid, *_ready(process))
+        self.brokers.append(broker)
+        return broker
+
+    def end(self) -> None:
+        for process in self._beside:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def fresh(bookies: int = 3, brokers: int = 1) -> Iterator[Cluster]:
+    """A cluster on empty directories, ended and removed afterwards."""
+    root = Path(tempfile.mkdtemp(prefix="quire-bench-"))
+    server = ZooKeeperServer(root / "zookeeper")
+    server.start()
+    metadata = f"{server.url}/quire?session_timeout={SESSION_S}s"
+    command = [sys.executable, "-m", "quire", "local", "--brokers", str(brokers), "--bookies", str(bookies)]
+    command += ["--data", str(root), "--zookeeper", metadata]
+    command += ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    cluster = None
+    try:
+        _ready(process)
+        cluster = _cluster(root, metadata, server.pid)
+        yield cluster
+    finally:
+        if cluster is not None:
+            cluster.end()
+        process.terminate()
+        process.wait()
+        server.kill()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _ready(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """The addresses of the `ready` line."""
+    assert process.stdout is not None
+    words = process.stdout.readline().split()
+    if words[:1] != ["ready"]:
+        raise SystemExit(f"{' '.join(map(str, process.args[2:4]))} did not start")  # type: ignore[index]
+    return words[1], words[2]
+
+
+def _cluster(root: Path, metadata: str, zookeeper_pid: int) -> Cluster:
+    processes = json.loads((root / "processes.json").read_text())["processes"]
+    bookies = [each["pid"] for each in processes if each["kind"] == "bookie"]
+    brokers = [Broker(each["pid"], *each["urls"]) for each in processes if each["kind"] == "broker"]
+    return Cluster(root, metadata, zookeeper_pid, bookies, brokers)
