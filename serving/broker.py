@@ -189,16 +189,17 @@ class Broker(Operations):
             session.keep_alive()
 
     async def _look_after_topics(self) -> None:
-        """Seal what is old or must leave a bookie, trim what nobody needs. A topic's trouble is its own."""
+        """Seal what is old or must leave a bookie, act by the policies. A topic's trouble is its own."""
         to_leave = self._ledgers.to_leave()
         self._bundles.leave(to_leave)
         for topic in self.registry.loaded():
             try:
                 topic.roll_if_old()
                 topic.leave(to_leave)
-                await topic.trim()
+                if await topic.upkeep.look():
+                    await self.registry.delete(topic.topic_name, unless=lambda it: it.upkeep.is_used)
             except QuireError as error:
-                _log.warning("%s could not be trimmed: %s", topic.name, error)
+                _log.warning("%s could not be looked after: %s", topic.name, error)
             except Exception:
                 _log.exception("%s could not be looked after", topic.name)
 

@@ -258,6 +258,12 @@ class Operations:
         else:
             await self._skip_some(await self._topic(topic), subscription, count)
 
+    async def expire_messages(self, topic: str, name: str | None, older_than_ms: int) -> None:
+        """Acknowledge what is older, in one subscription or (`None`) in all. Raises `NotFound`."""
+        if name is not None:
+            await self._subscription(topic, name)
+        await (await self._topic(topic)).upkeep.expire(older_than_ms, name)
+
     async def _skip_some(self, topic: Topic, subscription: Subscription, count: int) -> None:
         """Acknowledge whole entries from the mark-delete position on until `count` messages are skipped."""
         first = topic.next_position(subscription.mark_delete)

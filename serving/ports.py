@@ -159,6 +159,13 @@ class SubscriptionPort(Protocol):
     @property
     def is_durable(self) -> bool: ...
 
+    @property
+    def consumers(self) -> Sequence[object]: ...
+
+    async def skip_up_to(self, position: Position) -> None:
+        """Acknowledge all entries up to and with `position`; durable when it returns."""
+        ...
+
 
 class SubscriptionsPort(Protocol):
     """All subscriptions of one topic, as the topic sees them."""
@@ -171,6 +178,10 @@ class SubscriptionsPort(Protocol):
 
     def close(self) -> None:
         """The topic is unloaded: CLOSE_CONSUMER to every consumer."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """Raises `NotFound`, and `ConsumerBusy` when it has consumers."""
         ...
 
     async def forget(self) -> None:

@@ -300,12 +300,17 @@ class Registry:
         if topic is not None:
             await self._leave(name, topic.unload)
 
-    async def delete(self, name: TopicName) -> None:
-        """Delete a topic with all it holds. Raises `NotFound`; `Unavailable`: try again."""
+    async def delete(self, name: TopicName, unless: Callable[[Topic], bool] = lambda _: False) -> None:
+        """Delete a topic with all it holds, `unless` that holds in the moment when nobody can get in any more.
+
+        Raises `NotFound`; `Unavailable`: try again.
+        """
         while True:
             topic = await self._to_delete(name)
             if not topic.is_closed and name not in self._leaving:
                 break  # else somebody else was faster
+        if unless(topic):
+            return
         await self._leave(name, topic.delete)
         if name.parent is None or await self.record(name.parent) is None:
             await self.policies.forget(name)

@@ -74,6 +74,7 @@ CORES = (
     "serving/ownership/table.py",
     "serving/topic/dedup.py",
     "serving/topic/producers.py",
+    "serving/topic/quota.py",
     "serving/topic/retention.py",
     "serving/topic/schemas.py",
     "serving/topic/stats.py",

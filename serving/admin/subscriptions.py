@@ -52,7 +52,14 @@ def _move(target: AdminTarget) -> list[web.RouteDef]:
         await target.reset_cursor(topic_of(request), _name(request), position_of(await json_of(request)))
         return no_content()
 
+    async def expire(request: web.Request) -> web.Response:
+        name = request.match_info.get("subscription")
+        await target.expire_messages(topic_of(request), name, 1000 * _number(request, "seconds"))
+        return no_content()
+
     return [
+        web.post(f"{ONE}/expireMessages/{{seconds}}", expire),
+        web.post(f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", expire),
         web.post(f"{ONE}/skip_all", skip_all),
         web.post(f"{ONE}/skip/{{count}}", skip),
         web.post(f"{ONE}/resetcursor/{{time}}", reset_to_time),

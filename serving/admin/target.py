@@ -116,6 +116,10 @@ class AdminTarget(Protocol):
         """`None`: all of the backlog."""
         ...
 
+    async def expire_messages(self, topic: str, name: str | None, older_than_ms: int) -> None:
+        """`None`: of all subscriptions."""
+        ...
+
     # -- bytes, for Spark
     async def segments(self, topic: str) -> dict[str, Any]:
         """The JSON of `GET /quire/v1/topics/…/segments`; see `quire.spark_source.plan`."""

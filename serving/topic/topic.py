@@ -36,6 +36,7 @@ from quire.serving.topic.retention import trimmable
 from quire.serving.topic.segments import Segments
 from quire.serving.topic.services import Services
 from quire.serving.topic.stats import Rate, Totals
+from quire.serving.topic.upkeep import Upkeep
 from quire.serving.topic.writing import Writing
 from quire.wire import block as blocks
 from quire.wire import pulsar_pb2 as pb
@@ -110,6 +111,9 @@ class Topic:
         self._dedup = Deduplicator() if policies.deduplication else None
         self._dedup_due = 0
         self.producers = Producers(self.segment_list.record.topic_epoch)
+        self.upkeep = Upkeep(self, services.clock)
+        self.refusal: tuple[type[QuireError], str] | None = None
+        """Why no producer is let in, if a backlog quota is exceeded."""
         self._flushes: set[asyncio.Future[bool]] = set()
         self.is_closed = False
         self._is_terminating = False
@@ -230,12 +234,16 @@ class Topic:
     async def admit(self, admission: Admission) -> None:
         """Let a producer in, or let it wait until its port is told `ready`.
 
-        Raises `ProducerBusy`, `ProducerFenced`, `TopicTerminated`; `Unavailable` when the topic was closed.
+        Raises `ProducerBusy`, `ProducerFenced`, `TopicTerminated`, `BacklogHeld`, `BacklogExceeded`; `Unavailable`
+        when the topic was closed.
         """
         if self.is_closed:
             raise Unavailable(f"topic {self.name} was closed meanwhile")
         if self.is_terminated or self._is_terminating:
             raise TopicTerminated(f"topic {self.name} was terminated: it takes no more messages")
+        if self.refusal is not None:
+            kind, why = self.refusal
+            raise kind(f"topic {self.name} takes no messages now: {why}")
         granted = self.producers.admit(admission)
         if granted is not None:
             await self._write_epoch(granted)
@@ -464,7 +472,10 @@ class Topic:
         return Position(views[-1].ledger_id, low)
 
     async def find_time(self, time_ms: int) -> Position:
-        wanted = time_ms - TIME_SKEW_MS
+        return await self.find_clock(time_ms - TIME_SKEW_MS)
+
+    async def find_clock(self, wanted: int) -> Position:
+        """Where reading must begin so that no block is missed that was cut at `wanted` (broker's ms) or later."""
         for segment in self.segment_list.sealed:
             if segment.last_clock_ms >= wanted:
                 return Position(segment.ledger_id, await self._reader.find_time(segment.ledger_id, wanted))
@@ -500,6 +511,8 @@ class Topic:
     async def trim(self) -> int:
         """Drop what retention and subscriptions no longer need. Answers how many segments went."""
         retention = self.policies.retention
+        if retention.retention_ms < 0 and retention.retention_bytes < 0:
+            return 0
         sealed = self.segment_list.sealed
         active = self.segment_list.active
         count = trimmable(

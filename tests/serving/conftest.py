@@ -14,13 +14,25 @@ import pulsar
 import pytest
 
 from quire.ledger.memory_cluster import MemoryCluster
-from quire.runtime.clock import SystemClock
+from quire.runtime.clock import Clock, SystemClock
 from quire.serving.broker import Broker
 from quire.serving.settings import BrokerSettings
 from quire.tiering.archive import Archive
 from quire.tiering.memory import MemoryObjectStore
 
 T = TypeVar("T")
+
+
+class AdvancedClock(SystemClock):
+    """The system's clock, as far ahead as a test wants it."""
+
+    ahead_s = 0.0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + int(1000 * self.ahead_s)
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead_s
 
 
 class BrokerHouse:
@@ -31,12 +43,13 @@ class BrokerHouse:
         self.archive = Archive(MemoryObjectStore(), SystemClock())
         self.running: list[Broker] = []
         self.port = 0
+        self.clock: Clock = SystemClock()
 
     async def start(self, **settings: Any) -> Broker:
         """A broker on the cluster, on the port of the one before."""
         chosen = BrokerSettings(**{"listen": f"127.0.0.1:{self.port}", **settings})
         store_ledgers = self.cluster.join()
-        broker = Broker(chosen, store_ledgers.store, store_ledgers, self.archive, SystemClock())
+        broker = Broker(chosen, store_ledgers.store, store_ledgers, self.archive, self.clock)
         await broker.start()
         self.port = int(broker.service_url.rpartition(":")[2])
         self.running.append(broker)

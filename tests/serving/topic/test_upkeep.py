@@ -1,0 +1,274 @@
+"""What policies do to a topic by themselves: time to live, quotas, what nobody uses; with a stock client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pulsar
+import pytest
+from msgspec.structs import replace
+
+from quire.metadata.records import BacklogQuota, InactiveTopicPolicy, Policies, RetentionPolicy
+from quire.runtime.errors import NotFound
+from quire.serving.broker import Broker
+from quire.serving.names import TopicName
+from quire.serving.operations import subscriptions_of
+from quire.serving.ports import EARLIEST, LATEST, Position, SegmentView
+from quire.serving.topic import quota
+from quire.serving.topic.topic import Topic
+from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread
+
+NAME = TopicName.parse("kept")
+QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+
+
+class House:
+    """A broker whose clock a test moves, with a topic `kept` and a client."""
+
+    def __init__(self, broker: Broker, clock: AdvancedClock) -> None:
+        self.broker = broker
+        self.clock = clock
+        self.client = pulsar.Client(broker.service_url, logger=QUIET, operation_timeout_seconds=5)
+        self.topic: Topic
+
+    async def publish(self, count: int, size: int = 10) -> None:
+        def work() -> None:
+            producer = self.client.create_producer(str(NAME))
+            for _ in range(count):
+                producer.send(bytes(size))
+            producer.close()
+
+        await in_thread(work)
+
+    async def prescribe(self, **policies: Any) -> None:
+        await self.broker.change_topic_policies(str(NAME), lambda old: replace(old, **policies))
+        await self.broker.registry._apply_policies([NAME])
+
+    async def backlog(self, name: str) -> int:
+        found = subscriptions_of(self.topic).get(name)
+        assert found is not None
+        return await found.backlog()
+
+    async def subscribe(self, *names: str) -> None:
+        for name in names:
+            await self.broker.create_subscription(str(NAME), name, EARLIEST)
+
+
+@pytest.fixture
+async def kept(house: BrokerHouse) -> AsyncIterator[House]:
+    house.clock = clock = AdvancedClock()
+    broker = await house.start()
+    await broker.create_topic(str(NAME))
+    made = House(broker, clock)
+    made.topic = await broker.registry.open(NAME)
+    yield made
+    await in_thread(made.client.close)
+
+
+async def test_what_is_older_than_its_time_to_live_is_acknowledged_in_every_subscription(kept: House) -> None:
+    await kept.prescribe(message_ttl_ms=60_000)
+    await kept.subscribe("a", "b")
+    await kept.publish(5)
+    kept.clock.ahead_s = 40
+    await kept.publish(3)
+    await kept.topic.upkeep.look()
+    assert [await kept.backlog(name) for name in "ab"] == [8, 8]
+    kept.clock.ahead_s = 70
+    await kept.topic.upkeep.look()
+    assert [await kept.backlog(name) for name in "ab"] == [3, 3]
+    kept.topic.roll()
+    kept.clock.ahead_s = 200
+    await kept.topic.upkeep.look()
+    assert [await kept.backlog(name) for name in "ab"] == [0, 0]
+    before = [one.mark_delete for one in kept.topic.subscriptions]
+    await kept.topic.upkeep.look()
+    assert [one.mark_delete for one in kept.topic.subscriptions] == before
+
+
+async def test_expiry_goes_over_segments_and_by_hand_for_one_subscription(kept: House) -> None:
+    await kept.subscribe("a", "b")
+    for ahead_s in (0, 100, 200):
+        kept.clock.ahead_s = ahead_s
+        await kept.publish(2)
+        rolling = kept.topic.roll()
+        assert rolling is not None
+        await rolling
+    await kept.broker.expire_messages(str(NAME), "a", 50_000)
+    assert [await kept.backlog(name) for name in "ab"] == [2, 6]
+    await kept.broker.expire_messages(str(NAME), None, 150_000)
+    assert [await kept.backlog(name) for name in "ab"] == [2, 4]
+    with pytest.raises(NotFound):
+        await kept.broker.expire_messages(str(NAME), "nobody", 0)
+
+
+async def test_a_consumer_goes_on_behind_what_expired_under_its_hands(kept: House) -> None:
+    await kept.subscribe("a")
+    await kept.publish(5)
+
+    def first() -> tuple[pulsar.Consumer, Any]:
+        consumer = kept.client.subscribe(str(NAME), "a", pulsar.ConsumerType.Shared, receiver_queue_size=1)
+        return consumer, consumer.receive(5000)
+
+    consumer, message = await in_thread(first)
+    kept.clock.ahead_s = 100
+    await kept.topic.upkeep.expire(50_000)
+    await kept.publish(1, size=7)
+
+    def last() -> int:
+        consumer.acknowledge(message)
+        while True:
+            got = consumer.receive(5000)
+            consumer.acknowledge(got)
+            if len(got.data()) == 7:
+                return len(got.data())
+
+    assert await in_thread(last) == 7
+    await in_thread(consumer.close)
+    assert await kept.backlog("a") == 0
+
+
+@pytest.mark.parametrize(
+    ("action", "error"),
+    [
+        ("producer_request_hold", pulsar.ProducerBlockedQuotaExceededError),
+        ("producer_exception", pulsar.ProducerBlockedQuotaExceededException),
+    ],
+)
+async def test_a_quota_holds_producers_off_until_subscriptions_caught_up(
+    kept: House, action: str, error: type[Exception]
+) -> None:
+    await kept.prescribe(backlog_quota=BacklogQuota(limit_bytes=1000, action=action))
+    await kept.subscribe("slow")
+    producer = await in_thread(lambda: kept.client.create_producer(str(NAME)))
+    await in_thread(lambda: producer.send(bytes(800)))
+    await kept.topic.upkeep.look()
+    await in_thread(lambda: producer.send(bytes(800)))
+    await kept.topic.upkeep.look()
+    assert not kept.topic.producers.all(), "those that are there are sent away"
+    with pytest.raises(error):
+        await in_thread(lambda: kept.client.create_producer(str(NAME)))
+    await kept.broker.skip_messages(str(NAME), "slow", None)
+    await kept.topic.upkeep.look()
+    await kept.publish(1)
+
+
+async def test_an_age_quota_holds_producers_off_and_ends_with_the_policy(kept: House) -> None:
+    await kept.prescribe(age_quota=BacklogQuota(limit_ms=60_000))
+    await kept.subscribe("slow")
+    await kept.publish(1)
+    await kept.topic.upkeep.look()
+    assert kept.topic.refusal is None
+    kept.clock.ahead_s = 70
+    await kept.topic.upkeep.look()
+    assert kept.topic.refusal is not None and kept.topic.refusal[0] is quota.BacklogHeld
+    await kept.prescribe(age_quota=None)
+    await kept.topic.upkeep.look()
+    await kept.publish(1)
+
+
+async def test_eviction_by_size_and_by_age_lets_the_slow_skip_and_the_fast_be(kept: House) -> None:
+    await kept.prescribe(backlog_quota=BacklogQuota(limit_bytes=2500, action="consumer_backlog_eviction"))
+    await kept.subscribe("slow")
+    await kept.publish(9, size=500)
+    await kept.broker.create_subscription(str(NAME), "fast", LATEST)
+    await kept.publish(1, size=500)
+    await kept.topic.upkeep.look()
+    assert [await kept.backlog(name) for name in ("slow", "fast")] == [3, 1]
+    assert kept.topic.refusal is None
+    await kept.prescribe(
+        backlog_quota=None, age_quota=BacklogQuota(limit_ms=60_000, action="consumer_backlog_eviction")
+    )
+    kept.clock.ahead_s = 70
+    await kept.topic.upkeep.look()
+    assert [await kept.backlog(name) for name in ("slow", "fast")] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("mode", "outlives_subscription"),
+    [("delete_when_no_subscriptions", True), ("delete_when_subscriptions_caught_up", False)],
+)
+async def test_a_topic_that_nobody_uses_is_deleted_when_the_policy_says_so(
+    kept: House, mode: str, outlives_subscription: bool
+) -> None:
+    policy = InactiveTopicPolicy(enabled=True, mode=mode, inactive_ms_max=60_000)
+    await kept.subscribe("s")
+    await kept.publish(2)
+    kept.clock.ahead_s = 1000
+    assert not await kept.topic.upkeep.look(), "off by default"
+    await kept.prescribe(inactive_topics=policy)
+    assert not await kept.topic.upkeep.look(), "it has a backlog"
+    await kept.broker.skip_messages(str(NAME), "s", None)
+    kept.clock.ahead_s = 1059
+    assert not await kept.topic.upkeep.look()
+    kept.clock.ahead_s = 1061
+    assert await kept.topic.upkeep.look() is not outlives_subscription
+    await kept.broker.delete_subscription(str(NAME), "s")
+    kept.clock.ahead_s = 2000
+    await kept.broker._look_after_topics()
+    assert kept.broker.registry.find(NAME) is None
+    assert await kept.broker.registry.record(NAME) is None
+
+
+async def test_a_producer_or_a_consumer_keeps_a_topic(kept: House) -> None:
+    await kept.prescribe(inactive_topics=InactiveTopicPolicy(enabled=True, inactive_ms_max=1000))
+    producer = await in_thread(lambda: kept.client.create_producer(str(NAME)))
+    kept.clock.ahead_s = 100
+    assert not await kept.topic.upkeep.look()
+    await kept.broker.registry.delete(NAME, unless=lambda topic: topic.upkeep.is_used)
+    assert kept.broker.registry.find(NAME) is kept.topic, "who came in the last moment is not robbed"
+    await in_thread(producer.close)
+    assert not await kept.topic.upkeep.look()
+    kept.clock.ahead_s = 102
+    assert await kept.topic.upkeep.look()
+
+
+async def test_a_subscription_that_nobody_uses_expires(kept: House) -> None:
+    await kept.subscribe("used", "forgotten")
+    await kept.prescribe(subscription_expiration_ms=60_000)
+    consumer = await in_thread(lambda: kept.client.subscribe(str(NAME), "used"))
+    await kept.topic.upkeep.look()
+    kept.clock.ahead_s = 59
+    await kept.topic.upkeep.look()
+    assert len(kept.topic.subscriptions) == 2
+    kept.clock.ahead_s = 61
+    await kept.topic.upkeep.look()
+    assert [one.name for one in subscriptions_of(kept.topic)] == ["used"]
+    await in_thread(consumer.close)
+
+
+@pytest.mark.parametrize(("level", "left"), [("namespace", 1), ("topic", 3)])
+async def test_retention_by_size_counts_at_either_level_and_the_topic_s_own_first(
+    kept: House, level: str, left: int
+) -> None:
+    small = RetentionPolicy(retention_ms=-1, retention_bytes=1000)
+
+    def change(old: Policies) -> Policies:
+        return replace(old, retention=small)
+
+    await kept.broker.namespaces.change("public", "default", change)
+    if level == "topic":
+        await kept.prescribe(retention=RetentionPolicy(retention_ms=-1, retention_bytes=-1))
+    await kept.broker.registry._apply_policies([NAME])
+    for _ in range(3):
+        await kept.publish(1, size=800)
+        rolling = kept.topic.roll()
+        assert rolling is not None
+        await rolling
+    await kept.topic.upkeep.look()
+    assert len(kept.topic.segment_list.sealed) == left
+
+
+def test_backlog_in_bytes_by_share_of_entries() -> None:
+    segments = [SegmentView(1, 9, 0, 10, 1000), SegmentView(3, -1, 10, 0, 0), SegmentView(4, 3, 10, 4, 800)]
+    assert quota.backlog_bytes(segments, Position(-1, -1)) == 1800
+    assert quota.backlog_bytes(segments, Position(1, 4)) == 500 + 800
+    assert quota.backlog_bytes(segments, Position(2, 7)) == 800
+    assert quota.backlog_bytes(segments, Position(4, 3)) == 0
+    for limit in range(0, 1800, 50):
+        first = quota.first_within(segments, limit)
+        behind = Position(first.ledger_id, first.entry_id - 1)
+        assert quota.backlog_bytes(segments, behind) <= limit
+        if first.entry_id:
+            assert quota.backlog_bytes(segments, Position(behind.ledger_id, behind.entry_id - 1)) > limit
+    assert quota.first_within(segments, 1800) == (-1, -1)
