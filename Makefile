@@ -18,7 +18,7 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev
 	$(BIN)/pytest -q $(TESTS)
 
-# Kill and pause processes of a cluster at random for ten minutes. SEED=… repeats a run.
+# Kill, pause, cut off, fill up and replace processes of a cluster at random for ten minutes. SEED=… repeats a run.
 chaos: $(VENV)/.dev
 	QUIRE_CHAOS_SECONDS=600 $(if $(SEED),QUIRE_CHAOS_SEED=$(SEED)) $(BIN)/pytest -q -s tests/cluster/test_chaos.py
 

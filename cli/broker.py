@@ -129,7 +129,13 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         await directory.start()
         stack.push_async_callback(directory.stop)
         ledgers = Ledgers(
-            store, directory, clock, SystemRandom(), configuration.ledger.values, rack=process.rack
+            store,
+            directory,
+            clock,
+            SystemRandom(),
+            configuration.ledger.values,
+            rack=process.rack,
+            lost_after_s=configuration.repair.values.repair_delay_ms / 1000,
         )
         stack.push_async_callback(ledgers.stop)
 

@@ -27,7 +27,7 @@ from typing import Final
 from quire.ledger import placement, recovery, states
 from quire.ledger.directory import BookieDirectory
 from quire.ledger.idle import IdleLacs
-from quire.ledger.leaving import Leaving
+from quire.ledger.leaving import DELAY_S, Leaving
 from quire.ledger.narrow import Narrow
 from quire.ledger.outbox import Outbox
 from quire.ledger.reader import LedgerReader
@@ -70,8 +70,9 @@ class Ledgers:
         *,
         rack: str = "",
         quarantine_s: float = placement.QUARANTINE_S,
+        lost_after_s: float = DELAY_S,
     ) -> None:
-        """`rack` is this process's own: replicas there are read first."""
+        """`rack` is this process's own: replicas there are read first. `lost_after_s`: see `leaving`."""
         self.store = store
         self.clock = clock
         self._ids = _Ids(store)
@@ -94,7 +95,7 @@ class Ledgers:
             narrow=Narrow(),
         )
         self._idle = IdleLacs(tasks, settings.idle_lac_ms)
-        self._leaving = Leaving(bookies, clock)
+        self._leaving = Leaving(bookies, clock, lost_after_s)
         self.ack_quorum = settings.ack_quorum
         """Of ledgers whose creator says nothing else."""
 

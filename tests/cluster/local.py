@@ -57,16 +57,59 @@ class ClusterRaw(Raw):
         return str(found.brokerServiceUrl).partition("://")[2]
 
 
-class Cluster:
+class Front:
+    """What clients see of a cluster: the addresses of its gateway."""
+
+    def __init__(self, service_url: str, http_url: str) -> None:
+        self.service_url = service_url
+        self.http_url = http_url
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self.service_url.partition("://")[2].split(":")
+        return host, int(port)
+
+    async def owner(self, topic: str) -> str:
+        """`host:port` of the topic's broker."""
+        asking = await ClusterRaw.reach(self.address)
+        try:
+            return await asking.owner(topic)
+        finally:
+            await asking.close()
+
+    async def connect(self, topic: str) -> Raw:
+        """To the broker that owns the topic, through the gateway."""
+        return await ClusterRaw.reach(self.address, await self.owner(topic))
+
+    async def rest(self, method: str, path: str, body: object = None) -> Any:
+        """A REST call through the gateway; its JSON. Tried again while the cluster says "try again"."""
+        async with asyncio.timeout(START_S):
+            while True:
+                try:
+                    return await asyncio.to_thread(self._rest, method, path, body)
+                except urllib.error.HTTPError as error:
+                    if error.code != 503:
+                        raise
+                await asyncio.sleep(POLL_S)
+
+    def _rest(self, method: str, path: str, body: object) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self.http_url + path, data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=ATTEMPT_S) as answer:
+            raw = answer.read()
+        return json.loads(raw) if raw else None
+
+
+class Cluster(Front):
     """Brokers, bookies, ZooKeeper and a gateway as processes, in one data directory."""
 
     def __init__(self, data: Path, **settings: str) -> None:
         self.data = data
         self.log = data.with_suffix(".log")
         ports = {"listen": f"127.0.0.1:{free_port()}", "http": f"127.0.0.1:{free_port()}"}
+        super().__init__(f"pulsar://{ports['listen']}", f"http://{ports['http']}")
         self.settings = {"data": str(data), **ports, **settings}
-        self.service_url = f"pulsar://{ports['listen']}"
-        self.http_url = f"http://{ports['http']}"
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
@@ -122,44 +165,6 @@ class Cluster:
             while any(self.pids()[name] == before[name] for name in names):
                 self._process.send_signal(signal.SIGHUP)
                 await asyncio.sleep(POLL_S)
-
-    # -- its addresses ---------------------------------------------------------------------------------
-
-    @property
-    def address(self) -> tuple[str, int]:
-        host, port = self.service_url.partition("://")[2].split(":")
-        return host, int(port)
-
-    async def owner(self, topic: str) -> str:
-        """`host:port` of the topic's broker."""
-        asking = await ClusterRaw.reach(self.address)
-        try:
-            return await asking.owner(topic)
-        finally:
-            await asking.close()
-
-    async def connect(self, topic: str) -> Raw:
-        """To the broker that owns the topic, through the gateway."""
-        return await ClusterRaw.reach(self.address, await self.owner(topic))
-
-    async def rest(self, method: str, path: str, body: object = None) -> Any:
-        """A REST call through the gateway; its JSON. Tried again while the cluster says "try again"."""
-        async with asyncio.timeout(START_S):
-            while True:
-                try:
-                    return await asyncio.to_thread(self._rest, method, path, body)
-                except urllib.error.HTTPError as error:
-                    if error.code != 503:
-                        raise
-                await asyncio.sleep(POLL_S)
-
-    def _rest(self, method: str, path: str, body: object) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(self.http_url + path, data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=ATTEMPT_S) as answer:
-            raw = answer.read()
-        return json.loads(raw) if raw else None
 
 
 @asynccontextmanager

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from msgspec.structs import replace
 
 from quire.ledger import leaving
 from quire.ledger.leaving import Leaving
+from quire.ledger.ledgers import Ledgers
 from quire.ledger.memory_cluster import Listener, MemoryCluster
+from quire.ledger.settings import LedgerSettings
 from quire.metadata.records import BookieIntent
 
 
@@ -33,3 +37,17 @@ async def test_only_what_names_an_unwanted_bookie_and_a_few_at_a_time(monkeypatc
     assert look.look(writers) == set(), "it is back"
     cluster.directory.join(replace(bookie.record(), intent=BookieIntent.DRAIN), bookie)
     assert look.look(writers) <= naming and look.look(writers)
+
+
+async def test_a_process_waits_as_long_as_repair_does() -> None:
+    cluster = MemoryCluster(3)
+    ledgers = Ledgers(
+        cluster.store.join(), cluster.directory, cluster.clock, Random(1), LedgerSettings(), lost_after_s=5
+    )
+    writer = await ledgers.create("test", Listener())
+    assert ledgers.to_leave() == set()
+    cluster.directory.leave("bookie-0")
+    assert ledgers.to_leave() == set()
+    cluster.clock.advance_ms(5_000)
+    assert ledgers.to_leave() == {writer.ledger_id}
+    await ledgers.stop()

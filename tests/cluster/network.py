@@ -1,0 +1,107 @@
+"""The network between the processes of a cluster on one machine: every address that one tells another is a proxy's.
+
+    network = Network(lambda: {pid: name, …})
+    address = await network.front("bookie-1", "127.0.0.1:4711")     # what bookie-1 advertises
+    network.cut("broker-1", "bookie-1")                             # nothing arrives, either way
+    network.cut_one_way("broker-1", "zookeeper")                    # the server hears nothing and can still be heard
+    network.mend_all()
+
+All come from 127.0.0.1, so who connects to a proxy is asked of the kernel: the connecting port is an inode in
+`/proc/net/tcp`, and the process whose file it is has a pid, which has a name. A connection of nobody in the list is
+never cut.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from .proxy import Direction, Link, Proxy
+
+STRANGER = "stranger"
+
+
+class Network:
+    """See the top of the file. `names` tells the pids of now."""
+
+    def __init__(self, names: Callable[[], Mapping[int, str]]) -> None:
+        self._names = names
+        self._proxies: list[Proxy] = []
+        self._links: defaultdict[tuple[str, str], Link] = defaultdict(Link)
+        """By client and target; several addresses of one target share a link."""
+
+    async def front(self, target: str, address: str) -> str:
+        """Stand before `address` of the process `target`; where to connect instead."""
+
+        def link_of(peer: tuple[str, int]) -> Link:
+            return self._links[owner_of(peer[1], proxy.port, self._names()), target]
+
+        proxy = Proxy(address, link_of)
+        self._proxies.append(proxy)
+        return await proxy.start()
+
+    async def stop(self) -> None:
+        self.mend_all()
+        for link in self._links.values():
+            link.reset()
+        for proxy in self._proxies:
+            await proxy.stop()
+
+    # -- faults ----------------------------------------------------------------------------------------
+
+    def cut(self, one: str, other: str) -> None:
+        """A cut cable: nothing arrives, connections stay open."""
+        for way in (*self._ways(one, other), *self._ways(other, one)):
+            way.cut()
+
+    def cut_one_way(self, source: str, target: str) -> None:
+        """What `source` says does not reach `target`."""
+        for way in self._ways(source, target):
+            way.cut()
+
+    def refuse(self, one: str, other: str) -> None:
+        """A firewall: connections are lost, and new ones refused."""
+        self._links[one, other].refuse()
+        self._links[other, one].refuse()
+
+    def mend(self, one: str, other: str) -> None:
+        self._links[one, other].mend()
+        self._links[other, one].mend()
+
+    def mend_all(self) -> None:
+        for link in self._links.values():
+            link.mend()
+
+    def _ways(self, source: str, target: str) -> Iterable[Direction]:
+        """All on which bytes go from `source` to `target`."""
+        return self._links[source, target].requests, self._links[target, source].answers
+
+
+def owner_of(port: int, connected_to: int, names: Mapping[int, str]) -> str:
+    """The name of the process that connected from `port` to our `connected_to`, both on this machine."""
+    inode = _inode(port, connected_to)
+    if inode is not None:
+        for pid, name in names.items():
+            if f"socket:[{inode}]" in _open_files(pid):
+                return name
+    return STRANGER
+
+
+def _inode(port: int, connected_to: int) -> str | None:
+    local, remote = f":{port:04X}", f":{connected_to:04X}"
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[1].endswith(local) and fields[2].endswith(remote):
+            return fields[9]
+    return None
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    folder = f"/proc/{pid}/fd"
+    with suppress(OSError):  # it has just ended
+        for name in os.listdir(folder):
+            with suppress(OSError):  # it has just been closed
+                yield os.readlink(f"{folder}/{name}")
