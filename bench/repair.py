@@ -42,7 +42,7 @@ ENTRIES = 250
 def start_bookie(directory: Path, metadata: str) -> subprocess.Popen[str]:
     flags = {"journal": directory / "journal", "entry-log": directory / "entries", "metadata": metadata}
     words = [f"--{name}={value}" for name, value in flags.items()]
-    command = [sys.executable, "-m", "quire", "bookie", "--listen=127.0.0.1:0", *words]
+    command = [sys.executable, "-m", "quire", "bookie", "--listen=127.0.0.1:0", "--new-cluster=true", *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 

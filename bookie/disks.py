@@ -14,7 +14,7 @@ from quire.bookie.index_lmdb import LmdbIndex
 from quire.bookie.settings import BookieSettings
 from quire.runtime.disk import Disk, DiskThread, RealDisk, Worker
 
-_INDEX_DIRECTORY: Final = "index"
+INDEX_DIRECTORY: Final = "index"
 
 
 class IndexHome(Protocol):
@@ -36,14 +36,14 @@ class LmdbHome:
         self._disk = disk
 
     def open(self) -> Index:
-        return LmdbIndex(self._disk.path(_INDEX_DIRECTORY))
+        return LmdbIndex(self._disk.path(INDEX_DIRECTORY))
 
     def discard(self) -> None:
-        self._disk.make_directory(_INDEX_DIRECTORY)
-        for name in self._disk.names(_INDEX_DIRECTORY):
+        self._disk.make_directory(INDEX_DIRECTORY)
+        for name in self._disk.names(INDEX_DIRECTORY):
             if not name.startswith("discarded-"):
-                self._disk.rename(f"{_INDEX_DIRECTORY}/{name}", f"{_INDEX_DIRECTORY}/discarded-{name}")
-        self._disk.sync_directory(_INDEX_DIRECTORY)
+                self._disk.rename(f"{INDEX_DIRECTORY}/{name}", f"{INDEX_DIRECTORY}/discarded-{name}")
+        self._disk.sync_directory(INDEX_DIRECTORY)
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,15 @@ cookie ties journal and entry logs together, so that a disk that was swapped, wi
 noticed before anything is answered from it (rule 18).
 
     cookie    a JSON object in `identity.json`:
-              uuid, incarnation, lossy_before, role ("journal" or "entries"), ready, trusted
+              layout, uuid, incarnation, lossy_before, role ("journal" or "entries"), ready, trusted, cluster, leaving
 
 `incarnation` grows only when state may have been lost; `lossy_before` is the incarnation after the last time
 that *blocks* may have been lost: of ledgers from before it this bookie cannot deny anything. `ready` turns true
 when both directories were made completely, so that a kill during the very first start does no harm. `trusted`
-is false on the journal's side while a bookie without durable writes (`unsafe_no_sync`) runs.
+is false on the journal's side while a bookie without durable writes (`unsafe_no_sync`) runs. `layout` is the version of
+everything that lies in the two directories: a newer one than this program knows is refused. `cluster` is the id of the
+cluster that the bookie joined, empty in a standalone. `leaving` is true while its copies are being made elsewhere, so
+that the next start looks whether all of them were; see `bookie.membership`.
 
 | journal's cookie | entries' cookie | means |
 |---|---|---|
@@ -25,6 +28,7 @@ can tell which, so it counts as loss.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import Final
 from uuid import UUID
@@ -36,18 +40,30 @@ from quire.runtime.errors import ConfigurationError
 from quire.wire.bookie import BookieId
 
 COOKIE: Final = "identity.json"
+LAYOUT: Final = 1
+"""Version of journal, entry logs and index as they lie on disk; grows when an older program would misread them."""
+
 _HARMLESS: Final = frozenset({"lock", COOKIE, COOKIE + ".new", "lost+found"})
 
 
 class Cookie(msgspec.Struct, frozen=True, kw_only=True):
     """See the top of the file."""
 
+    layout: int = LAYOUT
     uuid: str
     role: str
     incarnation: int = 1
     lossy_before: int = 0
     ready: bool = False
     trusted: bool = True
+    cluster: str = ""
+    leaving: bool = False
+
+
+class _Layout(msgspec.Struct, frozen=True):
+    """What every layout's cookie can be asked for first."""
+
+    layout: int = LAYOUT
 
 
 class Identity:
@@ -92,6 +108,16 @@ class Identity:
         if trusted != self._cookie.trusted:
             self._write(trusted=trusted)
 
+    def join(self, cluster: str) -> None:
+        """The bookie is known to `cluster` now, and to no other."""
+        if cluster != self._cookie.cluster:
+            self._write(cluster=cluster)
+
+    def leave(self, leaving: bool) -> None:
+        """Whether the bookie's copies are being made elsewhere."""
+        if leaving != self._cookie.leaving:
+            self._write(leaving=leaving)
+
     def _write(self, **changes: object) -> None:
         self._cookie = msgspec.structs.replace(self._cookie, **changes)
         for role, disk in self._disks.items():  # the journal's last: it is the one that is believed
@@ -121,12 +147,56 @@ def open_identity(journal: Disk, entries: Disk, rng: Random) -> Identity:
     is_suspect = in_journal.incarnation != in_entries.incarnation or not in_journal.trusted
     newer = max(in_journal, in_entries, key=lambda cookie: cookie.incarnation)
     lossy_before = max(in_journal.lossy_before, in_entries.lossy_before)
-    cookie = msgspec.structs.replace(newer, lossy_before=lossy_before, ready=True, trusted=in_journal.trusted)
+    cookie = msgspec.structs.replace(
+        newer,
+        lossy_before=lossy_before,
+        ready=True,
+        trusted=in_journal.trusted,
+        cluster=in_journal.cluster or in_entries.cluster,
+        leaving=in_journal.leaving or in_entries.leaving,
+    )
     # A kill between the two last writes of the first start leaves one cookie ready: complete it now.
     identity = Identity(journal, entries, cookie, is_new=False, is_suspect=is_suspect)
     if not (in_journal.ready and in_entries.ready):
         identity.finish()
     return identity
+
+
+def peek(journal: Disk, entries: Disk) -> Cookie | None:
+    """Who lives here, as far as one can tell without moving in. Raises `ConfigurationError` for what is no cookie."""
+    found = [
+        cookie for cookie in (_read(journal, "journal"), _read(entries, "entries")) if cookie is not None
+    ]
+    if not found:
+        return None
+    return msgspec.structs.replace(
+        found[0],
+        cluster=next((cookie.cluster for cookie in found if cookie.cluster), ""),
+        leaving=any(cookie.leaving for cookie in found),
+    )
+
+
+def begin_anew(journal: Disk, entries: Disk, directories: Sequence[str], rng: Random) -> None:
+    """Remove all that the former bookie left in both disks and their `directories`; the next start moves in.
+
+    The journal's cookie goes last, and is replaced in one step: whoever is interrupted begins again.
+    """
+    for disk in (entries, journal):
+        for directory in ("", *directories):
+            _empty(disk, directory, {"lock", COOKIE, *directories} if not directory else set())
+    if entries.exists(COOKIE):
+        entries.remove(COOKIE)
+        entries.sync_directory()
+    uuid = str(UUID(int=rng.getrandbits(128), version=4))
+    journal.write_bytes(COOKIE, msgspec.json.format(msgspec.json.encode(Cookie(uuid=uuid, role="journal"))))
+
+
+def _empty(disk: Disk, directory: str, kept: set[str]) -> None:
+    names = [name for name in disk.names(directory) if name not in kept and name not in _HARMLESS]
+    for name in names:
+        disk.remove(f"{directory}/{name}" if directory else name)
+    if names:
+        disk.sync_directory(directory)
 
 
 def _move_in(journal: Disk, entries: Disk, rng: Random, uuid: str = "") -> Identity:
@@ -159,7 +229,13 @@ def _read(disk: Disk, role: str) -> Cookie | None:
         return None
     path = f"{disk.root}/{COOKIE}"
     try:
-        cookie = msgspec.json.decode(disk.read_bytes(COOKIE), type=Cookie)
+        raw = disk.read_bytes(COOKIE)
+        layout = msgspec.json.decode(raw, type=_Layout).layout
+        if layout > LAYOUT:
+            raise ConfigurationError(
+                f"{disk.root} was written by a newer Quire (layout {layout}, this one knows {LAYOUT}); start that one"
+            )
+        cookie = msgspec.json.decode(raw, type=Cookie)
         UUID(cookie.uuid)
     except (msgspec.DecodeError, ValueError) as error:
         raise ConfigurationError(

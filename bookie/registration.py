@@ -6,7 +6,8 @@ store's session was lost: the node served on meanwhile, it had only gone out of 
 
 The persistent record says that the bookie exists, whether it is up or not, and what an operator wants of it
 (`BookieIntent`). A bookie that is to be drained turns read-only, so writers leave it. When repair has copied all that
-it held, its record goes: it is *retired*, leaves the list of those that are up, and only waits to be stopped.
+it held, its record goes: it is *retired*, leaves the list of those that are up, and only waits to be stopped. A bookie
+that drains because it was told to stop (`leave`) says so in the ephemeral record only, so the wish ends with it.
 
 Refused, in one sentence: an address that another bookie has advertised and holds (one that died is waited for until its
 session ends), and a bookie that holds ledgers in a store that does not know it: it was retired, or the store is the
@@ -60,11 +61,16 @@ def describe(storage: Storage, address: str = "", rack: str = "") -> BookieRecor
 class Registration:
     """Keeps both records true between `start` and `stop`."""
 
-    def __init__(self, store: MetadataStore, storage: Storage, address: str, rack: str = "") -> None:
+    def __init__(
+        self, store: MetadataStore, storage: Storage, address: str, rack: str = "", *, cluster: str = ""
+    ) -> None:
+        """`cluster` is the id of the store's; it is remembered beside the data once the store knows the bookie."""
         self._store = store
         self._storage = storage
         self._address = address
         self._rack = rack
+        self._cluster = cluster
+        self._is_leaving = False
         self._path = paths.bookie_available(storage.bookie_id.uuid)
         self._identity_path = paths.bookie(storage.bookie_id.uuid)
         self._tasks = Tasks("bookie registration")
@@ -79,6 +85,8 @@ class Registration:
         """Be seen. Raises `ConfigurationError` (see the top of the file) and what the store raises."""
         await self._wait_for_address()
         await self._tell_identity()
+        if self._cluster:
+            self._storage.join(self._cluster)
         await self._tell()
         self._cancels = [
             self._store.on_session(self._on_session),
@@ -96,6 +104,12 @@ class Registration:
                 await self._delete()
         except (QuireError, TimeoutError) as error:
             log.warning("the registration stays until its session ends: %s", str(error) or "no answer")
+
+    def leave(self) -> None:
+        """Ask to be drained until this process ends; `is_retired` turns true when it was."""
+        self._is_leaving = True
+        self._mark()
+        self._changed.set()
 
     # -- before it is seen -------------------------------------------------------------------------------
     async def _wait_for_address(self) -> None:
@@ -129,13 +143,12 @@ class Registration:
             if self._storage.ledger_ids():
                 raise ConfigurationError(
                     f"bookie {record.uuid} holds ledgers, but this metadata store does not know it: it was retired "
-                    "(start with empty directories), or --metadata names another store or chroot"
+                    "while it was down (start with empty directories), or --metadata names another store or chroot"
                 ) from None
             await self._create_identity(record)
             return
         before = decode(BookieRecord, node.value, self._identity_path)
-        if before.intent is BookieIntent.DRAIN:
-            self._obey(BookieIntent.DRAIN)
+        self._obey(before.intent if before.intent is BookieIntent.DRAIN else BookieIntent.STAY)
         await self._store.put(self._identity_path, encode(replace(record, intent=self._intent)), node.version)
 
     async def _create_identity(self, record: BookieRecord) -> None:
@@ -146,7 +159,8 @@ class Registration:
 
     # -- while it is seen --------------------------------------------------------------------------------
     def _describe(self) -> BookieRecord:
-        return replace(describe(self._storage, self._address, self._rack), intent=self._intent)
+        intent = BookieIntent.DRAIN if self._is_leaving else self._intent
+        return replace(describe(self._storage, self._address, self._rack), intent=intent)
 
     def _on_session(self, event: SessionEvent) -> None:
         if event is SessionEvent.LOST:
@@ -197,7 +211,12 @@ class Registration:
         if intent is not self._intent:
             log.warning("an operator wants of this bookie: %s", intent or "to stay")
         self._intent = intent
-        self._storage.set_read_only(intent is BookieIntent.DRAIN)
+        self._mark()
+
+    def _mark(self) -> None:
+        drains = self._is_leaving or self._intent is BookieIntent.DRAIN
+        self._storage.leave(drains)
+        self._storage.set_read_only(drains)
 
     async def _retire(self) -> None:
         log.warning("bookie %s is retired: all it held lies elsewhere; stop it", self._storage.bookie_id)

@@ -34,7 +34,7 @@ from typing import Final
 from quire.bookie import memtable, scrub
 from quire.bookie.checkpoint import Checkpoint, decode_mark, encode_mark, perform, rebuild
 from quire.bookie.collector import Collector
-from quire.bookie.disks import BookieDisks, real_disks
+from quire.bookie.disks import INDEX_DIRECTORY, BookieDisks, real_disks
 from quire.bookie.entry_log import EntryLogs
 from quire.bookie.flusher import Flusher
 from quire.bookie.identity import open_identity
@@ -70,6 +70,9 @@ from quire.wire.bookie import (
 log = logging.getLogger(__name__)
 
 _LOGS_DIRECTORY: Final = "logs"
+DIRECTORIES: Final = (_LOGS_DIRECTORY, INDEX_DIRECTORY)
+"""Where files lie on the entries' disk; the journal's lie at its root."""
+
 _DAMAGED_INDEX: Final = "index-is-damaged"
 """A file of this name tells the next start to rebuild the index."""
 
@@ -325,6 +328,23 @@ class Storage:
     @property
     def is_read_only(self) -> bool:
         return bool(self._full) or bool(self.failure)
+
+    @property
+    def why_not_ready(self) -> str:
+        """Why new blocks are refused though nobody asked for that, and what to do; empty when all is well."""
+        full = [self._disks.journal] * ("journal" in self._full)
+        full += [self._disks.entries] * bool(self._full & {"entries", "checkpoint"})
+        return self.failure or "; ".join(
+            f"the disk of {disk.root} is full and no new blocks are taken; free some space" for disk in full
+        )
+
+    def join(self, cluster: str) -> None:
+        """Remember, durably, that `cluster` knows this bookie."""
+        self._identity.join(cluster)
+
+    def leave(self, leaving: bool) -> None:
+        """Remember, durably, whether all that is here is being copied to others: the next start looks if it was."""
+        self._identity.leave(leaving)
 
     def set_read_only(self, read_only: bool) -> None:
         """An operator's wish."""

@@ -169,7 +169,7 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
         broker = Broker(broker_settings, store, ledgers, archive, clock)
         broker.budget.add_gauge(lambda: storage.bytes_unflushed)
         storage.on_flushed(broker.budget.look_again)
-        broker.watch(lambda: storage.failure)
+        broker.watch(lambda: storage.why_not_ready)
         broker.http_url = url_of("http", rest)
         await serve_http(broker, rest, stack, lambda: bookie_metrics(storage))
         await broker.start(clients)

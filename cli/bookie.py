@@ -2,7 +2,8 @@
 
 It is seen by brokers only when it can answer: after the identity check, the replay of its journal, and when it listens.
 SIGTERM takes it out of sight first, so that nobody chooses it any more, and leaves its data where they are; whoever
-wants to be rid of it drains it before (`quire bookies decommission`).
+wants to be rid of it drains it before (`quire bookies decommission`). With `--drain-on-stop-ms` SIGTERM itself drains
+it (`quire.bookie.drain`), for clusters that are scaled by stopping containers; SIGINT then still stops it as it is.
 
 The line on standard output that programs may rely on is `ready bookie://HOST:PORT`, followed by the HTTP address when
 there is one.
@@ -19,6 +20,9 @@ from typing import Any
 import click
 from aiohttp import web
 
+from quire.bookie.disks import real_disks
+from quire.bookie.drain import Drain
+from quire.bookie.membership import enter_cluster
 from quire.bookie.registration import Registration
 from quire.bookie.scrub import Scrub
 from quire.bookie.server import BookieServer
@@ -26,9 +30,10 @@ from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
 from quire.cli.assemble import bookie_metrics, listen, url_of
 from quire.cli.settings import Given, check_file, settings_options
-from quire.cli.until_signal import ready, run_until_signal
+from quire.cli.until_signal import run_until_signal, say_ready, told_to_stop, until_cancelled
 from quire.metadata.damage import DamageReports
 from quire.metadata.open import open_store
+from quire.metadata.store import MetadataStore
 from quire.runtime import log
 from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import SystemClock
@@ -48,6 +53,14 @@ class BookieProcessSettings:
     listen: str = setting("127.0.0.1:3181", "Address that brokers connect to; port 0: any free.")
     advertise: str = setting("", "Address that brokers are told, HOST:PORT; empty: the listening address.")
     http: str = setting("", "Address of /metrics and /health; empty: none, port 0: any free.")
+    new_cluster: bool = setting(
+        False, "Begin a cluster where the metadata store holds none; else the bookie refuses to start there."
+    )
+    drain_on_stop_ms: int = setting(
+        0,
+        "SIGTERM has others copy what this bookie holds first, for this long at most; 0: it stops at once.",
+        unit=MILLISECONDS,
+    )
     bytes_in_flight_max: int = setting(
         BYTES_IN_FLIGHT_MAX,
         "Accepted and not yet in the entry log; beyond it sockets are not read.",
@@ -78,9 +91,9 @@ class BookieProcessSettings:
             raise ConfigurationError(
                 f"advertise must name the host that brokers reach this bookie at, for it listens on {self.listen}"
             )
-        if self.bytes_in_flight_max <= 0 or self.scrub_interval_ms < 0:
+        if self.bytes_in_flight_max <= 0 or self.scrub_interval_ms < 0 or self.drain_on_stop_ms < 0:
             raise ConfigurationError(
-                "bytes_in_flight_max must be greater than 0 and scrub_interval_ms not negative"
+                "bytes_in_flight_max must be greater than 0, scrub_interval_ms and drain_on_stop_ms not negative"
             )
 
 
@@ -103,8 +116,10 @@ def load(given: Given) -> BookieConfiguration:
 class Bookie:
     """A running bookie: its parts, for those who look into it. `http_url` is empty when there is none."""
 
+    store: MetadataStore
     storage: Storage
     registration: Registration
+    drain: Drain
     reports: DamageReports
     scrub: Scrub | None
     budget: ByteBudget
@@ -112,13 +127,14 @@ class Bookie:
     http_url: str = ""
 
     def why_not_ready(self) -> Sequence[str]:
-        """See `probes.Probed`. A read-only bookie serves reads: it is as ready as it can be."""
-        return [self.storage.failure] if self.storage.failure else []
+        """See `probes.Probed`. A bookie that is drained serves reads: it is as ready as it can be."""
+        return [why] if (why := self.storage.why_not_ready) else []
 
     def metrics(self) -> Mapping[str, float]:
         found = bookie_metrics(self.storage)
         found["quire_bookie_bytes_in_flight"] = self.budget.used_bytes
         found["quire_bookie_damage_reported_total"] = self.reports.reported
+        found |= self.store.counts.metrics()
         found["quire_bookie_retired"] = self.registration.is_retired
         if self.scrub is not None:
             found["quire_bookie_scrub_bytes_total"] = self.scrub.bytes_read
@@ -141,7 +157,9 @@ async def bookie(configuration: BookieConfiguration) -> AsyncIterator[Bookie]:
         store = await open_store(process.metadata)
         stack.push_async_callback(store.close)
 
-        storage = Storage(settings, clock=clock)
+        disks = real_disks(settings)
+        cluster = await enter_cluster(store, process.metadata, disks, clock, new_cluster=process.new_cluster)
+        storage = Storage(settings, disks, clock=clock)
         await storage.start()
         stack.push_async_callback(storage.stop)
         budget = ByteBudget(process.bytes_in_flight_max)
@@ -159,9 +177,10 @@ async def bookie(configuration: BookieConfiguration) -> AsyncIterator[Bookie]:
             scrub.start()
             stack.push_async_callback(scrub.stop)
         address = process.advertise or server.address
-        registration = Registration(store, storage, address, settings.rack)
+        registration = Registration(store, storage, address, settings.rack, cluster=cluster)
+        drain = Drain(store, registration, storage.bookie_id.uuid)
         http_url = "" if rest is None else url_of("http", rest)
-        running = Bookie(storage, registration, reports, scrub, budget, address, http_url)
+        running = Bookie(store, storage, registration, drain, reports, scrub, budget, address, http_url)
         if rest is not None:
             runner = web.AppRunner(_app(running), access_log=None, shutdown_timeout=1.0)
             await runner.setup()
@@ -185,11 +204,11 @@ def command(config: Path | None, **flags: Any) -> None:
     """Run one storage node of a cluster.
 
     Stop it with SIGTERM; killing it loses nothing either. To be rid of it for good, drain it first with
-    `quire bookies decommission`.
+    `quire bookies decommission`. The first bookies of a cluster begin it with `--new-cluster true`.
 
     \b
     Example:
-      quire bookie --journal /disk1/journal --entry-log /disk2/entries \\
+      quire bookie --journal /disk1/journal --entry-log /disk2/entries --new-cluster true \\
                    --metadata zk://zookeeper:2181/quire --listen 0.0.0.0:3181 --advertise bookie-1:3181
     """
     configuration = load(Given(flags, config))
@@ -198,5 +217,11 @@ def command(config: Path | None, **flags: Any) -> None:
 
 
 async def _run(configuration: BookieConfiguration) -> None:
+    drain_ms = configuration.process.values.drain_on_stop_ms
     async with bookie(configuration) as running:
-        await ready(f"bookie://{running.address}", running.http_url)
+        say_ready(f"bookie://{running.address}", running.http_url)
+        if drain_ms:
+            await told_to_stop()
+            await running.drain.run(drain_ms / 1000)
+        else:
+            await until_cancelled()

@@ -28,6 +28,7 @@ from quire.ledger.directory import ClusterDirectory
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.repair import Repair, RepairSettings
 from quire.ledger.settings import LedgerSettings
+from quire.metadata.cluster import find_cluster
 from quire.metadata.damage import DamageReports
 from quire.metadata.open import look_at as look_at_metadata
 from quire.metadata.open import open_store as open_metadata
@@ -125,6 +126,7 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
 
         store = await open_metadata(process.metadata)
         stack.push_async_callback(store.close)
+        await find_cluster(store, process.metadata)
         directory = ClusterDirectory(store, lambda bookie: BookieClient(bookie.address))
         await directory.start()
         stack.push_async_callback(directory.stop)

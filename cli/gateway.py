@@ -14,6 +14,7 @@ import click
 from quire.cli.assemble import listen, url_of
 from quire.cli.settings import Given, check_file, settings_options
 from quire.cli.until_signal import ready, run_until_signal
+from quire.metadata.cluster import find_cluster
 from quire.metadata.open import look_at, open_store
 from quire.runtime import log
 from quire.runtime.errors import ConfigurationError
@@ -85,6 +86,7 @@ async def gateway(settings: GatewaySettings) -> AsyncIterator[tuple[str, str]]:
         stack.callback(rest.close)
         store = await open_store(settings.metadata)
         stack.push_async_callback(store.close)
+        await find_cluster(store, settings.metadata)
         running = Gateway(store, SystemRandom(), settings.connections_max)
         stack.push_async_callback(running.stop)
         await running.start(clients, rest)

@@ -134,7 +134,7 @@ class LocalCluster:
     def _bookie(self, number: int, metadata: str) -> Child:
         folder = self._data / f"bookie-{number}"
         places = {"journal": str(folder / "journal"), "entry-log": str(folder / "entries")}
-        return self._quire("bookie", number, {"metadata": metadata, **places})
+        return self._quire("bookie", number, {"metadata": metadata, "new-cluster": "true", **places})
 
     def _broker(self, number: int, metadata: str) -> Child:
         archive = self._settings.archive or f"file://{quote(str(self._data / 'archive'))}"

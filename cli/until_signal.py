@@ -38,7 +38,23 @@ async def _until_signal(serving: Coroutine[None, None, None]) -> None:
 
 async def ready(*urls: str) -> NoReturn:
     """Print the line that programs wait for, and wait to be cancelled."""
+    say_ready(*urls)
+    await until_cancelled()
+
+
+def say_ready(*urls: str) -> None:
+    """Print the line that programs wait for."""
     click.echo(" ".join(("ready", *filter(None, urls))))
     sys.stdout.flush()
+
+
+async def until_cancelled() -> NoReturn:
     await asyncio.get_running_loop().create_future()
     raise AssertionError("nobody sets it")
+
+
+async def told_to_stop() -> None:
+    """Wait for SIGTERM, which from here on asks and does not cancel any more. SIGINT still does."""
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    await told.wait()

@@ -157,7 +157,7 @@ def _describe(
 
 def _state(known: BookieRecord | None, available: BookieRecord | None) -> str:
     intent = known.intent if known is not None else BookieIntent.STAY
-    if intent is BookieIntent.DRAIN:
+    if BookieIntent.DRAIN in (intent, available.intent if available is not None else None):
         return "draining" if available is not None else "draining, absent"
     if available is None:
         return "given up" if intent is BookieIntent.GIVE_UP else "absent"

@@ -46,7 +46,7 @@ from quire.metadata.records import (
     decode,
     encode,
 )
-from quire.metadata.store import MetadataStore
+from quire.metadata.store import Check, Delete, MetadataStore, Step
 from quire.metadata.wish import touch
 from quire.runtime.clock import Clock
 from quire.runtime.errors import ConfigurationError, NotFound, QuireError, Unavailable, VersionConflict
@@ -387,20 +387,36 @@ class Repair:
 
     async def _retire(self, view: View) -> None:
         """Remove the records of drained bookies that no ledger names any more."""
-        for uuid, record in view.known.items():
-            if record.intent is BookieIntent.DRAIN and self._clean.get(uuid, 0) >= _CLEAN_ROUNDS:
-                await self._remove(uuid)
+        for uuid in view.draining():
+            if self._clean.get(uuid, 0) >= _CLEAN_ROUNDS:
                 self._clean.pop(uuid)
-                self._known = {other: each for other, each in self._known.items() if other != uuid}
-                _log.info("bookie %s is drained and retired", uuid)
+                if await self._remove(uuid):
+                    self._known = {other: each for other, each in self._known.items() if other != uuid}
+                    _log.info("bookie %s is drained and retired", uuid)
 
-    async def _remove(self, uuid: str) -> None:
+    async def _remove(self, uuid: str) -> bool:
+        """Remove what is known of the bookie, if it is to go at this very moment, too."""
+        try:
+            steps = await self._steps_to_remove(uuid)
+            await self._store.transact(steps)
+        except (NotFound, VersionConflict):
+            self._news = True
+            return False
         for name in await self._store.children(paths.damage_of(uuid)):
             await self._store.delete(paths.damage(uuid, int(name, 16)))
-        try:
-            await self._store.delete(paths.bookie(uuid))
-        except NotFound:
-            pass
+        return True
+
+    async def _steps_to_remove(self, uuid: str) -> list[Step]:
+        """One that drains because it was told to stop may be back by now, as a member with new ledgers."""
+        path, available_path = paths.bookie(uuid), paths.bookie_available(uuid)
+        node = await self._store.get(path)
+        removal = Delete(path, node.version)
+        if decode(BookieRecord, node.value, path).intent is BookieIntent.DRAIN:
+            return [removal]
+        up = await self._store.get(available_path)
+        if decode(BookieRecord, up.value, available_path).intent is not BookieIntent.DRAIN:
+            raise NotFound(f"bookie {uuid} does not drain any more")
+        return [Check(available_path, up.version), removal]
 
     # -- progress --------------------------------------------------------------------------------------
     def _tell(self, **changes: object) -> None:

@@ -72,8 +72,11 @@ class View:
         return Copy.GOOD if available is not None else Copy.ABSENT
 
     def intent(self, uuid: str) -> BookieIntent:
-        record = self.known.get(uuid)
-        return record.intent if record is not None else BookieIntent.STAY
+        """What an operator wants of the bookie, else what it wants itself: one that was told to stop may drain."""
+        for record in (self.known.get(uuid), self.available.get(uuid)):
+            if record is not None and record.intent is not BookieIntent.STAY:
+                return record.intent
+        return BookieIntent.STAY
 
     def takers(self) -> list[BookieRecord]:
         """Bookies that may get copies; one that is up and not known was just retired."""
@@ -90,7 +93,11 @@ class View:
             uuid
             for uuid in absent
             if uuid in self.gone_for_long or self.intent(uuid) is not BookieIntent.STAY
-        } | {uuid for uuid, record in self.known.items() if record.intent is BookieIntent.DRAIN}
+        } | self.draining()
+
+    def draining(self) -> set[str]:
+        """Bookies that are to be retired when no ledger names them any more."""
+        return {uuid for uuid in self.known if self.intent(uuid) is BookieIntent.DRAIN}
 
 
 class FragmentPlan(NamedTuple):

@@ -1,5 +1,6 @@
 """Where each record lies. Every path of the metadata store is made here and nowhere else.
 
+    /quire/cluster                                          ClusterRecord: which cluster this is
     /quire/ids/ledgers                                      empty: its version counts ranges of ledger ids
     /quire/bookies/{uuid}                                   BookieRecord (persistent: identity, incarnation)
     /quire/bookies-available/{uuid}                         ephemeral, address: this bookie is up
@@ -26,6 +27,7 @@ from __future__ import annotations
 from urllib.parse import quote, unquote
 
 ROOT = "/quire"
+CLUSTER = f"{ROOT}/cluster"
 LEDGER_IDS = f"{ROOT}/ids/ledgers"
 BOOKIES = f"{ROOT}/bookies"
 BOOKIES_AVAILABLE = f"{ROOT}/bookies-available"

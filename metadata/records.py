@@ -18,6 +18,13 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Base of all records: frozen; change one with `msgspec.structs.replace`."""
 
 
+class ClusterRecord(Record, frozen=True):
+    """Which cluster a metadata store holds; see `metadata.cluster`."""
+
+    uuid: str
+    created_ms: int = 0
+
+
 class LedgerState(StrEnum):
     """See `ledger-rules`: OPEN -> IN_RECOVERY -> CLOSED -> DELETING; OPEN -> CLOSED by its own writer."""
 

@@ -9,6 +9,8 @@ import pytest
 
 from quire.cli.broker import advertised, advertised_http, broker, load
 from quire.cli.settings import Given
+from quire.metadata.cluster import begin_cluster
+from quire.metadata.open import open_store
 from quire.runtime.errors import ConfigurationError
 from tests.cluster.zookeeper import ZooKeeper, zookeeper  # noqa: F401
 
@@ -53,6 +55,9 @@ def test_settings_that_cannot_be(flags: dict[str, str], sentence: str) -> None:
 
 async def test_two_brokers_with_one_address(zookeeper: ZooKeeper, tmp_path: Path) -> None:  # noqa: F811
     metadata = zookeeper.fresh_url(session_timeout="4s")
+    store = await open_store(metadata)
+    await begin_cluster(store, 0)
+    await store.close()
     given = Given({**FREE, "metadata": metadata, "advertise": "pulsar://127.0.0.1:6650"}, None)
     async with broker(load(given)) as first:
         assert [one["broker"] for one in first.ownership.brokers()] == ["127.0.0.1:6650"]

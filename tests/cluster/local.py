@@ -144,13 +144,13 @@ class Cluster(Front):
 
     def pids(self, kind: str = "") -> dict[str, int]:
         """Pids by name; of one kind only, when that is given."""
-        return {one["name"]: one["pid"] for one in self._processes() if kind in ("", one["kind"])}
+        return {one["name"]: one["pid"] for one in self.processes() if kind in ("", one["kind"])}
 
     def at(self, address: str) -> str:
         """The name of the process that listens on `host:port`."""
-        return next(one["name"] for one in self._processes() if any(address in url for url in one["urls"]))
+        return next(one["name"] for one in self.processes() if any(address in url for url in one["urls"]))
 
-    def _processes(self) -> list[dict[str, Any]]:
+    def processes(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads((self.data / "processes.json").read_text())["processes"]
         return found
 

@@ -333,6 +333,8 @@ async def start_bookie(place: Path, metadata: str) -> tuple[asyncio.subprocess.P
     """A `quire bookie`, and where it listens."""
     command = [sys.executable, "-m", "quire", "bookie", "--metadata", metadata, "--listen", "127.0.0.1:0"]
     command += [
+        "--new-cluster",
+        "true",
         "--journal",
         str(place / "journal"),
         "--entry-log",

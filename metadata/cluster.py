@@ -1,0 +1,44 @@
+"""Which cluster a metadata store holds: one record, made once, that every process asks for when it starts.
+
+A chroot with a typing error in it is an empty store like that of a cluster that is about to begin. So a cluster is
+begun on purpose: by a bookie that is told to (`quire bookie --new-cluster true`). Brokers, gateways and all other
+bookies refuse to start where no cluster was begun. A bookie remembers its cluster's id beside its data
+(`bookie.identity`), and refuses every other one: what it holds means nothing there.
+"""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from quire.metadata import paths
+from quire.metadata.records import ClusterRecord, decode, encode
+from quire.metadata.store import MetadataStore
+from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound
+
+
+async def find_cluster(store: MetadataStore, url: str) -> ClusterRecord:
+    """The cluster of the store that `url` names. Raises `ConfigurationError` when there is none."""
+    try:
+        return await _read(store)
+    except NotFound:
+        raise ConfigurationError(
+            f"there is no cluster at {url}: name the address and chroot that its bookies are started with, or begin a "
+            "cluster there with `quire bookie --new-cluster true`"
+        ) from None
+
+
+async def begin_cluster(store: MetadataStore, now_ms: int) -> ClusterRecord:
+    """The cluster of the store, begun now when there is none. Several may do so at the same time."""
+    try:
+        return await _read(store)
+    except NotFound:
+        record = ClusterRecord(uuid=str(uuid4()), created_ms=now_ms)
+    try:
+        await store.create(paths.CLUSTER, encode(record))
+    except AlreadyExists:
+        pass
+    return await _read(store)
+
+
+async def _read(store: MetadataStore) -> ClusterRecord:
+    return decode(ClusterRecord, (await store.get(paths.CLUSTER)).value, paths.CLUSTER)
