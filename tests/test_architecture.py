@@ -61,6 +61,7 @@ CORES = (
     "serving/subscription/redelivery.py",
     "serving/subscription/cursor.py",
     "serving/subscription/cursor_record.py",
+    "serving/subscription/delays.py",
     "serving/subscription/window.py",
     "serving/subscription/dispatcher.py",
     "serving/subscription/exclusive.py",
