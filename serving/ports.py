@@ -137,6 +137,10 @@ class ConsumerPort(Protocol):
         """Failover: this consumer became, or ceased to be, the active one."""
         ...
 
+    def reached_end(self) -> None:
+        """The topic was terminated, and the subscription has acknowledged all of it."""
+        ...
+
     def close(self) -> None:
         """Send CLOSE_CONSUMER: the client will look up and subscribe again."""
         ...
@@ -161,6 +165,10 @@ class SubscriptionPort(Protocol):
 
     @property
     def consumers(self) -> Sequence[object]: ...
+
+    def tell_end(self) -> None:
+        """The topic takes no more messages: tell the consumers, if all is acknowledged."""
+        ...
 
     async def skip_up_to(self, position: Position) -> None:
         """Acknowledge all entries up to and with `position`; durable when it returns."""
@@ -194,6 +202,8 @@ class SubscriptionHandle(Protocol):
 
     @property
     def mark_delete(self) -> Position: ...
+
+    def tell_end(self) -> None: ...
 
     async def seek(self, to: pb.MessageIdData) -> None: ...
 

@@ -269,6 +269,11 @@ def active_consumer_change(consumer_id: int, *, active: bool) -> bytes:
     return _whole(_Type.ACTIVE_CONSUMER_CHANGE, body)
 
 
+def reached_end_of_topic(consumer_id: int) -> bytes:
+    """REACHED_END_OF_TOPIC; only for clients that know it."""
+    return _whole(_Type.REACHED_END_OF_TOPIC, pb.CommandReachedEndOfTopic(consumer_id=consumer_id))
+
+
 def last_message_id(
     request_id: int, last: pb.MessageIdData, mark_delete: pb.MessageIdData | None = None
 ) -> bytes:

@@ -120,6 +120,11 @@ class Connection(asyncio.BufferedProtocol):
         """Requests that are being worked on."""
         return self._pending > 0
 
+    @property
+    def knows_end_of_topic(self) -> bool:
+        """Whether REACHED_END_OF_TOPIC may be sent: clients but Java's close the connection when they meet it."""
+        return "java" in self.client_version.lower()
+
     # -- what asyncio calls ----------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -49,6 +49,10 @@ class ConsumerEnd:
     def active_changed(self, is_active: bool) -> None:
         self.connection.write(commands.active_consumer_change(self.body.consumer_id, active=is_active))
 
+    def reached_end(self) -> None:
+        if self.connection.knows_end_of_topic:
+            self.connection.write(commands.reached_end_of_topic(self.body.consumer_id))
+
     def close(self) -> None:
         self._end()
         self.connection.write(commands.close_consumer(self.body.consumer_id, commands.NO_REQUEST))
@@ -79,6 +83,8 @@ class ConsumerEnd:
             return
         self.topic, self.handle, self.subscription = topic, handle, subscription
         connection.write(commands.success(self.body.request_id))
+        if topic.is_terminated:
+            subscription.tell_end()
 
     async def _enter(self) -> tuple[Topic, ConsumerHandle, SubscriptionHandle]:
         body, host = self.body, self.connection.host

@@ -325,6 +325,12 @@ class Subscription:
         self.topic.acknowledged_up_to(self.name)
         self.wake()
 
+    def tell_end(self) -> None:
+        """The topic takes no more messages: tell the consumers, if all is acknowledged."""
+        if self.topic.next_position(self.cursor.mark_delete) > self.topic.last_confirmed:
+            for consumer in self._dispatcher.consumers:
+                consumer.port.reached_end()
+
     async def unsubscribe(self, consumer: Consumer) -> None:
         """Delete the subscription. Raises `ConsumerBusy` unless `consumer` is its only one."""
         if self._dispatcher.consumers != [consumer]:

@@ -219,6 +219,8 @@ class Topic:
                 await self.segment_list.update(lambda record: replace(record, terminated=True))
             finally:
                 self._is_terminating = False
+            for subscription in self.subscriptions:
+                subscription.tell_end()
         return self.last_confirmed
 
     def flushed(self) -> asyncio.Future[bool]:
@@ -487,7 +489,11 @@ class Topic:
         return Position(active.ledger_id, await self._reader.find_time(active.ledger_id, wanted))
 
     def acknowledged_up_to(self, subscription: str) -> None:
-        """Trimming looks at all cursors on the broker's tick; one that moved is no reason to hurry."""
+        """Trimming looks at all cursors on the broker's tick; but who reads a terminated topic to its end is told."""
+        if self.is_terminated:
+            for one in self.subscriptions:
+                if one.name == subscription:
+                    one.tell_end()
 
     # -- segments: rolling, trimming, the archive --------------------------------------------------------
 

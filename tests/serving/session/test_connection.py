@@ -16,6 +16,7 @@ from quire.wire import commands, message
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.commands import Command
 from quire.wire.frame import FrameCutter
+from tests.serving.conftest import BrokerHouse
 
 TOPIC = "persistent://public/default/session"
 
@@ -307,6 +308,40 @@ async def test_who_waits_for_exclusive_access_hears_of_it(broker: Broker, peer: 
     peer.send(commands.close_producer(1, 2))
     (ready,) = await waiting.answers(1)
     assert ready.body.producer_ready  # type: ignore[attr-defined]
+
+
+async def test_java_s_consumers_hear_when_they_have_read_a_terminated_topic(house: BrokerHouse) -> None:
+    """Others would close the connection. A restart keeps the end."""
+    broker = await house.start()
+    java, other = Client(broker), Client(broker)
+    for peer, version in ((java, "Pulsar-Java-v4.1.0"), (other, "Pulsar-CPP-v4.2.0")):
+        peer.send(commands.connect(version))
+        await peer.answers(1)
+    java.send(producer(1))
+    await java.answers(1)
+    java.send(*commands.send(1, 0, 1, entry()))
+    (receipt,) = await java.answers(1)
+    java.send(subscribe(2, subscription="a"))
+    other.send(subscribe(2, subscription="b"))
+    await java.answers(1)
+    await other.answers(1)
+    last = await broker.terminate_topic(TOPIC)
+    assert last == await broker.terminate_topic(TOPIC) == commands.position(receipt.body.message_id)
+    assert kinds(await java.answers(1)) == ["CLOSE_PRODUCER"], "not yet: a message is left"
+    for peer in (java, other):
+        peer.send(commands.ack(1, [receipt.body.message_id], request_id=3))
+    assert sorted(kinds(await java.answers(2))) == ["ACK_RESPONSE", "REACHED_END_OF_TOPIC"]
+    assert kinds(await other.answers(1)) == ["ACK_RESPONSE"]
+    await house.stop(broker)
+    again = Client(await house.start())
+    again.send(commands.connect("Pulsar-Java-v4.1.0"))
+    await again.answers(1)
+    again.send(producer(1), subscribe(2, subscription="a"))
+    answers = await again.answers(3)
+    assert [one.body.error for one in answers if isinstance(one.body, pb.CommandError)] == [
+        pb.TopicTerminatedError
+    ]
+    assert sorted(kinds(answers)) == ["ERROR", "REACHED_END_OF_TOPIC", "SUCCESS"]
 
 
 async def test_two_thousand_idle_connections_cost_little_memory(broker: Broker) -> None:

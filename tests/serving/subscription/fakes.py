@@ -125,6 +125,10 @@ class FakePort:
         self.is_writable = True
         self.is_active: list[bool] = []
         self.is_closed = False
+        self.ends = 0
+
+    def reached_end(self) -> None:
+        self.ends += 1
 
     def deliver(self, parts: list[Buffer]) -> None:
         self.deliveries += 1
