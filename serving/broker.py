@@ -45,10 +45,10 @@ from quire.serving.settings import BrokerSettings
 from quire.serving.subscription.consumer import Consumer
 from quire.serving.subscription.request import SubscribeRequest
 from quire.serving.subscription.subscription import Subscription
+from quire.serving.topic.non_persistent import AnyTopic
 from quire.serving.topic.publish import Turn
 from quire.serving.topic.services import Services
 from quire.serving.topic.tail_cache import TailCache
-from quire.serving.topic.topic import Topic
 from quire.tiering.archive import Archive
 from quire.wire import pulsar_pb2 as pb
 
@@ -192,6 +192,7 @@ class Broker(Operations):
         """Seal what is old or must leave a bookie, act by the policies. A topic's trouble is its own."""
         to_leave = self._ledgers.to_leave()
         self._bundles.leave(to_leave)
+        await self.registry.forget_unused()
         for topic in self.registry.loaded():
             try:
                 topic.roll_if_old()
@@ -267,11 +268,11 @@ class Broker(Operations):
         await self.registry.check(name)
         return await self.ownership.owner_of(await self.registry.bundle_of(name), take=take)
 
-    async def open_topic(self, topic: str) -> Topic:
+    async def open_topic(self, topic: str) -> AnyTopic:
         return await self.registry.open(TopicName.parse(topic), create=True, take=False)
 
     async def subscribe(
-        self, topic: Topic, command: pb.CommandSubscribe, port: ConsumerPort, address: str
+        self, topic: AnyTopic, command: pb.CommandSubscribe, port: ConsumerPort, address: str
     ) -> tuple[ConsumerHandle, SubscriptionHandle]:
         request = SubscribeRequest.of(command, address)
         consumer = await subscriptions_of(topic).subscribe(request, port)
@@ -308,7 +309,7 @@ class Broker(Operations):
         return {
             "quire_serving_connections": len(self._sessions),
             "quire_serving_connections_total": self._connections_total,
-            "quire_serving_topics_loaded": len(self.registry.loaded()),
+            "quire_serving_topics_loaded": len(self.registry),
             "quire_serving_messages_in_total": totals.messages_in,
             "quire_serving_bytes_in_total": totals.bytes_in,
             "quire_serving_bytes_in_flight": self.budget.used_bytes,

@@ -15,7 +15,8 @@ from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import NAME_CHARS_MAX
 
 _PARTITION: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})")
-DOMAINS: Final = ("persistent", "non-persistent")
+NON_PERSISTENT: Final = "non-persistent"
+DOMAINS: Final = ("persistent", NON_PERSISTENT)
 
 
 class TopicName(NamedTuple):
@@ -43,6 +44,10 @@ class TopicName(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.domain}://{self.tenant}/{self.namespace}/{self.local}"
+
+    @property
+    def is_persistent(self) -> bool:
+        return self.domain != NON_PERSISTENT
 
     @property
     def path(self) -> str:

@@ -138,7 +138,7 @@ class Offloading:
 
     def _loaded(self, topic: str) -> Topic:
         found = self._registry.find(TopicName.parse(topic))
-        if found is None:
+        if not isinstance(found, Topic):
             raise Fenced(f"topic {topic} is not loaded any more")
         return found
 

@@ -18,6 +18,7 @@ from quire.serving.ports import EARLIEST, LATEST, Position
 from quire.serving.registry import Registry
 from quire.serving.subscription.subscription import Subscription
 from quire.serving.subscription.subscriptions import Subscriptions
+from quire.serving.topic.non_persistent import AnyTopic
 from quire.serving.topic.services import Services
 from quire.serving.topic.topic import Topic
 from quire.tiering.offload import segment_state
@@ -33,6 +34,9 @@ class Operations:
     peers: Peers
 
     async def _topic(self, name: str) -> Topic:
+        return await self.registry.open_persistent(TopicName.parse(name))
+
+    async def _any_topic(self, name: str) -> AnyTopic:
         return await self.registry.open(TopicName.parse(name))
 
     # -- topics ----------------------------------------------------------------------------------------
@@ -91,9 +95,13 @@ class Operations:
             if loaded is not None and not force:
                 _refuse_if_used(loaded)
         for partition in map(name.of_partition, range(count)):
-            if await self.registry.record(partition) is not None:
+            if await self._is_used(partition):
                 await self._delete_partition(partition, force=force)
         await self.registry.delete_parent(name)
+
+    async def _is_used(self, partition: TopicName) -> bool:
+        """Partitions are made when they are first used; of those that keep nothing only their brokers know."""
+        return not partition.is_persistent or await self.registry.record(partition) is not None
 
     async def _delete_partition(self, partition: TopicName, *, force: bool) -> None:
         try:
@@ -154,10 +162,7 @@ class Operations:
             "bytesOutCounter": int(_sum(subscriptions, "bytesOutCounter")),
             "msgOutCounter": int(_sum(subscriptions, "msgOutCounter")),
             "averageMsgSize": loaded.bytes_in / loaded.messages_in if loaded.messages_in else 0.0,
-            "storageSize": sum(view.bytes for view in loaded.segments()),
-            "offloadedStorageSize": sum(
-                segment.archive.bytes for segment in loaded.segment_list.sealed if segment.archive is not None
-            ),
+            **(_storage(loaded) if isinstance(loaded, Topic) else _drops(subscriptions)),
             "publishers": publishers,
             "subscriptions": subscriptions,
             "replication": {},
@@ -167,7 +172,7 @@ class Operations:
     async def _partitioned_stats(self, name: TopicName, count: int) -> dict[str, Any]:
         partitions = {}
         for partition in map(name.of_partition, range(count)):
-            if await self.registry.record(partition) is not None:
+            if await self._is_used(partition):
                 partitions[str(partition)] = await self._partition_stats(partition)
         return {
             **{key: sum(one[key] for one in partitions.values()) for key in _SUMMED},
@@ -228,7 +233,7 @@ class Operations:
 
     async def subscriptions(self, topic: str) -> list[str]:
         """Names of the durable subscriptions."""
-        found = subscriptions_of(await self._topic(topic))
+        found = subscriptions_of(await self._any_topic(topic))
         return sorted(one.name for one in found if one.is_durable)
 
     async def create_subscription(self, topic: str, name: str, start: Position) -> None:
@@ -240,7 +245,7 @@ class Operations:
             await subscriptions_of(loaded).create(name, at=commands.message_id(*start))
 
     async def delete_subscription(self, topic: str, name: str, *, force: bool = False) -> None:
-        await subscriptions_of(await self._topic(topic)).delete(name, force=force)
+        await subscriptions_of(await self._any_topic(topic)).delete(name, force=force)
 
     async def reset_cursor(self, topic: str, name: str, to: Position | int) -> None:
         """To a position (inclusive) or to a publish time in ms."""
@@ -275,7 +280,7 @@ class Operations:
         await subscription.skip_up_to(Position(position.ledger_id, position.entry_id - 1))
 
     async def _subscription(self, topic: str, name: str) -> Subscription:
-        found = subscriptions_of(await self._topic(topic)).get(name)
+        found = subscriptions_of(await self._any_topic(topic)).get(name)
         if found is None:
             raise NotFound(f"topic {topic} has no subscription {name}")
         return found
@@ -288,7 +293,7 @@ class Operations:
         count = await self.partitions(topic)
         if count:
             return {"topic": str(name), "partitions": count, "segments": [], "end": None}
-        loaded = await self.registry.open(name)
+        loaded = await self.registry.open_persistent(name)
         end = loaded.last_confirmed
         sealed = loaded.segment_list.sealed
         rows = [_plan_row(segment, await self.state_of(segment)) for segment in sealed]
@@ -330,13 +335,31 @@ _SUBSCRIPTION_SUMMED = (
 )
 
 
-def subscriptions_of(topic: Topic) -> Subscriptions:
+def _storage(topic: Topic) -> dict[str, Any]:
+    archived = (one.archive.bytes for one in topic.segment_list.sealed if one.archive is not None)
+    return {
+        "storageSize": sum(view.bytes for view in topic.segments()),
+        "offloadedStorageSize": sum(archived),
+    }
+
+
+def _drops(subscriptions: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What a topic that keeps nothing tells instead: messages that consumers could not take, per second and in all."""
+    return {
+        "storageSize": 0,
+        "offloadedStorageSize": 0,
+        "msgDropRate": _sum(subscriptions, "msgDropRate"),
+        "msgDropCounter": int(_sum(subscriptions, "msgDropCounter")),
+    }
+
+
+def subscriptions_of(topic: AnyTopic) -> Subscriptions:
     """The concrete type behind the port; the registry makes no other."""
     assert isinstance(topic.subscriptions, Subscriptions)
     return topic.subscriptions
 
 
-def _refuse_if_used(topic: Topic) -> None:
+def _refuse_if_used(topic: AnyTopic) -> None:
     if topic.producers.all() or any(one.consumers for one in subscriptions_of(topic)):
         raise InUse(f"{topic.name} has producers or consumers; close them, or delete it by force")
 

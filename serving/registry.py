@@ -4,6 +4,8 @@ A topic is loaded by the first who needs it; who asks meanwhile waits for the sa
 being unloaded or deleted waits for the end of that first. Thousands may load at the same time, up to a limit, because
 each load costs several metadata operations.
 
+A non-persistent topic has no record and nothing to load: it is here from its first use until it is unloaded.
+
 A partitioned topic is a record with a number of partitions and no segments; its partitions are topics of their own that
 are created when they are first used. So creating ten thousand partitions writes one record.
 """
@@ -28,7 +30,9 @@ from quire.serving.ownership.port import BundleLoad, NotOwner, Ownership
 from quire.serving.policy.book import PolicyBook
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.policy.resolved import defaults_of
+from quire.serving.subscription.non_persistent import NonPersistentSubscriptions
 from quire.serving.subscription.subscriptions import Subscriptions
+from quire.serving.topic.non_persistent import AnyTopic, NonPersistentTopic
 from quire.serving.topic.services import Services
 from quire.serving.topic.stats import Rate, Totals
 from quire.serving.topic.topic import Topic
@@ -50,12 +54,12 @@ class Registry:
         self._namespaces = namespaces
         self._bundles = bundles
         self._ownership = ownership
-        self._topics: dict[TopicName, Topic] = {}
+        self._topics: dict[TopicName, AnyTopic] = {}
         self._bundle_of: dict[TopicName, str] = {}
         """Of the topics that are loaded or loading."""
         self._totals: dict[str, Totals] = {}
         self._rates: dict[str, Rate] = {}
-        self._loading: dict[TopicName, asyncio.Future[Topic]] = {}
+        self._loading: dict[TopicName, asyncio.Future[AnyTopic]] = {}
         self._leaving: dict[TopicName, asyncio.Future[None]] = {}
         self.policies = PolicyBook(
             services.store, namespaces, services.tasks, defaults_of(services.settings), self._policies_changed
@@ -64,15 +68,26 @@ class Registry:
         self.is_stopping = False
 
     def loaded(self) -> list[Topic]:
-        return list(self._topics.values())
+        """The persistent ones."""
+        return [topic for topic in self._topics.values() if isinstance(topic, Topic)]
 
-    def find(self, name: TopicName) -> Topic | None:
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def find(self, name: TopicName) -> AnyTopic | None:
         """The topic if it is loaded."""
         return self._topics.get(name)
 
     # -- loading ---------------------------------------------------------------------------------------
 
-    async def open(self, name: TopicName, *, create: bool = False, take: bool = True) -> Topic:
+    async def open_persistent(self, name: TopicName) -> Topic:
+        """As `open`, for what only a topic that keeps messages can answer. Raises `ConfigurationError`."""
+        topic = await self.open(name)
+        if not isinstance(topic, Topic):
+            raise ConfigurationError(f"{name} keeps no messages, so this cannot be asked of it")
+        return topic
+
+    async def open(self, name: TopicName, *, create: bool = False, take: bool = True) -> AnyTopic:
         """The loaded topic; loads it, and with `create` makes it where the policy allows.
 
         With `take`, a bundle that nobody owns is taken for it. Raises `NotOwner`, `NotFound`, `Unavailable`,
@@ -96,11 +111,11 @@ class Registry:
                 continue
             return loading.result()
 
-    def _start_loading(self, name: TopicName, create: bool, take: bool) -> asyncio.Future[Topic]:
+    def _start_loading(self, name: TopicName, create: bool, take: bool) -> asyncio.Future[AnyTopic]:
         loading = asyncio.ensure_future(self._load(name, create, take))
         self._loading[name] = loading
 
-        def loaded(future: asyncio.Future[Topic]) -> None:
+        def loaded(future: asyncio.Future[AnyTopic]) -> None:
             self._loading.pop(name, None)
             if name not in self._topics:
                 self._bundle_of.pop(name, None)
@@ -111,22 +126,43 @@ class Registry:
         loading.add_done_callback(loaded)
         return loading
 
-    async def _load(self, name: TopicName, create: bool, take: bool) -> Topic:
+    async def _load(self, name: TopicName, create: bool, take: bool) -> AnyTopic:
         async with self._slots:
             namespace = await self._namespace(name)
             of = bundle_of(namespace, name)
             await self._ownership.require(of, take=take)
             self._bundle_of[name] = of
-            snapshot = await self._snapshot(name, namespace, create)
-            topic, subscriptions = await self._make(name, namespace, snapshot)
-            await topic.load()
-            subscriptions.load()
+            topic: AnyTopic
+            if name.is_persistent:
+                topic = await self._load_persistent(name, namespace, create)
+            else:
+                topic = await self._make_non_persistent(name, namespace, create)
             topic.apply(await self.policies.of(name))  # they may have changed meanwhile
             if not self._ownership.holds(of):
                 topic.drop()
                 raise NotOwner(f"{name} went to another broker while it was being loaded")
             self._topics[name] = topic
             return topic
+
+    async def _load_persistent(self, name: TopicName, namespace: NamespaceRecord, create: bool) -> Topic:
+        snapshot = await self._snapshot(name, namespace, create)
+        topic, subscriptions = await self._make(name, namespace, snapshot)
+        await topic.load()
+        subscriptions.load()
+        return topic
+
+    async def _make_non_persistent(
+        self, name: TopicName, namespace: NamespaceRecord, create: bool
+    ) -> NonPersistentTopic:
+        record = await self.record(name)
+        if record is not None:
+            raise ConfigurationError(f"{name} has partitions; use {name.of_partition(0)} and so on")
+        if not await self._may_create(name, namespace, create):
+            raise NotFound(f"there is no topic {name}, or nobody uses it now")
+        totals = self._totals.setdefault(bundle_of(namespace, name), Totals())
+        topic = NonPersistentTopic(name, self._services, await self.policies.of(name), totals)
+        topic.subscriptions = NonPersistentSubscriptions(topic, self._services.clock, name.partition)
+        return topic
 
     async def _make(
         self, name: TopicName, namespace: NamespaceRecord, snapshot: topics.Topic
@@ -154,8 +190,6 @@ class Registry:
         await self._ownership.require(await self.bundle_of(name), take=True)
 
     async def _namespace(self, name: TopicName) -> NamespaceRecord:
-        if name.domain != "persistent":
-            raise ConfigurationError(f"{name} cannot be: this broker has persistent topics only")
         return await self._namespaces.get(name.tenant, name.namespace)
 
     async def _snapshot(self, name: TopicName, namespace: NamespaceRecord, create: bool) -> topics.Topic:
@@ -202,9 +236,12 @@ class Registry:
     async def create(self, name: TopicName, partitions: int = 0) -> None:
         """Raises `AlreadyExists`, `NotFound` for an unknown namespace."""
         await self._namespace(name)
-        if await self.record(name) is not None:
+        if name in self._topics or await self.record(name) is not None:
             raise AlreadyExists(f"topic {name} exists already")
-        await self._create(name, partitions)
+        if partitions or name.is_persistent:
+            await self._create(name, partitions)
+        else:
+            await self.open(name, create=True)
 
     async def record(self, name: TopicName) -> TopicRecord | None:
         """The topic's record, None when there is none. Its older segments may lie in manifests."""
@@ -245,13 +282,17 @@ class Registry:
             raise NotFound(f"there is no topic {name}")
 
     async def names(self, tenant: str, namespace: str, domain: str) -> tuple[list[str], list[str]]:
-        """(topics with each partition by its name, partitioned topics), as full names in order."""
+        """(topics with each partition by its name, partitioned topics), as full names in order.
+
+        Of topics that keep nothing, those that are in use on this broker.
+        """
         await self._namespaces.get(tenant, namespace)
         names = await self.recorded(tenant, namespace, domain)
         records = await asyncio.gather(*(self._listed(name) for name in names))
         parents = {name: count for name, count in zip(names, records, strict=True) if count > 0}
         single = {name for name, count in zip(names, records, strict=True) if count == 0}
         single |= {parent.of_partition(i) for parent, count in parents.items() for i in range(count)}
+        single |= {name for name in self._topics if name[:3] == (domain, tenant, namespace)}
         return sorted(map(str, single)), sorted(map(str, parents))
 
     async def recorded(self, tenant: str, namespace: str, domain: str = "persistent") -> list[TopicName]:
@@ -286,13 +327,19 @@ class Registry:
                     await asyncio.sleep(POLICY_RETRY_S)
                     continue
                 topic.apply(policies)
-                if policies.deduplication != topic.deduplicates:
+                if name.is_persistent and policies.deduplication != topic.deduplicates:
                     await self.unload(name)  # what was sent before is learnt by a load
                 break
             if count % POLICY_BATCH == 0:
                 await asyncio.sleep(0)
 
     # -- leaving ---------------------------------------------------------------------------------------
+
+    async def forget_unused(self) -> None:
+        """Let go of topics that keep nothing and that nobody has used since the last call."""
+        for topic in list(self._topics.values()):
+            if isinstance(topic, NonPersistentTopic) and topic.is_abandoned():
+                await self.unload(topic.topic_name)
 
     async def unload(self, name: TopicName) -> None:
         """Close the topic; the next client loads it again. Nothing if it is not loaded."""
@@ -309,13 +356,13 @@ class Registry:
             topic = await self._to_delete(name)
             if not topic.is_closed and name not in self._leaving:
                 break  # else somebody else was faster
-        if unless(topic):
+        if isinstance(topic, Topic) and unless(topic):
             return
         await self._leave(name, topic.delete)
         if name.parent is None or await self.record(name.parent) is None:
             await self.policies.forget(name)
 
-    async def _to_delete(self, name: TopicName) -> Topic:
+    async def _to_delete(self, name: TopicName) -> AnyTopic:
         """The loaded topic; one whose deletion was interrupted is made without being loaded."""
         while (leaving := self._leaving.get(name)) is not None:
             await asyncio.wait([leaving])
@@ -354,7 +401,7 @@ class Registry:
         for topic in await self.close_bundle(bundle):
             topic.drop()
 
-    async def close_bundle(self, bundle: str) -> list[Topic]:
+    async def close_bundle(self, bundle: str) -> list[AnyTopic]:
         """As `unload_bundle`, but the producers stay; answers the topics, to be dropped a moment later."""
         names = [name for name, of in self._bundle_of.items() if of == bundle]
         loading = [self._loading[name] for name in names if name in self._loading]
@@ -364,7 +411,7 @@ class Registry:
         await asyncio.gather(*map(self._close, topics))
         return topics
 
-    async def _close(self, topic: Topic) -> None:
+    async def _close(self, topic: AnyTopic) -> None:
         try:
             await self._leave(topic.topic_name, topic.close)
         except QuireError as error:

@@ -21,7 +21,7 @@ from quire.wire.block import Buffer
 from quire.wire.message import is_batch, read_metadata
 
 if TYPE_CHECKING:
-    from quire.serving.topic.topic import Topic
+    from quire.serving.topic.non_persistent import AnyTopic
 
 
 class ConsumerEnd:
@@ -33,7 +33,7 @@ class ConsumerEnd:
         self.connection = connection
         self.body = body
         self.lane = Lane()
-        self.topic: Topic | None = None
+        self.topic: AnyTopic | None = None
         self.handle: ConsumerHandle | None = None
         self.subscription: SubscriptionHandle | None = None
         self.is_closed = False
@@ -86,7 +86,7 @@ class ConsumerEnd:
         if topic.is_terminated:
             subscription.tell_end()
 
-    async def _enter(self) -> tuple[Topic, ConsumerHandle, SubscriptionHandle]:
+    async def _enter(self) -> tuple[AnyTopic, ConsumerHandle, SubscriptionHandle]:
         body, host = self.body, self.connection.host
         topic = await host.open_topic(body.topic)
         if body.HasField("schema"):
@@ -246,7 +246,7 @@ def get_last_message_id(connection: Connection, body: pb.CommandGetLastMessageId
     _hold(connection, body.consumer_id, body.request_id, "GET_LAST_MESSAGE_ID", work)
 
 
-async def _last_message_id(topic: Topic) -> pb.MessageIdData:
+async def _last_message_id(topic: AnyTopic) -> pb.MessageIdData:
     """The last message of the last entry; (-1, -1) when there is none."""
     partition = topic.topic_name.partition
     position = topic.last_confirmed

@@ -9,7 +9,7 @@ from quire.runtime.clock import Clock
 from quire.runtime.tasks import Tasks
 from quire.serving.ownership.port import Owner
 from quire.serving.ports import ConsumerHandle, ConsumerPort, SubscriptionHandle
-from quire.serving.topic.topic import Topic
+from quire.serving.topic.non_persistent import AnyTopic
 from quire.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class SessionHost(Protocol):
         """Full names, partitions one by one, their parents not. Raises `NotFound`."""
         ...
 
-    async def open_topic(self, topic: str) -> Topic:
+    async def open_topic(self, topic: str) -> AnyTopic:
         """Load a topic, creating it where that is allowed.
 
         Raises `NotFound`, `NotOwner`, `Unavailable`, `ConfigurationError`.
@@ -62,7 +62,7 @@ class SessionHost(Protocol):
         ...
 
     async def subscribe(
-        self, topic: Topic, command: pb.CommandSubscribe, port: ConsumerPort, address: str
+        self, topic: AnyTopic, command: pb.CommandSubscribe, port: ConsumerPort, address: str
     ) -> tuple[ConsumerHandle, SubscriptionHandle]: ...
 
     async def unsubscribe(self, subscription: SubscriptionHandle, consumer: ConsumerHandle) -> None:

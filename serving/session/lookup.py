@@ -14,6 +14,8 @@ from quire.serving.session.errors import code_of
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 
+_Mode = pb.CommandGetTopicsOfNamespace
+
 
 def partitioned_metadata(connection: Connection, body: pb.CommandPartitionedTopicMetadata) -> None:
     connection.start(_partitions(connection, body), "PARTITIONED_METADATA")
@@ -58,8 +60,9 @@ async def _topics(connection: Connection, body: pb.CommandGetTopicsOfNamespace) 
         if not tenant or not namespace:
             raise ConfigurationError(f"{body.namespace!r} is no namespace; write tenant/namespace")
         names: list[str] = []
-        if body.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
-            names = await connection.host.list_topics(tenant, namespace)
+        for domain, other in (("persistent", _Mode.NON_PERSISTENT), ("non-persistent", _Mode.PERSISTENT)):
+            if body.mode != other:
+                names += await connection.host.list_topics(tenant, namespace, domain)
     except QuireError as error:
         connection.write(commands.error(body.request_id, code_of(error), str(error)))
     else:

@@ -27,7 +27,7 @@ from quire.wire.block import Buffer
 from quire.wire.frame import Send, SendRun
 
 if TYPE_CHECKING:
-    from quire.serving.topic.topic import Topic
+    from quire.serving.topic.non_persistent import AnyTopic
 
 
 _MODE_WORDS: Final = {
@@ -67,8 +67,8 @@ class ProducerEnd:
         self.name = body.producer_name or connection.host.new_producer_name()
         self.write: Callable[[Buffer], None] = connection.write
         self.lane = Lane()
-        self.topic: Topic | None = None
-        self.target: Topic | None = None
+        self.topic: AnyTopic | None = None
+        self.target: AnyTopic | None = None
         self.admission = Admission(
             self,
             AccessMode(body.producer_access_mode),
@@ -128,7 +128,7 @@ class ProducerEnd:
             self.write(commands.error(self.body.request_id, code_of(error), str(error)))
             return
         if self.connection.is_closed:
-            topic.leave_producer(self.admission)
+            topic.producers.leave(self.admission)
             return
         self.topic = topic
         is_ready = self.admission.stage is not Stage.WAITING
@@ -136,7 +136,7 @@ class ProducerEnd:
             self.target = topic
         self._succeed(topic.last_sequence_id(self.name), is_ready=is_ready)
 
-    async def _enter(self) -> Topic:
+    async def _enter(self) -> AnyTopic:
         """Be admitted to the topic."""
         body = self.body
         topic = await self.connection.host.open_topic(body.topic)
@@ -212,7 +212,7 @@ class ProducerEnd:
 
     def _leave(self) -> None:
         if self.topic is not None:
-            self.topic.leave_producer(self.admission)
+            self.topic.producers.leave(self.admission)
 
     def _forget(self) -> None:
         producers = self.connection.producers

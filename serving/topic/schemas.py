@@ -10,10 +10,17 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from typing import Final
 
+from quire.runtime.errors import QuireError
 from quire.wire import pulsar_pb2 as pb
 
 PROPERTY: Final = "quire.schema"
 VERSION: Final = (0).to_bytes(8, "big")
+
+
+class SchemaRefused(QuireError):
+    """The schema does not fit the topic's."""
+
+    server_error = pb.IncompatibleSchema
 
 
 def is_schema(schema: pb.Schema | None) -> bool:

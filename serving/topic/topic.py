@@ -29,10 +29,12 @@ from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.ports import Position, ProducerPort, SegmentView, SubscriptionsPort
 from quire.serving.topic import schemas
 from quire.serving.topic.dedup import LAST, Deduplicator, Snapshot
-from quire.serving.topic.producers import Admission, Producers, TopicTerminated
+from quire.serving.topic.entrance import Entrance
+from quire.serving.topic.producers import Admission, TopicTerminated
 from quire.serving.topic.publish import NO_ENTRY, Flight, Publisher
 from quire.serving.topic.reading import TopicReader
 from quire.serving.topic.retention import trimmable
+from quire.serving.topic.schemas import SchemaRefused
 from quire.serving.topic.segments import Segments
 from quire.serving.topic.services import Services
 from quire.serving.topic.stats import Rate, Totals
@@ -56,12 +58,6 @@ DEDUP_SNAPSHOT_ENTRIES: Final = 10_000
 """A deduplication snapshot is taken after so many entries: what a load has to replay at most, about."""
 
 _log = logging.getLogger(__name__)
-
-
-class SchemaRefused(QuireError):
-    """The schema does not fit the topic's."""
-
-    server_error = pb.IncompatibleSchema
 
 
 class DedupLog(Protocol):
@@ -110,10 +106,16 @@ class Topic:
         self._tail = services.tail_cache.tail()
         self._dedup = Deduplicator() if policies.deduplication else None
         self._dedup_due = 0
-        self.producers = Producers(self.segment_list.record.topic_epoch)
         self.upkeep = Upkeep(self, services.clock)
         self.refusal: tuple[type[QuireError], str] | None = None
         """Why no producer is let in, if a backlog quota is exceeded."""
+        self.producers = Entrance(
+            self.name,
+            self.segment_list.record.topic_epoch,
+            self._write_epoch,
+            self.last_sequence_id,
+            services.tasks,
+        )
         self._flushes: set[asyncio.Future[bool]] = set()
         self.is_closed = False
         self._is_terminating = False
@@ -163,6 +165,7 @@ class Topic:
         a tenth of a second, twice that when it comes too early, and should find the topic where it goes.
         """
         self.is_closed = True
+        self.producers.shut()
         self.subscriptions.close()
         await asyncio.wait([self.flushed()], timeout=UNLOAD_PATIENCE_S)
         await self._writing.end()
@@ -246,39 +249,10 @@ class Topic:
         if self.refusal is not None:
             kind, why = self.refusal
             raise kind(f"topic {self.name} takes no messages now: {why}")
-        granted = self.producers.admit(admission)
-        if granted is not None:
-            await self._write_epoch(granted)
+        await self.producers.admit(admission)
 
-    def leave_producer(self, admission: Admission) -> None:
-        """The producer is closed; whoever waits longest for exclusive access follows."""
-        self._follow(self.producers.leave(admission))
-
-    def _follow(self, granted: Admission | None) -> None:
-        if granted is not None and not self.is_closed:
-            self._services.tasks.start(self._let_in(granted), f"exclusive access to {self.name}")
-
-    async def _let_in(self, granted: Admission) -> None:
-        """It waited, and its turn has come. One that cannot be let in is sent away, to come again."""
-        try:
-            await self._write_epoch(granted)
-        except QuireError as error:
-            _log.warning("%s: exclusive access could not be given: %s", self.name, error)
-            granted.port.close()
-        else:
-            granted.port.ready(self.last_sequence_id(granted.port.name))
-
-    async def _write_epoch(self, granted: Admission) -> None:
-        """Write down the epoch of who was granted access, if it is a new one. Raises unless it is let in then."""
-        epoch = granted.topic_epoch
-        try:
-            if epoch != self.segment_list.record.topic_epoch:
-                await self.segment_list.update(lambda record: replace(record, topic_epoch=epoch))
-        except BaseException:
-            self._follow(self.producers.refused(granted))
-            raise
-        if not self.producers.written(granted):
-            raise Unavailable(f"topic {self.name} has sent the producer away meanwhile")
+    async def _write_epoch(self, epoch: int) -> None:
+        await self.segment_list.update(lambda record: replace(record, topic_epoch=epoch))
 
     def last_sequence_id(self, producer: str) -> int:
         return -1 if self._dedup is None else self._dedup.last_sequence_id(producer)

@@ -105,7 +105,7 @@ async def test_what_is_asked_of_an_unknown_topic_is_not_found(rest: Rest, method
 async def test_unknown_namespaces_paths_and_methods_are_refused_as_json(rest: Rest) -> None:
     assert (await rest.put("/admin/v2/persistent/no/where/orders")).status == 404
     assert (await rest.get("/admin/v2/persistent/no/where")).status == 404
-    assert (await rest.put("/admin/v2/non-persistent/public/default/orders")).status == 400
+    assert (await rest.put("/admin/v2/eternal/public/default/orders")).status == 404
     for answer in (await rest.get("/admin/v2/nothing"), await rest.ask("PATCH", TOPIC)):
         assert answer.status in (404, 405) and answer.body["reason"]
 
@@ -253,3 +253,19 @@ async def test_the_stock_client_looks_up_over_http(rest: Rest, broker: Broker) -
         return data
 
     assert await in_thread(work) == b"by http"
+
+
+async def test_a_topic_that_keeps_nothing(rest: Rest) -> None:
+    topic = "/admin/v2/non-persistent/public/default/now"
+    assert (await rest.get(f"{topic}/stats")).status == 404
+    assert (await rest.put(topic)).status == 204
+    assert (await rest.put(topic)).status == 409
+    assert (await rest.get("/admin/v2/non-persistent/public/default")).body == [
+        "non-persistent://public/default/now"
+    ]
+    assert (await rest.get("/admin/v2/persistent/public/default")).body == []
+    stats = (await rest.get(f"{topic}/stats")).body
+    assert (stats["msgDropRate"], stats["storageSize"]) == (0, 0)
+    assert (await rest.get(f"{topic}/internalStats")).status == 400
+    assert (await rest.delete(topic)).status == 204
+    assert (await rest.delete(topic)).status == 404

@@ -1,0 +1,83 @@
+"""How producers come into a topic and leave it: the shell around `producers`, which decides.
+
+What it adds is the one thing that takes time: who is granted exclusive access is let in when its epoch is written
+down. One that asked hears of a failure as the error of its request; one that waited is sent away, to come again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from quire.runtime.errors import QuireError, Unavailable
+from quire.runtime.tasks import Tasks
+from quire.serving.topic.producers import Admission, Producers
+
+_log = logging.getLogger(__name__)
+
+
+class Entrance:
+    """The producers of one topic. `write_epoch` makes a topic epoch durable, `last_sequence_id` is of a name."""
+
+    def __init__(
+        self,
+        name: str,
+        epoch: int,
+        write_epoch: Callable[[int], Awaitable[None]],
+        last_sequence_id: Callable[[str], int],
+        tasks: Tasks,
+    ) -> None:
+        self._name = name
+        self._producers = Producers(epoch)
+        self._write_epoch = write_epoch
+        self._last_sequence_id = last_sequence_id
+        self._tasks = tasks
+        self._is_open = True
+
+    def all(self) -> list[Admission]:
+        return self._producers.all()
+
+    async def admit(self, admission: Admission) -> None:
+        """Let a producer in, or let it wait until its port is told `ready`.
+
+        Raises `ProducerBusy`, `ProducerFenced`, `Unavailable`, and what writing the epoch fails with.
+        """
+        granted = self._producers.admit(admission)
+        if granted is not None:
+            await self._grant(granted)
+
+    def leave(self, admission: Admission) -> None:
+        """The producer is closed; whoever waits longest for exclusive access follows."""
+        self._follow(self._producers.leave(admission))
+
+    def shut(self) -> None:
+        """Nobody who waits is let in any more: the topic is being handed over."""
+        self._is_open = False
+
+    def close_all(self) -> None:
+        """Send everybody away; they will look the topic up again."""
+        self._producers.close_all()
+
+    def _follow(self, granted: Admission | None) -> None:
+        if granted is not None and self._is_open:
+            self._tasks.start(self._let_in(granted), f"exclusive access to {self._name}")
+
+    async def _let_in(self, granted: Admission) -> None:
+        try:
+            await self._grant(granted)
+        except QuireError as error:
+            _log.warning("%s: exclusive access could not be given: %s", self._name, error)
+            granted.port.close()
+        else:
+            granted.port.ready(self._last_sequence_id(granted.port.name))
+
+    async def _grant(self, granted: Admission) -> None:
+        """Write down the epoch, if it is a new one. Raises unless the producer is inside then."""
+        try:
+            if granted.topic_epoch != self._producers.epoch:
+                await self._write_epoch(granted.topic_epoch)
+        except BaseException:
+            self._follow(self._producers.refused(granted))
+            raise
+        if not self._producers.written(granted):
+            raise Unavailable(f"topic {self._name} has sent the producer away meanwhile")

@@ -1,0 +1,215 @@
+"""A topic that keeps nothing: what is published goes to the consumers that can take it now, and to nobody else.
+
+    SEND ─▶ SEND_RECEIPT at once, no promise     ─▶ one block per run ─▶ each subscription: deal, or drop and count
+
+There is no record of it, no ledger and no cursor; it exists on its broker from the first use until nobody uses it. So
+publishing waits for nothing, and nothing of a connection is ever outstanding: a flood costs its own receipts, and
+a consumer whose socket or permits are full loses messages instead of holding anybody up.
+
+What passes through is cut into blocks all the same, because blocks are what subscriptions deal. Their ledger is the
+time of loading in ms, so that ids of one topic are distinct and grow, also from one incarnation to the next: message
+ids that repeat would confuse what clients track by them.
+
+Access modes are as everywhere, but the topic epoch lasts only as long as the topic is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from quire.runtime.errors import Unavailable
+from quire.runtime.limits import BLOCK_ENTRIES_MAX
+from quire.serving.names import TopicName
+from quire.serving.policy.resolved import TopicPolicies
+from quire.serving.ports import EARLIEST, Position, ProducerPort, SegmentView, SubscriptionsPort
+from quire.serving.topic import schemas
+from quire.serving.topic.entrance import Entrance
+from quire.serving.topic.producers import NO_EPOCH, Admission
+from quire.serving.topic.schemas import SchemaRefused
+from quire.serving.topic.services import Services
+from quire.serving.topic.stats import Rate, Totals
+from quire.serving.topic.topic import Topic
+from quire.wire import block as blocks
+from quire.wire import pulsar_pb2 as pb
+from quire.wire.block import Buffer
+from quire.wire.commands import receipt_run
+from quire.wire.frame import Send, SendRun
+
+ENTRIES_PER_LEDGER: Final = 1 << 30
+"""Entry ids are kept in 32 bits by whoever deals; beyond this a new ledger number begins."""
+
+
+class NonPersistentTopic:
+    """See the top of the file. `subscriptions` is set by the registry. A `TopicPort`."""
+
+    subscriptions: SubscriptionsPort
+
+    def __init__(self, name: TopicName, services: Services, policies: TopicPolicies, totals: Totals) -> None:
+        self.topic_name = name
+        self.name = str(name)
+        self.policies = policies
+        self._services = services
+        self._totals = totals
+        self.producers = Entrance(
+            self.name, NO_EPOCH, self._write_epoch, self.last_sequence_id, services.tasks
+        )
+        self.is_closed = False
+        self.bytes_in = 0
+        self.messages_in = 0
+        self.rate_in = Rate()
+        self._ledger_id = services.clock.now_ms()
+        self._next_entry = 0
+        self._properties: dict[str, str] = {}
+        self._was_idle = False
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    @property
+    def deduplicates(self) -> bool:
+        """What was sent before is not remembered, whatever the policies say."""
+        return False
+
+    def apply(self, policies: TopicPolicies) -> None:
+        """Other policies hold from now on."""
+        self.policies = policies
+
+    def is_abandoned(self) -> bool:
+        """Nobody publishes or consumes, and nobody did when this was asked before."""
+        is_idle = not self.producers.all() and not any(one.consumers for one in self.subscriptions)
+        was_idle, self._was_idle = self._was_idle, is_idle
+        return is_idle and was_idle
+
+    async def close(self) -> None:
+        """Take nothing more. The producers stay until `drop`."""
+        self.is_closed = True
+        self.producers.shut()
+        self.subscriptions.close()
+
+    async def unload(self) -> None:
+        self.drop()
+
+    async def delete(self) -> None:
+        self.drop()
+
+    def drop(self) -> None:
+        """Let everybody go; they will look the topic up again."""
+        self.is_closed = True
+        self.producers.close_all()
+        self.subscriptions.close()
+
+    # -- publishing ------------------------------------------------------------------------------------
+
+    async def admit(self, admission: Admission) -> None:
+        """As `Topic.admit`."""
+        if self.is_closed:
+            raise Unavailable(f"topic {self.name} was closed meanwhile")
+        await self.producers.admit(admission)
+
+    async def _write_epoch(self, epoch: int) -> None:
+        """There is nowhere to write it."""
+
+    def last_sequence_id(self, producer: str) -> int:
+        """Nothing is remembered: clients number on by themselves."""
+        return -1
+
+    def publish(self, producer: ProducerPort, run: SendRun) -> None:
+        """Take a run of SENDs, and answer it."""
+        if self.is_closed:
+            return
+        counts = run.counts
+        for start in range(0, len(run), BLOCK_ENTRIES_MAX):
+            stop = start + BLOCK_ENTRIES_MAX
+            some = counts[start:stop] if counts else None
+            self._pass_on(producer, run.heads[start:stop], run.entries[start:stop], some)
+
+    def publish_chunk(self, producer: ProducerPort, send: Send) -> None:
+        """Take one SEND of a chunked message."""
+        if not self.is_closed:
+            counts = None if send.message_count == 1 else [send.message_count]
+            self._pass_on(producer, [send.head], [send.entry], counts)
+
+    def when_answered(self, done: Callable[[], None]) -> None:
+        """Everything is answered at once."""
+        done()
+
+    def _pass_on(
+        self, producer: ProducerPort, heads: list[bytes], entries: list[bytes], counts: list[int] | None
+    ) -> None:
+        if self._next_entry + len(entries) > ENTRIES_PER_LEDGER:
+            self._ledger_id, self._next_entry = self._ledger_id + 1, 0
+        first, first_index = self._next_entry, self.messages_in
+        self._count(entries, counts)
+        producer.write(b"".join(receipt_run(self._ledger_id, first, heads)))
+        if len(self.subscriptions):
+            now_ms = self._services.clock.now_ms()
+            block = blocks.cut(self._ledger_id, first, first - 1, now_ms, first_index, entries, counts)
+            self.subscriptions.confirmed(block, blocks.peek(block))
+
+    def _count(self, entries: list[bytes], counts: list[int] | None) -> None:
+        messages = len(entries) if counts is None else sum(counts)
+        byte_count = sum(map(len, entries))
+        self._next_entry += len(entries)
+        self.messages_in += messages
+        self.bytes_in += byte_count
+        self._totals.messages_in += messages
+        self._totals.bytes_in += byte_count
+
+    # -- schema: as long as the topic is loaded ----------------------------------------------------------
+
+    @property
+    def schema_version(self) -> bytes:
+        return schemas.VERSION if schemas.PROPERTY in self._properties else b""
+
+    def schema(self, version: bytes | None = None) -> pb.Schema | None:
+        return schemas.load(self._properties) if version in (None, b"", schemas.VERSION) else None
+
+    async def check_schema(self, schema: pb.Schema | None) -> bytes:
+        """As `Topic.check_schema`."""
+        if schema is None or not schemas.is_schema(schema):
+            return self.schema_version
+        known = self.schema()
+        if known is None:
+            self._properties = schemas.stored(self._properties, schema)
+        elif not schemas.is_same(known, schema):
+            raise SchemaRefused(f"topic {self.name} has another schema; this broker keeps one per topic")
+        return schemas.VERSION
+
+    # -- what subscriptions see: TopicPort -------------------------------------------------------------
+
+    @property
+    def last_confirmed(self) -> Position:
+        """There is nothing to read, whatever was published."""
+        return EARLIEST
+
+    @property
+    def confirmed_index(self) -> int:
+        return self.messages_in
+
+    def segments(self) -> Sequence[SegmentView]:
+        """One, which only says where the next entry will be."""
+        return (SegmentView(self._ledger_id, self._next_entry - 1, 0, self.messages_in, 0),)
+
+    def first_position(self) -> Position:
+        return Position(self._ledger_id, self._next_entry)
+
+    def next_position(self, position: Position) -> Position:
+        return self.first_position()
+
+    def cached(self, position: Position) -> Sequence[Buffer]:
+        return ()
+
+    async def read(self, position: Position, bytes_max: int) -> Sequence[Buffer]:
+        return ()
+
+    async def index_of(self, position: Position) -> int:
+        return self.messages_in
+
+    async def find_time(self, time_ms: int) -> Position:
+        return self.first_position()
+
+    def acknowledged_up_to(self, subscription: str) -> None:
+        """Nothing to trim."""
+
+
+AnyTopic = Topic | NonPersistentTopic
