@@ -2,9 +2,9 @@
 
     python -m bench.failover [stop] [kill]
 
-One broker owns every topic, another one waits. Quire's asyncio client publishes ten times a second to each topic, one
+One broker owns every topic, another one waits. Quire's asyncio client publishes five times a second to each topic, one
 message per entry (its first wait before it looks a topic up again is 10-20 ms; a stock client's 100 ms). Then the owner
-is told to stop, or killed. A topic's pause lies between two figures: its slowest publish, which began up to a tenth
+is told to stop, or killed. A topic's pause lies between two figures: its slowest publish, which began up to a fifth
 of a second after the pause did, and its longest time without a receipt, which began up to as much before it.
 """
 
@@ -27,7 +27,7 @@ from quire.client.batch import Publication
 from quire.client.producer import Producer
 from quire.metadata.zookeeper_server import free_port
 
-INTERVAL_S = 0.1
+INTERVAL_S = 0.2
 TICK_S = 0.005
 WARM_UP_S = 3.0
 AFTER_S = 5.0

@@ -1,7 +1,8 @@
 """Keeps one producer or consumer attached to the broker that serves its topic.
 
     look up ─▶ attach ─▶ attached ──(connection lost, or CLOSE_… from the broker)──┐
-       ▲         │ refused for good: `fail`                                        │
+       ▲         │ ▲ refused for good: `fail`                                      │
+       │         │ └──────────────── the broker said where ◀───────────────────────┤
        └─────────┴───────────────── wait, longer each time ◀───────────────────────┘
 
 The first attachment decides whether the producer or consumer comes to be at all: there, a refusal is its user's
@@ -18,13 +19,15 @@ from typing import Final, Protocol
 
 from quire.client.backoff import Backoff
 from quire.client.connection import Connection
-from quire.client.errors import is_final
+from quire.client.errors import Moved, is_final
 from quire.client.lookup import Lookup
 from quire.client.settings import ClientSettings
 from quire.runtime.errors import QuireError, Unavailable
 from quire.runtime.tasks import Tasks
 
 HEALTHY_AFTER_S: Final = 5.0
+MOVED_AFTER_S: Final = 0.5
+"""A topic that is sent on sooner than this is looked up, so that brokers that disagree do not play ball with it."""
 
 _log = logging.getLogger(__name__)
 
@@ -89,10 +92,12 @@ class Attachment:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
+        moved_to = ""
         while True:
             self._lost = loop.create_future()
+            url, moved_to = moved_to, ""
             try:
-                await self._owner.attach(await self._lookup.broker_of(self._owner.topic))
+                await self._owner.attach(await self._broker(url))
             except QuireError as error:
                 self._error = error
                 if is_final(error, established=self._is_established):
@@ -100,11 +105,15 @@ class Attachment:
                     return
                 _log.debug("attaching to %s: %s", self._owner.topic, error)
             else:
-                await self._hold()
-            await asyncio.sleep(self._backoff.next_s())
+                moved_to = await self._hold()
+            if not moved_to:
+                await asyncio.sleep(self._backoff.next_s())
 
-    async def _hold(self) -> None:
-        """Stay attached until it is lost."""
+    async def _broker(self, moved_to: str) -> Connection:
+        return await (self._lookup.at(moved_to) if moved_to else self._lookup.broker_of(self._owner.topic))
+
+    async def _hold(self) -> str:
+        """Stay attached until it is lost. Answers where the broker sent us, if it did and had kept us for a while."""
         assert self._lost is not None
         self._is_established = self._is_attached = True
         self._settled.set()
@@ -116,8 +125,10 @@ class Attachment:
             self._is_attached = False
             self._settled.clear()
             self._owner.detach()
-        if asyncio.get_running_loop().time() - since >= HEALTHY_AFTER_S:
+        held_s = asyncio.get_running_loop().time() - since
+        if held_s >= HEALTHY_AFTER_S:
             self._backoff.reset()
+        return reason.url if isinstance(reason, Moved) and held_s >= MOVED_AFTER_S else ""
 
     def _give_up(self, error: QuireError) -> None:
         if self._is_established:

@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 
 import quire
 from quire.client.authentication import Authentication
-from quire.client.errors import ConnectionLost, TimedOut, from_server
+from quire.client.errors import ConnectionLost, Moved, TimedOut, from_server
 from quire.client.settings import ClientSettings
-from quire.runtime.errors import ConfigurationError, ProtocolError, QuireError, Unavailable
+from quire.runtime.errors import ConfigurationError, ProtocolError, QuireError
 from quire.runtime.limits import MESSAGE_BYTES_MAX
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
@@ -192,9 +192,9 @@ class Connection(asyncio.BufferedProtocol):
             case pb.CommandProducerSuccess() if not body.producer_ready:
                 pass  # the access mode waits for its turn, and so does the request
             case pb.CommandCloseProducer():
-                self._unload(self.producers.pop(body.producer_id, None))
+                self._unload(self.producers.pop(body.producer_id, None), body)
             case pb.CommandCloseConsumer():
-                self._unload(self.consumers.pop(body.consumer_id, None))
+                self._unload(self.consumers.pop(body.consumer_id, None), body)
             case pb.CommandActiveConsumerChange():
                 if (consumer := self.consumers.get(body.consumer_id)) is not None:
                     consumer.active_changed(body.is_active)
@@ -227,10 +227,13 @@ class Connection(asyncio.BufferedProtocol):
         if future is not None and not future.done():
             future.set_exception(from_server(code, message, self._asked[request_id]))
 
-    def _unload(self, end: ProducerEnd | ConsumerEnd | None) -> None:
-        """The broker no longer serves the topic here; look it up again."""
+    def _unload(
+        self, end: ProducerEnd | ConsumerEnd | None, body: pb.CommandCloseProducer | pb.CommandCloseConsumer
+    ) -> None:
+        """The broker no longer serves the topic here; it may say who does."""
         if end is not None:
-            end.detached(Unavailable(f"{self.url} gave the topic up"))
+            tls = body.assignedBrokerServiceUrlTls if self.url.startswith("pulsar+ssl") else ""
+            end.detached(Moved(f"{self.url} gave the topic up", tls or body.assignedBrokerServiceUrl))
 
     # -- What goes out, and the end --
 

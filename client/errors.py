@@ -31,6 +31,14 @@ class QueueFull(Unavailable):
     """`send_nowait` found the limit of messages in flight reached; `send` and `enqueue` wait instead."""
 
 
+class Moved(Unavailable):
+    """The broker gave the topic up; it is at `url` now, or, if that is empty, to be looked up."""
+
+    def __init__(self, what: str, url: str) -> None:
+        super().__init__(what)
+        self.url = url
+
+
 class ConnectionLost(Unavailable):
     """There is no connection to the broker, or it ended before the answer came."""
 

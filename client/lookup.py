@@ -65,6 +65,8 @@ class Lookup:
         self._tls = tls
         self._tasks = tasks
         self._connections: dict[BrokerAddress, asyncio.Task[Connection | QuireError]] = {}
+        self._proxy = ""
+        """The service URL, when lookups say that all connections go through it."""
         self._is_closed = False
 
     async def broker_of(self, topic: str) -> Connection:
@@ -75,12 +77,16 @@ class Lookup:
         for _ in range(REDIRECTS_MAX):
             answer = await self._ask(await self.connection(address), topic, authoritative)
             url = self._url_of(answer)
-            proxied = answer.proxy_through_service_url
-            address = BrokerAddress(asked.url, url) if proxied else BrokerAddress(url)
+            self._proxy = asked.url if answer.proxy_through_service_url else ""
+            address = BrokerAddress(self._proxy, url) if self._proxy else BrokerAddress(url)
             if answer.response != pb.CommandLookupTopicResponse.Redirect:
                 return await self.connection(address)
             authoritative = answer.authoritative
         raise Refused(f"the lookup of {topic} was redirected {REDIRECTS_MAX} times")
+
+    async def at(self, url: str) -> Connection:
+        """A connection to the broker at `url`, which another broker named; through the proxy, if there is one."""
+        return await self.connection(BrokerAddress(self._proxy, url) if self._proxy else BrokerAddress(url))
 
     async def _ask(
         self, connection: Connection, topic: str, authoritative: bool

@@ -34,7 +34,7 @@ from quire.serving.bundles import Bundles, split_evenly
 from quire.serving.names import TopicName
 from quire.serving.offloading import Offloading
 from quire.serving.operations import Operations, subscriptions_of
-from quire.serving.ownership.port import BundleLoad, Owner, Ownership, SoleOwner
+from quire.serving.ownership.port import BundleLoad, Handover, NotOwner, Owner, Ownership, SoleOwner
 from quire.serving.peers import Peers
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.ports import ConsumerHandle, ConsumerPort, SubscriptionHandle
@@ -213,15 +213,20 @@ class Broker(Operations):
         if self._offloading is not None:
             self._offloading.adopt()
 
-    async def hand_over(self, bundle: str) -> Callable[[], None]:
+    async def hand_over(self, bundle: str) -> Handover:
+        used = self.registry.used(bundle)
         topics = await self.registry.close_bundle(bundle)
         await self._bundles.close_one(bundle)
 
-        def send_away() -> None:
+        def send_away(service_url: str) -> None:
             for topic in topics:
-                topic.drop()
+                topic.drop(service_url)
 
-        return send_away
+        return Handover(used, send_away)
+
+    async def invite(self, heir: Owner, bundle: str, topics: Sequence[str]) -> None:
+        path = f"/quire/v1/brokers/bundles/{bundle}/take"
+        await self.peers.ask("PUT", NotOwner(bundle, heir), path, {"topics": list(topics)})
 
     def drop(self, bundles: Collection[str]) -> None:
         for bundle in bundles:

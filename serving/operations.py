@@ -5,13 +5,13 @@ Everything here is off the data path. Names are full or short; errors are those 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from quire.metadata.records import Policies, SegmentRecord, SegmentState
 from quire.runtime.errors import ConfigurationError, InUse, NotFound, QuireError
 from quire.serving.names import TopicName
-from quire.serving.ownership.port import NotOwner
+from quire.serving.ownership.port import NotOwner, Ownership
 from quire.serving.peers import Peers, topic_path
 from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.ports import EARLIEST, LATEST, Position
@@ -32,6 +32,7 @@ class Operations:
     registry: Registry
     services: Services
     peers: Peers
+    ownership: Ownership
 
     async def _topic(self, name: str) -> Topic:
         return await self.registry.open_persistent(TopicName.parse(name))
@@ -108,6 +109,11 @@ class Operations:
             await self.registry.delete(partition)
         except NotOwner as error:
             await self.peers.ask("DELETE", error, f"{topic_path(partition)}?force={str(force).lower()}")
+
+    async def take_bundle(self, bundle: str, topics: Sequence[str]) -> None:
+        """Own a bundle that is nobody's and load these topics of it. Raises `NotOwner`, `Unavailable`."""
+        await self.ownership.take(bundle)
+        await self.registry.warm(map(TopicName.parse, topics))
 
     async def unload_topic(self, topic: str) -> None:
         """Close it here; its clients look it up again. Raises `NotOwner`."""

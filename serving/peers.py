@@ -22,15 +22,18 @@ class Peers:
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
 
-    async def ask(self, method: str, elsewhere: NotOwner, path: str) -> Any:
-        """The JSON that the owner answers, None when it has nothing to say. Raises as the owner's own methods would."""
+    async def ask(self, method: str, elsewhere: NotOwner, path: str, body: Any = None) -> Any:
+        """The JSON that the owner answers, None when it has nothing to say. Raises as the owner's own methods would.
+
+        `body` is sent as JSON, if there is one.
+        """
         if elsewhere.owner is None or not elsewhere.owner.http_url:
             raise elsewhere
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S))
         url = URL(elsewhere.owner.http_url + path, encoded=True)
         try:
-            async with self._session.request(method, url) as answer:
+            async with self._session.request(method, url, json=body) as answer:
                 text = await answer.text()
         except (aiohttp.ClientError, TimeoutError) as error:
             raise Unavailable(f"broker {elsewhere.owner.broker_id} does not answer: {error}") from error

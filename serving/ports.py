@@ -117,8 +117,8 @@ class ProducerPort(Protocol):
         """It waited for exclusive access, and another producer took that for good."""
         ...
 
-    def close(self) -> None:
-        """Send CLOSE_PRODUCER: the client will look up and begin again."""
+    def close(self, service_url: str = "") -> None:
+        """Send CLOSE_PRODUCER: the client will begin again at `service_url`, or look the topic up."""
         ...
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from msgspec.structs import replace
@@ -400,6 +400,15 @@ class Registry:
         """Close all topics of a bundle, also those that are being loaded, and let their clients go."""
         for topic in await self.close_bundle(bundle):
             topic.drop()
+
+    def used(self, bundle: str) -> list[str]:
+        """The bundle's topics that have producers or consumers, by their full names."""
+        found = (self._topics.get(name) for name, of in self._bundle_of.items() if of == bundle)
+        return [topic.name for topic in found if topic is not None and topic.is_used]
+
+    async def warm(self, names: Iterable[TopicName]) -> None:
+        """Load topics before their clients come; what cannot be loaded is told to those."""
+        await asyncio.gather(*(self.open(name, take=False) for name in names), return_exceptions=True)
 
     async def close_bundle(self, bundle: str) -> list[AnyTopic]:
         """As `unload_bundle`, but the producers stay; answers the topics, to be dropped a moment later."""

@@ -427,9 +427,13 @@ def ask_schema(request_id: int, topic: str, version: bytes | None = None) -> byt
     return _whole(_Type.GET_SCHEMA, body)
 
 
-def close_producer(producer_id: int, request_id: int) -> bytes:
-    """From a client: it is done. From a broker: look the topic up again."""
+def close_producer(producer_id: int, request_id: int, service_url: str = "") -> bytes:
+    """From a client: it is done. From a broker: go to `service_url`, or look the topic up again."""
     body = pb.CommandCloseProducer(producer_id=producer_id, request_id=request_id)
+    if service_url.startswith("pulsar+ssl:"):
+        body.assignedBrokerServiceUrlTls = service_url
+    elif service_url:
+        body.assignedBrokerServiceUrl = service_url
     return _whole(_Type.CLOSE_PRODUCER, body)
 
 

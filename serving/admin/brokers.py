@@ -1,10 +1,14 @@
-"""`/quire/v1/brokers`: who is there, who owns what, since when and why; and a bundle given away by hand."""
+"""`/quire/v1/brokers`: who is there, who owns what, since when and why; and a bundle given away by hand.
+
+`take` is what one broker asks of another, to which it gives a bundle: to own it, and to load the topics that are named.
+"""
 
 from __future__ import annotations
 
 from aiohttp import web
 
-from quire.serving.admin.requests import no_content
+from quire.runtime.errors import ConfigurationError
+from quire.serving.admin.requests import fields_of, json_of, no_content
 from quire.serving.admin.target import AdminTarget
 
 BROKERS = "/quire/v1/brokers"
@@ -23,8 +27,18 @@ def routes(target: AdminTarget) -> list[web.RouteDef]:
         await target.ownership.release(bundle, "an operator asked for it")
         return no_content()
 
+    async def take(request: web.Request) -> web.Response:
+        part = request.match_info
+        bundle = f"{part['tenant']}/{part['namespace']}/{part['bundle']}"
+        topics = fields_of(await json_of(request) or {}, topics=list).get("topics", [])
+        if not all(isinstance(topic, str) for topic in topics):
+            raise ConfigurationError("topics must be a list of names")
+        await target.take_bundle(bundle, topics)
+        return no_content()
+
     return [
         web.get(BROKERS, brokers),
         web.get(f"{BROKERS}/bundles", bundles),
         web.put(f"{BROKERS}/bundles/{{tenant}}/{{namespace}}/{{bundle}}/unload", unload),
+        web.put(f"{BROKERS}/bundles/{{tenant}}/{{namespace}}/{{bundle}}/take", take),
     ]

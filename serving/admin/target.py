@@ -48,6 +48,10 @@ class AdminTarget(Protocol):
         """The broker that serves the topic or, with `owns` False, should be asked for it."""
         ...
 
+    async def take_bundle(self, bundle: str, topics: Sequence[str]) -> None:
+        """Own a bundle that is nobody's and load these topics of it. Raises `NotOwner`, `Unavailable`."""
+        ...
+
     # -- topics
     async def list_topics(self, tenant: str, namespace: str, domain: str = "persistent") -> list[str]:
         """Full names, partitions listed one by one, parents of partitions not."""

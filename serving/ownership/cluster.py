@@ -14,8 +14,10 @@ looked up before costs no metadata operation. When nobody owns the bundle, the b
 the client is sent there, and that broker takes it. Only a lookup (or an operator's request) makes a broker take a
 bundle; a client that comes with an old address is told to look up again, else it would bring back what was moved.
 
-To give a bundle away: close its topics, delete the node, and then send the clients away, who find the next owner at
-their first try. Whoever asks here meanwhile waits for the end of that.
+To give a bundle away: close its topics, delete the node, ask the broker that a lookup would choose to take it, and
+then send the clients there, who need not look it up. Who does not take it is no harm: the clients find the next
+owner by lookups. Whoever asks here meanwhile waits for the end of that. The next bundle's turn comes when the topics
+of this one were loaded, for each topic pauses as long as the topics that are on the way together need.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
@@ -57,6 +59,9 @@ REST_MS: Final = 120_000
 RETRY_S: Final = 0.25
 HANDOVERS_AT_ONCE: Final = 2
 """On a stop: while one bundle's topics close here, those of the one before open elsewhere."""
+
+INVITATION_S: Final = 2.0
+"""How long a broker may take to take a bundle, and then to load its topics, until the clients fend for themselves."""
 
 PATIENCE_S: Final = 2.0
 """Beyond the session's time-out, for what a dead broker left to go."""
@@ -238,7 +243,7 @@ class ClusterOwnership:
             if chosen is not self._me:
                 self._sent[chosen.broker_id] += 1
                 return self._owner(chosen)._replace(owns=False)
-        return await self._take(bundle)
+        return await self._take(bundle, "a client asked for it, and nobody owned it")
 
     def _owner(self, broker: BrokerRecord) -> Owner:
         return Owner(
@@ -289,9 +294,7 @@ class ClusterOwnership:
         if known is not None:
             return known
         path = _path(bundle)
-        if bundle not in self._watched:
-            self._watched.add(bundle)
-            self._store.watch(path, lambda _: self._node_changed(bundle))
+        self._watch(bundle)
         changes = self._changes[bundle]
         try:
             found = decode(OwnerRecord, (await self._store.get(path)).value, path)
@@ -300,6 +303,11 @@ class ClusterOwnership:
         if changes == self._changes[bundle]:
             self._known[bundle] = found
         return found
+
+    def _watch(self, bundle: str) -> None:
+        if bundle not in self._watched:
+            self._watched.add(bundle)
+            self._store.watch(_path(bundle), lambda _: self._node_changed(bundle))
 
     def _node_changed(self, bundle: str) -> None:
         self._changes[bundle] += 1
@@ -325,22 +333,30 @@ class ClusterOwnership:
 
     # -- taking ----------------------------------------------------------------------------------------
 
-    async def _take(self, bundle: str) -> Owner:
+    async def take(self, bundle: str) -> None:
+        self._must_know()
+        if self._is_stopping:
+            raise Unavailable("this broker is stopping, too")
+        self._watch(bundle)
+        owner = await self._take(bundle, "its owner gave it to this broker")
+        if not owner.is_here:
+            raise NotOwner(f"bundle {bundle} is served by {owner.broker_id}", owner)
+
+    async def _take(self, bundle: str, why: str) -> Owner:
         """Take it once, however many ask."""
         task = self._taking.get(bundle)
         if task is None:
-            task = self._taking[bundle] = self._tasks.start(self._try_to_take(bundle), f"take {bundle}")
+            task = self._taking[bundle] = self._tasks.start(self._try_to_take(bundle, why), f"take {bundle}")
             task.add_done_callback(lambda _: self._taking.pop(bundle, None))
         return await asyncio.shield(task)
 
-    async def _try_to_take(self, bundle: str) -> Owner:
+    async def _try_to_take(self, bundle: str, why: str) -> Owner:
         held = self._table.get(bundle)
         if held is not None:  # since the caller looked, another lookup was faster
             if held.is_leaving:
                 raise Unavailable(f"bundle {bundle} is being handed over; try again")
             return self._owner(self._me)
         epoch, now_ms = self._table.epoch, self._clock.now_ms()
-        why = "a client asked for it, and nobody owned it"
         record = OwnerRecord(broker=self._me, since_ms=now_ms, why=why)
         try:
             await self._store.create(_path(bundle), encode(record), ephemeral=True)
@@ -366,16 +382,41 @@ class ClusterOwnership:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._leaving[bundle] = done
         _log.info("handing over bundle %s: %s", bundle, why)
+        heir: Owner | None = None
         try:
-            send_away = await self._host.hand_over(bundle)
+            handover = await self._host.hand_over(bundle)
             if self._table.gone(bundle):  # else the session ended meanwhile, and the node with it
                 await self._delete(_path(bundle))
-            send_away()
+                heir = await self._pass_on(bundle)
+            handover.send_away("" if heir is None else heir.service_url)
         finally:
             self._table.gone(bundle)
             self._known.pop(bundle, None)
             del self._leaving[bundle]
             done.set_result(None)
+        if heir is not None and handover.topics:
+            await self._invite(heir, bundle, handover.topics)
+
+    async def _pass_on(self, bundle: str) -> Owner | None:
+        """Let the broker that a lookup would choose take the bundle. None: the next lookup decides."""
+        try:
+            chosen = await self._choose_living(take=False)
+        except Unavailable:
+            return None
+        if chosen is self._me:
+            return None
+        self._sent[chosen.broker_id] += 1
+        heir = self._owner(chosen)
+        return heir if await self._invite(heir, bundle, ()) else None
+
+    async def _invite(self, heir: Owner, bundle: str, topics: Sequence[str]) -> bool:
+        try:
+            async with asyncio.timeout(INVITATION_S):
+                await self._host.invite(heir, bundle, topics)
+        except (QuireError, TimeoutError) as error:
+            _log.info("broker %s was not ready for bundle %s: %r", heir.broker_id, bundle, error)
+            return False
+        return True
 
     async def _raise_not_owner(self, bundle: str) -> None:
         if bundle in self._leaving:

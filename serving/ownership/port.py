@@ -6,7 +6,7 @@ owns everything at once and causes no metadata traffic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from quire.runtime.errors import Unavailable
@@ -37,6 +37,15 @@ class BundleLoad(NamedTuple):
     topics: int
 
 
+class Handover(NamedTuple):
+    """A bundle whose topics are closed here."""
+
+    topics: Sequence[str]
+    """Those that clients use, by their full names."""
+    send_away: Callable[[str], None]
+    """Let the clients go: to the service URL of who has the topics now, or, if it is empty, to look them up."""
+
+
 class BundleHost(Protocol):
     """The broker, as its ownership sees it."""
 
@@ -50,10 +59,17 @@ class BundleHost(Protocol):
         """The bundle is this broker's from now on."""
         ...
 
-    async def hand_over(self, bundle: str) -> Callable[[], None]:
+    async def hand_over(self, bundle: str) -> Handover:
         """Close the bundle's topics and its state log, so that the next owner has nothing to recover.
 
-        Answers what sends the clients away, to be called when somebody else may have the bundle.
+        The clients are sent away when somebody else may have the bundle.
+        """
+        ...
+
+    async def invite(self, heir: Owner, bundle: str, topics: Sequence[str]) -> None:
+        """Ask another broker to take the bundle, which is nobody's, and to load `topics`; return when it has.
+
+        Raises `Unavailable`, `NotOwner`.
         """
         ...
 
@@ -88,12 +104,16 @@ class Ownership(Protocol):
         """
         ...
 
+    async def take(self, bundle: str) -> None:
+        """Its owner gives it away, to this broker. Raises `NotOwner` when another one was faster, `Unavailable`."""
+        ...
+
     async def require(self, bundle: str, *, take: bool) -> None:
         """Return when the bundle is owned here; with `take`, take it if it is nobody's. Raises `NotOwner`."""
         ...
 
     async def release(self, bundle: str, why: str) -> None:
-        """Hand one bundle over; the next lookup decides who takes it. Raises `NotOwner` when it is not owned here."""
+        """Hand one bundle over to whom a lookup would lead. Raises `NotOwner` when it is not owned here."""
         ...
 
     def why_not_ready(self) -> str:
@@ -130,12 +150,15 @@ class SoleOwner:
         assert self._host is not None
         return Owner(self._id, self._host.service_url, self._host.http_url, is_here=True)
 
+    async def take(self, bundle: str) -> None:
+        pass
+
     async def require(self, bundle: str, *, take: bool) -> None:
         pass
 
     async def release(self, bundle: str, why: str) -> None:
         assert self._host is not None
-        (await self._host.hand_over(bundle))()
+        (await self._host.hand_over(bundle)).send_away("")
 
     def why_not_ready(self) -> str:
         return ""

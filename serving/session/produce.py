@@ -181,8 +181,8 @@ class ProducerEnd:
         else:
             self.topic.when_answered(closed)
 
-    def close(self) -> None:
-        """The topic sends the client away; it will look up and begin again.
+    def close(self, service_url: str = "") -> None:
+        """The topic sends the client away; it will begin again at `service_url`, or look up where.
 
         One that is still being let in has no answer yet, and gets an error, or is let in by whoever serves the topic
         then.
@@ -190,7 +190,7 @@ class ProducerEnd:
         if self.topic is not None and not self.is_closed:
             self.is_closed = True
             self._forget()
-            self.write(commands.close_producer(self.body.producer_id, commands.NO_REQUEST))
+            self.write(commands.close_producer(self.body.producer_id, commands.NO_REQUEST, service_url))
 
     def abandon(self) -> None:
         """The connection is gone."""

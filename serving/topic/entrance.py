@@ -54,9 +54,9 @@ class Entrance:
         """Nobody who waits is let in any more: the topic is being handed over."""
         self._is_open = False
 
-    def close_all(self) -> None:
-        """Send everybody away; they will look the topic up again."""
-        self._producers.close_all()
+    def close_all(self, service_url: str = "") -> None:
+        """Send everybody away: to `service_url`, or to look the topic up again."""
+        self._producers.close_all(service_url)
 
     def _follow(self, granted: Admission | None) -> None:
         if granted is not None and self._is_open:

@@ -74,11 +74,15 @@ class NonPersistentTopic:
         """Other policies hold from now on."""
         self.policies = policies
 
+    @property
+    def is_used(self) -> bool:
+        """Somebody publishes or consumes."""
+        return bool(self.producers.all()) or any(one.consumers for one in self.subscriptions)
+
     def is_abandoned(self) -> bool:
         """Nobody publishes or consumes, and nobody did when this was asked before."""
-        is_idle = not self.producers.all() and not any(one.consumers for one in self.subscriptions)
-        was_idle, self._was_idle = self._was_idle, is_idle
-        return is_idle and was_idle
+        was_idle, self._was_idle = self._was_idle, not self.is_used
+        return self._was_idle and was_idle
 
     async def close(self) -> None:
         """Take nothing more. The producers stay until `drop`."""
@@ -92,10 +96,10 @@ class NonPersistentTopic:
     async def delete(self) -> None:
         self.drop()
 
-    def drop(self) -> None:
-        """Let everybody go; they will look the topic up again."""
+    def drop(self, service_url: str = "") -> None:
+        """Let everybody go: to `service_url`, or to look the topic up again."""
         self.is_closed = True
-        self.producers.close_all()
+        self.producers.close_all(service_url)
         self.subscriptions.close()
 
     # -- publishing ------------------------------------------------------------------------------------

@@ -201,12 +201,12 @@ class Producers:
         for admission in waiting:
             admission.port.fenced(ProducerFenced(f"producer {name} took exclusive access to the topic"))
 
-    def close_all(self) -> None:
-        """Send CLOSE_PRODUCER to everybody: they will look the topic up again."""
+    def close_all(self, service_url: str = "") -> None:
+        """Send CLOSE_PRODUCER to everybody: they will go to `service_url`, or look the topic up again."""
         everybody = self.all()
         self._here.clear()
         self._waiting.clear()
         self._exclusive = None
         for admission in everybody:
             admission.stage = Stage.OUTSIDE
-            admission.port.close()
+            admission.port.close(service_url)

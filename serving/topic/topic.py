@@ -134,6 +134,11 @@ class Topic:
         return self.segment_list.record.terminated
 
     @property
+    def is_used(self) -> bool:
+        """Somebody publishes or consumes."""
+        return bool(self.producers.all()) or any(one.consumers for one in self.subscriptions)
+
+    @property
     def deduplicates(self) -> bool:
         return self._dedup is not None
 
@@ -188,24 +193,27 @@ class Topic:
             await self._discard(segment)
         await self.segment_list.delete()
 
-    def _let_go(self) -> None:
+    def _let_go(self, service_url: str = "") -> None:
         self.is_closed = True
-        self.producers.close_all()
+        self.producers.close_all(service_url)
         self.subscriptions.close()
 
-    def drop(self) -> None:
-        """Write nothing more, and forget what is not confirmed: its bytes count no longer."""
+    def drop(self, service_url: str = "") -> None:
+        """Write nothing more, and forget what is not confirmed: its bytes count no longer.
+
+        The clients are sent to `service_url`, where the topic is now, or to look it up.
+        """
         self._writing.abandon()
-        self._forget()
+        self._forget(service_url)
 
     def _lost(self) -> None:
         """Another broker owns the topic: whoever met it, nothing of this incarnation goes on."""
         self.drop()
         self._on_lost(self)
 
-    def _forget(self) -> None:
+    def _forget(self, service_url: str) -> None:
         """Nothing unconfirmed is answered: the clients will send it again where the topic is now."""
-        self._let_go()
+        self._let_go(service_url)
         self._publisher.drop()
         self._tail.clear()
         for flush in [one for one in self._flushes if not one.done()]:

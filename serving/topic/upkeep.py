@@ -119,7 +119,7 @@ class Upkeep:
     def is_used(self) -> bool:
         """Whether the policy for inactive topics must let the topic be."""
         topic = self._topic
-        if topic.producers.all() or any(one.consumers for one in topic.subscriptions):
+        if topic.is_used:
             return True
         if topic.policies.inactive_topics.mode == "delete_when_no_subscriptions":
             return len(topic.subscriptions) > 0

@@ -16,6 +16,7 @@ diff. Brokers are capital letters on one metadata store in memory; bundles are w
     release A x           by hand
     kill A                it takes no connections any more
     bury A                its session is over
+    deafen A              its REST interface does not answer
     steal x               somebody deletes the owner's node
     stop A
 """
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,9 @@ import pytest
 from quire.metadata import paths
 from quire.metadata.memory import MemoryStore
 from quire.runtime.clock import ManualClock
-from quire.runtime.errors import QuireError
+from quire.runtime.errors import QuireError, Unavailable
 from quire.serving.ownership.cluster import ClusterOwnership
-from quire.serving.ownership.port import BundleLoad
+from quire.serving.ownership.port import BundleLoad, Handover, Owner
 
 SCENARIOS = sorted(Path(__file__).parent.joinpath("scenarios").glob("*.txt"))
 
@@ -78,10 +79,22 @@ class Host:
     def gained(self, bundle: str) -> None:
         self.stage.said.append(f"{self.name} owns {short(bundle)}")
 
-    async def hand_over(self, bundle: str) -> Callable[[], None]:
+    async def hand_over(self, bundle: str) -> Handover:
         self.stage.said.append(f"{self.name} closes {short(bundle)}")
         await asyncio.sleep(0)
-        return lambda: self.stage.said.append(f"{self.name} sends clients of {short(bundle)} away")
+
+        def send_away(url: str) -> None:
+            where = f" to {url.removeprefix('pulsar://')}" if url else " to look it up"
+            self.stage.said.append(f"{self.name} sends clients of {short(bundle)}{where}")
+
+        return Handover(["a topic"], send_away)
+
+    async def invite(self, heir: Owner, bundle: str, topics: Sequence[str]) -> None:
+        what = f"load {topics[0]} of {short(bundle)}" if topics else f"take {short(bundle)}"
+        self.stage.said.append(f"{self.name} asks {heir.broker_id} to {what}")
+        if heir.broker_id in self.stage.deaf:
+            raise Unavailable("it does not answer")
+        await self.stage.brokers[heir.broker_id].take(bundle)
 
     def drop(self, bundles: Collection[str]) -> None:
         self.stage.said.append(f"{self.name} drops {' '.join(map(short, bundles)) or 'nothing'}")
@@ -99,6 +112,7 @@ class Stage:
         self.hosts: dict[str, Host] = {}
         self.brokers: dict[str, ClusterOwnership] = {}
         self.dead: set[str] = set()
+        self.deaf: set[str] = set()
         self.waiting: list[asyncio.Task[None]] = []
 
     async def do(self, words: list[str]) -> None:
@@ -112,6 +126,8 @@ class Stage:
                     await self.begin(self.look_up(name, bundle))
                 case ["kill", name]:
                     self.dead.add(name)
+                case ["deafen", name]:
+                    self.deaf.add(name)
                 case ["bury", name]:
                     await self.stores[name].close()
                 case [name, "looks"]:

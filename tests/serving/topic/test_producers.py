@@ -54,7 +54,7 @@ class Port:
     def fenced(self, error: QuireError) -> None:
         self.said.append(f"{self.name} is fenced: {error}")
 
-    def close(self) -> None:
+    def close(self, service_url: str = "") -> None:
         self.said.append(f"{self.name} is sent away")
 
 

@@ -260,7 +260,7 @@ class Silent:
 
     def write(self, data: object) -> None: ...
 
-    def close(self) -> None:
+    def close(self, service_url: str = "") -> None:
         self.is_closed = True
 
 
