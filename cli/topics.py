@@ -8,6 +8,7 @@ import click
 
 from quire.cli.http import Admin, admin_url_option, json_option, topic_path
 from quire.cli.output import print_fields, print_json, print_table
+from quire.cli.topics_explain import explain
 from quire.runtime.errors import ConfigurationError
 
 
@@ -23,8 +24,12 @@ def command() -> None:
       quire topics list public/default
       quire topics stats orders --json
       quire topics internal-stats orders-partition-0
+      quire topics explain orders-partition-0
       quire topics delete orders
     """
+
+
+command.add_command(explain)
 
 
 def _path(topic: str) -> str:

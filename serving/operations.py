@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from quire.metadata.records import Policies, SegmentRecord, SegmentState
 from quire.runtime.errors import ConfigurationError, InUse, NotFound, QuireError
 from quire.serving.names import TopicName
@@ -18,6 +20,7 @@ from quire.serving.ports import EARLIEST, LATEST, Position
 from quire.serving.registry import Registry
 from quire.serving.subscription.subscription import Subscription
 from quire.serving.subscription.subscriptions import Subscriptions
+from quire.serving.topic.explain import Circumstances, explain
 from quire.serving.topic.non_persistent import AnyTopic
 from quire.serving.topic.services import Services
 from quire.serving.topic.topic import Topic
@@ -234,6 +237,30 @@ class Operations:
         except QuireError:
             is_flushed = False
         return segment_state(segment, is_flushed=is_flushed)
+
+    async def explain(self, topic: str) -> dict[str, Any]:
+        """Why each segment is still here, and when it will go; see `quire.serving.topic.explain`."""
+        loaded = await self._topic(topic)
+        active = loaded.segment_list.active
+        services, policies = self.services, loaded.policies
+        written = [] if active is None else [replace(active.sealed(0), sealed_ms=0)]
+        case = Circumstances(
+            segments=[*loaded.segment_list.sealed, *written],
+            marks={one.name: one.mark_delete for one in loaded.subscriptions if one.is_durable},
+            retention=policies.retention,
+            compacted_to=None,
+            settings=services.settings,
+            has_archive=services.archive is not None,
+            now_ms=services.clock.now_ms(),
+        )
+        return {
+            "topic": loaded.name,
+            "nowMs": case.now_ms,
+            "retentionMs": policies.retention.retention_ms,
+            "retentionBytes": policies.retention.retention_bytes,
+            "messageTtlMs": policies.message_ttl_ms,
+            "segments": explain(case),
+        }
 
     # -- subscriptions ---------------------------------------------------------------------------------
 

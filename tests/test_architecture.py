@@ -75,6 +75,7 @@ CORES = (
     "serving/ownership/table.py",
     "serving/topic/dedup.py",
     "serving/topic/producers.py",
+    "serving/topic/explain.py",
     "serving/topic/quota.py",
     "serving/topic/retention.py",
     "serving/topic/schemas.py",

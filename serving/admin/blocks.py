@@ -1,4 +1,7 @@
-"""`/quire/v1/topics/…`: a topic's segments and its raw blocks, for Spark. The format is `quire.spark_source.plan`'s."""
+"""`/quire/v1/topics/…`: a topic's segments and its raw blocks, for Spark, in the format of `quire.spark_source.plan`.
+
+`explain` is for people: why each segment is still here.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,14 @@ def routes(target: AdminTarget) -> list[web.RouteDef]:
         found = await target.blocks(topic_of(request), position, bytes_max)
         return web.Response(body=b"".join(found), content_type="application/octet-stream")
 
-    return [web.get(f"{TOPIC}/segments", segments), web.get(f"{TOPIC}/blocks", blocks)]
+    async def explain(request: web.Request) -> web.Response:
+        return web.json_response(await target.explain(topic_of(request)))
+
+    return [
+        web.get(f"{TOPIC}/segments", segments),
+        web.get(f"{TOPIC}/blocks", blocks),
+        web.get(f"{TOPIC}/explain", explain),
+    ]
 
 
 def _number(request: web.Request, name: str, default: int | None = None) -> int:

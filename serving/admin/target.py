@@ -105,6 +105,10 @@ class AdminTarget(Protocol):
         """As Pulsar's `internalStats`; each of `ledgers` has a `state` and an `archive`."""
         ...
 
+    async def explain(self, topic: str) -> dict[str, Any]:
+        """Why each segment is still here, and when it will go."""
+        ...
+
     # -- subscriptions
     async def subscriptions(self, topic: str) -> list[str]: ...
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from quire.metadata.records import SegmentRecord
+from quire.metadata.records import RetentionPolicy, SegmentRecord
 from quire.serving.ports import Position
 
 
@@ -18,12 +18,11 @@ def trimmable(
     sealed: Sequence[SegmentRecord],
     active_bytes: int,
     mark_deletes: Iterable[Position],
-    retention_ms: int,
-    retention_bytes: int,
+    retention: RetentionPolicy,
     now_ms: int,
 ) -> int:
     """How many of the oldest segments may go; `sealed` is oldest first."""
-    if retention_ms < 0 and retention_bytes < 0:
+    if retention.retention_ms < 0 and retention.retention_bytes < 0:
         return 0
     oldest = min(mark_deletes, default=None)
     newer_bytes = active_bytes + sum(segment.bytes for segment in sealed)
@@ -31,22 +30,20 @@ def trimmable(
     for segment in sealed:
         newer_bytes -= segment.bytes
         acknowledged = oldest is None or oldest >= (segment.ledger_id, segment.last_entry)
-        if not acknowledged or _is_retained(segment, newer_bytes, retention_ms, retention_bytes, now_ms):
+        if not acknowledged or is_retained(segment, newer_bytes, retention, now_ms):
             break
         count += 1
     return count
 
 
-def _is_retained(
-    segment: SegmentRecord, newer_bytes: int, retention_ms: int, retention_bytes: int, now_ms: int
-) -> bool:
-    """By time or by size; -1 in one of the two leaves the decision to the other."""
-    if retention_ms == 0 or retention_bytes == 0:
+def is_retained(segment: SegmentRecord, newer_bytes: int, retention: RetentionPolicy, now_ms: int) -> bool:
+    """By time and by size; -1 in one of the two leaves the decision to the other. Not for -1 in both."""
+    if retention.retention_ms == 0 or retention.retention_bytes == 0:
         return False
-    young = retention_ms > 0 and now_ms - segment.sealed_ms < retention_ms
-    within = retention_bytes > 0 and newer_bytes + segment.bytes <= retention_bytes
-    if retention_ms < 0:
+    young = retention.retention_ms > 0 and now_ms - segment.sealed_ms < retention.retention_ms
+    within = retention.retention_bytes > 0 and newer_bytes + segment.bytes <= retention.retention_bytes
+    if retention.retention_ms < 0:
         return within
-    if retention_bytes < 0:
+    if retention.retention_bytes < 0:
         return young
     return young and within

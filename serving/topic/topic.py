@@ -507,8 +507,7 @@ class Topic:
             sealed,
             0 if active is None else active.bytes,
             [one.mark_delete for one in self.subscriptions if one.is_durable],
-            retention.retention_ms,
-            retention.retention_bytes,
+            retention,
             self._services.clock.now_ms(),
         )
         if not count or active is None:

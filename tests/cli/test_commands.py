@@ -69,6 +69,16 @@ def test_stats_for_people_and_for_programs(server: Server) -> None:
     assert quire("topics", "lookup", "counted").out.strip() == server.service_url
 
 
+def test_why_segments_are_still_here(server: Server) -> None:
+    publish(server, "explained", 5)
+    shown = quire("topics", "explain", "explained").out
+    assert "1 segments, oldest first" in shown and "5 messages" in shown
+    assert "  kept    it is written to" in shown and "  copies  the bookies have it alone" in shown
+    (segment,) = quire("topics", "explain", "explained", "--json").json["segments"]
+    assert segment["keptBy"][0]["by"] == "active" and segment["messages"] == 5
+    refused(quire("topics", "explain", "explained", "--admin-url", "http://127.0.0.1:1"), TRY_AGAIN)
+
+
 def test_the_archive_runs_counts_and_verifies(server: Server) -> None:
     publish(server, "kept", 5)
     report = quire("archive", "run", "--seal", "--json").json

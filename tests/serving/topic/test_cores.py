@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.ledger.state_log import RECORD_BYTES_MAX
-from quire.metadata.records import SegmentRecord
+from quire.metadata.records import RetentionPolicy, SegmentRecord
 from quire.runtime.errors import CorruptionError
 from quire.runtime.limits import NAME_CHARS_MAX
 from quire.serving.ports import EARLIEST, Position
@@ -187,4 +187,5 @@ def sealed(*ends: int) -> list[SegmentRecord]:
 )
 def test_what_may_go(marks: list[Position], retention_ms: int, retention_bytes: int, expected: int) -> None:
     segments = sealed(100, 200, 900)
-    assert trimmable(segments, 50, marks, retention_ms, retention_bytes, 1000) == expected
+    retention = RetentionPolicy(retention_ms=retention_ms, retention_bytes=retention_bytes)
+    assert trimmable(segments, 50, marks, retention, 1000) == expected

@@ -1,0 +1,50 @@
+"""`quire topics explain`: why each segment of a topic is still here, and when it will go."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from quire.cli.http import Admin, admin_url_option, json_option, topic_path
+from quire.cli.output import print_json
+
+
+@click.command("explain")
+@click.argument("topic")
+@admin_url_option
+@json_option
+def explain(topic: str, admin_url: str, as_json: bool) -> None:
+    """Say why each segment of TOPIC is still here, and when it will go. See docs/retention.md."""
+    answer = Admin(admin_url).get(f"/quire/v1/topics/{topic_path(topic)}/explain")
+    if as_json:
+        print_json(answer)
+        return
+    click.echo(f"{answer['topic']}: {len(answer['segments'])} segments, oldest first")
+    for segment in answer["segments"]:
+        for line in lines_of(segment, answer["nowMs"]):
+            click.echo(line)
+
+
+def lines_of(segment: dict[str, Any], now_ms: int) -> list[str]:
+    """A segment in words."""
+    head = f"segment {segment['ledgerId']}: {segment['messages']} messages, {segment['bytes']} bytes"
+    if segment["messages"]:
+        head += f", {_moment(segment['firstMs'])} to {_moment(segment['lastMs'])}"
+    if not segment["keptBy"]:
+        kept = ["  goes    now: nothing keeps it, and segments are looked at every few seconds"]
+    else:
+        kept = [f"  kept    {one['why']}{_until(one['untilMs'], now_ms)}" for one in segment["keptBy"]]
+    copy = segment["bookies"]
+    return [head, *kept, f"  copies  {copy['why']}{_until(copy['untilMs'], now_ms)}"]
+
+
+def _until(until_ms: int | None, now_ms: int) -> str:
+    if until_ms is None:
+        return ""
+    return f"; due since {_moment(until_ms)}" if until_ms <= now_ms else f"; until {_moment(until_ms)}"
+
+
+def _moment(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
