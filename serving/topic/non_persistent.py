@@ -75,6 +75,11 @@ class NonPersistentTopic:
         self.policies = policies
 
     @property
+    def is_terminated(self) -> bool:
+        """It has no end: there is no record that could say so."""
+        return False
+
+    @property
     def is_used(self) -> bool:
         """Somebody publishes or consumes."""
         return bool(self.producers.all()) or any(one.consumers for one in self.subscriptions)
