@@ -28,7 +28,7 @@ def command() -> None:
 @admin_url_option
 @json_option
 def run(seal: bool, admin_url: str, as_json: bool) -> None:
-    """Archive every sealed segment now and wait until it is done."""
+    """Archive every sealed segment now, at all brokers, and wait until it is done."""
     report = Admin(admin_url, timeout_s=3600).post(f"/quire/v1/archive/run?seal={str(seal).lower()}")
     if as_json:
         print_json(report)
@@ -42,8 +42,8 @@ def run(seal: bool, admin_url: str, as_json: bool) -> None:
 @admin_url_option
 @json_option
 def status(admin_url: str, as_json: bool) -> None:
-    """Count the segments by state, and show what is under way."""
-    answer = Admin(admin_url).get("/quire/v1/archive/status")
+    """Count the segments of all topics by state, and show what is under way."""
+    answer = Admin(admin_url, timeout_s=600).get("/quire/v1/archive/status")
     if as_json:
         print_json(answer)
         return

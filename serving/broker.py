@@ -35,7 +35,7 @@ from quire.serving.names import TopicName
 from quire.serving.offloading import Offloading
 from quire.serving.operations import Operations, subscriptions_of
 from quire.serving.ownership.port import BundleLoad, Handover, NotOwner, Owner, Ownership, SoleOwner
-from quire.serving.peers import Peers
+from quire.serving.peers import Peers, added_up
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.ports import ConsumerHandle, ConsumerPort, SubscriptionHandle
 from quire.serving.registry import Registry
@@ -60,6 +60,10 @@ HANDOVER_S: Final = 7.0
 """How long stopping waits for bundles to be handed over; containers are killed ten seconds after they are told."""
 
 STOP_STEP_S: Final = 0.01
+ARCHIVE_RUN_S: Final = 3_600.0
+"""How long other brokers may take to archive everything; a person who waits for it gives up later than that."""
+
+ASK_S: Final = 10.0
 STOP_S: Final = 3.0
 """How long stopping waits for topics to close; what is not closed by then is recovered at the next load."""
 
@@ -327,11 +331,31 @@ class Broker(Operations):
             **self.ownership.metrics(),
         }
 
-    async def archive_run(self, *, seal: bool) -> dict[str, Any]:
-        return await self._archive_work().run(seal=seal)
+    async def archive_run(self, *, seal: bool, here: bool) -> dict[str, Any]:
+        work = self._archive_work()
+        if here:
+            return await work.run(seal=seal)
+        path = f"/quire/v1/archive/run?seal={str(seal).lower()}&here=true"
+        others = self._ask_others("POST", path, ARCHIVE_RUN_S)
+        mine, (answers, silent) = await asyncio.gather(work.run(seal=seal, or_nobodys=True), others)
+        return added_up([mine, *answers, {"failed": len(silent), "errors": silent}])
 
-    async def archive_status(self) -> dict[str, Any]:
-        return await self._archive_work().status()
+    async def archive_status(self, *, here: bool) -> dict[str, Any]:
+        work = self._archive_work()
+        if here:
+            return work.status()
+        answers, silent = await self._ask_others("GET", "/quire/v1/archive/status?here=true", ASK_S)
+        status = added_up([work.status(), *answers, {"failing": silent}])
+        return {**status, "segments": await work.count_by_state()}
+
+    async def _ask_others(
+        self, method: str, path: str, timeout_s: float
+    ) -> tuple[list[dict[str, Any]], list[str]]:
+        """What the cluster's other brokers answer, and why some do not."""
+        others = [row["httpUrl"] for row in self.ownership.brokers() if row["httpUrl"] != self.http_url]
+        found = await self.peers.ask_all(method, others, path, timeout_s=timeout_s)
+        silent = [str(one) for one in found if isinstance(one, QuireError)]
+        return [one for one in found if not isinstance(one, QuireError)], silent
 
     async def archive_verify(self, *, delete_orphans: bool) -> dict[str, Any]:
         return await self._archive_work().verify(delete_orphans=delete_orphans)

@@ -15,11 +15,14 @@ from typing import Any, Final
 from quire.metadata.records import ArchivePointer, SegmentRecord, TopicRecord
 from quire.runtime.errors import Fenced, NotFound, QuireError
 from quire.serving.names import TopicName
+from quire.serving.ownership.port import NotOwner
+from quire.serving.peers import added_up
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.registry import Registry
 from quire.serving.topic.services import Services
 from quire.serving.topic.topic import Topic
 from quire.tiering.archive import Archive, SegmentReader
+from quire.tiering.inventory import count_by_state
 from quire.tiering.offload import Offloader, OffloadTopic
 from quire.tiering.scrub import recorded_segments, scrub
 
@@ -59,17 +62,31 @@ class Offloading:
 
     # -- what an operator asks -------------------------------------------------------------------------
 
-    async def run(self, *, seal: bool) -> dict[str, Any]:
-        """Archive everything now; with `seal` also what is still being written."""
-        async for name in self._unfinished(seal):
-            await self._registry.open(name)
+    async def run(self, *, seal: bool, or_nobodys: bool = False) -> dict[str, Any]:
+        """Archive everything now; with `seal` also what is still being written. What fails is in the report.
+
+        Topics of this broker; with `or_nobodys`, those that no broker owns are taken for it, too.
+        """
+        errors = [error async for error in self._load_unfinished(seal, or_nobodys)]
         if seal:
             rolls = [roll for topic in self._registry.loaded() if (roll := topic.roll()) is not None]
             await asyncio.gather(*rolls)
-        return (await self.offloader.run_once()).as_dict()
+        report = await self.offloader.run_once()
+        return added_up([report.as_dict(), {"failed": len(errors), "errors": errors}])
 
-    async def status(self) -> dict[str, Any]:
-        return {**self.offloader.status(), "segments": await self.offloader.count_by_state()}
+    def status(self) -> dict[str, Any]:
+        """What is under way here, and what fails."""
+        return self.offloader.status()
+
+    async def count_by_state(self) -> dict[str, dict[str, int]]:
+        """The segments of all topics of the cluster, by their states."""
+        return await count_by_state(self._services.store, self._seems_flushed)
+
+    async def _seems_flushed(self, ledger_id: int) -> bool:
+        try:
+            return await self.is_flushed(ledger_id)
+        except QuireError:
+            return False  # trimmed meanwhile, or nobody can tell now
 
     def metrics(self) -> dict[str, float]:
         totals = self.offloader.totals
@@ -95,19 +112,31 @@ class Offloading:
     async def _adopt(self) -> None:
         await asyncio.sleep(ADOPT_AFTER_S)
         self._adopting = None
-        async for name in self._unfinished(False):
-            try:
-                await self._registry.open(name)
-            except QuireError as error:
-                _log.warning("%s cannot be loaded, so it is not archived: %s", name, error)
+        async for error in self._load_unfinished(even_open=False, or_nobodys=False):
+            _log.warning("%s", error)
         self.offloader.wake()
 
-    async def _unfinished(self, even_open: bool) -> AsyncIterator[TopicName]:
-        """Topics of ours that are not loaded and have segments to archive or to delete; with `even_open`, to seal."""
+    async def _load_unfinished(self, even_open: bool, or_nobodys: bool) -> AsyncIterator[str]:
+        """Load what has work left; yields a sentence for each topic for which that fails."""
+        async for name in self._unfinished(even_open, or_nobodys):
+            try:
+                await self._registry.open(name)
+            except NotOwner:
+                continue  # it went to another broker, which looks after it
+            except QuireError as error:
+                yield f"{name} cannot be loaded, so it is not archived: {error}"
+
+    async def _unfinished(self, even_open: bool, or_nobodys: bool) -> AsyncIterator[TopicName]:
+        """Topics of ours that are not loaded and have segments to archive or to delete; with `even_open`, to seal.
+
+        With `or_nobodys` also those of others: who owns a topic is seen when it is opened.
+        """
         for tenant in await self._namespaces.tenants():
             for namespace in await self._namespaces.list(tenant):
                 for name in await self._registry.recorded(tenant, namespace.partition("/")[2]):
-                    if self._registry.find(name) or not await self._registry.is_here(name):
+                    if self._registry.find(name):
+                        continue
+                    if not or_nobodys and not await self._registry.is_here(name):
                         continue
                     record = await self._registry.record(name)
                     if record is not None and _has_work(record, even_open):

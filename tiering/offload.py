@@ -192,18 +192,6 @@ class Offloader:
             "waiting": self.totals.waiting,
         }
 
-    async def count_by_state(self) -> dict[str, dict[str, int]]:
-        """For each state its number of segments and their bytes. An active segment's bytes are not counted."""
-        counts = {state.value: {"segments": 0, "bytes": 0} for state in SegmentState}
-        for topic in list(self._target.topics()):
-            for segment in topic.segments:
-                unclear = segment.is_sealed and segment.archive is None
-                is_flushed = unclear and await self._is_flushed(segment.ledger_id)
-                count = counts[segment_state(segment, is_flushed=is_flushed).value]
-                count["segments"] += 1
-                count["bytes"] += segment.bytes
-        return counts
-
     # -- rounds ----------------------------------------------------------------------------------------
     async def _run(self) -> None:
         while True:

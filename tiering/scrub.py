@@ -12,16 +12,16 @@ ignorance of a topic must not cost the topic its history. For the same reason an
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
-from quire.metadata import paths, topics
 from quire.metadata.records import ArchivePointer
 from quire.metadata.store import MetadataStore
 from quire.runtime.clock import Clock
 from quire.runtime.errors import CorruptionError, NotFound, Unavailable
 from quire.tiering.archive import PREFIX, Archive
+from quire.tiering.inventory import all_topics
 from quire.tiering.store import ObjectInfo
 
 GRACE_MS: Final = 24 * 3_600_000
@@ -61,18 +61,12 @@ class ScrubReport:
 
 async def recorded_segments(store: MetadataStore) -> list[Recorded]:
     """Every archived segment of every topic. Reads the whole tree of topics: for an operator's command."""
-    found = []
-    async for path in _topic_paths(store):
-        try:
-            topic = await topics.load(store, path)
-        except NotFound:
-            continue  # deleted meanwhile, or no topic but a node above topics
-        found += [
-            Recorded(topic.record.name, segment.ledger_id, segment.archive)
-            for segment in topic.segments
-            if segment.archive is not None
-        ]
-    return found
+    return [
+        Recorded(topic.record.name, segment.ledger_id, segment.archive)
+        async for topic in all_topics(store)
+        for segment in topic.segments
+        if segment.archive is not None
+    ]
 
 
 async def scrub(
@@ -120,12 +114,3 @@ def _orphans(listed: Sequence[ObjectInfo], recorded: Sequence[Recorded], before_
     """Names are unique over all stores, so a name alone says whose an object is."""
     named = {one.pointer.name for one in recorded}
     return [info for info in listed if info.name not in named and info.modified_ms < before_ms]
-
-
-async def _topic_paths(store: MetadataStore) -> AsyncIterator[str]:
-    for tenant in await store.children(paths.TOPICS):
-        for namespace in await store.children(f"{paths.TOPICS}/{tenant}"):
-            for domain in await store.children(f"{paths.TOPICS}/{tenant}/{namespace}"):
-                directory = f"{paths.TOPICS}/{tenant}/{namespace}/{domain}"
-                for name in await store.children(directory):
-                    yield f"{directory}/{name}"

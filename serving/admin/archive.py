@@ -1,4 +1,7 @@
-"""`/quire/v1/archive` and `/quire/v1/ledgers`: the archive's work, and an operator's recovery of one ledger."""
+"""`/quire/v1/archive` and `/quire/v1/ledgers`: the archive's work, and an operator's recovery of one ledger.
+
+Any broker answers for the whole cluster; `?here=true` asks for what that broker does.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,12 @@ ARCHIVE = "/quire/v1/archive"
 
 def routes(target: AdminTarget) -> list[web.RouteDef]:
     async def run(request: web.Request) -> web.Response:
-        return web.json_response(await target.archive_run(seal=flag(request, "seal")))
+        return web.json_response(
+            await target.archive_run(seal=flag(request, "seal"), here=flag(request, "here"))
+        )
 
-    async def status(_: web.Request) -> web.Response:
-        return web.json_response(await target.archive_status())
+    async def status(request: web.Request) -> web.Response:
+        return web.json_response(await target.archive_status(here=flag(request, "here")))
 
     async def verify(request: web.Request) -> web.Response:
         return web.json_response(await target.archive_verify(delete_orphans=flag(request, "delete_orphans")))

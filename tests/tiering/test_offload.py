@@ -286,24 +286,6 @@ async def test_the_background_works_when_woken() -> None:
     assert (await world.driver.run_once()).archived == 0
 
 
-async def test_counts_by_state() -> None:
-    world = World(segments=4)
-    world.broker.segments[7] = SegmentRecord(ledger_id=7)
-    world.broker.unflushed = {3}
-    await world.driver._do_round(by_hand=False)
-    world.broker.segments[0] = replace(world.broker.segments[0], on_bookies=False)
-    world.broker.segments[1] = replace(world.broker.segments[1], archive=None)
-    counts = await world.driver.count_by_state()
-    assert {state: count["segments"] for state, count in counts.items()} == {
-        "active": 1,
-        "sealed": 1,
-        "flushed": 1,
-        "archived": 1,
-        "deleted": 1,
-    }
-    assert counts["sealed"]["bytes"] == world.broker.segments[3].bytes
-
-
 async def test_an_upload_whose_outcome_is_unknown_is_recorded_when_it_is_there() -> None:
     world = World()
     world.store.faults.fail_next("finish", OutcomeUnknown("time-out"), happened=True)

@@ -20,6 +20,7 @@ from quire.serving.admin.app import make_app
 from quire.serving.broker import Broker
 from quire.serving.ownership.cluster import ClusterOwnership
 from quire.serving.settings import BrokerSettings
+from quire.tiering.archive import Archive
 from tests.serving.conftest import BrokerHouse
 
 
@@ -78,7 +79,8 @@ class Member:
 class Brokers:
     """`start`, `stop`, `kill` and `freeze` brokers; `client` makes a stock client that knows all that were started."""
 
-    def __init__(self, session_timeout_ms: int = 1_000) -> None:
+    def __init__(self, session_timeout_ms: int = 1_000, archive: Archive | None = None) -> None:
+        self.archive = archive
         self.cluster = MemoryCluster(3)
         self.cluster.store = MemoryStore(session_timeout_ms=session_timeout_ms)
         self.members: list[Member] = []
@@ -90,7 +92,7 @@ class Brokers:
         name = f"broker-{len(self.members)}"
         ownership = ClusterOwnership(ledgers.store, clock, name)
         chosen = BrokerSettings(**{"listen": "127.0.0.1:0", "namespace_bundles": 8, **settings})
-        broker = Broker(chosen, ledgers.store, ledgers, None, clock, ownership=ownership)
+        broker = Broker(chosen, ledgers.store, ledgers, self.archive, clock, ownership=ownership)
         rest = web.AppRunner(make_app(broker), access_log=None, shutdown_timeout=0.1)
         await rest.setup()
         site = web.TCPSite(rest, "127.0.0.1", 0)

@@ -1,0 +1,79 @@
+"""The archive of a cluster, asked of any one broker: all topics are archived and counted, whoever owns them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from quire.runtime.clock import SystemClock
+from quire.tiering.archive import Archive
+from quire.tiering.memory import MemoryObjectStore
+from tests.serving.conftest import in_thread
+from tests.serving.ownership.cluster import Brokers, Member
+
+TOPICS = [f"persistent://public/default/topic-{index}" for index in range(12)]
+
+
+@pytest.fixture
+async def brokers() -> AsyncIterator[Brokers]:
+    made = Brokers(archive=Archive(MemoryObjectStore(), SystemClock()))
+    yield made
+    await made.close()
+
+
+async def ask(member: Member, method: str, path: str) -> dict[str, Any]:
+    url = f"{member.broker.http_url}/quire/v1/archive/{path}"
+    async with aiohttp.ClientSession() as session, session.request(method, url) as answer:
+        assert answer.status == 200, await answer.text()
+        found: dict[str, Any] = await answer.json()
+        return found
+
+
+async def publish(brokers: Brokers) -> None:
+    client = brokers.client()
+
+    def work() -> None:
+        for topic in TOPICS:
+            producer = client.create_producer(topic)
+            producer.send(b"x")
+            producer.close()
+
+    await in_thread(work)
+
+
+async def test_a_run_and_the_counts_reach_the_topics_of_all_brokers(brokers: Brokers) -> None:
+    one, two = await brokers.start(), await brokers.start()
+    await publish(brokers)
+    assert one.topics() and two.topics()
+    assert (await ask(one, "GET", "status"))["segments"]["active"]["segments"] == len(TOPICS)
+    report = await ask(one, "POST", "run?seal=true")
+    assert (report["archived"], report["failed"], report["errors"]) == (len(TOPICS), 0, [])
+    for member in (one, two):
+        status = await ask(member, "GET", "status")
+        assert status["archived"] == len(TOPICS) and status["failing"] == []
+        assert status["segments"]["archived"]["segments"] == len(TOPICS)
+    assert (await ask(two, "POST", "run"))["archived"] == 0
+
+
+async def test_topics_that_nobody_owns_are_archived_and_counted(brokers: Brokers) -> None:
+    one = await brokers.start()
+    await publish(brokers)
+    two = await brokers.start()
+    await brokers.stop(one)
+    assert not two.topics()
+    assert sum(one["segments"] for one in (await ask(two, "GET", "status"))["segments"].values()) == len(
+        TOPICS
+    )
+    report = await ask(two, "POST", "run")
+    assert report["archived"] == len(TOPICS)
+
+
+async def test_a_broker_that_does_not_answer_is_told_of(brokers: Brokers) -> None:
+    one, two = await brokers.start(), await brokers.start()
+    await two.rest.cleanup()
+    report = await ask(one, "POST", "run")
+    assert report["failed"] == 1 and f"{two.broker.http_url} does not answer" in report["errors"][0]
+    assert two.broker.http_url in (await ask(one, "GET", "status"))["failing"][0]
