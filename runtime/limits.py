@@ -94,6 +94,9 @@ READ_CACHE_BYTES: Final = 64 * MIB
 UNACKED_MESSAGES_MAX: Final = 50_000
 """A consumer of a shared subscription that holds this many gets no more until it acknowledges (Pulsar's own)."""
 
+LOOK_AHEAD_ENTRIES_MAX: Final = 100_000
+"""Entries of a Key_Shared subscription that may wait for their consumer while others go on: four bytes each."""
+
 DEAL_BYTES_PER_TURN: Final = 1 * MIB
 """Dealt by one subscription in one turn of the loop; then the others have their turn."""
 

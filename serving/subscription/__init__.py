@@ -3,9 +3,10 @@
 Read in this order: `positions` (the arithmetic) and `entry_set` (bitmaps by ledger); `redelivery` (counts in bit
 slices) and `cursor` (what is acknowledged), `cursor_record` (its bytes), `cursor_store` (all cursors of a bundle in its
 state log); `window` (what was dealt counts in messages) and `dispatcher` (what all kinds share), then the kinds:
-`exclusive`, `failover`, `shared`; `delivery` (frames out of a block); `consumer` and `request` (what a session calls
-and asks), `block_source` and `seek` (reading the topic), `counting` (exact backlogs), `meter` (rates),
-`subscription` (the shell that joins these), `subscriptions` (all of a topic, by name).
+`exclusive`, `failover`; `holding` (who holds what), `shared`; `slots`, `key_owners`, `key_shared`; `delivery`
+(frames out of a block); `consumer` and `request` (what a session calls and asks), `block_source` and `seek` (reading
+the topic), `counting` (exact backlogs), `meter` (rates), `subscription` (the shell that joins these), `subscriptions`
+(all of a topic, by name).
 
 All but `cursor_store`, `block_source`, `counting`, `seek`, `subscription` and `subscriptions` are cores.
 """

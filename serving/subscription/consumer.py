@@ -7,7 +7,7 @@ not hold too many messages without acknowledging: dispatch waits then, nothing i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from quire.runtime.errors import NotFound
@@ -32,6 +32,7 @@ class Consumer:
         "consumer_id",
         "holds",
         "is_open",
+        "key_ranges",
         "metadata",
         "meter",
         "name",
@@ -54,6 +55,7 @@ class Consumer:
         address: str = "",
         connected_ms: int = 0,
         metadata: Mapping[str, str] | None = None,
+        key_ranges: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.subscription = subscription
         self.port = port
@@ -64,11 +66,13 @@ class Consumer:
         self.address = address
         self.connected_ms = connected_ms
         self.metadata = dict(metadata or {})
+        self.key_ranges = tuple(key_ranges)
+        """Key_Shared, sticky: the slots that it asks for, (first, last) each."""
         self.permits = 0
         self.unacked = 0
         """Messages dealt to it and not acknowledged."""
         self.holds = EntrySet()
-        """Shared subscriptions: the entries dealt to it and neither acknowledged nor given back."""
+        """Shared and Key_Shared subscriptions: the entries dealt to it and neither acknowledged nor given back."""
         self.meter = Meter()
         self.is_open = True
 

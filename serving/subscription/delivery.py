@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import accumulate
 from operator import sub
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
+
+from pyroaring import BitMap
 
 from quire.serving.subscription.cursor_record import words_of
 from quire.wire import block, commands
@@ -91,7 +94,8 @@ class BlockView:
 class Delivery(NamedTuple):
     """Entries at offsets `start` .. `stop`-1 of a block for one consumer.
 
-    `remaining` is not 0 for one entry of which only these messages (set bits) are still to come.
+    `remaining` is not 0 for one entry of which only these messages (set bits) are still to come. `offsets` is given
+    when it is only these between `start` and `stop`, ascending: keys scatter a consumer's entries over a block.
     """
 
     consumer: Consumer
@@ -101,36 +105,60 @@ class Delivery(NamedTuple):
     messages: int
     redelivery_count: int
     remaining: int
+    offsets: Sequence[int] = ()
+
+    def entries(self) -> BitMap:
+        """The ids of its entries."""
+        first = self.view.first_entry
+        if self.offsets:
+            return BitMap([first + offset for offset in self.offsets])
+        return BitMap(range(first + self.start, first + self.stop))
 
 
 def frames(delivery: Delivery, partition: int) -> list[Buffer]:
     """The MESSAGE frames of a delivery, to be written in order; `partition` is -1 for a topic that has none."""
-    consumer, view, start, stop, _, redelivery_count, remaining = delivery
-    header = view.header
-    first = view.first_entry + start
-    offset = header.entries_offset
-    if view.count == 1:
-        entries = [memoryview(view.buffer)[offset : header.length]]
-        lengths = [header.length - offset]
-    else:
-        ends = block.ends(view.buffer, header)
-        begin = ends[start - 1] if start else 0
-        ends = ends[start:stop]
-        starts = array("I", (begin,)) + ends[:-1]
-        body = memoryview(view.buffer)[offset : header.length]
-        entries = [body[a:b] for a, b in zip(starts, ends, strict=True)]
-        lengths = list(map(sub, ends, starts))
+    consumer, view, start, _, _, redelivery_count, remaining, offsets = delivery
+    entries, lengths = _entries(delivery)
+    ledger_id, first = view.ledger_id, view.first_entry
     if remaining:
-        ids = commands.message_id(header.ledger_id, first, partition)
+        ids = commands.message_id(ledger_id, first + start, partition)
         words = words_of(remaining)
         head = commands.message_header(consumer.consumer_id, ids, lengths[0], redelivery_count, words)
         return [head, entries[0]]
-    headers = commands.message_headers(
-        consumer.consumer_id, header.ledger_id, partition, first, lengths, redelivery_count
-    )
+    if offsets:
+        headers = commands.scattered_message_headers(
+            consumer.consumer_id,
+            ledger_id,
+            partition,
+            [first + offset for offset in offsets],
+            lengths,
+            redelivery_count,
+        )
+    else:
+        headers = commands.message_headers(
+            consumer.consumer_id, ledger_id, partition, first + start, lengths, redelivery_count
+        )
     parts: list[Buffer] = [b""] * (2 * len(headers))
     parts[0::2] = headers
     parts[1::2] = entries
-    if header.length < JOIN_ENTRY_BYTES * view.count:
+    if view.bytes < JOIN_ENTRY_BYTES * view.count:
         return [b"".join(parts)]
     return parts
+
+
+def _entries(delivery: Delivery) -> tuple[list[memoryview], list[int]]:
+    """The entries of a delivery as views, and their lengths in bytes."""
+    view, start, stop, offsets = delivery.view, delivery.start, delivery.stop, delivery.offsets
+    header = view.header
+    offset = header.entries_offset
+    if view.count == 1:
+        return [memoryview(view.buffer)[offset : header.length]], [header.length - offset]
+    body = memoryview(view.buffer)[offset : header.length]
+    ends = block.ends(view.buffer, header)
+    if offsets:
+        bounds = [(ends[at - 1] if at else 0, ends[at]) for at in offsets]
+        return [body[a:b] for a, b in bounds], [b - a for a, b in bounds]
+    begin = ends[start - 1] if start else 0
+    ends = ends[start:stop]
+    starts = array("I", (begin,)) + ends[:-1]
+    return [body[a:b] for a, b in zip(starts, ends, strict=True)], list(map(sub, ends, starts))

@@ -61,6 +61,8 @@ class Dispatcher:
         self.window = Window()
         self.notices: list[tuple[Consumer, bool]] = []
         """Consumers to be told that they became, or ceased to be, the active one; the shell empties it."""
+        self.may_go_on = False
+        """An acknowledgement made room for more: the shell looks again, and resets it."""
         self._begin()
 
     def _begin(self) -> None:
@@ -112,7 +114,7 @@ class Dispatcher:
         start = self.read.entry_id - view.first_entry
         runs = self._runs(view, start)
         deliveries, stop = self._deal(view, runs)
-        self._pass(view, start, stop, deliveries)
+        self._pass(view, start, stop, sum([delivery.messages for delivery in deliveries]))
         return deliveries
 
     def _runs(self, view: BlockView, start: int) -> list[Run]:
@@ -156,8 +158,8 @@ class Dispatcher:
                 at = stop
         return deliveries, view.count
 
-    def _pass(self, view: BlockView, start: int, stop: int, deliveries: list[Delivery]) -> None:
-        """Move the read position over offsets `start` .. `stop`-1: what was not dealt there is acknowledged."""
+    def _pass(self, view: BlockView, start: int, stop: int, unacked: int) -> None:
+        """Move the read position over offsets `start` .. `stop`-1; `unacked` of their messages are not acknowledged."""
         index = view.index_at(start)
         self.read_index = index
         if stop == start:
@@ -166,12 +168,10 @@ class Dispatcher:
         counts = view.counts[start:stop] if view.counts is not None else None
         self.window.push(view.ledger_id, first + start, first + stop, index, view.each, counts)
         messages = view.messages(start, stop)
-        dealt = sum([delivery.messages for delivery in deliveries])
         self.read = Position(view.ledger_id, first + stop)
         self.read_index = index + messages
-        self.unacked += dealt
-        if dealt < messages:
-            self.ahead -= messages - dealt
+        self.unacked += unacked
+        self.ahead -= messages - unacked
 
     def rewind(self) -> None:
         """Deal everything behind mark-delete again that is not acknowledged."""

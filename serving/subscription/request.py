@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 from quire.runtime.errors import QuireError
 from quire.wire import pulsar_pb2 as pb
@@ -35,9 +36,28 @@ _LABELS = {
 }
 
 
+class KeySharing(NamedTuple):
+    """How the keys of a Key_Shared subscription are shared: what all of its consumers must agree on."""
+
+    is_sticky: bool = False
+    """Whether consumers name the slots that they want; else these are split among them."""
+    out_of_order: bool = False
+    """Whether a key may go to its new owner while the former one still holds messages of it."""
+
+    def __str__(self) -> str:
+        order = "out of order delivery allowed" if self.out_of_order else "in order"
+        return f"{'sticky ranges' if self.is_sticky else 'auto split'}, {order}"
+
+
+AUTO_SPLIT = KeySharing()
+
+
 @dataclass(frozen=True, slots=True)
 class SubscribeRequest:
-    """`start` is for readers (not durable) only; `initial_earliest` and `start_rollback_s` for new subscriptions."""
+    """`key_ranges` are slots, both ends inclusive, for sticky sharing only.
+
+    `start` is for readers (not durable) only; `initial_earliest` and `start_rollback_s` for new subscriptions.
+    """
 
     subscription: str
     kind: SubscriptionKind
@@ -51,6 +71,8 @@ class SubscribeRequest:
     properties: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
     address: str = ""
+    sharing: KeySharing = AUTO_SPLIT
+    key_ranges: Sequence[tuple[int, int]] = ()
 
     @classmethod
     def of(cls, command: pb.CommandSubscribe, address: str = "") -> SubscribeRequest:
@@ -68,4 +90,9 @@ class SubscribeRequest:
             properties={item.key: item.value for item in command.subscription_properties},
             metadata={item.key: item.value for item in command.metadata},
             address=address,
+            sharing=KeySharing(
+                is_sticky=command.keySharedMeta.keySharedMode == pb.STICKY,
+                out_of_order=command.keySharedMeta.allowOutOfOrderDelivery,
+            ),
+            key_ranges=[(one.start, one.end) for one in command.keySharedMeta.hashRanges],
         )

@@ -22,7 +22,7 @@ from typing import Any
 
 from quire.runtime.clock import Clock
 from quire.runtime.errors import NotFound
-from quire.runtime.limits import DEAL_BYTES_PER_TURN, UNACKED_MESSAGES_MAX
+from quire.runtime.limits import DEAL_BYTES_PER_TURN
 from quire.runtime.tasks import Tasks
 from quire.serving.ports import ConsumerBusy, ConsumerPort, NotAllowed, Position, TopicPort
 from quire.serving.subscription import counting, seek
@@ -35,9 +35,10 @@ from quire.serving.subscription.delivery import BlockView, frames
 from quire.serving.subscription.dispatcher import Dispatcher
 from quire.serving.subscription.exclusive import Exclusive
 from quire.serving.subscription.failover import Failover
+from quire.serving.subscription.key_shared import KeyShared
 from quire.serving.subscription.meter import Meter
 from quire.serving.subscription.positions import Segments, preceding
-from quire.serving.subscription.request import Done, SubscribeRequest, SubscriptionKind
+from quire.serving.subscription.request import Done, KeySharing, SubscribeRequest, SubscriptionKind
 from quire.serving.subscription.shared import Shared
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
@@ -183,12 +184,14 @@ class Subscription:
     ) -> None:
         """See `Consumer.ack`."""
         before = self.cursor.mark_delete
-        was_full = consumer.unacked >= UNACKED_MESSAGES_MAX
         if not cumulative:
             self._acknowledge_each(ids)
-        elif self.kind is SubscriptionKind.SHARED:
+        elif self.kind in (SubscriptionKind.SHARED, SubscriptionKind.KEY_SHARED):
             if done is not None:
-                done(NotAllowed("a shared subscription takes no cumulative acknowledgement: give single ids"))
+                label = self.kind.label
+                done(
+                    NotAllowed(f"a {label} subscription takes no cumulative acknowledgement: give single ids")
+                )
             return
         else:
             for one in ids:
@@ -196,7 +199,8 @@ class Subscription:
         self._changed(done)
         if self.cursor.mark_delete != before:
             self.topic.acknowledged_up_to(self.name)
-        if was_full and consumer.unacked < UNACKED_MESSAGES_MAX:
+        if self._dispatcher.may_go_on:
+            self._dispatcher.may_go_on = False
             self.wake()
 
     def _acknowledge_each(self, ids: Iterable[pb.MessageIdData]) -> None:
@@ -254,12 +258,10 @@ class Subscription:
 
     async def attach(self, request: SubscribeRequest, port: ConsumerPort) -> Consumer:
         """A new consumer. Raises `ConsumerBusy`, `NotAllowed`, and `NotFound` when the subscription just ended."""
-        if request.kind is SubscriptionKind.KEY_SHARED:
-            raise NotAllowed("key-shared subscriptions are not there yet: use shared or failover")
         async with self._lock:
             if self.is_deleted:
                 raise NotFound(f"subscription {self.name} was deleted")
-            self._become(request.kind)
+            self._become(request.kind, request.sharing)
             self._arrivals += 1
             consumer = Consumer(
                 self,
@@ -271,25 +273,32 @@ class Subscription:
                 address=request.address,
                 connected_ms=self._clock.now_ms(),
                 metadata=request.metadata,
+                key_ranges=request.key_ranges,
             )
             self._dispatcher.attach(consumer)
             self._notify()
             return consumer
 
-    def _become(self, kind: SubscriptionKind) -> None:
+    def _become(self, kind: SubscriptionKind, sharing: KeySharing) -> None:
         """Without consumers a subscription takes any kind."""
-        if kind is self.kind:
+        former = self._dispatcher
+        if kind is former.kind and (not isinstance(former, KeyShared) or former.sharing == sharing):
             return
-        if self._dispatcher.consumers:
+        if former.consumers:
+            connected = f" ({former.sharing})" if isinstance(former, KeyShared) else ""
+            wanted = f" ({sharing})" if kind is SubscriptionKind.KEY_SHARED else ""
             raise ConsumerBusy(
-                f"subscription {self.name} is connected as {self.kind.label}, not {kind.label}"
+                f"subscription {self.name} is connected as {self.kind.label}{connected}, "
+                f"not {kind.label}{wanted}"
             )
         if kind is SubscriptionKind.FAILOVER:
             self._dispatcher = Failover(self.cursor, self._segments, self._partition)
+        elif kind is SubscriptionKind.KEY_SHARED:
+            self._dispatcher = KeyShared(self.cursor, self._segments, sharing)
+        elif kind is SubscriptionKind.SHARED:
+            self._dispatcher = Shared(self.cursor, self._segments)
         else:
-            self._dispatcher = (Shared if kind is SubscriptionKind.SHARED else Exclusive)(
-                self.cursor, self._segments
-            )
+            self._dispatcher = Exclusive(self.cursor, self._segments)
 
     def _notify(self) -> None:
         """Tell who is active, when the answer to the request that changed it is on its way."""

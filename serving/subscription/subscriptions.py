@@ -90,8 +90,6 @@ class Subscriptions:
         """
         if not request.subscription:
             raise NotAllowed("a subscription needs a name")
-        if request.kind is SubscriptionKind.KEY_SHARED:
-            raise NotAllowed("key-shared subscriptions are not there yet: use shared or failover")
         while True:
             subscription = await self._find_or_make(request)
             if subscription.is_durable != request.durable:

@@ -8,9 +8,23 @@ from collections.abc import Callable, Sequence
 from quire.runtime.errors import NotFound, QuireError
 from quire.serving.ports import Position, SegmentView
 from quire.serving.subscription.positions import following
-from quire.wire import block, commands
+from quire.wire import block, commands, message
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
+
+
+def keyed(key: str, position: Position) -> bytes:
+    """An entry of one message with a key, whose text names its position as those of `FakeTopic` do."""
+    text = f"{position.ledger_id}:{position.entry_id}".encode()
+    return message.encode_one(message.OutgoingMessage(text, key=key), "p", position.entry_id, 0)
+
+
+def text_of(entry: bytes) -> str:
+    """What an entry of `FakeTopic`, or a `keyed` one, says of its position."""
+    try:
+        return (message.decode(entry)[0].payload or b"").decode()
+    except message.Undecodable:
+        return entry[2:].split(b" ")[0].decode()
 
 
 class FakeTopic:
@@ -153,8 +167,7 @@ class FakePort:
             assert isinstance(body, pb.CommandMessage)
             entry = raw[at + 8 + size : at + 4 + total]
             assert entry.startswith(b"\x0e\x01")
-            text = entry[2:].split(b" ")[0].decode()
-            assert text == f"{body.message_id.ledgerId}:{body.message_id.entryId}"
+            assert text_of(entry) == f"{body.message_id.ledgerId}:{body.message_id.entryId}"
             found.append(body)
             at += 4 + total
         self.raw.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,19 +11,33 @@ from quire.serving.subscription.consumer import Consumer
 from quire.serving.subscription.cursor import Cursor, CursorKey
 from quire.serving.subscription.delivery import BlockView, frames
 from quire.serving.subscription.dispatcher import Dispatcher
+from quire.serving.subscription.entry_set import spans
 from quire.serving.subscription.exclusive import Exclusive
 from quire.serving.subscription.failover import Failover
+from quire.serving.subscription.key_owners import ConsumerAssignError
+from quire.serving.subscription.key_shared import KeyShared
 from quire.serving.subscription.positions import Segments, preceding
+from quire.serving.subscription.request import KeySharing
 from quire.serving.subscription.shared import Shared
 from quire.wire import block
-from tests.serving.subscription.fakes import FakePort, FakeTopic
+from quire.wire.hashing import key_slot
+from tests.serving.subscription.fakes import FakePort, FakeTopic, keyed
 
 
 def dispatcher_of(kind: str, cursor: Cursor, topic: FakeTopic, partition: int = -1) -> Dispatcher:
     segments = Segments(topic.segments)
     if kind == "failover":
         return Failover(cursor, segments, partition)
+    if kind in SHARINGS:
+        return KeyShared(cursor, segments, SHARINGS[kind])
     return {"exclusive": Exclusive, "shared": Shared}[kind](cursor, segments)
+
+
+SHARINGS = {
+    "key-shared": KeySharing(),
+    "key-shared-sticky": KeySharing(is_sticky=True),
+    "key-shared-any-order": KeySharing(out_of_order=True),
+}
 
 
 class Machine:
@@ -32,7 +47,12 @@ class Machine:
         self.topic = FakeTopic()
         self.cursor = Cursor(CursorKey(self.topic.name, 0, "s"), Position(1, -1))
         self.dispatcher = dispatcher_of(kind, self.cursor, self.topic, partition)
-        self.is_shared = kind == "shared"
+        self.is_keyed = kind in SHARINGS
+        self.is_shared = kind == "shared" or self.is_keyed
+        self.slots: dict[Position, int] = {}
+        """Of every entry that has a key."""
+        self.was_dealt: dict[int, Position] = {}
+        """Of each slot the last entry that was dealt for the first time."""
         self.consumers: dict[str, Consumer] = {}
         self.left: dict[Position, int] = {}
         """Of every entry, the bits of its unacknowledged messages."""
@@ -47,17 +67,36 @@ class Machine:
         for offset, count in enumerate(counts):
             self.left[Position(first.ledger_id, first.entry_id + offset)] = (1 << count) - 1
 
-    def attach(self, name: str, priority_level: int = 0) -> bool:
+    def publish_keys(self, keys: list[str]) -> None:
+        """A block with a message for each of `keys`."""
+        ledger_id = self.topic.ledgers[-1]
+        first = self.topic.last_entry(ledger_id) + 1
+        places = [Position(ledger_id, first + offset) for offset in range(len(keys))]
+        self.topic.publish([1] * len(keys), [keyed(*pair) for pair in zip(keys, places, strict=True)])
+        for key, at in zip(keys, places, strict=True):
+            self.left[at], self.slots[at] = 1, key_slot(key.encode())
+
+    def attach(
+        self, name: str, priority_level: int = 0, key_ranges: Sequence[tuple[int, int]] = ()
+    ) -> bool | str:
         subscription: Any = SimpleNamespace(monotonic=lambda: 0.0)
         self.arrivals += 1
         consumer_id = self.arrivals
         consumer = Consumer(
-            subscription, FakePort(), consumer_id, name, priority_level, arrival=self.arrivals
+            subscription,
+            FakePort(),
+            consumer_id,
+            name,
+            priority_level,
+            arrival=self.arrivals,
+            key_ranges=key_ranges,
         )
         try:
             self.dispatcher.attach(consumer)
         except ConsumerBusy:
             return False
+        except ConsumerAssignError as error:
+            return str(error)
         self.consumers[name] = consumer
         if not self.is_shared:
             self.dealt = {at: who for at, who in self.dealt.items() if self.is_active(who)}
@@ -128,6 +167,7 @@ class Machine:
         before = preceding(position)
         self.cursor.reset(before)
         self.dispatcher.reset()
+        self.was_dealt.clear()
         for at in self.left:
             self.left[at] = 0 if at <= before else self.counts_of(at)
 
@@ -157,8 +197,9 @@ class Machine:
         consumer, view = delivery.consumer, delivery.view
         assert self.consumers.get(consumer.name) is consumer, "dealt to a consumer that is gone"
         messages = 0
-        for offset in range(delivery.start, delivery.stop):
-            at = Position(view.ledger_id, view.first_entry + offset)
+        for entry in delivery.entries():
+            at = Position(view.ledger_id, entry)
+            self._in_order(at, consumer)
             assert self.left[at], f"{at} is acknowledged and was dealt"
             assert at not in self.dealt, f"{at} is held by {self.dealt[at]} and was dealt to {consumer.name}"
             whole = self.left[at] == self.counts_of(at)
@@ -171,15 +212,37 @@ class Machine:
         for part in frames(delivery, -1):
             port.raw += part
         got = port.messages()
-        assert [one.message_id.entryId for one in got] == [
-            view.first_entry + offset for offset in range(delivery.start, delivery.stop)
-        ]
-        first, last = got[0].message_id, got[-1].message_id
-        text = f"{first.ledgerId}:{first.entryId}"
-        text += f"..{last.entryId}" if len(got) > 1 else ""
+        assert [one.message_id.entryId for one in got] == list(delivery.entries())
+        runs = [f"{a}..{b - 1}" if b - a > 1 else f"{a}" for a, b in spans(delivery.entries())]
+        text = f"{view.ledger_id}:{' '.join(runs)}"
         text += f" again {delivery.redelivery_count}" if delivery.redelivery_count else ""
         text += f" only {delivery.remaining:b}" if delivery.remaining else ""
         return consumer.name, text
+
+    def _in_order(self, at: Position, consumer: Consumer) -> None:
+        """Of a slot nothing is dealt while another holds some of it, nor before what is older and was never dealt."""
+        if not isinstance(self.dispatcher, KeyShared) or at not in self.slots:
+            return
+        slot = self.slots[at]
+        assert self.dispatcher.owners.owner(slot) is consumer
+        if not self.dispatcher.sharing.out_of_order:
+            holders = {who for one, who in self.dealt.items() if self.slots.get(one) == slot}
+            assert holders <= {consumer.name}, f"{holders} hold {slot} and {at} was dealt to {consumer.name}"
+        older = [one for one, other in self.slots.items() if other == slot and one < at and self.left[one]]
+        last = self.was_dealt.get(slot, Position(-1, -1))
+        assert all(one <= last for one in older), f"{at} was dealt before one of {older}"
+        self.was_dealt[slot] = max(last, at)
+
+    def _nobody_is_stalled(self) -> None:
+        """Whoever can take something has been dealt all of its keys that no other consumer holds."""
+        assert isinstance(self.dispatcher, KeyShared)
+        holders: dict[int, str] = {self.slots[at]: who for at, who in self.dealt.items() if at in self.slots}
+        for at, slot in self.slots.items():
+            owner = self.dispatcher.owners.owner(slot)
+            if owner is None or not self.left[at] or at in self.dealt or not owner.is_ready:
+                continue
+            assert not self.dispatcher.sharing.out_of_order, f"{at} was not dealt to {owner.name}"
+            assert holders.get(slot, owner.name) != owner.name, f"{at} was not dealt to {owner.name}"
 
     def backlog(self) -> int:
         """By the dispatcher's arithmetic; only when it knows."""
@@ -209,5 +272,7 @@ class Machine:
                 assert sorted(held) == [
                     Position(ledger, entry) for ledger, entries in consumer.holds.items() for entry in entries
                 ]
+        if self.is_keyed:
+            self._nobody_is_stalled()
         for made in passed:
             assert not self.left[made] or made in self.dealt or self.is_shared

@@ -22,6 +22,7 @@ names = st.sampled_from("abc")
 entries = st.lists(st.integers(0, 12), min_size=1, max_size=6, unique=True)
 steps = st.one_of(
     st.tuples(st.just("publish"), st.lists(st.sampled_from([1, 1, 1, 2, 5]), min_size=1, max_size=6)),
+    st.tuples(st.just("publish keys"), st.lists(st.sampled_from("klmnop"), min_size=1, max_size=6)),
     st.tuples(st.just("flow"), st.tuples(names, st.integers(1, 12))),
     st.tuples(st.just("attach"), st.tuples(names, st.integers(0, 1))),
     st.tuples(st.just("detach"), names),
@@ -34,11 +35,16 @@ steps = st.one_of(
 )
 
 
+KINDS = ["exclusive", "failover", "shared", "key-shared", "key-shared-any-order"]
+
+
 def do(machine: Machine, what: str, given_: object) -> None:
     ledger = machine.topic.ledgers[-1]
     match what, given_:
         case "publish", list(counts):
             machine.publish(counts)
+        case "publish keys", list(keys):
+            machine.publish_keys(keys)
         case "flow", (name, permits):
             if name in machine.consumers:
                 machine.flow(name, permits)
@@ -65,7 +71,7 @@ def do(machine: Machine, what: str, given_: object) -> None:
     machine.pump()
 
 
-@pytest.mark.parametrize("kind", ["exclusive", "failover", "shared"])
+@pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=300, deadline=None)
 @given(history=st.lists(steps, max_size=40))
 def test_every_message_is_dealt_until_acknowledged_and_to_one_at_a_time(
@@ -89,6 +95,27 @@ def test_every_message_is_dealt_until_acknowledged_and_to_one_at_a_time(
     assert not machine.cursor.acked and machine.dispatcher.unacked == 0
 
 
+keyed_steps = st.one_of(
+    st.tuples(st.just("publish keys"), st.lists(st.sampled_from("klmnop"), min_size=2, max_size=8)),
+    st.tuples(st.just("attach"), st.tuples(names, st.just(0))),
+    st.tuples(st.just("flow"), st.tuples(names, st.sampled_from([1, 3, 50]))),
+    st.tuples(st.just("ack"), entries),
+    st.tuples(st.just("again"), st.tuples(names, st.one_of(st.none(), entries))),
+    st.tuples(st.just("detach"), names),
+)
+
+
+@pytest.mark.parametrize("kind", ["key-shared", "key-shared-any-order"])
+@settings(max_examples=300, deadline=None)
+@given(history=st.lists(keyed_steps, min_size=8, max_size=40))
+def test_keys_keep_their_order_while_consumers_come_and_go(
+    kind: str, history: list[tuple[str, object]]
+) -> None:
+    machine = Machine(kind)
+    for what, value in [("attach", ("a", 0)), ("flow", ("a", 50)), *history]:
+        do(machine, what, value)
+
+
 # -- scenarios -----------------------------------------------------------------------------------------
 
 
@@ -110,9 +137,14 @@ def say(machine: Machine, line: str) -> list[str]:
     match word:
         case "publish":
             machine.publish([int(count) for count in words])
+        case "publish-keys":
+            machine.publish_keys(words)
         case "attach":
-            if not machine.attach(words[0], int(words[1]) if len(words) > 1 else 0):
-                said.append("refused: busy")
+            ranges = [tuple(map(int, one.split(".."))) for one in words if ".." in one]
+            level = int(words[1]) if len(words) > 1 and not ranges else 0
+            done = machine.attach(words[0], level, ranges)  # type: ignore[arg-type]
+            if done is not True:
+                said.append(f"refused: {done or 'busy'}")
         case "detach":
             machine.detach(words[0])
         case "flow":

@@ -14,6 +14,7 @@ from pulsar import ConsumerType, InitialPosition
 
 from quire.serving.broker import Broker
 from quire.serving.operations import subscriptions_of
+from quire.wire.hashing import key_slot
 from tests.serving.conftest import BrokerHouse, in_thread
 
 WAIT_MS = 10_000
@@ -338,7 +339,77 @@ async def test_stats_count_exactly(client: pulsar.Client, broker: Broker) -> Non
     await in_thread(lambda: receive(consumer, 130))
 
 
-@pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.Failover])
+@pytest.mark.parametrize("batching", [False, True])
+async def test_key_shared_keeps_each_key_in_order_while_consumers_come_and_go(
+    client: pulsar.Client, clients: Callable[..., pulsar.Client], batching: bool
+) -> None:
+    def work() -> None:
+        topic, others = fresh(), clients()
+        make = pulsar.ConsumerType.KeyShared
+        consumers = [client.subscribe(topic, "s", make, receiver_queue_size=20)]
+        options = {"batching_enabled": batching}
+        if batching:
+            options["batching_type"] = pulsar.BatchingType.KeyBased
+        producer = client.create_producer(topic, block_if_queue_full=True, **options)
+        seen: dict[str, list[int]] = {}
+        for turn in range(4):
+            for number in range(100):
+                producer.send_async(f"{100 * turn + number}".encode(), None, partition_key=f"k{number % 17}")
+            producer.flush()
+            if turn < 2:
+                consumers.append(others.subscribe(topic, "s", make, receiver_queue_size=20))
+            for message in chain.from_iterable(some_of(one, 30) for one in consumers):
+                seen.setdefault(message.partition_key(), []).append(int(message.data()))
+        consumers.pop(0).close()
+        while messages := [one for consumer in consumers for one in some_of(consumer, 100)]:
+            for message in messages:
+                seen.setdefault(message.partition_key(), []).append(int(message.data()))
+        assert sorted(chain.from_iterable(seen.values())) == list(range(400))
+        for numbers_of_key in seen.values():
+            assert numbers_of_key == sorted(numbers_of_key)
+
+    await in_thread(work)
+
+
+def some_of(consumer: pulsar.Consumer, count: int) -> list[pulsar.Message]:
+    """Up to `count` messages, acknowledged; fewer when no more come."""
+    found = []
+    try:
+        while len(found) < count:
+            found.append(consumer.receive(QUIET_MS))
+            consumer.acknowledge(found[-1])
+    except pulsar.Timeout:
+        pass
+    return found
+
+
+async def test_sticky_ranges_of_key_shared_consumers(client: pulsar.Client, broker: Broker) -> None:
+    topic = fresh()
+
+    def work() -> None:
+        def subscribe(*ranges: tuple[int, int]) -> pulsar.Consumer:
+            policy = pulsar.ConsumerKeySharedPolicy(pulsar.KeySharedMode.Sticky, sticky_ranges=list(ranges))
+            return client.subscribe(topic, "s", pulsar.ConsumerType.KeyShared, key_shared_policy=policy)
+
+        low, high = subscribe((0, 20_000), (20_001, 32_767)), subscribe((32_768, 65_535))
+        with pytest.raises(pulsar.PulsarException):
+            subscribe((30_000, 40_000))
+        with pytest.raises(pulsar.ConsumerBusy):
+            client.subscribe(topic, "s", pulsar.ConsumerType.KeyShared)
+        producer = client.create_producer(topic)
+        for number in range(60):
+            producer.send(f"{number}".encode(), partition_key=f"key-{number}")
+        expected = [f"{number}" for number in range(60) if key_slot(f"key-{number}".encode()) < 32_768]
+        assert texts(some_of(low, 60)) == expected
+        assert len(some_of(high, 60)) == 60 - len(expected)
+
+    await in_thread(work)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [ConsumerType.Exclusive, ConsumerType.Shared, ConsumerType.Failover, ConsumerType.KeyShared],
+)
 @pytest.mark.parametrize("ending", ["stop", "kill"])
 async def test_a_restart_redelivers_exactly_what_was_not_acknowledged(
     house: BrokerHouse, kind: ConsumerType, ending: str

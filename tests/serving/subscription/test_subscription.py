@@ -261,7 +261,7 @@ async def test_ids_that_do_not_exist_are_passed_over(stand: Stand) -> None:
 async def test_a_consumer_that_holds_too_much_waits_for_its_acknowledgements(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("consumer", "shared", "subscription"):
+    for module in ("consumer", "holding"):
         monkeypatch.setattr(f"quire.serving.subscription.{module}.UNACKED_MESSAGES_MAX", 4)
     assert consumers.UNACKED_MESSAGES_MAX == 4
     made, port = await stand.consumer(SHARED)
@@ -281,8 +281,6 @@ async def test_the_kind_of_a_subscription_is_its_consumers(stand: Stand) -> None
     made, _ = await stand.consumer(EXCLUSIVE)
     with pytest.raises(ConsumerBusy):
         await stand.consumer(EXCLUSIVE)
-    with pytest.raises(NotAllowed):
-        await stand.consumer(SubscriptionKind.KEY_SHARED)
     with pytest.raises(NotAllowed):
         await stand.consumer(EXCLUSIVE, name="")
 

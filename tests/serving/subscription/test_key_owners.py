@@ -1,0 +1,90 @@
+"""Who owns which slots: shares, stability, ranges."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.serving.subscription.consumer import Consumer
+from quire.serving.subscription.key_owners import AutoSplit, ConsumerAssignError, KeyOwners, Sticky
+from quire.wire.hashing import SLOTS
+from tests.serving.subscription.fakes import FakePort
+
+
+def consumer(name: str, *ranges: tuple[int, int]) -> Consumer:
+    subscription: Any = SimpleNamespace(monotonic=lambda: 0.0)
+    return Consumer(subscription, FakePort(), 1, name, key_ranges=ranges)
+
+
+def all_owners(owners: KeyOwners) -> list[Consumer | None]:
+    return [owners.owner(slot) for slot in range(SLOTS)]
+
+
+def test_auto_split_gives_equal_names_shares_of_about_equal_size() -> None:
+    owners, same = AutoSplit(), [consumer("same") for _ in range(5)]
+    for one in same:
+        owners.add(one)
+    found = all_owners(owners)
+    assert all(SLOTS / 5 * 0.6 < found.count(one) < SLOTS / 5 * 1.4 for one in same)
+
+
+def test_who_joins_takes_and_who_leaves_gives_back_and_nothing_else_moves() -> None:
+    owners = AutoSplit()
+    first, second, third = map(consumer, "abc")
+    assert owners.owner(0) is None
+    owners.add(first)
+    owners.add(second)
+    before = all_owners(owners)
+    owners.add(third)
+    during = all_owners(owners)
+    assert all(b is d or d is third for b, d in zip(before, during, strict=True))
+    assert third in during
+    owners.remove(third)
+    assert all_owners(owners) == before
+    owners.remove(first)
+    again = consumer("a")
+    owners.add(again)
+    assert [again if one is first else one for one in before] == all_owners(owners), "a name keeps its slots"
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=6))
+def test_ranges_of_auto_split_are_the_slots_owned(names: list[str]) -> None:
+    owners, made = AutoSplit(), [consumer(name) for name in names]
+    for one in made:
+        owners.add(one)
+    covered: list[tuple[int, int]] = []
+    for one in made:
+        ranges = owners.ranges(one)
+        assert all(owners.owner(first) is owners.owner(last) is one for first, last in ranges)
+        covered += ranges
+    covered.sort()
+    assert covered[0][0] == 0 and covered[-1][1] == SLOTS - 1
+    assert all(a[1] + 1 == b[0] for a, b in pairwise(covered))
+
+
+def test_sticky_ranges_may_not_meet_and_are_free_again() -> None:
+    owners, first = Sticky(), consumer("a", (100, 200), (0, 50))
+    owners.add(first)
+    for bad in ((50, 60), (0, 0), (150, 150), (90, 300)):
+        with pytest.raises(ConsumerAssignError, match="consumer 'a'"):
+            owners.add(consumer("b", bad))
+    second = consumer("b", (51, 99))
+    owners.add(second)
+    assert [owners.owner(slot) for slot in (0, 50, 51, 99, 100, 200, 201)] == [
+        first, first, second, second, first, first, None,
+    ]  # fmt: skip
+    assert owners.ranges(first) == [(0, 50), (100, 200)]
+    owners.remove(first)
+    assert owners.owner(0) is None and owners.owner(60) is second
+    owners.add(consumer("c", (0, 50)))
+
+
+def test_a_consumer_may_not_ask_for_any_number_of_ranges() -> None:
+    with pytest.raises(ConsumerAssignError):
+        Sticky().add(consumer("a", *((2 * number, 2 * number) for number in range(1_001))))
