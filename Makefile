@@ -7,7 +7,7 @@ ROOMS := runtime wire metadata bookie ledger tiering serving client spark_source
 # Spark looks for data sources through the folders of the path, where an editable install shows no modules.
 SHOW_TO_SPARK = ln -sf "$(CURDIR)/pyspark_quire.py" "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/"
 
-.PHONY: run demo test chaos check typecheck format proto bench clean
+.PHONY: run demo test chaos model fuzz check typecheck format proto bench clean
 
 run: $(VENV)/.run
 	@$(BIN)/quire standalone
@@ -21,6 +21,10 @@ test: $(VENV)/.dev
 # Kill, pause, cut off, fill up and replace processes of a cluster at random for ten minutes. SEED=… repeats a run.
 chaos: $(VENV)/.dev
 	QUIRE_CHAOS_SECONDS=600 $(if $(SEED),QUIRE_CHAOS_SEED=$(SEED)) $(BIN)/pytest -q -s tests/cluster/test_chaos.py
+
+# Search the model of the ledger protocol: the large bounds, or BOUNDS="entries=2 recoveries=2". An hour, all of them.
+model: $(VENV)/.dev
+	$(BIN)/python -m tests.model $(BOUNDS)
 
 check: $(VENV)/.dev typecheck
 	$(BIN)/ruff check .
