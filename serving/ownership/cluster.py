@@ -57,8 +57,8 @@ REST_MS: Final = 120_000
 """A bundle that came a moment ago is not given away by balance: rates need time to be true."""
 
 RETRY_S: Final = 0.25
-HANDOVERS_AT_ONCE: Final = 2
-"""On a stop: while one bundle's topics close here, those of the one before open elsewhere."""
+HANDOVERS_AT_ONCE: Final = 1
+"""On a stop: two would share the processors, and every topic would pause for both."""
 
 INVITATION_S: Final = 2.0
 """How long a broker may take to take a bundle, and then to load its topics, until the clients fend for themselves."""
