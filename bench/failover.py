@@ -34,7 +34,6 @@ AFTER_S = 5.0
 PAYLOAD = bytes(1024)
 UNBATCHED = ProducerSettings(batching=False, send_timeout_ms=60_000)
 PATIENT = ClientSettings(operation_timeout_ms=60_000)
-OPEN_AT_ONCE = 100
 
 
 @dataclass
@@ -47,6 +46,8 @@ class Watched:
     slowest_s: float = 0.0
     silence_s: float = 0.0
     published: int = 0
+    turn: int = 0
+    """Of the first one: whose turn is next."""
 
     def send(self, now: float) -> None:
         self.pending.append((now, self.producer.send_nowait(PAYLOAD)))
@@ -65,30 +66,30 @@ class Watched:
         self.answered_at = now
 
 
-async def publish(topics: list[Watched], until: float) -> None:
-    """A message to every topic each `INTERVAL_S`, evenly spread; receipts are looked for every `TICK_S`."""
+async def publish(topics: list[Watched], until: float, interval_s: float = INTERVAL_S) -> None:
+    """A message to every topic each `interval_s`, evenly spread; receipts are looked for every `TICK_S`."""
     loop = asyncio.get_running_loop()
-    due, at = loop.time(), 0
+    due = loop.time()
+    at = topics[0].turn
     while (now := loop.time()) < until:
         for topic in topics:
             topic.look(now)
         while due <= now:
             topics[at].send(now)
             at = (at + 1) % len(topics)
-            due += INTERVAL_S / len(topics)
+            due += interval_s / len(topics)
         await asyncio.sleep(max(0.0, now + TICK_S - loop.time()))
+    topics[0].turn = at
+
+
+async def open_one(client: Client, topic: str) -> Watched:
+    producer = client.producer(topic, settings=UNBATCHED)
+    await producer.start()
+    return Watched(producer)
 
 
 async def open_all(client: Client, count: int) -> list[Watched]:
-    turns = asyncio.Semaphore(OPEN_AT_ONCE)
-
-    async def one(number: int) -> Watched:
-        producer = client.producer(f"failover-{number}", settings=UNBATCHED)
-        async with turns:
-            await producer.start()
-        return Watched(producer)
-
-    return list(await asyncio.gather(*map(one, range(count))))
+    return list(await asyncio.gather(*(open_one(client, f"failover-{number}") for number in range(count))))
 
 
 async def watch(cluster: Cluster, count: int, how: signal.Signals, after_s: float) -> list[Watched]:

@@ -43,11 +43,20 @@ class Cluster:
     """The processes, and the metadata store that they share."""
 
     root: Path
-    metadata: str
-    zookeeper_pid: int
+    zookeeper: ZooKeeperServer
     bookies: list[int]
     brokers: list[Broker]
     _beside: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def metadata(self) -> str:
+        """URL of the store."""
+        return metadata_url(self.zookeeper)
+
+    def zookeeper_figures(self) -> dict[str, int]:
+        """Its number of nodes, and the bytes of their paths and values."""
+        found = dict(line.split("\t", 1) for line in self.zookeeper.ask("mntr").splitlines() if "\t" in line)
+        return {"nodes": int(found["zk_znode_count"]), "bytes": int(found["zk_approximate_data_size"])}
 
     @property
     def broker(self) -> int:
@@ -82,15 +91,14 @@ def fresh(bookies: int = 3, brokers: int = 1) -> Iterator[Cluster]:
     root = Path(tempfile.mkdtemp(prefix="quire-bench-"))
     server = ZooKeeperServer(root / "zookeeper")
     server.start()
-    metadata = f"{server.url}/quire?session_timeout={SESSION_S}s"
     command = [sys.executable, "-m", "quire", "local", "--brokers", str(brokers), "--bookies", str(bookies)]
-    command += ["--data", str(root), "--zookeeper", metadata]
+    command += ["--data", str(root), "--zookeeper", metadata_url(server)]
     command += ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     cluster = None
     try:
         _ready(process)
-        cluster = _cluster(root, metadata, server.pid)
+        cluster = _cluster(root, server)
         yield cluster
     finally:
         if cluster is not None:
@@ -110,8 +118,12 @@ def _ready(process: subprocess.Popen[str]) -> tuple[str, str]:
     return words[1], words[2]
 
 
-def _cluster(root: Path, metadata: str, zookeeper_pid: int) -> Cluster:
+def metadata_url(server: ZooKeeperServer) -> str:
+    return f"{server.url}/quire?session_timeout={SESSION_S}s"
+
+
+def _cluster(root: Path, server: ZooKeeperServer) -> Cluster:
     processes = json.loads((root / "processes.json").read_text())["processes"]
     bookies = [each["pid"] for each in processes if each["kind"] == "bookie"]
     brokers = [Broker(each["pid"], *each["urls"]) for each in processes if each["kind"] == "broker"]
-    return Cluster(root, metadata, zookeeper_pid, bookies, brokers)
+    return Cluster(root, server, bookies, brokers)

@@ -7,6 +7,7 @@
     OPEN          IN_RECOVERY   whoever takes over               nothing else: the writer's next change conflicts
     IN_RECOVERY   CLOSED        any recovery                     last entry, and the fragments it made meanwhile
     CLOSED        CLOSED        repair                           bookies of a fragment, when they have every block of it
+    OPEN          (removed)     its writer                       nothing was ever written, so no bookie knows of it
     any           DELETING      whoever deletes                  nothing else; bookies' tombstones carry the version
     DELETING      (removed)     whoever deletes                  when every replica has answered or was retired
 

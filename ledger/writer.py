@@ -30,7 +30,7 @@ from quire.ledger.settings import LedgerSettings
 from quire.ledger.writer_core import Lag, Pending, Replica, State, WriterCore
 from quire.metadata import paths
 from quire.metadata.records import Fragment, LedgerRecord, decode, encode
-from quire.metadata.store import MetadataStore, Put, Step
+from quire.metadata.store import Delete, MetadataStore, Put, Step
 from quire.runtime.clock import Clock
 from quire.runtime.errors import Fenced, NotFound, OutcomeUnknown, QuireError, Unavailable, VersionConflict
 from quire.runtime.tasks import Tasks
@@ -205,6 +205,23 @@ class LedgerWriter(BlockWriter):
                 raise self._error
             await self._close(beside)
         return self._record
+
+    async def discard(self, beside: Sequence[Step]) -> None:
+        """Remove a ledger to which nothing was added, so that no bookie knows it, and do `beside`, all or nothing.
+
+        Raises `Fenced` when either was changed by somebody else, `OutcomeUnknown`, `Unavailable`: then it may stay.
+        """
+        assert not self._bytes
+        self._is_closing = True
+        async with self._metadata:
+            if self._error is not None:
+                raise self._error
+            try:
+                await self._parts.store.transact([Delete(self._path, self._version), *beside])
+            except (VersionConflict, NotFound) as error:
+                raise Fenced(f"ledger {self.ledger_id} was taken over: {error}") from error
+            finally:
+                self.abandon()
 
     def abandon(self) -> None:
         """Stop without closing: nothing is confirmed or told after it. Whoever comes next recovers the ledger."""

@@ -123,6 +123,8 @@ class TopicRecord(Record, frozen=True):
     deleting: bool = False
     topic_epoch: int = -1
     """Counts the producers that had exclusive access, from 0."""
+    last_dropped: int = -1
+    """Ledger id of the last empty segment that left the list without a next one; later ones have greater ids."""
 
 
 class ManifestRecord(Record, frozen=True):

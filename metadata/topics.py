@@ -141,6 +141,13 @@ async def roll(
     return await _save(store, topic, topic.record, older, inline, commit)
 
 
+async def drop_last(store: MetadataStore, topic: Topic, commit: Commit | None = None) -> Topic:
+    """Take the last segment, which is empty, off the list. Its ledger id is remembered, for positions name it."""
+    inline = topic.record.segments
+    record = msgspec.structs.replace(topic.record, last_dropped=inline[-1].ledger_id)
+    return await _save(store, topic, record, topic.older, inline[:-1], commit)
+
+
 async def trim_front(store: MetadataStore, topic: Topic, first_kept_ledger: int) -> Topic:
     """Drop the segments before `first_kept_ledger`. Raises `NotFound` when the topic has no such segment."""
     topic.segment(first_kept_ledger)

@@ -347,6 +347,16 @@ class Registry:
         if topic is not None:
             await self._leave(name, topic.unload)
 
+    async def rest(self, names: Iterable[TopicName]) -> None:
+        """Unload topics that are idle; one that came into use meanwhile stays."""
+
+        async def unload(name: TopicName) -> None:
+            topic = self._topics.get(name)
+            if topic is not None and not topic.is_used:
+                await self._leave(name, topic.unload)
+
+        await self._for_each(unload, list(names))
+
     async def delete(self, name: TopicName, unless: Callable[[Topic], bool] = lambda _: False) -> None:
         """Delete a topic with all it holds, `unless` that holds in the moment when nobody can get in any more.
 
@@ -458,10 +468,10 @@ class Registry:
     async def stop(self) -> None:
         """Close everything, and open nothing more."""
         self.is_stopping = True
-        await self._unload_all(list(self._topics))
+        await self._for_each(self.unload, list(self._topics))
 
-    async def _unload_all(self, names: list[TopicName]) -> None:
-        results = await asyncio.gather(*map(self.unload, names), return_exceptions=True)
+    async def _for_each(self, unload: Callable[[TopicName], Awaitable[None]], names: list[TopicName]) -> None:
+        results = await asyncio.gather(*map(unload, names), return_exceptions=True)
         for name, result in zip(names, results, strict=True):
             if isinstance(result, BaseException):
                 _log.warning("%s was not closed cleanly, it will be recovered: %s", name, result)

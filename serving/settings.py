@@ -64,6 +64,11 @@ class BrokerSettings:
     keep_alive_ms: int = setting(
         30_000, "After this silence a client is pinged, after as much again it is dropped.", unit=MILLISECONDS
     )
+    topic_idle_ms_max: int = setting(
+        3_600_000,
+        "A topic that nobody used for so long is unloaded, and loaded when it is asked for; 0: never.",
+        unit=MILLISECONDS,
+    )
     topic_loads_max: int = setting(200, "Topics that are loaded at the same time; more wait.")
     archive_delay_ms: int = setting(
         60_000, "A sealed segment waits this long before it is archived.", unit=MILLISECONDS
@@ -79,6 +84,8 @@ class BrokerSettings:
         for name in (*positive, *more):
             if getattr(self, name) <= 0:
                 raise ConfigurationError(f"{name} must be greater than 0")
+        if self.topic_idle_ms_max < 0:
+            raise ConfigurationError("topic_idle_ms_max must be 0 (never) or more")
         if self.message_ttl_ms < 0:
             raise ConfigurationError("message_ttl_ms must be 0 (never) or more")
         for name in ("retention_ms", "retention_bytes"):

@@ -197,6 +197,30 @@ class Segments:
 
         await self._apply(close)
 
+    @property
+    def can_drop_active(self) -> bool:
+        """The active segment is empty, and what stays in the list tells all that a next one must know."""
+        active, inline = self.active, self._snapshot.record.segments
+        if active is None or active.last_entry >= 0:
+            return False
+        return len(inline) > 1 or (active.first_index == 0 and not self._snapshot.older)
+
+    async def drop_active(self, commit: topics.Commit) -> None:
+        """Take the active segment off the list: the topic is being unloaded. `commit` removes its ledger, too."""
+
+        async def drop(snapshot: topics.Topic) -> topics.Topic:
+            dropped = await topics.drop_last(self._store, snapshot, commit)
+            self.active = None
+            return dropped
+
+        await self._apply(drop)
+
+    @property
+    def greatest_id(self) -> int:
+        """No ledger of the topic has had a greater id; -1 before the first one."""
+        record = self._snapshot.record
+        return max(record.last_dropped, record.segments[-1].ledger_id if record.segments else -1)
+
     async def archived(self, ledger_id: int, pointer: ArchivePointer) -> None:
         """Record where a sealed segment lies in the archive. Raises `NotFound` when it was trimmed meanwhile."""
         await self._edit(ledger_id, lambda segment: replace(segment, archive=pointer))

@@ -33,6 +33,7 @@ from quire.serving.topic.entrance import Entrance
 from quire.serving.topic.producers import Admission, TopicTerminated
 from quire.serving.topic.publish import NO_ENTRY, Flight, Publisher
 from quire.serving.topic.reading import TopicReader
+from quire.serving.topic.rest import Rest
 from quire.serving.topic.retention import trimmable
 from quire.serving.topic.schemas import SchemaRefused
 from quire.serving.topic.segments import Segments
@@ -119,6 +120,7 @@ class Topic:
         self._flushes: set[asyncio.Future[bool]] = set()
         self.is_closed = False
         self._is_terminating = False
+        self.rest = Rest(self, services)
         self.bytes_in = 0
         self.messages_in = 0
         self.rate_in = Rate()

@@ -94,7 +94,7 @@ class Writing:
     async def end(self) -> None:
         """For unloading: end the ledger and write down how it ended. Nothing is written afterwards.
 
-        An empty one stays in the list as it is: the next load drops it.
+        An empty one goes without a trace where the list can do without it; else the next load drops it.
         """
         if self._switching is not None:
             await asyncio.wait([self._switching])
@@ -106,6 +106,8 @@ class Writing:
         await writer.drain()
         if active.last_entry >= 0:
             await self._close_and_seal(writer, active)
+        elif self._segments.can_drop_active:
+            await self._segments.drop_active(writer.discard)
         else:
             await writer.close()
         self._publisher.take_back(active.last_entry)
@@ -202,8 +204,7 @@ class Writing:
 
     async def _reserve(self) -> int:
         """An id above all others of the topic, because positions compare by it."""
-        listed = self._segments.record.segments
-        return await self._services.ledgers.reserve(listed[-1].ledger_id if listed else -1)
+        return await self._services.ledgers.reserve(self._segments.greatest_id)
 
     async def _create(self, ledger_id: int, beside: Sequence[Step]) -> LedgerWriter:
         persistence = self._persistence()

@@ -105,6 +105,21 @@ async def test_what_stands_beside_a_ledger_holds_with_it_or_not_at_all():
     assert (await store.get("/list")).value == b"opened"
 
 
+async def test_a_ledger_that_was_never_written_to_goes_without_a_trace():
+    cluster = MemoryCluster(3)
+    await cluster.store.create("/list", b"")
+    writer = await cluster.ledgers.create("test", Listener())
+    await writer.discard([Put("/list", b"without it", 0)])
+    assert (await cluster.store.get("/list")).value == b"without it"
+    with pytest.raises(NotFound):
+        await cluster.ledgers.info(writer.ledger_id)
+    taken_over = await cluster.ledgers.create("test", Listener())
+    await cluster.join().recover(taken_over.ledger_id)
+    with pytest.raises(Fenced):
+        await taken_over.discard([Put("/list", b"zombie's", 1)])
+    assert (await cluster.store.get("/list")).value == b"without it"
+
+
 async def test_a_ledger_ends_together_with_what_stands_beside_it():
     cluster = MemoryCluster(3)
     await cluster.store.create("/list", b"")

@@ -11,6 +11,7 @@ from quire.metadata import topics
 from quire.metadata.memory import MemoryStore
 from quire.metadata.records import ArchivePointer, TopicRecord
 from quire.metadata.store import Step
+from quire.serving.ports import Position
 from quire.serving.topic.segments import Active, Segments
 
 POINTER = ArchivePointer(store="memory://", name="object", bytes=1, crc=0, archived_ms=1)
@@ -65,3 +66,26 @@ async def test_a_change_that_waited_for_the_seal_leaves_none_active(segments: Se
     await sealing
     assert segments.active is None
     assert segments.sealed[0].archive == POINTER
+
+
+async def test_an_empty_segment_leaves_the_list_and_its_id_is_not_forgotten(segments: Segments) -> None:
+    assert segments.active is not None and segments.can_drop_active
+    index = segments.next_index()
+    await segments.drop_active(segments._store.transact)
+    assert [segment.ledger_id for segment in segments.listed] == [1]
+    assert (segments.greatest_id, segments.next_index()) == (2, index)
+    assert segments.next_position(Position(2, -1)) == Position(2, 0)
+    await segments.begin(None, Active(3, index, 5))
+    assert segments.next_position(Position(2, -1)) == Position(3, 0)
+
+
+async def test_a_segment_that_alone_knows_the_index_stays(segments: Segments) -> None:
+    await segments.trim(2)
+    assert segments.active is not None and segments.active.first_index == 10
+    assert not segments.can_drop_active
+
+
+async def test_a_segment_with_messages_stays(segments: Segments) -> None:
+    assert segments.active is not None
+    segments.active.last_entry = 0
+    assert not segments.can_drop_active

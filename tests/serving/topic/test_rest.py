@@ -1,0 +1,144 @@
+"""Topics that nobody uses are unloaded by the broker's tick, and loaded again by whoever asks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pulsar
+import pytest
+
+from quire.metadata import paths, topics
+from quire.metadata.records import InactiveTopicPolicy, Policies
+from quire.runtime.errors import NotFound
+from quire.serving.broker import Broker
+from quire.serving.names import TopicName
+from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread
+
+NAME = TopicName.parse("topic")
+IDLE_S = 60.0
+
+
+@pytest.fixture
+async def broker(house: BrokerHouse) -> Broker:
+    house.clock = AdvancedClock()
+    return await house.start(topic_idle_ms_max=int(1000 * IDLE_S), archive_delay_ms=0, archive_lag_ms=0)
+
+
+async def let_pass(house: BrokerHouse, broker: Broker, seconds: float) -> None:
+    """Time without any use: the broker looks before and after it."""
+    assert isinstance(house.clock, AdvancedClock)
+    await broker._look_after_topics()
+    house.clock.ahead_s += seconds
+    await broker._look_after_topics()
+
+
+def publish(client: pulsar.Client, *payloads: bytes) -> None:
+    producer = client.create_producer(str(NAME))
+    for payload in payloads:
+        producer.send(payload)
+    producer.close()
+
+
+def receive(consumer: pulsar.Consumer) -> bytes:
+    message = consumer.receive(10_000)
+    consumer.acknowledge(message)
+    return bytes(message.data())
+
+
+async def test_a_topic_that_was_never_written_to_rests_as_one_node(
+    house: BrokerHouse, broker: Broker, client: pulsar.Client
+) -> None:
+    await in_thread(lambda: publish(client))
+    topic = broker.registry.find(NAME)
+    assert topic is not None
+    ledger_id = topic.segments()[-1].ledger_id
+    await let_pass(house, broker, IDLE_S - 1)
+    assert broker.registry.find(NAME) is topic
+    await let_pass(house, broker, IDLE_S)
+    assert broker.registry.find(NAME) is None
+    store = broker.services.store
+    assert not (await topics.load(store, NAME.path)).segments
+    with pytest.raises(NotFound):
+        await store.get(paths.ledger(ledger_id))
+
+
+async def test_what_is_used_does_not_rest(house: BrokerHouse, broker: Broker, client: pulsar.Client) -> None:
+    producer = await in_thread(lambda: client.create_producer(str(NAME)))
+    await let_pass(house, broker, 10 * IDLE_S)
+    assert broker.registry.find(NAME) is not None
+    await in_thread(producer.close)
+    consumer = await in_thread(lambda: client.subscribe(str(NAME), "sub"))
+    await let_pass(house, broker, 10 * IDLE_S)
+    assert broker.registry.find(NAME) is not None
+    await in_thread(consumer.close)
+    await let_pass(house, broker, IDLE_S)
+    assert broker.registry.find(NAME) is None
+
+
+async def test_a_subscription_at_the_end_of_an_empty_topic_misses_nothing_after_rests(
+    house: BrokerHouse, broker: Broker, client: pulsar.Client
+) -> None:
+    """Its cursor names a ledger that went with a rest; what follows lies behind it."""
+    consumer = await in_thread(lambda: client.subscribe(str(NAME), "sub"))
+    await in_thread(consumer.close)
+    for _ in range(2):
+        await let_pass(house, broker, IDLE_S)
+        assert broker.registry.find(NAME) is None
+        await broker.registry.open(NAME)
+    await in_thread(lambda: publish(client, b"first"))
+    consumer = await in_thread(lambda: client.subscribe(str(NAME), "sub"))
+    assert await in_thread(lambda: receive(consumer)) == b"first"
+
+
+async def test_ledger_ids_grow_over_rests_at_brokers_that_hold_other_ranges(house: BrokerHouse) -> None:
+    low, high = await house.start(), await house.start(listen="127.0.0.1:0")
+    found = []
+    for broker in (low, high, low, high):
+        topic = await broker.registry.open(NAME, create=True)
+        found.append(topic.segments()[-1].ledger_id)
+        await broker.registry.rest([NAME])
+        assert broker.registry.find(NAME) is None
+    assert found == sorted(set(found))
+
+
+async def test_messages_are_archived_before_a_topic_rests(
+    house: BrokerHouse, broker: Broker, client: pulsar.Client
+) -> None:
+    await in_thread(lambda: publish(client, b"0", b"1"))
+    await let_pass(house, broker, IDLE_S)
+    topic = broker.registry.find(NAME)
+    assert topic is not None, "its segment was sealed, but is not archived yet"
+    while broker.registry.find(NAME) is not None:
+        await broker.archive_run(seal=False)
+        await let_pass(house, broker, IDLE_S)
+    [segment] = (await topics.load(broker.services.store, NAME.path)).segments
+    assert segment.archive is not None and not segment.on_bookies
+    reader = await in_thread(lambda: client.create_reader(str(NAME), pulsar.MessageId.earliest))
+    assert [await in_thread(lambda: bytes(reader.read_next(10_000).data())) for _ in range(2)] == [b"0", b"1"]
+
+
+@pytest.mark.parametrize(
+    "policies",
+    [
+        Policies(message_ttl_ms=1),
+        Policies(inactive_topics=InactiveTopicPolicy(enabled=True, inactive_ms_max=10**9)),
+    ],
+    ids=["ttl", "inactive"],
+)
+async def test_a_topic_that_a_policy_acts_on_does_not_rest(
+    house: BrokerHouse, broker: Broker, client: pulsar.Client, policies: Any
+) -> None:
+    await broker.namespaces.change("public", "default", lambda _: policies)
+    await in_thread(lambda: publish(client))
+    topic = broker.registry.find(NAME)
+    assert topic is not None
+    await let_pass(house, broker, IDLE_S)
+    assert broker.registry.find(NAME) is topic
+
+
+async def test_resting_can_be_turned_off(house: BrokerHouse) -> None:
+    house.clock = AdvancedClock()
+    broker = await house.start(topic_idle_ms_max=0)
+    await broker.registry.open(NAME, create=True)
+    await let_pass(house, broker, 1e9)
+    assert broker.registry.find(NAME) is not None
