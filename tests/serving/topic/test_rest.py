@@ -109,7 +109,7 @@ async def test_messages_are_archived_before_a_topic_rests(
     topic = broker.registry.find(NAME)
     assert topic is not None, "its segment was sealed, but is not archived yet"
     while broker.registry.find(NAME) is not None:
-        await broker.archive_run(seal=False)
+        await broker.archive_run(seal=False, here=True)
         await let_pass(house, broker, IDLE_S)
     [segment] = (await topics.load(broker.services.store, NAME.path)).segments
     assert segment.archive is not None and not segment.on_bookies
