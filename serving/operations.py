@@ -359,6 +359,7 @@ _SUMMED = (
 )
 _SUBSCRIPTION_SUMMED = (
     "msgBacklog",
+    "backlogSize",
     "unackedMessages",
     "msgRateOut",
     "msgThroughputOut",

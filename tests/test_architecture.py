@@ -71,6 +71,8 @@ CORES = (
     "serving/subscription/key_owners.py",
     "serving/subscription/key_shared.py",
     "serving/subscription/slots.py",
+    "serving/subscription/blocked.py",
+    "serving/subscription/byte_index.py",
     "serving/subscription/delivery.py",
     "serving/subscription/consumer.py",
     "serving/subscription/request.py",

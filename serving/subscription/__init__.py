@@ -5,8 +5,9 @@ slices) and `cursor` (what is acknowledged), `cursor_record` (its bytes), `curso
 state log); `window` (what was dealt counts in messages) and `dispatcher` (what all kinds share), then the kinds:
 `exclusive`, `failover`; `holding` (who holds what), `shared`; `slots`, `key_owners`, `key_shared`; `delivery`
 (frames out of a block); `consumer` and `request` (what a session calls and asks), `block_source` and `seek` (reading
-the topic), `counting` (exact backlogs), `meter` (rates), `subscription` (the shell that joins these), `subscriptions`
-(all of a topic, by name).
+the topic), `counting` (backlogs in messages), `byte_index` and `lag` (in bytes and time), `meter` (rates), `blocked`
+and `stats`, `subscription` (the shell that joins these), `subscriptions` (all of a topic, by name).
 
-All but `cursor_store`, `block_source`, `counting`, `seek`, `subscription` and `subscriptions` are cores.
+What reads the topic or joins the parts (`cursor_store`, `block_source`, `counting`, `lag`, `seek`, `stats`,
+`subscription`, `subscriptions`) is a shell; all others are cores.
 """

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from quire.runtime.errors import NotFound
-from quire.runtime.limits import UNACKED_MESSAGES_MAX
 from quire.serving.ports import ConsumerPort
 from quire.serving.subscription.entry_set import EntrySet
 from quire.serving.subscription.meter import Meter
@@ -114,13 +113,4 @@ class Consumer:
 
     def stats(self) -> dict[str, Any]:
         """As Pulsar's consumer stats."""
-        return {
-            "consumerName": self.name,
-            "availablePermits": self.permits,
-            "unackedMessages": self.unacked,
-            "blockedConsumerOnUnackedMsgs": self.unacked >= UNACKED_MESSAGES_MAX and bool(self.holds),
-            "address": self.address,
-            "connectedSince": self.connected_ms,
-            "metadata": self.metadata,
-            **self.meter.stats(self.subscription.monotonic()),
-        }
+        return self.subscription.describe(self)

@@ -21,6 +21,8 @@ from quire.serving.subscription.entry_set import spans
 from quire.wire import block
 
 TRIES = 4
+SHOWN_ENTRIES_MAX = 10_000
+"""Of a ledger, in `individuallyDeletedMessages`: a million holes would be 20 MB of text."""
 
 
 async def backlog(topic: TopicPort, dispatcher: Dispatcher) -> int:
@@ -65,18 +67,23 @@ async def _messages(topic: TopicPort, ledger_id: int, entries: BitMap, partial: 
     return messages
 
 
+def holes(cursor: Cursor) -> int:
+    """Runs of acknowledged entries behind mark-delete."""
+    return sum(len(one) - len(one & one.shift(1)) for one in cursor.acked.by_ledger.values())
+
+
 def cursor_stats(cursor: Cursor, read: Position) -> dict[str, Any]:
-    """As Pulsar's cursor stats, in `internalStats`."""
-    acked = [
+    """As Pulsar's cursor stats, in `internalStats`; of the acknowledged entries the first runs only."""
+    acked = (
         f"({ledger_id}:{start - 1}..{ledger_id}:{stop - 1}]"
         for ledger_id, entries in cursor.acked.items()
-        for start, stop in spans(entries)
-    ]
+        for start, stop in spans(entries[:SHOWN_ENTRIES_MAX])
+    )
     return {
         "markDeletePosition": "{}:{}".format(*cursor.mark_delete),
         "readPosition": "{}:{}".format(*read),
         "individuallyDeletedMessages": f"[{','.join(acked)}]",
-        "totalNonContiguousDeletedMessagesRange": len(acked),
+        "totalNonContiguousDeletedMessagesRange": holes(cursor),
         "properties": cursor.properties,
         "state": "Open",
     }

@@ -10,16 +10,17 @@ SPAN_S = 10.0
 
 
 class Meter:
-    """Messages and bytes that went out, and messages that went out again."""
+    """Messages and bytes that went out, messages that went out again, and messages that were acknowledged."""
 
-    __slots__ = ("_before", "_last", "bytes_out", "messages_out", "redelivered")
+    __slots__ = ("_before", "_last", "acked", "bytes_out", "messages_out", "redelivered")
 
     def __init__(self) -> None:
         self.messages_out = 0
         self.bytes_out = 0
         self.redelivered = 0
-        self._before: tuple[float, int, int, int] | None = None
-        self._last: tuple[float, int, int, int] | None = None
+        self.acked = 0
+        self._before: tuple[float, int, int, int, int] | None = None
+        self._last: tuple[float, int, int, int, int] | None = None
 
     def count(self, messages: int, bytes_out: int, *, redelivered: bool) -> None:
         self.messages_out += messages
@@ -29,7 +30,7 @@ class Meter:
 
     def stats(self, now_s: float) -> dict[str, float]:
         """Totals and rates per second, by Pulsar's names. `now_s` is monotonic."""
-        now = (now_s, self.messages_out, self.bytes_out, self.redelivered)
+        now = (now_s, self.messages_out, self.bytes_out, self.redelivered, self.acked)
         if self._last is None or now_s - self._last[0] >= SPAN_S:
             self._before, self._last = self._last or now, now
         assert self._before is not None
@@ -39,6 +40,7 @@ class Meter:
             "msgRateOut": rates[1],
             "msgThroughputOut": rates[2],
             "msgRateRedeliver": rates[3],
+            "messageAckRate": rates[4],
             "msgOutCounter": self.messages_out,
             "bytesOutCounter": self.bytes_out,
         }

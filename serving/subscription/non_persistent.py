@@ -44,10 +44,10 @@ class NonPersistentSubscription(Subscription):
         view = BlockView(block, header)
         messages, before = view.messages(0, view.count), self.meter.messages_out
         if header.first_entry == 0:
-            self._dispatcher.skip_to(Position(header.ledger_id, 0))
-        if self._dispatcher.wanted() is not None:
+            self.dispatcher.skip_to(Position(header.ledger_id, 0))
+        if self.dispatcher.wanted() is not None:
             self._deal(view)
-        self._dispatcher.acknowledge(
+        self.dispatcher.acknowledge(
             header.ledger_id, range(header.first_entry, header.first_entry + header.entry_count)
         )
         self._deliver()

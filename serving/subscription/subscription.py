@@ -25,8 +25,9 @@ from quire.runtime.errors import NotFound
 from quire.runtime.limits import DEAL_BYTES_PER_TURN
 from quire.runtime.tasks import Tasks
 from quire.serving.ports import ConsumerBusy, ConsumerPort, NotAllowed, Position, TopicPort
-from quire.serving.subscription import counting, seek
+from quire.serving.subscription import counting, lag, seek, stats
 from quire.serving.subscription.block_source import BlockSource
+from quire.serving.subscription.byte_index import ByteIndex
 from quire.serving.subscription.consumer import Consumer
 from quire.serving.subscription.cursor import Cursor
 from quire.serving.subscription.cursor_record import bits_of
@@ -57,18 +58,22 @@ class Subscription:
         tasks: Tasks,
         partition: int = -1,
         ended: Callable[[Subscription], None] = lambda _: None,
+        byte_index: ByteIndex | None = None,
     ) -> None:
         self.name = cursor.key.subscription
         self.topic = topic
         self.is_deleted = False
         self.meter = Meter()
+        self.byte_index = byte_index or ByteIndex()
+        self._oldest: tuple[Position, int] | None = None
+        """The entry behind mark-delete as it was last looked at, and when that was published."""
         self.cursor = cursor
         self._store = store
         self._clock = clock
         self._partition = partition
         self._ended = ended
         self._segments = Segments(topic.segments)
-        self._dispatcher: Dispatcher = Exclusive(cursor, self._segments)
+        self.dispatcher: Dispatcher = Exclusive(cursor, self._segments)
         self._source = BlockSource(topic, self, tasks)
         self._lock = asyncio.Lock()
         self._arrivals = 0
@@ -87,11 +92,16 @@ class Subscription:
     @property
     def kind(self) -> SubscriptionKind:
         """As the last consumer asked; exclusive before any did."""
-        return self._dispatcher.kind
+        return self.dispatcher.kind
 
     @property
     def consumers(self) -> list[Consumer]:
-        return list(self._dispatcher.consumers)
+        return list(self.dispatcher.consumers)
+
+    @property
+    def last_read_error(self) -> str:
+        """Why reading fails at present; "" when it does not."""
+        return self._source.last_error
 
     def monotonic(self) -> float:
         return self._clock.monotonic()
@@ -100,7 +110,7 @@ class Subscription:
 
     def confirmed(self, block: Buffer, header: BlockHeader) -> None:
         """A block of the topic was confirmed; the tail cache has it."""
-        wanted = self._dispatcher.wanted()
+        wanted = self.dispatcher.wanted()
         if wanted is None:
             return
         if wanted == (header.ledger_id, header.first_entry) and not self._is_pumping:
@@ -138,7 +148,7 @@ class Subscription:
 
     def _next_block(self) -> BlockView | None:
         """The block that is wanted, if it is at hand; else it is fetched, if it is there at all."""
-        dispatcher = self._dispatcher
+        dispatcher = self.dispatcher
         wanted = dispatcher.wanted()
         if wanted is None:
             self._source.rest()
@@ -155,7 +165,7 @@ class Subscription:
     def _deal(self, view: BlockView) -> int:
         """Deal what `view` has for consumers that are ready; the bytes dealt."""
         total = 0
-        for delivery in self._dispatcher.offer(view):
+        for delivery in self.dispatcher.offer(view):
             parts = frames(delivery, self._partition)
             size = sum(map(len, parts))
             total += size
@@ -174,7 +184,7 @@ class Subscription:
     def trimmed(self) -> None:
         """What would be read next is gone from the topic: what is gone counts as acknowledged."""
         first = self.topic.first_position()
-        self._dispatcher.skip_to(first)
+        self.dispatcher.skip_to(first)
         self._changed()
 
     # -- what consumers do -----------------------------------------------------------------------------
@@ -183,7 +193,7 @@ class Subscription:
         self, consumer: Consumer, ids: Iterable[pb.MessageIdData], *, cumulative: bool, done: Done | None
     ) -> None:
         """See `Consumer.ack`."""
-        before = self.cursor.mark_delete
+        before, unacked = self.cursor.mark_delete, self.dispatcher.unacked
         if not cumulative:
             self._acknowledge_each(ids)
         elif self.kind in (SubscriptionKind.SHARED, SubscriptionKind.KEY_SHARED):
@@ -197,10 +207,13 @@ class Subscription:
             for one in ids:
                 self._acknowledge_up_to(one)
         self._changed(done)
+        acked = unacked - self.dispatcher.unacked
+        self.meter.acked += acked
+        consumer.meter.acked += acked
         if self.cursor.mark_delete != before:
             self.topic.acknowledged_up_to(self.name)
-        if self._dispatcher.may_go_on:
-            self._dispatcher.may_go_on = False
+        if self.dispatcher.may_go_on:
+            self.dispatcher.may_go_on = False
             self.wake()
 
     def _acknowledge_each(self, ids: Iterable[pb.MessageIdData]) -> None:
@@ -209,39 +222,39 @@ class Subscription:
         for one in ids:
             if one.ack_set:
                 position = Position(one.ledgerId, one.entryId)
-                self._dispatcher.acknowledge_partly(position, bits_of(one.ack_set), one.batch_size)
+                self.dispatcher.acknowledge_partly(position, bits_of(one.ack_set), one.batch_size)
                 continue
             if one.ledgerId != ledger_id:
                 if entry_ids:
-                    self._dispatcher.acknowledge(ledger_id, entry_ids)
+                    self.dispatcher.acknowledge(ledger_id, entry_ids)
                 ledger_id, entry_ids = one.ledgerId, []
             entry_ids.append(one.entryId)
         if entry_ids:
-            self._dispatcher.acknowledge(ledger_id, entry_ids)
+            self.dispatcher.acknowledge(ledger_id, entry_ids)
 
     def _acknowledge_up_to(self, one: pb.MessageIdData) -> None:
         position = Position(*commands.position(one))
         if one.ack_set:
-            self._dispatcher.acknowledge_up_to(preceding(position))
-            self._dispatcher.acknowledge_partly(position, bits_of(one.ack_set), one.batch_size)
+            self.dispatcher.acknowledge_up_to(preceding(position))
+            self.dispatcher.acknowledge_partly(position, bits_of(one.ack_set), one.batch_size)
         else:
-            self._dispatcher.acknowledge_up_to(position)
+            self.dispatcher.acknowledge_up_to(position)
 
     def redeliver(self, consumer: Consumer, ids: Iterable[pb.MessageIdData]) -> None:
         """See `Consumer.redeliver`."""
         by_ledger: dict[int, list[int]] = {}
         for one in ids:
             by_ledger.setdefault(one.ledgerId, []).append(one.entryId)
-        self._dispatcher.redeliver(consumer, by_ledger or None)
+        self.dispatcher.redeliver(consumer, by_ledger or None)
         self._changed()
         self.wake()
 
     def detach(self, consumer: Consumer) -> None:
         """A consumer is gone."""
         self._output.pop(consumer, None)
-        self._dispatcher.detach(consumer)
+        self.dispatcher.detach(consumer)
         self._notify()
-        if self._dispatcher.consumers:
+        if self.dispatcher.consumers:
             self.wake()
         else:
             self._source.clear()
@@ -275,13 +288,13 @@ class Subscription:
                 metadata=request.metadata,
                 key_ranges=request.key_ranges,
             )
-            self._dispatcher.attach(consumer)
+            self.dispatcher.attach(consumer)
             self._notify()
             return consumer
 
     def _become(self, kind: SubscriptionKind, sharing: KeySharing) -> None:
         """Without consumers a subscription takes any kind."""
-        former = self._dispatcher
+        former = self.dispatcher
         if kind is former.kind and (not isinstance(former, KeyShared) or former.sharing == sharing):
             return
         if former.consumers:
@@ -292,17 +305,17 @@ class Subscription:
                 f"not {kind.label}{wanted}"
             )
         if kind is SubscriptionKind.FAILOVER:
-            self._dispatcher = Failover(self.cursor, self._segments, self._partition)
+            self.dispatcher = Failover(self.cursor, self._segments, self._partition)
         elif kind is SubscriptionKind.KEY_SHARED:
-            self._dispatcher = KeyShared(self.cursor, self._segments, sharing)
+            self.dispatcher = KeyShared(self.cursor, self._segments, sharing)
         elif kind is SubscriptionKind.SHARED:
-            self._dispatcher = Shared(self.cursor, self._segments)
+            self.dispatcher = Shared(self.cursor, self._segments)
         else:
-            self._dispatcher = Exclusive(self.cursor, self._segments)
+            self.dispatcher = Exclusive(self.cursor, self._segments)
 
     def _notify(self) -> None:
         """Tell who is active, when the answer to the request that changed it is on its way."""
-        notices, self._dispatcher.notices = self._dispatcher.notices, []
+        notices, self.dispatcher.notices = self.dispatcher.notices, []
         for consumer, is_active in notices:
             asyncio.get_running_loop().call_soon(_tell, consumer, is_active)
 
@@ -328,7 +341,7 @@ class Subscription:
             is_last = segment.ledger_id == position.ledger_id
             last = min(position.entry_id, segment.last_entry) if is_last else segment.last_entry
             if self.cursor.mark_delete.ledger_id <= segment.ledger_id <= position.ledger_id:
-                self._dispatcher.acknowledge(segment.ledger_id, range(last + 1))
+                self.dispatcher.acknowledge(segment.ledger_id, range(last + 1))
         if self._store is not None:
             await self._store.save(self.cursor)
         self.topic.acknowledged_up_to(self.name)
@@ -337,15 +350,15 @@ class Subscription:
     def tell_end(self) -> None:
         """The topic takes no more messages: tell the consumers, if all is acknowledged."""
         if self.topic.next_position(self.cursor.mark_delete) > self.topic.last_confirmed:
-            for consumer in self._dispatcher.consumers:
+            for consumer in self.dispatcher.consumers:
                 consumer.port.reached_end()
 
     async def unsubscribe(self, consumer: Consumer) -> None:
         """Delete the subscription. Raises `ConsumerBusy` unless `consumer` is its only one."""
-        if self._dispatcher.consumers != [consumer]:
+        if self.dispatcher.consumers != [consumer]:
             raise ConsumerBusy(f"subscription {self.name} has other consumers: close them first")
         consumer.is_open = False
-        self._dispatcher.detach(consumer)
+        self.dispatcher.detach(consumer)
         await self.delete()
 
     async def delete(self) -> None:
@@ -359,11 +372,11 @@ class Subscription:
 
     def disconnect(self) -> None:
         """CLOSE_CONSUMER to all: they will look the topic up and subscribe again."""
-        for consumer in list(self._dispatcher.consumers):
+        for consumer in list(self.dispatcher.consumers):
             consumer.is_open = False
-            self._dispatcher.detach(consumer)
+            self.dispatcher.detach(consumer)
             consumer.port.close()
-        self._dispatcher.notices.clear()
+        self.dispatcher.notices.clear()
         self._output.clear()
         self._source.clear()
 
@@ -375,9 +388,9 @@ class Subscription:
     async def _move_to(self, position: Position, named: pb.MessageIdData | None = None) -> None:
         """`position` is next; of its batch only the messages that `named` has in its `ack_set`, if any."""
         self.cursor.reset(preceding(position))
-        self._dispatcher.reset()
+        self.dispatcher.reset()
         if named is not None and named.ack_set and position == (named.ledgerId, named.entryId):
-            self._dispatcher.acknowledge_partly(position, bits_of(named.ack_set), named.batch_size)
+            self.dispatcher.acknowledge_partly(position, bits_of(named.ack_set), named.batch_size)
         self._source.clear()
         if self._store is not None:
             await self._store.save(self.cursor)
@@ -392,27 +405,32 @@ class Subscription:
 
     async def backlog(self) -> int:
         """Messages that are confirmed and not acknowledged, exactly."""
-        return await counting.backlog(self.topic, self._dispatcher)
+        return await counting.backlog(self.topic, self.dispatcher)
+
+    def oldest_unacknowledged(self) -> Position:
+        """The entry behind mark-delete; it may not be written yet."""
+        return self._segments.clamp(self._segments.following(self.cursor.mark_delete))
+
+    async def oldest_published_ms(self) -> int | None:
+        """When the oldest unacknowledged message was published, in ms since 1970; None when there is none."""
+        position = self.oldest_unacknowledged()
+        if position > self.topic.last_confirmed:
+            return None
+        if self._oldest is None or self._oldest[0] != position:
+            self._oldest = position, await lag.published_ms(self.topic, position)
+        return self._oldest[1]
 
     async def stats(self) -> dict[str, Any]:
-        """As Pulsar's subscription stats."""
-        backlog = await self.backlog()
-        active = getattr(self._dispatcher, "active", None)
-        return {
-            "type": self.kind.label,
-            "msgBacklog": backlog,
-            "unackedMessages": self._dispatcher.unacked,
-            "isDurable": self.is_durable,
-            "activeConsumerName": active.name if active is not None else None,
-            "consumers": [consumer.stats() for consumer in self._dispatcher.consumers],
-            "subscriptionProperties": self.cursor.properties,
-            "lastReadError": self._source.last_error,
-            **self.meter.stats(self.monotonic()),
-        }
+        """As Pulsar's subscription stats; see `stats`."""
+        return await stats.describe(self, self._clock.now_ms())
+
+    def describe(self, consumer: Consumer) -> dict[str, Any]:
+        """As Pulsar's consumer stats."""
+        return stats.describe_consumer(self.dispatcher, consumer, self)
 
     def cursor_stats(self) -> dict[str, Any]:
         """As Pulsar's cursor stats, in `internalStats`."""
-        return counting.cursor_stats(self.cursor, self._dispatcher.read)
+        return counting.cursor_stats(self.cursor, self.dispatcher.read)
 
 
 def _tell(consumer: Consumer, is_active: bool) -> None:

@@ -18,6 +18,7 @@ from quire.runtime.errors import AlreadyExists, NotFound
 from quire.runtime.tasks import Tasks
 from quire.serving.ports import LATEST, ConsumerBusy, ConsumerPort, NotAllowed, Position, TopicPort
 from quire.serving.subscription import seek
+from quire.serving.subscription.byte_index import ByteIndex
 from quire.serving.subscription.consumer import Consumer
 from quire.serving.subscription.cursor import Cursor, CursorKey
 from quire.serving.subscription.cursor_store import CursorStore
@@ -56,6 +57,7 @@ class Subscriptions:
         self._creating = asyncio.Lock()
         self._making: set[asyncio.Future[Subscription]] = set()
         self._tasks = Tasks("subscriptions")
+        self._byte_index = ByteIndex()
 
     def load(self) -> None:
         """Take up the durable subscriptions that the store knows for this topic and generation."""
@@ -187,7 +189,14 @@ class Subscriptions:
 
     def _add(self, cursor: Cursor, store: CursorStore | None) -> Subscription:
         subscription = Subscription(
-            self._topic, cursor, store, self._clock, self._tasks, self._partition, self._remove
+            self._topic,
+            cursor,
+            store,
+            self._clock,
+            self._tasks,
+            self._partition,
+            self._remove,
+            self._byte_index,
         )
         self._by_name[subscription.name] = subscription
         return subscription
