@@ -36,7 +36,7 @@ _OPTIONS: Final[tuple[Callable[[_Command], _Command], ...]] = (
     click.option("--token", envvar="QUIRE_TOKEN", help="JSON web token (environment: QUIRE_TOKEN)."),
     click.option(
         "--operation-timeout-ms",
-        default="5s",
+        default="15s",  # longer than a broker tries by itself before it says why it cannot
         show_default=True,
         metavar="TIME",
         help="How long to look for the broker.",

@@ -89,7 +89,8 @@ def _persistence(value: Any) -> PersistencePolicy:
     ensemble = found.get("bookkeeperEnsemble", write)
     if ensemble != write:
         raise ConfigurationError(
-            f"ensemble {ensemble} and write quorum {write} must be equal: Quire does not stripe a ledger"
+            f"ensemble {ensemble} and write quorum {write} must be equal, for Quire does not stripe a "
+            "ledger: give both the number of copies"
         )
     if not QUORUM_MAX >= write >= ack >= 1:
         raise ConfigurationError(

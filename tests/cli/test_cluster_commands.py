@@ -25,6 +25,11 @@ def quire(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         (("gateway",), "metadata must name"),
         (("gateway", "--metadata", "http://x"), "no metadata URL"),
         (("gateway", "--metadata", "zk://x", "--listen", "nowhere"), "is not an address"),
+        (
+            ("broker", "--metadata", "zk://x", "--ack-quorum", "3", "--write-quorum", "2"),
+            "ack_quorum 3 must lie",
+        ),
+        (("bookie", "--metadata", "zk://x", "--drain-on-stop-ms", "-1"), "drain_on_stop_ms not negative"),
         (("local", "--bookies", "0"), "at least 1"),
         (("local", "--zookeeper", "127.0.0.1:2181"), "no zk:// URL"),
         (("local", "--data", ""), "must name a directory"),
