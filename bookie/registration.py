@@ -75,6 +75,8 @@ class Registration:
         self._identity_path = paths.bookie(storage.bookie_id.uuid)
         self._tasks = Tasks("bookie registration")
         self._told: BookieRecord | None = None
+        self._is_in_doubt = False
+        """What the store did not answer may be written all the same, so `_told` is not what others read."""
         self._intent = BookieIntent.STAY
         self._intent_is_old = False
         self._changed = asyncio.Event()
@@ -192,7 +194,7 @@ class Registration:
     async def _renew(self) -> None:
         if self._intent_is_old:
             await self._look_at_intent()
-        if not self.is_retired and self._told != self._describe():
+        if not self.is_retired and (self._is_in_doubt or self._told != self._describe()):
             await self._tell()
 
     async def _look_at_intent(self) -> None:
@@ -226,6 +228,7 @@ class Registration:
 
     async def _tell(self) -> None:
         record = self._describe()
+        self._is_in_doubt = True
         if self._told is None:  # what is there was left by a session before ours, and would die with it
             await self._delete()
             await self._store.create(self._path, encode(record), ephemeral=True)
@@ -235,7 +238,7 @@ class Registration:
             except NotFound:
                 self._told = None
                 raise
-        self._told = record
+        self._told, self._is_in_doubt = record, False
 
     async def _delete(self) -> None:
         try:

@@ -28,7 +28,7 @@ from quire.ledger import placement, recovery, states
 from quire.ledger.directory import BookieDirectory
 from quire.ledger.idle import IdleLacs
 from quire.ledger.leaving import DELAY_S, Leaving
-from quire.ledger.narrow import Narrow
+from quire.ledger.narrow import Knock, Narrow
 from quire.ledger.outbox import Outbox
 from quire.ledger.reader import LedgerReader
 from quire.ledger.replicas import DamageListener, Replicas
@@ -93,6 +93,7 @@ class Ledgers:
             lag=Lag(),
             replicas=Replicas(bookies, clock, quarantine, rack),
             narrow=Narrow(),
+            knock=Knock(store, tasks),
         )
         self._idle = IdleLacs(tasks, settings.idle_lac_ms)
         self._leaving = Leaving(bookies, clock, lost_after_s)

@@ -2,8 +2,12 @@
 
 A fragment narrows when a bookie is lost and no other is there, and a ledger may begin narrow. Its blocks are safe, but
 against one loss less; so as soon as a bookie offers itself the ledger goes on with it, by a change like any other.
-What lies in the closed fragments is repair's. A tick serves so many ledgers that ten thousand of them do not all
+A tick serves so many ledgers that ten thousand of them do not all
 write to the metadata store at once.
+
+What lies in the closed fragments is repair's, which looks at all ledgers when a bookie came. A ledger that was open at
+that moment, or that narrowed because a connection broke while no bookie went, would wait for the round of the day: so
+who closes a narrow ledger knocks at repair's door (`Knock`).
 """
 
 from __future__ import annotations
@@ -12,8 +16,16 @@ import asyncio
 from itertools import islice
 from typing import Final, Protocol
 
+from quire.metadata import paths
+from quire.metadata.records import LedgerRecord
+from quire.metadata.store import MetadataStore
+from quire.metadata.wish import touch
+from quire.runtime.errors import QuireError
+from quire.runtime.tasks import Tasks
+
 INTERVAL_S: Final = 1.0
 WIDENED_PER_TICK_MAX: Final = 64
+KNOCK_INTERVAL_S: Final = 5.0
 
 
 class Widened(Protocol):
@@ -54,3 +66,34 @@ class Narrow:
             writer.widen()
         if self._writers:
             self._arm()
+
+
+class Knock:
+    """Tells repair that there are closed ledgers with too few copies: at once, then every few seconds at most."""
+
+    def __init__(self, store: MetadataStore, tasks: Tasks) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._is_due = False
+        self._is_knocking = False
+
+    def closed(self, record: LedgerRecord) -> None:
+        """`record` has just been closed by this process."""
+        if all(len(each.bookies) >= record.write_quorum for each in record.fragments):
+            return
+        self._is_due = True
+        if not self._is_knocking:
+            self._is_knocking = True
+            self._tasks.start(self._knock(), "tell repair of narrow ledgers")
+
+    async def _knock(self) -> None:
+        try:
+            while self._is_due:
+                self._is_due = False
+                try:
+                    await touch(self._store, paths.REPAIR_NARROW)
+                except QuireError:
+                    self._is_due = True  # the store is away
+                await asyncio.sleep(KNOCK_INTERVAL_S)
+        finally:
+            self._is_knocking = False

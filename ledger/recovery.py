@@ -59,6 +59,7 @@ async def recover(parts: Parts, ledger_id: int, *, accept_loss: bool = False) ->
 
 async def _close(parts: Parts, path: str, node: Node, end: LedgerRecord) -> LedgerRecord:
     await parts.store.put(path, encode(end), node.version)
+    parts.knock.closed(end)
     _log.info("ledger %d recovered: it ends with entry %d", end.ledger_id, end.last_entry)
     return end
 

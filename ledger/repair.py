@@ -2,14 +2,15 @@
 
     Repair.start → wait for the lease → look every few seconds (at no cost to the store) →
         a round over all ledgers    when a bookie must be left (lost, given up, drained) and no round since found its
-                                    ledgers clean; when one came that may take copies of narrow ledgers; and once a day
+                                    ledgers clean; when one came that may take copies of narrow ledgers, or narrow
+                                    ledgers were closed; and once a day
         only those that were left   while there are some, and those with a damage report
 
 In a round each closed ledger's record is read once and judged (`repair_core`), and its bookies are asked whether they
-have its end, for its last blocks may lack a copy. What needs it is copied (`repair_copy`), a few ledgers at a time,
-from many sources to many targets, at one limited rate. A bookie that is drained is retired, by removing its record,
-when two rounds in a row found no ledger that names it: writers that chose it before it turned read-only have written
-their records by then.
+have the end of each fragment, whose last blocks may lack a copy. What needs it is copied (`repair_copy`), a few
+ledgers at a time, from many sources to many targets, at one limited rate. A bookie that is drained is retired, by
+removing its record, when two rounds in a row found no ledger that names it: writers that chose it before it turned
+read-only have written their records by then.
 
 Safety does not rest on the lease: a record changes only by version, and a copy made twice is the same copy. The lease
 saves work. A coordinator in doubt begins nothing, one whose lease is lost stops and waits for it again.
@@ -142,7 +143,7 @@ class Repair:
         self._woken = asyncio.Event()
         self._copier = Copier(store, bookies, clock, Pace(settings.repair_bytes_per_s))
         self._absences = Absences(settings.repair_delay_ms / 1000)
-        self._unwatch: Callable[[], None] = lambda: None
+        self._unwatch: list[Callable[[], None]] = []
         self._status = RepairRecord(coordinator=name)
         self._begin_anew()
 
@@ -151,6 +152,8 @@ class Repair:
         self._known: dict[str, BookieRecord] = {}
         self._damaged: dict[int, set[str]] = {}
         self._news = True
+        self._narrow_told = True
+        self._narrow_version = -1
         self._clean: dict[str, int] = {}
         self._left = _Left()
         self._takers: frozenset[str] = frozenset()
@@ -163,12 +166,16 @@ class Repair:
     # -- life ------------------------------------------------------------------------------------------
     def start(self) -> None:
         """Take part in the election, and coordinate when elected."""
-        self._unwatch = self._store.watch(paths.REPAIR_WISH, self._on_wish)
+        self._unwatch = [
+            self._store.watch(paths.REPAIR_WISH, self._on_wish),
+            self._store.watch(paths.REPAIR_NARROW, self._on_narrow),
+        ]
         self._tasks.start(self._run(), "repair")
 
     async def stop(self) -> None:
         """Stop at once; what is half copied is copied again by the next coordinator."""
-        self._unwatch()
+        for unwatch in self._unwatch:
+            unwatch()
         await self._tasks.stop()
         if self._lease is not None:
             await self._lease.release()
@@ -184,6 +191,9 @@ class Repair:
     def _on_wish(self, _path: str) -> None:
         self._news = True
         self._woken.set()
+
+    def _on_narrow(self, _path: str) -> None:
+        self._narrow_told = True
 
     async def _run(self) -> None:
         look_s = self._settings.repair_look_ms / 1000
@@ -216,6 +226,8 @@ class Repair:
         available = {record.uuid: record for record in self._bookies.available()}
         if self._news or not available.keys() <= self._known.keys():
             await self._read_news()
+        if self._narrow_told:
+            await self._look_at_narrow()
         now = self._clock.monotonic()
         self._absences.look(self._known, available, now)
         view = View(self._known, available, self._absences.gone_for_long(now), self._damaged)
@@ -237,12 +249,15 @@ class Repair:
         takers = frozenset(record.uuid for record in view.takers())
         came, self._takers = bool(takers - self._takers), takers
         if came:
-            self._round_due = min(self._round_due, now + self._settings.repair_delay_ms / 1000)
+            self._hurry_round(now)
         for uuid, record in view.available.items():
             if self._incarnations.setdefault(uuid, record.incarnation) != record.incarnation:
                 self._incarnations[uuid] = record.incarnation
                 self._wants_all = True
         return came
+
+    def _hurry_round(self, now: float) -> None:
+        self._round_due = min(self._round_due, now + self._settings.repair_delay_ms / 1000)
 
     def _is_round_due(self, now: float, worries: Collection[str]) -> bool:
         """A bookie of which some ledger is left waits for that one, and is then confirmed to be clean."""
@@ -325,7 +340,7 @@ class Repair:
     async def _mend_ledger(self, ledger_id: int, view: View, thorough: bool) -> None:
         """Read, judge, repair, and look again when somebody changed it meanwhile.
 
-        A `thorough` look asks the bookies as well whether they have the ledger's end.
+        A `thorough` look asks the bookies as well whether they have the fragments' ends.
         """
         path = paths.ledger(ledger_id)
         for attempt in range(_TRIES):
@@ -336,7 +351,7 @@ class Repair:
                 self._note(ledger_id, plan)
                 if plan.fragments:
                     record = await self._copier.repair(record, node.version, plan.fragments)
-                holders = repair_core.good_holders_of_the_end(record, view) if thorough else []
+                holders = repair_core.good_holders(record, view) if thorough else {}
                 if await self._copier.complete(record, holders) or plan.fragments:
                     self._tell(repaired=self._status.repaired + 1)
                     _log.info("ledger %d is repaired", ledger_id)
@@ -377,6 +392,20 @@ class Repair:
         except QuireError:
             self._news = True
             raise
+
+    async def _look_at_narrow(self) -> None:
+        """Have a round if a narrow ledger was closed since the last look; a watch may call for nothing."""
+        self._narrow_told = False
+        try:
+            version = (await self._store.get(paths.REPAIR_NARROW)).version
+        except NotFound:
+            return
+        except QuireError:
+            self._narrow_told = True
+            raise
+        if version != self._narrow_version:
+            self._narrow_version = version
+            self._hurry_round(self._clock.monotonic())
 
     async def _forget_damage(self, ledger_id: int) -> None:
         for bookie in self._damaged.pop(ledger_id, ()):

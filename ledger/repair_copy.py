@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from quire.ledger import states
@@ -62,27 +62,59 @@ class Copier:
                 version = await self._store.put(paths.ledger(record.ledger_id), encode(record), version)
         return record
 
-    async def complete(self, record: LedgerRecord, copies: Sequence[BookieId]) -> bool:
-        """Put back last blocks that some of `copies` lack: an ack quorum was enough to confirm them. True if some did.
+    async def complete(self, record: LedgerRecord, holders: Mapping[int, Sequence[BookieId]]) -> bool:
+        """Put back the last blocks of fragments where a copy lacks them. True if one did.
 
-        `copies` are good ones of the fragment that holds the last entry. Raises as `repair` does.
+        An ack quorum was enough to confirm them, and the bookie that had not answered yet was left, or the ledger was
+        closed. `holders` are the bookies with good copies of each fragment, by its index. Raises as `repair` does.
         """
-        asked = (
-            self._bookies.port(copy).ledger_info(LedgerInfoRequest(copy, record.ledger_id)) for copy in copies
-        )
-        infos = dict(zip(copies, await asyncio.gather(*asked), strict=True))
-        has = {copy: info.last_entry if info.status is Status.OK else -1 for copy, info in infos.items()}
-        known = {copy for copy, info in infos.items() if info.status in (Status.OK, Status.NO_SUCH_LEDGER)}
-        lacking = tuple(copy for copy in known if has[copy] < record.last_entry)
-        if not lacking:
-            return False
-        index = states.fragment_index(record, record.last_entry)
-        fragment = record.fragments[index]
-        first_entry = max(fragment.first_entry, min(has[copy] for copy in lacking) + 1)
-        sources = sorted(states.ensemble(fragment), key=lambda copy: copy in lacking)
-        plan = FragmentPlan(index, first_entry, record.last_entry, tuple(sources), lacking, tuple(copies))
-        await self._copy(record.ledger_id, plan)
-        return True
+        changed = False
+        for index, copies in holders.items():
+            last_entry = states.last_entry_of(record, index)
+            is_last = last_entry == record.last_entry
+            look = self._first_missing if is_last else self._first_missing_inside
+            looks = (look(record, index, copy) for copy in copies)
+            missing = dict(zip(copies, await asyncio.gather(*looks), strict=True))
+            lacking = tuple(copy for copy in copies if missing[copy] <= last_entry)
+            if lacking:
+                sources = sorted(
+                    states.ensemble(record.fragments[index]),
+                    key=lambda copy: missing.get(copy, 0),
+                    reverse=True,
+                )
+                first_entry = min(missing[copy] for copy in lacking)
+                plan = FragmentPlan(index, first_entry, last_entry, tuple(sources), lacking, tuple(copies))
+                await self._copy(record.ledger_id, plan)
+                changed = True
+        return changed
+
+    async def _first_missing(self, record: LedgerRecord, index: int, copy: BookieId) -> int:
+        """From which entry on the ledger's end is not on `copy`; behind its last one when all is, or nobody knows."""
+        request = LedgerInfoRequest(copy, record.ledger_id)
+        info = await self._bookies.port(copy).ledger_info(request)
+        if info.status not in (Status.OK, Status.NO_SUCH_LEDGER):
+            return record.last_entry + 1
+        has = info.last_entry if info.status is Status.OK else -1
+        return max(record.fragments[index].first_entry, min(has, record.last_entry) + 1)
+
+    async def _first_missing_inside(self, record: LedgerRecord, index: int, copy: BookieId) -> int:
+        """The same of a fragment that is not the last one: the bookie may hold later ones, so it is read from.
+
+        A bookie is given blocks in order, so what lacks is the end: looked for backwards in growing steps. What is
+        found too much is copied over itself.
+        """
+        first_entry, last_entry = record.fragments[index].first_entry, states.last_entry_of(record, index)
+        found, step = last_entry + 1, 1
+        while found > first_entry:
+            entry = max(first_entry, found - step)
+            request = ReadRequest(copy, record.ledger_id, entry, 1)
+            status = (await self._bookies.port(copy).read(request)).status
+            if status is Status.OK:
+                break
+            if status not in (Status.NO_SUCH_ENTRY, Status.NO_SUCH_LEDGER):
+                return last_entry + 1
+            found, step = entry, 2 * step
+        return found
 
     async def _copy(self, ledger_id: int, plan: FragmentPlan) -> None:
         await asyncio.gather(*(self._fence(ledger_id, target) for target in plan.targets))

@@ -140,12 +140,15 @@ def plan(record: LedgerRecord, view: View, loads: Mapping[BookieId, int], dice: 
     return Plan(tuple(plans), frozenset(left), is_unplaced=lacks)
 
 
-def good_holders_of_the_end(record: LedgerRecord, view: View) -> list[BookieId]:
-    """Bookies that have a good copy, as far as one can tell, of the fragment with a closed ledger's last entry."""
-    if record.state is not LedgerState.CLOSED or record.last_entry < 0:
-        return []
-    fragment = record.fragments[states.fragment_index(record, record.last_entry)]
-    return [each for each in states.ensemble(fragment) if view.judge(record.ledger_id, each) is Copy.GOOD]
+def good_holders(record: LedgerRecord, view: View) -> dict[int, list[BookieId]]:
+    """For each fragment of a closed ledger that has entries, those that have a good copy, as far as one can tell."""
+    if record.state is not LedgerState.CLOSED:
+        return {}
+    return {
+        index: [one for one in states.ensemble(each) if view.judge(record.ledger_id, one) is Copy.GOOD]
+        for index, each in enumerate(record.fragments)
+        if states.last_entry_of(record, index) >= each.first_entry
+    }
 
 
 def _plan_fragment(

@@ -22,7 +22,7 @@ from typing import Protocol
 from quire.ledger import placement, states
 from quire.ledger.directory import BookieDirectory
 from quire.ledger.idle import IdleLacs
-from quire.ledger.narrow import Narrow
+from quire.ledger.narrow import Knock, Narrow
 from quire.ledger.outbox import Outbox
 from quire.ledger.placement import Quarantine
 from quire.ledger.replicas import Replicas
@@ -70,6 +70,7 @@ class Parts:
     lag: Lag
     replicas: Replicas
     narrow: Narrow
+    knock: Knock
 
 
 class BlockWriter:
@@ -264,6 +265,7 @@ class LedgerWriter(BlockWriter):
         end = states.closed(self._record, core.fragments, core.last_confirmed, self._bytes, now_ms)
         try:
             await self._put(end, beside)
+            self._parts.knock.closed(end)
             self._error = Fenced(f"ledger {self.ledger_id} is closed")
         except QuireError as error:
             self._error = error

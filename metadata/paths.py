@@ -7,6 +7,7 @@
     /quire/damage/{uuid}/{ledger id}                        DamageRecord: a copy that its bookie cannot read
     /quire/repair/coordinator                               ephemeral: who repairs
     /quire/repair/wish                                      changed when there is something to look at
+    /quire/repair/narrow                                    changed when a ledger was closed with too few copies
     /quire/repair/progress                                  RepairRecord: what the coordinator is doing
     /quire/brokers/{broker id}                              ephemeral BrokerRecord: addresses
     /quire/loads/{broker id}                                ephemeral LoadRecord: its bundles and what they cost
@@ -34,6 +35,7 @@ BOOKIES_AVAILABLE = f"{ROOT}/bookies-available"
 DAMAGE = f"{ROOT}/damage"
 REPAIR_COORDINATOR = f"{ROOT}/repair/coordinator"
 REPAIR_WISH = f"{ROOT}/repair/wish"
+REPAIR_NARROW = f"{ROOT}/repair/narrow"
 REPAIR_PROGRESS = f"{ROOT}/repair/progress"
 BROKERS = f"{ROOT}/brokers"
 LOADS = f"{ROOT}/loads"

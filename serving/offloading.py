@@ -112,8 +112,12 @@ class Offloading:
     async def _adopt(self) -> None:
         await asyncio.sleep(ADOPT_AFTER_S)
         self._adopting = None
-        async for error in self._load_unfinished(even_open=False, or_nobodys=False):
-            _log.warning("%s", error)
+        try:
+            async for error in self._load_unfinished(even_open=False, or_nobodys=False):
+                _log.warning("%s", error)
+        except QuireError as why:
+            _log.warning("segments to archive will be looked for again: %s", why)
+            self.adopt()
         self.offloader.wake()
 
     async def _load_unfinished(self, even_open: bool, or_nobodys: bool) -> AsyncIterator[str]:

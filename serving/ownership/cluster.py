@@ -467,6 +467,7 @@ class ClusterOwnership:
         if before is not None and not _differs(before, report):
             return
         path, value = paths.load(self._id), encode(report)
+        self._reported = None  # until the store answers: what it did not answer may be written all the same
         try:
             await self._store.put(path, value, ANY_VERSION)
         except NotFound:

@@ -13,7 +13,7 @@ from quire.bookie.storage_sim import SimulatedNode
 from quire.metadata import paths
 from quire.metadata.memory import MemoryStore
 from quire.metadata.records import BookieIntent, BookieRecord, decode, encode
-from quire.runtime.errors import ConfigurationError
+from quire.runtime.errors import ConfigurationError, OutcomeUnknown
 
 from .node import OK, Node, one
 
@@ -72,6 +72,21 @@ async def test_a_record_that_somebody_removed_comes_back(
     node.storage.set_read_only(True)
     registration._changed.set()
     await until(lambda: seen(store, node))
+
+
+@pytest.mark.parametrize("happened", [True, False])
+async def test_a_change_in_doubt_is_told_again(
+    node: Node, store: MemoryStore, registration: Registration, happened: bool
+) -> None:
+    """The bookie is read-only for a moment, the store does not answer to that, and all is as before: but not there."""
+    store.fail_next(OutcomeUnknown("no answer"), happened=happened)
+    node.storage.set_read_only(True)
+    with pytest.raises(OutcomeUnknown):
+        await registration._renew()
+    node.storage.set_read_only(False)
+    await registration._renew()
+    record = await seen(store, node)
+    assert record is not None and not record.read_only
 
 
 async def test_a_bookie_that_is_drained_turns_read_only_and_says_so_and_back(

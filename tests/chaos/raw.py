@@ -24,6 +24,11 @@ Position = tuple[int, int]
 class Refused(ConnectionError):
     """The server answered a request with an error: nothing was promised, as when the connection is lost."""
 
+    def __init__(self, message: str, error: int = pb.UnknownError) -> None:
+        super().__init__(message)
+        self.error = error
+        """A `ServerError`."""
+
 
 class Delivered(NamedTuple):
     """One MESSAGE: where it lies, its messages' payloads, and which of them are delivered (by batch index)."""
@@ -188,7 +193,7 @@ class Raw:
         if future.cancelled():
             return
         if refused:
-            future.set_exception(Refused(body.message))
+            future.set_exception(Refused(body.message, body.error))
         else:
             future.set_result(body)
 

@@ -53,7 +53,7 @@ class ClusterRaw(Raw):
         async with asyncio.timeout(ATTEMPT_S):
             found = await self.ask(commands.ask_lookup, topic)
         if found.response == pb.CommandLookupTopicResponse.Failed:
-            raise Refused(found.message)
+            raise Refused(found.message, found.error)
         return str(found.brokerServiceUrl).partition("://")[2]
 
 

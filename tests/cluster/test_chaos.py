@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random, SystemRandom
@@ -30,12 +29,13 @@ import pulsar
 import pytest
 
 from quire.runtime.errors import QuireError
-from tests.chaos.load import Follower, Log, Published, StockFollower, StockStream
+from tests.chaos.load import Follower, Published, StockFollower, StockStream
 from tests.chaos.raw import Raw
 
 from .copies import lacking, missing_blocks
 from .faults import Fault, Faults
 from .local import POLL_S
+from .verdict import check, read
 from .wired import Wired, wired
 
 SECONDS = float(os.environ.get("QUIRE_CHAOS_SECONDS", "45"))
@@ -166,7 +166,7 @@ class Story:
         for stream in self.streams:
             await asyncio.to_thread(stream.stop)
         self.tell("published everything, reading it all")
-        published = {stream.topic: check(stream, await self._read(stream)) for stream in self.streams}
+        published = {stream.topic: await self._verdict(stream) for stream in self.streams}
         for follower in self.followers:
             follower.holds_back = False
         deadline = time.monotonic() + PROGRESS_S
@@ -185,6 +185,10 @@ class Story:
             await asyncio.to_thread(client.close)
         await self._every_copy()
 
+    async def _verdict(self, stream: Published) -> set[int]:
+        partitions = PARTITIONS if stream.topic.endswith("/parts") else 0
+        return check(stream, await read(self.cluster, stream.topic, partitions))
+
     async def _every_copy(self) -> None:
         await self.whole()
         await self.cluster.rest("POST", "/quire/v1/repair/run")
@@ -193,33 +197,6 @@ class Story:
             assert time.monotonic() < deadline, f"copies are missing: {missing[:5]}"
             await asyncio.sleep(POLL_S)
         self.tell("read every copy of every closed ledger")
-
-    async def _read(self, stream: Published) -> list[list[int]]:
-        """The numbers in each partition of the topic."""
-        names = [stream.topic]
-        if stream.topic.endswith("/parts"):
-            names = [f"{stream.topic}-partition-{number}" for number in range(PARTITIONS)]
-        logs = []
-        for name in names:
-            log = Log(name)
-            await log.extend(lambda name=name: self.cluster.connect(name), 0)  # type: ignore[misc]
-            logs.append(log.numbers())
-        return logs
-
-
-def check(stream: Published, logs: list[list[int]]) -> set[int]:
-    """What must be true of a topic whose producer had a receipt for all it sent. Answers what is there."""
-    assert not stream.errors, stream.errors[:3]
-    counts = Counter(number for log in logs for number in log)
-    lost = sorted(stream.acknowledged - counts.keys())
-    assert not lost, f"{stream.topic}: {len(lost)} acknowledged messages are lost, from {lost[:5]} on"
-    assert len(stream.acknowledged) == stream.sent
-    if stream.never_twice:
-        assert max(counts.values()) == 1, f"{stream.topic}: duplicates {counts.most_common(3)}"
-    for log in logs:
-        firsts = list(dict.fromkeys(log))
-        assert firsts == sorted(firsts), f"{stream.topic}: out of order"
-    return set(counts)
 
 
 def _rounds(faults: Faults, rng: Random) -> Iterator[list[Fault]]:

@@ -15,6 +15,7 @@ import os
 import shutil
 import signal
 import sys
+import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -32,7 +33,7 @@ from quire.runtime.errors import ConfigurationError, NotFound, QuireError, Unava
 
 from . import faulty
 from .faulty import Control
-from .local import POLL_S, START_S, Front
+from .local import ATTEMPT_S, POLL_S, START_S, Front
 from .network import Network
 
 CLIENT = "client"
@@ -45,6 +46,7 @@ BOOKIE = {
     "entry-log-bytes": "32MiB",
     "disk-reserve-bytes": "1MiB",
     "flush-interval-ms": "500ms",
+    "new-cluster": "true",
 }
 BROKER = {
     "segment-bytes-max": "2MiB",
@@ -67,6 +69,7 @@ class Wired(Front):
         self.controls: dict[str, Control] = {}
         self._children: dict[str, Child] = {}
         self._addresses: dict[str, str] = {}
+        self._http: dict[str, str] = {}
         self._session_s = session_s
 
     @property
@@ -129,7 +132,7 @@ class Wired(Front):
 
     async def _new_broker(self, name: str) -> None:
         (listen, advertise), (http, http_advertise) = await self._front(name), await self._front(name)
-        self._addresses[name] = advertise
+        self._addresses[name], self._http[name] = advertise, http
         flags = {
             "listen": listen,
             "advertise": f"pulsar://{advertise}",
@@ -163,6 +166,10 @@ class Wired(Front):
         self._children[name] = Child(name, kind, argv, self.data / "logs" / f"{name}.log", answers)
 
     # -- its processes ---------------------------------------------------------------------------------
+
+    def address_of(self, name: str) -> tuple[str, int]:
+        host, port = self._addresses[name].split(":")
+        return host, int(port)
 
     def names(self) -> dict[int, str]:
         """Who is who, by pid."""
@@ -216,9 +223,22 @@ class Wired(Front):
                 return record
         return None
 
-    async def until_bookie(self, name: str, condition: Callable[[BookieRecord], bool]) -> None:
-        """Wait until the bookie is up and so."""
-        async with asyncio.timeout(START_S):
+    async def metrics(self, name: str) -> dict[str, float]:
+        """The process's own, without labels."""
+
+        def ask() -> str:
+            with urllib.request.urlopen(f"http://{self._http[name]}/metrics", timeout=ATTEMPT_S) as answer:
+                found: str = answer.read().decode()
+            return found
+
+        lines = [line.split() for line in (await asyncio.to_thread(ask)).splitlines() if line[:1] != "#"]
+        return {words[0]: float(words[1]) for words in lines if len(words) == 2}
+
+    async def until_bookie(
+        self, name: str, condition: Callable[[BookieRecord], bool], seconds: float = START_S
+    ) -> None:
+        """Wait until the bookie is up and so. Raises `TimeoutError`."""
+        async with asyncio.timeout(seconds):
             while True:
                 try:
                     record = await self.bookie(name)

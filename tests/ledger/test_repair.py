@@ -157,6 +157,62 @@ async def test_narrow_ledgers_are_widened_when_a_bookie_comes(cluster: Cluster) 
     assert len(after.fragments[-1].bookies) == 3 and len(cluster.holders(record)) == 3
 
 
+async def test_ledgers_that_were_narrow_when_the_round_came_are_widened_when_they_are_closed(
+    cluster: Cluster,
+) -> None:
+    """No bookie comes or goes any more when they are closed: who closes them must tell."""
+    await cluster.look_long_after()
+    writers = []
+    for _ in range(2):
+        writer = await cluster.ledgers.create("test", listener := Listener())
+        await listener.until(write(writer, 5, 3))
+        cluster.bookies[2].unreachable = True  # a connection broke; the registration stays
+        write(writer, 5, 3)
+        await turns_until(lambda writer=writer: len(writer.core.fragments[-1].bookies) == 2)
+        await listener.until(write(writer, 5, 3))
+        cluster.bookies[2].unreachable = False
+        writers.append(writer)
+    await cluster.look_long_after()
+    records = [await writers[0].close()]
+    writers[1].abandon()
+    records.append(await cluster.join().recover(writers[1].ledger_id))
+    cluster.repair._on_narrow("")
+    await cluster.look_long_after()
+    for record in records:
+        assert min(len(each.bookies) for each in record.fragments) == 2
+        after = await cluster.info(record.ledger_id)
+        assert min(len(each.bookies) for each in after.fragments) == 3 and len(cluster.holders(record)) == 3
+
+
+async def test_blocks_before_an_ensemble_change_get_the_copy_that_they_lack(cluster: Cluster) -> None:
+    """Two of three had confirmed them when the third was left; it is named by the fragment that they end."""
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 5, 3))
+    third = cluster.bookies[2]
+    await turns_until(lambda: third.holds(writer.ledger_id, 14))
+    third.unreachable = True
+    await listener.until(write(writer, 5, 3))
+    await turns_until(lambda: len(writer.core.fragments[-1].bookies) == 2)
+    third.unreachable = False
+    writer.widen()
+    await turns_until(lambda: len(writer.core.fragments[-1].bookies) == 3)
+    await listener.until(write(writer, 5, 3))
+    record = await writer.close()
+    first, *_ = record.fragments
+    assert str(third.bookie) in first.bookies and not third.holds(record.ledger_id, 29), "what this is about"
+    await cluster.look_long_after()
+    assert len(cluster.holders(record)) == 3
+    assert cluster.repair.status().failed == 0
+
+
+async def test_a_watch_that_calls_for_nothing_costs_no_round(cluster: Cluster) -> None:
+    await cluster.look_long_after()
+    before = cluster.repair._round_due
+    cluster.repair._on_narrow("")
+    await cluster.repair.look()
+    assert cluster.repair._round_due == before
+
+
 async def test_open_ledgers_are_left_and_counted(cluster: Cluster) -> None:
     writer = await cluster.ledgers.create("test", listener := Listener())
     await listener.until(write(writer, 5))

@@ -1,0 +1,35 @@
+"""What must be true of a topic after whatever happened to a cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.chaos.load import Log, Published
+
+from .local import Front
+
+
+async def read(cluster: Front, topic: str, partitions: int = 0) -> list[list[int]]:
+    """The numbers of all messages in each partition of the topic (0: it has none), in order."""
+    names = [f"{topic}-partition-{number}" for number in range(partitions)] or [topic]
+    logs = []
+    for name in names:
+        log = Log(name)
+        await log.extend(lambda name=name: cluster.connect(name), 0)  # type: ignore[misc]
+        logs.append(log.numbers())
+    return logs
+
+
+def check(stream: Published, logs: list[list[int]]) -> set[int]:
+    """What must be true of a topic whose producer had a receipt for all it sent. Answers what is there."""
+    assert not stream.errors, stream.errors[:3]
+    counts = Counter(number for log in logs for number in log)
+    lost = sorted(stream.acknowledged - counts.keys())
+    assert not lost, f"{stream.topic}: {len(lost)} acknowledged messages are lost, from {lost[:5]} on"
+    assert len(stream.acknowledged) == stream.sent
+    if stream.never_twice:
+        assert max(counts.values()) == 1, f"{stream.topic}: duplicates {counts.most_common(3)}"
+    for log in logs:
+        firsts = list(dict.fromkeys(log))
+        assert firsts == sorted(firsts), f"{stream.topic}: out of order"
+    return set(counts)
