@@ -173,6 +173,11 @@ class Ledgers:
             confirmed = _last_confirmed_of(writer)
         return LedgerReader(self.store, self._parts.replicas, record, confirmed)
 
+    def reader(self, closed: LedgerRecord) -> LedgerReader:
+        """A reader of a ledger whose closed record was just answered."""
+        assert closed.state is LedgerState.CLOSED
+        return LedgerReader(self.store, self._parts.replicas, closed, None)
+
     async def delete(self, ledger_id: int) -> None:
         """DELETING, tombstones, record removed; nothing when there is no such ledger (any more).
 

@@ -19,7 +19,6 @@ from quire.ledger.recovery_core import Loss, RecoveryCore
 from quire.ledger.writer import BlockWriter, Parts
 from quire.metadata import paths
 from quire.metadata.records import Fragment, LedgerRecord, LedgerState, decode, encode
-from quire.metadata.store import Node
 from quire.runtime.errors import Fenced, NotFound, OutcomeUnknown, QuireError, Unavailable, VersionConflict
 from quire.runtime.limits import MIB
 from quire.wire.block import BlockHeader, Buffer
@@ -41,24 +40,24 @@ async def recover(parts: Parts, ledger_id: int, *, accept_loss: bool = False) ->
     path = paths.ledger(ledger_id)
     for _ in range(_ROUNDS_MAX):
         node = await parts.store.get(path)
-        record = decode(LedgerRecord, node.value, path)
+        record, version = decode(LedgerRecord, node.value, path), node.version
         try:
             if record.state is LedgerState.CLOSED:
                 return record
             if record.state is LedgerState.DELETING:
                 raise NotFound(f"ledger {ledger_id} is being deleted")
             if record.state is LedgerState.OPEN:
-                await parts.store.put(path, encode(states.in_recovery(record)), node.version)
-                continue
+                record = states.in_recovery(record)
+                version = await parts.store.put(path, encode(record), version)
             end = await _Recovery(parts, record, accept_loss).run()
-            return await _close(parts, path, node, end)
+            return await _close(parts, path, version, end)
         except (VersionConflict, OutcomeUnknown):
             continue
     raise Unavailable(f"ledger {ledger_id} is being changed by others all the time; try again")
 
 
-async def _close(parts: Parts, path: str, node: Node, end: LedgerRecord) -> LedgerRecord:
-    await parts.store.put(path, encode(end), node.version)
+async def _close(parts: Parts, path: str, version: int, end: LedgerRecord) -> LedgerRecord:
+    await parts.store.put(path, encode(end), version)
     parts.knock.closed(end)
     _log.info("ledger %d recovered: it ends with entry %d", end.ledger_id, end.last_entry)
     return end

@@ -226,14 +226,15 @@ class Writing:
         active = Active(left.ledger_id, left.first_index, left.created_ms, bytes=closed.bytes)
         if closed.last_entry < 0:
             return active.sealed(now_ms)
-        reader = await self._services.ledgers.open(left.ledger_id)
+        reader = self._services.ledgers.reader(closed)
         last = (await reader.read(closed.last_entry, 1))[0]
         header = blocks.peek(last)
         active.last_entry = closed.last_entry
         active.messages = header.first_index + sum(blocks.message_counts(last, header)) - left.first_index
         active.last_clock_ms = header.clock_ms
         try:
-            active.first_clock_ms = blocks.peek((await reader.read(0, 1))[0]).clock_ms
+            first = header if header.first_entry == 0 else blocks.peek((await reader.read(0, 1))[0])
+            active.first_clock_ms = first.clock_ms
         except CorruptionError as error:
             # One damaged block is no reason not to take new ones; no block is older than its ledger.
             _log.error(
