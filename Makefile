@@ -26,6 +26,10 @@ chaos: $(VENV)/.dev
 model: $(VENV)/.dev
 	$(BIN)/python -m tests.model $(BOUNDS)
 
+# Search for bytes that break TARGET (tests/fuzz/targets.py) for SECONDS; what reaches something new is kept.
+fuzz: $(VENV)/.dev
+	$(BIN)/python -m tests.fuzz $(TARGET) $(or $(SECONDS),300)
+
 check: $(VENV)/.dev typecheck
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -287,6 +287,9 @@ class EntryLogs:
         Raises `LogFreed`, `CorruptionError` when the file ends before, `DiskError`.
         """
         start = offset % PAGE_BYTES
+        file = self._logs.get(log_id)
+        if file is not None and offset + length > (size_bytes := file.size_bytes()):
+            raise CorruptionError("an entry log is cut short", file.name, size_bytes)
         return self.read_into(aligned_buffer(start + length), log_id, offset, length)
 
     def read_into(self, buffer: mmap, log_id: int, offset: int, length: int) -> memoryview:

@@ -51,12 +51,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from struct import Struct
+from struct import error as StructError
 from typing import Final, NamedTuple
 
 from quire.runtime.disk import PAGE_BYTES, pages_up
 from quire.runtime.limits import JOURNAL_GROUP_BYTES_MAX
 from quire.wire import block
-from quire.wire.block import Buffer
+from quire.wire.block import BlockError, Buffer
 from quire.wire.bookie import AddDone, Status
 from quire.wire.checksum import crc32c
 
@@ -71,7 +72,7 @@ _SECOND_COPY: Final = PAGE_BYTES // 2
 _GROUP: Final = Struct(">IIIIQQ")
 _GROUP_CHECKED: Final = 8
 _CONTROL: Final = Struct(">IHHQq")
-_MAGIC: Final = Struct(">I")
+_CONTROL_OPENING: Final = CONTROL_MAGIC.to_bytes(4, "big")
 GROUP_HEADER_BYTES: Final = _GROUP.size
 CONTROL_BYTES: Final = _CONTROL.size
 
@@ -99,19 +100,28 @@ def encode_control(control: Control) -> bytes:
 
 
 def records(group: bytes) -> Iterator[tuple[block.BlockHeader, memoryview] | Control]:
-    """The records of a whole, valid group in order; blocks are views into `group`."""
+    """The records of a whole, valid group in order; blocks are views into `group`.
+
+    Raises `BlockError` where no record begins: whoever wrote such a group was not this version, or broken.
+    """
     view = memoryview(group)
     position, end = GROUP_HEADER_BYTES, len(group)
     while position < end:
-        magic = _MAGIC.unpack_from(group, position)[0]
-        if magic == CONTROL_MAGIC:
-            _, kind, _, ledger_id, value = _CONTROL.unpack_from(group, position)
-            yield Control(ControlKind(kind), ledger_id, value)
+        if group.startswith(_CONTROL_OPENING, position):
+            yield _control_at(group, position)
             position += CONTROL_BYTES
         else:
             header = block.read_header(group, position)
             yield header, view[position : position + header.length]
             position += header.length
+
+
+def _control_at(group: bytes, position: int) -> Control:
+    try:
+        _, kind, _, ledger_id, value = _CONTROL.unpack_from(group, position)
+        return Control(ControlKind(kind), ledger_id, value)
+    except (ValueError, StructError) as error:
+        raise BlockError(f"a journal group holds a control that cannot be read: {error}") from None
 
 
 # -- groups on their way to the disk ---------------------------------------------------------------------

@@ -316,5 +316,5 @@ def decode(kind: type[R], value: bytes, path: str) -> R:
     """A record of `kind` from JSON bytes. Raises `CorruptionError` naming `path`."""
     try:
         return msgspec.json.decode(value, type=kind)
-    except msgspec.DecodeError as error:
+    except (ValueError, RecursionError) as error:  # wrong fields, wrong UTF-8, too deep
         raise CorruptionError(f"metadata record {path} is not a {kind.__name__}: {error}") from error

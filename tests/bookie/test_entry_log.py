@@ -329,3 +329,12 @@ def test_many_small_appends_keep_to_the_size_of_a_log(disk: Disk) -> None:
     assert all(size_bytes <= SMALL["file_bytes"] for size_bytes in logs.sizes().values())
     assert len(logs.sizes()) >= 2
     logs.close()
+
+
+def test_a_record_that_claims_more_than_its_log_has_takes_no_memory(disk: Disk) -> None:
+    logs = opened(disk)
+    row = logs.append([(1, make_blocks(1, 0, [100]))])[0]
+    logs.sync()
+    with pytest.raises(CorruptionError, match="cut short"):
+        logs.read(row.log_id, row.offset, 1 << 62)  # no machine has the room: it fails before it asks for it
+    logs.close()

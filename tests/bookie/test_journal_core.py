@@ -28,6 +28,7 @@ from quire.bookie.journal_core import (
     segments_needed,
 )
 from quire.runtime.disk import PAGE_BYTES, aligned_buffer
+from quire.wire.block import BlockError
 from quire.wire.bookie import Status
 
 from .node import one
@@ -234,3 +235,20 @@ def test_a_dead_journal_gives_back_everything_that_waits() -> None:
     queue.begin()
     assert [group.number for group in queue.fail()] == [1, 2, 3]
     assert queue.begin() is None
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"abc",
+        encode_control(Control(ControlKind.FENCE, 5))[:-1],
+        encode_control(Control(ControlKind.FENCE, 5)).replace(b"QCTL\0\1", b"QCTL\0\7"),
+    ],
+    ids=["too short", "cut short", "of no kind"],
+)
+def test_a_group_with_what_is_no_record_says_so(record: bytes) -> None:
+    whole = encode_control(Control(ControlKind.LAC, 5, 3))
+    found = records(bytes(GROUP_HEADER_BYTES) + whole + record)
+    assert next(found) == Control(ControlKind.LAC, 5, 3)
+    with pytest.raises(BlockError):
+        next(found)

@@ -27,6 +27,9 @@ BODIES: list[Any] = [
     b'{"bookkeeperWriteQuorum": %s, "bookkeeperAckQuorum": 1}' % HUGE.encode(),
     b'{"limitSize": %s}' % HUGE.encode(),
     b'{"adminRoles": "boss"}',
+    b'"\\ud800"',
+    b'{"adminRoles": ["\\udfff"]}',
+    b'["\\udc00"]',
 ]
 TAKES_A_BODY = [
     ("PUT", f"{TOPIC}/partitions"),

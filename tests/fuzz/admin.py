@@ -1,0 +1,93 @@
+"""JSON: the bodies of admin requests, refused in a sentence or fit to be kept; and records of the metadata store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from quire.metadata.records import (
+    BookieRecord,
+    LedgerRecord,
+    NamespaceRecord,
+    Policies,
+    SegmentRecord,
+    TenantRecord,
+    decode,
+    encode,
+)
+from quire.runtime.errors import ConfigurationError, CorruptionError
+from quire.serving.admin import policies, requests, tenants
+
+
+class Request:
+    """A request of which only the body is looked at."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def read(self) -> bytes:
+        return self._body
+
+
+def admin(data: bytes) -> None:
+    """One body, as each resource reads it."""
+    request: Any = Request(data)
+    value = _refused(lambda: _now(requests.json_of(request)))
+    if value is REFUSED:
+        return
+    for policy in (*policies.POLICIES, *policies.QUOTAS.values()):
+        parsed = _refused(lambda policy=policy: policy.parse(value))  # type: ignore[misc]
+        if parsed is not REFUSED:
+            _kept(policy, parsed)
+    position = _refused(lambda: requests.position_of(value))
+    if position is not REFUSED:
+        assert min(position) >= -(1 << 63) and max(position) < 1 << 63
+    number = _refused(lambda: _now(requests.number_of(request, "number", least=1)))
+    assert number is REFUSED or (isinstance(number, int) and number >= 1)
+    record = _refused(lambda: tenants._record("tenant", value, "cluster"))
+    if record is not REFUSED:
+        assert decode(TenantRecord, encode(record), "tenant") == record
+
+
+def _kept(policy: Any, parsed: Any) -> None:
+    """What was accepted survives the metadata store, and the answer to a GET can be sent back."""
+    record = NamespaceRecord(tenant="t", name="n", policies=replace(Policies(), **{policy.field: parsed}))
+    assert decode(NamespaceRecord, encode(record), "namespace") == record
+    shown = json.loads(json.dumps(policy.show(parsed)))
+    assert policy.parse(shown) == parsed, f"{policy.field}: {parsed} is shown as {shown}"
+
+
+RECORDS = (BookieRecord, LedgerRecord, NamespaceRecord, SegmentRecord, TenantRecord)
+
+
+def records(data: bytes) -> None:
+    """A node of the metadata store, as any of the records that processes write there."""
+    for kind in RECORDS:
+        try:
+            record = decode(kind, data, "node")
+        except CorruptionError:
+            continue
+        assert decode(kind, encode(record), "node") == record
+
+
+REFUSED: Any = object()
+
+
+def _refused(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except ConfigurationError as error:
+        assert str(error)
+        return REFUSED
+
+
+def _now(work: Any) -> Any:
+    """The result of a coroutine that waits for nothing."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("it waits")
