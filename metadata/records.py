@@ -186,6 +186,13 @@ class DelayedDeliveryPolicy(Record, frozen=True):
     delay_ms_max: int = 0
 
 
+class PublishRate(Record, frozen=True):
+    """What a topic takes per second at most, averaged; 0: as much as comes."""
+
+    messages_per_s: int = 0
+    bytes_per_s: int = 0
+
+
 class Policies(Record, frozen=True):
     """What a namespace or a topic prescribes; None leaves it to the level above, at last to the broker's default."""
 
@@ -202,6 +209,7 @@ class Policies(Record, frozen=True):
     delayed_delivery: DelayedDeliveryPolicy | None = None
     subscription_expiration_ms: int | None = None
     message_bytes_max: int | None = None
+    publish_rate: PublishRate | None = None
     compaction_threshold_bytes: int | None = None
     permissions: dict[str, tuple[str, ...]] = {}
 

@@ -14,6 +14,9 @@ GIB: Final = 1024 * MIB
 MESSAGE_BYTES_MAX: Final = 5 * MIB
 """`max_message_size` told to clients in CONNECTED: Pulsar's own default; clients chunk what is larger."""
 
+MESSAGE_BYTES_MIN: Final = 4 * KIB
+"""An operator may allow less than `MESSAGE_BYTES_MAX`, but the metadata of a message needs room as well."""
+
 FRAME_SLACK_BYTES: Final = 10 * KIB
 """What a frame may hold beside the payload: command and metadata (Pulsar allows the same)."""
 
@@ -50,6 +53,15 @@ LAG_BYTES_MAX: Final = 64 * MIB
 
 BYTES_IN_FLIGHT_MAX: Final = 128 * MIB
 """Bytes accepted from sockets and not yet in the entry log, per process; beyond it sockets are not read."""
+
+TOPIC_SHARE_OF_BYTES_IN_FLIGHT: Final = 4
+"""One topic may have 1/n of them unanswered; then its producers wait, and no topic alone stops all the others."""
+
+HELD_BYTES_PER_CONNECTION_MAX: Final = 256 * KIB
+"""SENDs kept for producers that must wait; beyond it the connection is not read, which stops its other users too."""
+
+UNREAD_ANSWERS_BYTES_MAX: Final = 1 * MIB
+"""Answers queued behind a full write buffer; beyond it the peer, which does not read, is not read either."""
 
 # -- the bookie ----------------------------------------------------------------------------------------
 MEMTABLE_BYTES: Final = 64 * MIB

@@ -258,6 +258,10 @@ class Broker(Operations):
         """`pulsar://host:port` for clients."""
         return self.settings.advertise or self._address
 
+    @property
+    def message_bytes_max(self) -> int:
+        return self.settings.message_bytes_max
+
     def session_opened(self, connection: Connection) -> bool:
         self._sessions.add(connection)
         self._connections_total += 1

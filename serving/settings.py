@@ -9,6 +9,7 @@ from quire.runtime.limits import (
     BYTES_IN_FLIGHT_MAX,
     CONNECTIONS_MAX,
     MESSAGE_BYTES_MAX,
+    MESSAGE_BYTES_MIN,
     MIB,
     TAIL_CACHE_BYTES,
 )
@@ -44,6 +45,15 @@ class BrokerSettings:
     )
     retention_bytes: int = setting(
         -1, "How much is kept of acknowledged messages where no policy says; -1: all.", unit=BYTES
+    )
+    message_bytes_max: int = setting(
+        MESSAGE_BYTES_MAX, "Largest message, as clients are told; they chunk what is larger.", unit=BYTES
+    )
+    publish_messages_per_s: int = setting(
+        0, "What a topic takes where no policy says; its producers are held off beyond it; 0: no limit."
+    )
+    publish_bytes_per_s: int = setting(
+        0, "What a topic takes where no policy says, as above; 0: no limit.", unit=BYTES
     )
     message_ttl_ms: int = setting(
         0,
@@ -86,6 +96,13 @@ class BrokerSettings:
                 raise ConfigurationError(f"{name} must be greater than 0")
         if self.topic_idle_ms_max < 0:
             raise ConfigurationError("topic_idle_ms_max must be 0 (never) or more")
+        if not MESSAGE_BYTES_MIN <= self.message_bytes_max <= MESSAGE_BYTES_MAX:
+            raise ConfigurationError(
+                f"message_bytes_max must be from {MESSAGE_BYTES_MIN} to {MESSAGE_BYTES_MAX}; clients chunk the rest"
+            )
+        for name in ("publish_messages_per_s", "publish_bytes_per_s"):
+            if getattr(self, name) < 0:
+                raise ConfigurationError(f"{name} must be 0 (no limit) or more")
         if self.message_ttl_ms < 0:
             raise ConfigurationError("message_ttl_ms must be 0 (never) or more")
         for name in ("retention_ms", "retention_bytes"):

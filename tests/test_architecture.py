@@ -83,6 +83,7 @@ CORES = (
     "serving/topic/producers.py",
     "serving/topic/explain.py",
     "serving/topic/quota.py",
+    "serving/topic/rate_limit.py",
     "serving/topic/retention.py",
     "serving/topic/schemas.py",
     "serving/topic/stats.py",

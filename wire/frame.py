@@ -109,6 +109,15 @@ class SendRun:
         lows = list(map(_sequence_id, self.heads))
         return [(low, max(low, self._highest.get(i, 0))) for i, low in enumerate(lows)]
 
+    def pick(self, chosen: range) -> "SendRun":
+        """A run of these of its SENDs, by their offsets."""
+        run, counts = SendRun(self.producer_id), self.counts
+        run.heads = [self.heads[at] for at in chosen]
+        run.entries = [self.entries[at] for at in chosen]
+        run._counts = [counts[at] for at in chosen] if counts else []
+        run._highest = {to: self._highest[at] for to, at in enumerate(chosen) if at in self._highest}
+        return run
+
     def _add(self, head: bytes, entry: bytes, count: int, highest: int) -> None:
         """Take a SEND that did not come by tier (a); `highest` is 0 when it told no highest sequence id."""
         if count != 1:

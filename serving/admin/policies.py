@@ -21,6 +21,7 @@ from quire.metadata.records import (
     InactiveTopicPolicy,
     PersistencePolicy,
     Policies,
+    PublishRate,
     RetentionPolicy,
 )
 from quire.runtime.errors import ConfigurationError
@@ -188,6 +189,24 @@ def _whole_number(value: Any, unit: str, most: int) -> int:
     return value
 
 
+def _publish_rate(value: Any) -> PublishRate:
+    found = fields_of(value, publishThrottlingRateInMsg=int, publishThrottlingRateInByte=int)
+    messages = found.get("publishThrottlingRateInMsg", -1)
+    byte_count = found.get("publishThrottlingRateInByte", -1)
+    if not found or max(messages, byte_count) > INT64_MAX:
+        raise ConfigurationError(
+            "a publish rate needs publishThrottlingRateInMsg or publishThrottlingRateInByte, per second; -1: no limit"
+        )
+    return PublishRate(messages_per_s=max(messages, 0), bytes_per_s=max(byte_count, 0))
+
+
+def _show_publish_rate(rate: PublishRate) -> dict[str, int]:
+    return {
+        "publishThrottlingRateInMsg": rate.messages_per_s or -1,
+        "publishThrottlingRateInByte": rate.bytes_per_s or -1,
+    }
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ConfigurationError("the request's body must be a text")
@@ -210,6 +229,7 @@ POLICIES: Final = (
     _Policy("delayedDelivery", "delayed_delivery", _delayed, _show_delayed, "delayedDelivery"),
     _Policy("subscriptionExpirationTime", "subscription_expiration_ms", _minutes, lambda ms: ms // MINUTE_MS),
     _Policy("maxMessageSize", "message_bytes_max", _message_bytes, int, "maxMessageSize"),
+    _Policy("publishRate", "publish_rate", _publish_rate, _show_publish_rate, "publishRate"),
     _Policy("compactionThreshold", "compaction_threshold_bytes", _bytes, int, "compactionThreshold"),
     _Policy("schemaCompatibilityStrategy", "schema_compatibility", _text, str),
     _Policy(

@@ -20,6 +20,7 @@ from quire.metadata.records import (
     InactiveTopicPolicy,
     PersistencePolicy,
     Policies,
+    PublishRate,
     Record,
     RetentionPolicy,
 )
@@ -41,6 +42,7 @@ class TopicPolicies(Record, frozen=True):
     delayed_delivery: DelayedDeliveryPolicy = DelayedDeliveryPolicy()
     subscription_expiration_ms: int = 0
     message_bytes_max: int = 0
+    publish_rate: PublishRate = PublishRate()
     compaction_threshold_bytes: int = 0
 
     @property
@@ -62,6 +64,9 @@ def defaults_of(settings: BrokerSettings) -> TopicPolicies:
             retention_ms=settings.retention_ms, retention_bytes=settings.retention_bytes
         ),
         message_ttl_ms=settings.message_ttl_ms,
+        publish_rate=PublishRate(
+            messages_per_s=settings.publish_messages_per_s, bytes_per_s=settings.publish_bytes_per_s
+        ),
         delayed_delivery=DelayedDeliveryPolicy(
             active=settings.delayed_delivery, tick_ms=settings.delayed_delivery_tick_ms
         ),

@@ -8,9 +8,13 @@ Handlers are plain functions. What takes time goes into a *lane*: the commands f
 carried out in the client's order, and while an asynchronous one is under way later ones of the same id wait. Commands
 of different ids and plain requests do not wait for one another; each request is answered once.
 
-What the peer does wrong costs this connection and no other: it gets an ERROR and is closed. A connection that
-publishes is not read while the byte budget is spent; one whose peer does not read is told to its consumers as not
-writable, so that they are dealt nothing more.
+What the peer does wrong costs this connection and no other: it gets an ERROR and is closed. A connection whose
+peer does not read is told to its consumers as not writable, so that they are dealt nothing more. The socket is not read
+while there is a reason (`Stop`):
+
+    BUDGET    it has producers, and the byte budget of the process is spent
+    HELD      producers of it must wait (their topic is full, or comes too fast), and too much was sent meanwhile
+    ANSWERS   the peer asks and does not read the answers
 """
 
 from __future__ import annotations
@@ -19,10 +23,18 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from enum import Flag, auto
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from quire.runtime.errors import LimitExceeded, ProtocolError, QuireError
-from quire.runtime.limits import KIB, MIB, REQUESTS_PENDING_PER_CONNECTION_MAX
+from quire.runtime.limits import (
+    FRAME_SLACK_BYTES,
+    HELD_BYTES_PER_CONNECTION_MAX,
+    KIB,
+    MIB,
+    REQUESTS_PENDING_PER_CONNECTION_MAX,
+    UNREAD_ANSWERS_BYTES_MAX,
+)
 from quire.serving.ownership.port import NotOwner
 from quire.serving.session.errors import code_of
 from quire.wire import commands
@@ -50,12 +62,24 @@ WRITE_LOW_BYTES: Final = 256 * KIB
 _log = logging.getLogger(__name__)
 
 
+class Stop(Flag):
+    """Why a connection is not read; see the top of the file."""
+
+    BUDGET = auto()
+    HELD = auto()
+    ANSWERS = auto()
+
+
+READING: Final = Stop(0)
+
+
 class Lane:
     """The commands for one producer or consumer id, in order. See the top of the file."""
 
-    __slots__ = ("_waiting", "is_busy")
+    __slots__ = ("_connection", "_waiting", "is_busy")
 
-    def __init__(self) -> None:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self.is_busy = False
         self._waiting: deque[Callable[[], None]] = deque()
 
@@ -68,16 +92,30 @@ class Lane:
             raise LimitExceeded("too many commands wait behind one that is under way")
         self._waiting.append(action)
 
+    def do_first(self, action: Callable[[], None]) -> None:
+        """Before everything that waits: its turn had come, and it must wait on."""
+        assert self.is_busy
+        self._waiting.appendleft(action)
+
     def hold(self, connection: Connection, work: Coroutine[Any, Any, None], what: str) -> None:
         """Carry out `work`; what comes for this id meanwhile waits."""
         assert not self.is_busy
         self.is_busy = True
         connection.start(work, what).add_done_callback(lambda _: self._go_on())
 
+    def stop(self, wait: Callable[[Callable[[], None]], None]) -> None:
+        """Let everything wait until `wait` calls back."""
+        self.is_busy = True
+        wait(self._go_on)
+
     def _go_on(self) -> None:
+        """What waited for a connection that is gone is dropped; a mistake in it costs the connection, as always."""
         self.is_busy = False
-        while self._waiting and not self.is_busy:
-            self._waiting.popleft()()
+        try:
+            while self._waiting and not self.is_busy and not self._connection.is_closed:
+                self._waiting.popleft()()
+        except Exception as error:
+            self._connection.fail(error)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -88,12 +126,17 @@ class Connection(asyncio.BufferedProtocol):
         self._table = table
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._cutter = FrameCutter()
+        self._cutter = FrameCutter(host.message_bytes_max + FRAME_SLACK_BYTES)
         self._out: list[Buffer] = []
         self._out_bytes = 0
         """Of `_out`, what consumers were dealt in this turn."""
         self._pending = 0
-        self._is_paused = False
+        self._stops = READING
+        self._held_bytes = 0
+        self._unread_bytes = 0
+        """Answers queued since the write buffer is full."""
+        self._unsent_bytes = 0
+        """What the write buffer held when we last looked whether the peer reads."""
         self._was_heard = True
         self._was_pinged = False
         self.is_closed = False
@@ -146,13 +189,11 @@ class Connection(asyncio.BufferedProtocol):
         try:
             for cut in self._cutter.received(nbytes):
                 self._take(cut)
-        except QuireError as error:
-            self.refuse(error)
         except Exception as error:
-            _log.exception("connection %s failed", self.address)
-            self.refuse(error)
-        if self.producers and self.host.budget.is_spent:
-            self._pause()
+            self.fail(error)
+        if self.producers and self.host.budget.is_spent and Stop.BUDGET not in self._stops:
+            self._stop_reading(Stop.BUDGET)
+            self.host.budget.when_free(lambda: self._read_on(Stop.BUDGET))
 
     def eof_received(self) -> None:
         """The peer is done; asyncio closes the transport."""
@@ -166,6 +207,8 @@ class Connection(asyncio.BufferedProtocol):
             consumer.abandon()
         self.producers.clear()
         self.consumers.clear()
+        self.host.budget.give_back(self._held_bytes)
+        self._held_bytes = 0
         self.host.session_closed(self)
 
     def pause_writing(self) -> None:
@@ -173,6 +216,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.is_writable = True
+        self._unread_bytes = 0
+        self._read_on(Stop.ANSWERS)
         for consumer in list(self.consumers.values()):
             consumer.resumed()
 
@@ -240,6 +285,10 @@ class Connection(asyncio.BufferedProtocol):
         if not self._out:
             self._loop.call_soon(self._flush)
         self._out.append(data)
+        if not self.is_writable:
+            self._unread_bytes += len(data)
+            if self._unread_bytes >= UNREAD_ANSWERS_BYTES_MAX:
+                self._stop_reading(Stop.ANSWERS)
 
     def write_many(self, parts: Sequence[Buffer]) -> None:
         if self.is_closed:
@@ -264,6 +313,12 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- end -------------------------------------------------------------------------------------------
 
+    def fail(self, error: Exception) -> None:
+        """As `refuse`; a mistake of ours is logged."""
+        if not isinstance(error, QuireError):
+            _log.error("connection %s failed", self.address, exc_info=error)
+        self.refuse(error)
+
     def refuse(self, error: BaseException) -> None:
         """Say what is wrong and close: the peer broke the protocol, or we cannot go on with it."""
         if self.is_closed:
@@ -282,7 +337,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def keep_alive(self) -> None:
         """To be called once per keep-alive interval: ping after one silent interval, close after two."""
-        if self._was_heard or self._is_paused:
+        if Stop.ANSWERS in self._stops:
+            unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
+            self._was_heard, self._unsent_bytes = unsent != self._unsent_bytes, unsent
+        if self._was_heard or self._stops & ~Stop.ANSWERS:
             self._was_heard = self._was_pinged = False
         elif not self._was_pinged:
             self._was_pinged = True
@@ -296,13 +354,28 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- back-pressure ---------------------------------------------------------------------------------
 
-    def _pause(self) -> None:
-        if not self._is_paused and not self.is_closed and self._transport is not None:
-            self._is_paused = True
-            self._transport.pause_reading()
-            self.host.budget.when_free(self._resume)
+    def hold(self, byte_count: int) -> None:
+        """SENDs of so many bytes wait for their producer's turn."""
+        self._held_bytes += byte_count
+        self.host.budget.take(byte_count)
+        if self._held_bytes >= HELD_BYTES_PER_CONNECTION_MAX:
+            self._stop_reading(Stop.HELD)
 
-    def _resume(self) -> None:
-        self._is_paused = False
-        if not self.is_closed and self._transport is not None:
+    def release(self, byte_count: int) -> None:
+        """They wait no longer."""
+        self._held_bytes -= byte_count
+        self.host.budget.give_back(byte_count)
+        if self._held_bytes < HELD_BYTES_PER_CONNECTION_MAX:
+            self._read_on(Stop.HELD)
+
+    def _stop_reading(self, why: Stop) -> None:
+        if self._stops == READING and not self.is_closed and self._transport is not None:
+            self._transport.pause_reading()
+        self._stops |= why
+
+    def _read_on(self, why: Stop) -> None:
+        if why not in self._stops:
+            return
+        self._stops &= ~why
+        if self._stops == READING and not self.is_closed and self._transport is not None:
             self._transport.resume_reading()

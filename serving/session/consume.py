@@ -32,7 +32,7 @@ class ConsumerEnd:
     def __init__(self, connection: Connection, body: pb.CommandSubscribe) -> None:
         self.connection = connection
         self.body = body
-        self.lane = Lane()
+        self.lane = Lane(connection)
         self.topic: AnyTopic | None = None
         self.handle: ConsumerHandle | None = None
         self.subscription: SubscriptionHandle | None = None
@@ -132,16 +132,22 @@ def _refusal(connection: Connection, body: pb.CommandSubscribe) -> tuple[pb.Serv
 
 
 def _in_lane(
-    connection: Connection, consumer_id: int, action: Callable[[ConsumerEnd, ConsumerHandle], None]
+    connection: Connection,
+    consumer_id: int,
+    action: Callable[[ConsumerEnd, ConsumerHandle], None],
+    closed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Do it to the consumer, in order; nothing when it is closed: the client will hear, or has heard, of that."""
+    """Do it to the consumer, in order; `closed` if it is gone by then, of which the client hears, or has heard."""
     end = connection.consumers.get(consumer_id)
     if end is None:
+        closed()
         return
 
     def act() -> None:
         if end.handle is not None and not end.is_closed:
             action(end, end.handle)
+        else:
+            closed()
 
     end.lane.do(act)
 
@@ -167,10 +173,7 @@ def ack(connection: Connection, body: pb.CommandAck) -> None:
     def act(_: ConsumerEnd, handle: ConsumerHandle) -> None:
         handle.ack(body.message_id, cumulative=cumulative, done=answer)
 
-    if body.consumer_id in connection.consumers:
-        _in_lane(connection, body.consumer_id, act)
-    else:
-        answer(NotFound("the consumer is closed"))
+    _in_lane(connection, body.consumer_id, act, lambda: answer(NotFound("the consumer is closed")))
 
 
 def redeliver(connection: Connection, body: pb.CommandRedeliverUnacknowledgedMessages) -> None:

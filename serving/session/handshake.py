@@ -10,7 +10,6 @@ from typing import Final
 
 from quire import __version__
 from quire.runtime.errors import ProtocolError
-from quire.runtime.limits import MESSAGE_BYTES_MAX
 from quire.serving.session.connection import Connection, Handler
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
@@ -27,7 +26,9 @@ def connect(connection: Connection, body: pb.CommandConnect) -> None:
     connection.is_connected = True
     connection.client_version = body.client_version
     connection.connected_ms = connection.host.clock.now_ms()
-    connection.write(commands.connected(SERVER_VERSION, body.protocol_version, MESSAGE_BYTES_MAX))
+    connection.write(
+        commands.connected(SERVER_VERSION, body.protocol_version, connection.host.message_bytes_max)
+    )
 
 
 def ping(connection: Connection, _: pb.CommandPing) -> None:

@@ -26,6 +26,11 @@ class SessionHost(Protocol):
     @property
     def service_url(self) -> str: ...
 
+    @property
+    def message_bytes_max(self) -> int:
+        """The largest message that clients may send in one piece."""
+        ...
+
     def session_opened(self, connection: Connection) -> bool:
         """False when there are too many connections already."""
         ...

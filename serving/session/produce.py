@@ -3,8 +3,9 @@
 A SEND names its producer by a number that the client chose. The way of a run of SENDs through here is two calls:
 `Connection._take` finds the producer, `ProducerEnd.publish` hands the run to the topic.
 
-No SEND_ERROR is ever sent but ChecksumError, because any other makes C++ clients reconnect and send the same
-message for ever: what cannot be published is refused when the producer is created, or costs the connection.
+No SEND_ERROR is ever sent but ChecksumError and, for a message larger than its topic's policy allows, NotAllowedError,
+because any but the first makes C++ clients reconnect and send the same message for ever: what cannot be published is
+refused when the producer is created, or costs the connection.
 
 A producer that waits for exclusive access is told so by a PRODUCER_SUCCESS with `producer_ready` false, and gets a
 second one when its turn has come. `topic` is set as soon as the topic knows of it, `target` only when it may publish.
@@ -27,6 +28,7 @@ from quire.wire.block import Buffer
 from quire.wire.frame import Send, SendRun
 
 if TYPE_CHECKING:
+    from quire.serving.topic.gate import Gate
     from quire.serving.topic.non_persistent import AnyTopic
 
 
@@ -66,7 +68,7 @@ class ProducerEnd:
         self.body = body
         self.name = body.producer_name or connection.host.new_producer_name()
         self.write: Callable[[Buffer], None] = connection.write
-        self.lane = Lane()
+        self.lane = Lane(connection)
         self.topic: AnyTopic | None = None
         self.target: AnyTopic | None = None
         self.admission = Admission(
@@ -84,32 +86,93 @@ class ProducerEnd:
     # -- SEND ------------------------------------------------------------------------------------------
 
     def publish(self, run: SendRun) -> None:
-        """Hand a run to the topic; behind what is under way, if the client did not wait for its success."""
+        """Hand a run to the topic; behind what is under way, and when the topic takes it."""
         if self.lane.is_busy:
-            self.lane.do(lambda: self.publish(run))
-        elif self.target is not None:
-            self.entries_in += len(run.entries)
-            self.target.publish(self, run)
-        else:
+            self.lane.do(self._held(lambda: self.publish(run), run.byte_count))
+            return
+        target = self.target
+        if target is None:
             self._refuse_early()
+        elif not self._takes(target):
+            self.lane.do_first(self._held(lambda: self.publish(run), run.byte_count))
+        elif target.gate is not None:
+            self._pass(target.gate, target, run)
+        else:
+            self.entries_in += len(run.entries)
+            target.publish(self, run)
+
+    def _takes(self, target: AnyTopic) -> bool:
+        """Whether the topic takes something now; else the lane is stopped until it does."""
+        if target.is_full:
+            self.lane.stop(target.when_drained)
+        elif target.gate is not None and not target.gate.is_open():
+            self.lane.stop(target.gate.wait)
+        return not self.lane.is_busy
+
+    def _held(self, action: Callable[[], None], byte_count: int) -> Callable[[], None]:
+        """`action`, to be done later; its bytes count until then."""
+        self.connection.hold(byte_count)
+
+        def act() -> None:
+            self.connection.release(byte_count)
+            action()
+
+        return act
+
+    def _pass(self, gate: Gate, target: AnyTopic, run: SendRun) -> None:
+        """Publish what of a run the gate lets pass, and refuse the rest, in order."""
+        bytes_max = gate.message_bytes_max
+        gate.passed(sum(run.counts) if run.counts else len(run), run.byte_count)
+        self.entries_in += len(run)
+        if not bytes_max or max(map(len, run.entries)) <= bytes_max:
+            target.publish(self, run)
+            return
+        start = 0
+        for at, size in enumerate(map(len, run.entries)):
+            if size > bytes_max:
+                if at > start:
+                    target.publish(self, run.pick(range(start, at)))
+                start = at + 1
+                self._refuse_size(target, run.sequence_ids()[at][0], size)
+        if start < len(run):
+            target.publish(self, run.pick(range(start, len(run))))
+
+    def _refuse_size(self, target: AnyTopic, sequence_id: int, size: int) -> None:
+        allowed = target.policies.message_bytes_max
+        text = f"a message of {size} bytes is too large: topic {target.name} takes {allowed} at most"
+        self._refuse_one(target, sequence_id, pb.NotAllowedError, text)
+
+    def _refuse_one(self, target: AnyTopic, sequence_id: int, code: pb.ServerError, text: str) -> None:
+        """A SEND_ERROR, in order: clients compare it with the oldest message that they have no receipt for."""
+        refusal = commands.send_error(self.body.producer_id, sequence_id, code, text)
+        target.when_answered(lambda: self.write(refusal))
 
     def publish_special(self, send: Send) -> None:
         """One SEND that is damaged, or a chunk; what we do not take costs the connection."""
         if self.lane.is_busy:
-            self.lane.do(lambda: self.publish_special(send))
+            self.lane.do(self._held(lambda: self.publish_special(send), len(send.entry)))
+            return
+        target = self.target
+        if target is None:
+            self._refuse_early()
+        elif not self._takes(target):
+            self.lane.do_first(self._held(lambda: self.publish_special(send), len(send.entry)))
         elif not send.checksum_ok:
-            self.write(
-                commands.send_error(
-                    self.body.producer_id, send.sequence_id, pb.ChecksumError, "checksum does not match"
-                )
-            )
+            self._refuse_one(target, send.sequence_id, pb.ChecksumError, "checksum does not match")
         elif send.txn is not None or send.is_marker:
             self.connection.refuse(ProtocolError("this broker has no transactions"))
-        elif self.target is not None:
-            self.entries_in += 1
-            self.target.publish_chunk(self, send)
         else:
-            self._refuse_early()
+            self._publish_chunk(target, send)
+
+    def _publish_chunk(self, target: AnyTopic, send: Send) -> None:
+        gate = target.gate
+        if gate is not None:
+            gate.passed(send.message_count, len(send.entry))
+            if 0 < gate.message_bytes_max < len(send.entry):
+                self._refuse_size(target, send.sequence_id, len(send.entry))
+                return
+        self.entries_in += 1
+        target.publish_chunk(self, send)
 
     def _refuse_early(self) -> None:
         """A client that sent behind its PRODUCER without waiting hears what became of that; nobody may publish

@@ -25,6 +25,7 @@ from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.ports import EARLIEST, Position, ProducerPort, SegmentView, SubscriptionsPort
 from quire.serving.topic import schemas
 from quire.serving.topic.entrance import Entrance
+from quire.serving.topic.gate import make_gate, regated
 from quire.serving.topic.producers import NO_EPOCH, Admission
 from quire.serving.topic.schemas import SchemaRefused
 from quire.serving.topic.services import Services
@@ -49,6 +50,7 @@ class NonPersistentTopic:
         self.topic_name = name
         self.name = str(name)
         self.policies = policies
+        self.gate = make_gate(policies, services.clock)
         self._services = services
         self._totals = totals
         self.producers = Entrance(
@@ -72,11 +74,17 @@ class NonPersistentTopic:
 
     def apply(self, policies: TopicPolicies) -> None:
         """Other policies hold from now on."""
-        self.policies = policies
+        former, self.policies = self.policies, policies
+        self.gate = regated(self.gate, former, policies, self._services.clock)
 
     @property
     def is_terminated(self) -> bool:
         """It has no end: there is no record that could say so."""
+        return False
+
+    @property
+    def is_full(self) -> bool:
+        """It holds nothing."""
         return False
 
     @property
@@ -104,6 +112,8 @@ class NonPersistentTopic:
     def drop(self, service_url: str = "") -> None:
         """Let everybody go: to `service_url`, or to look the topic up again."""
         self.is_closed = True
+        if self.gate is not None:
+            self.gate.open()
         self.producers.close_all(service_url)
         self.subscriptions.close()
 
@@ -137,6 +147,10 @@ class NonPersistentTopic:
         if not self.is_closed:
             counts = None if send.message_count == 1 else [send.message_count]
             self._pass_on(producer, [send.head], [send.entry], counts)
+
+    def when_drained(self, done: Callable[[], None]) -> None:
+        """It never is full."""
+        done()
 
     def when_answered(self, done: Callable[[], None]) -> None:
         """Everything is answered at once."""

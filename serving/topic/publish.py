@@ -26,7 +26,12 @@ from typing import Final, Protocol
 
 from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import Clock
-from quire.runtime.limits import BLOCK_BYTES_MAX, BLOCK_ENTRIES_MAX, BLOCKS_IN_FLIGHT_PER_LEDGER_MAX
+from quire.runtime.limits import (
+    BLOCK_BYTES_MAX,
+    BLOCK_ENTRIES_MAX,
+    BLOCKS_IN_FLIGHT_PER_LEDGER_MAX,
+    TOPIC_SHARE_OF_BYTES_IN_FLIGHT,
+)
 from quire.serving.ports import Done, ProducerPort
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
@@ -215,14 +220,17 @@ class Publisher:
     __slots__ = (
         "_armed",
         "_budget",
+        "_bytes_max",
         "_clock_ms",
         "_confirmed_entry",
+        "_drained",
         "_flights",
         "_next_entry",
         "_sink",
         "_turn",
         "_waiting",
         "_writer",
+        "held_bytes",
         "next_index",
     )
 
@@ -237,11 +245,23 @@ class Publisher:
         self._next_entry = 0
         self._confirmed_entry = -1
         self._clock_ms = 0
+        self._bytes_max = budget.limit_bytes // TOPIC_SHARE_OF_BYTES_IN_FLIGHT
+        self._drained: list[Done] = []
+        self.held_bytes = 0
         self.next_index = 0
 
     @property
     def is_idle(self) -> bool:
         return not self._waiting and not self._flights
+
+    @property
+    def is_full(self) -> bool:
+        """So much is unanswered that no more should be published until `when_drained`."""
+        return self.held_bytes >= self._bytes_max
+
+    def when_drained(self, done: Done) -> None:
+        """Call `done` once when half of what makes it full is answered, or all was dropped."""
+        self._drained.append(done)
 
     @property
     def has_flights(self) -> bool:
@@ -268,6 +288,7 @@ class Publisher:
         """Queue entries behind everything published before. The lists are the publisher's from here on."""
         byte_count = sum(map(len, entries))
         self._budget.held_bytes += byte_count
+        self.held_bytes += byte_count
         waiting = self._waiting
         if waiting and waiting[-1].producer is producer and waiting[-1].after is None:
             waiting[-1].extend(heads, entries, counts, byte_count)
@@ -382,9 +403,17 @@ class Publisher:
                 sink.block_confirmed(flight)
         finally:
             if byte_count:
+                self.held_bytes -= byte_count
                 self._budget.give_back(byte_count)
         if self._waiting and not self._armed:
             self._arm()
+        if self._drained and 2 * self.held_bytes <= self._bytes_max:
+            self._tell_drained()
+
+    def _tell_drained(self) -> None:
+        drained, self._drained = self._drained, []
+        for done in drained:
+            done()
 
     def take_back(self, last_entry: int) -> None:
         """The ledger ended behind `last_entry`: answer what was kept and let the rest wait again, in order."""
@@ -402,7 +431,9 @@ class Publisher:
         held += sum(flight.byte_count for flight in self._flights)
         self._waiting.clear()
         self._flights.clear()
+        self.held_bytes = 0
         self._budget.give_back(held)
+        self._tell_drained()
 
 
 def _fitting(entries: list[bytes], bytes_max: int, count_max: int) -> tuple[int, int]:

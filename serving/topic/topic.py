@@ -30,6 +30,7 @@ from quire.serving.ports import Position, ProducerPort, SegmentView, Subscriptio
 from quire.serving.topic import schemas
 from quire.serving.topic.dedup import LAST, Deduplicator, Snapshot
 from quire.serving.topic.entrance import Entrance
+from quire.serving.topic.gate import make_gate, regated
 from quire.serving.topic.producers import Admission, TopicTerminated
 from quire.serving.topic.publish import NO_ENTRY, Flight, Publisher
 from quire.serving.topic.reading import TopicReader
@@ -89,6 +90,7 @@ class Topic:
         self.topic_name = name
         self.name = str(name)
         self.policies = policies
+        self.gate = make_gate(policies, services.clock)
         self._services = services
         self._on_lost = on_lost
         self._totals = Totals() if totals is None else totals
@@ -146,7 +148,8 @@ class Topic:
 
     def apply(self, policies: TopicPolicies) -> None:
         """Other policies hold from now on; but for deduplication, which needs a load."""
-        self.policies = policies
+        former, self.policies = self.policies, policies
+        self.gate = regated(self.gate, former, policies, self._services.clock)
 
     async def load(self) -> None:
         """Recover the last ledger, begin an own one, and remember what producers sent."""
@@ -197,6 +200,8 @@ class Topic:
 
     def _let_go(self, service_url: str = "") -> None:
         self.is_closed = True
+        if self.gate is not None:
+            self.gate.open()
         self.producers.close_all(service_url)
         self.subscriptions.close()
 
@@ -295,6 +300,15 @@ class Topic:
                 return
         counts = None if send.message_count == 1 else [send.message_count]
         self._publisher.publish(producer, [send.head], [send.entry], counts)
+
+    @property
+    def is_full(self) -> bool:
+        """Nothing should be published now; see `when_drained`."""
+        return self._publisher.is_full
+
+    def when_drained(self, done: Callable[[], None]) -> None:
+        """Call `done` once when it may be published again, or the topic is dropped."""
+        self._publisher.when_drained(done)
 
     def when_answered(self, done: Callable[[], None]) -> None:
         """Call `done` behind the receipts of everything published so far."""

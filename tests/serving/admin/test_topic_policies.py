@@ -36,6 +36,7 @@ async def until(condition: Callable[[], bool]) -> None:
         ("messageTTL", 3600),
         ("retention", RETENTION),
         ("maxMessageSize", 1000),
+        ("publishRate", {"publishThrottlingRateInMsg": 100, "publishThrottlingRateInByte": -1}),
         ("compactionThreshold", 1 << 20),
         ("delayedDelivery", {"active": False, "tickTime": 50, "maxDeliveryDelayInMillis": 1000}),
         (
@@ -157,3 +158,9 @@ async def test_deduplication_that_is_turned_on_loads_the_topic_anew(rest: Rest, 
     await rest.post(f"{TOPIC}/deduplicationEnabled", True)
     await until(lambda: topic.is_closed)
     assert (await broker.registry.open(NAME)).deduplicates
+
+
+@pytest.mark.parametrize("body", [{}, {"publishThrottlingRateInMsg": "many"}, 5])
+async def test_a_publish_rate_that_is_none_is_refused(rest: Rest, body: Any) -> None:
+    assert (await rest.post(f"{NAMESPACE}/publishRate", body)).status == 400
+    assert (await rest.get(f"{NAMESPACE}/publishRate")).body is None

@@ -352,3 +352,13 @@ async def test_two_thousand_idle_connections_cost_little_memory(broker: Broker) 
     assert broker.metrics()["quire_serving_connections"] == 2000
     for client in clients:
         client.connection.connection_lost(None)
+
+
+async def test_an_ack_behind_what_closes_its_consumer_is_answered(peer: Client) -> None:
+    """A seek closes the consumer while the acknowledgement waits behind it."""
+    ids = [commands.message_id(1, 1)]
+    peer.send(subscribe(1), commands.seek(1, 2, publish_time_ms=1), commands.ack(1, ids, request_id=3))
+    answers = await peer.answers(4)
+    assert sorted(kinds(answers)) == ["ACK_RESPONSE", "CLOSE_CONSUMER", "SUCCESS", "SUCCESS"]
+    (told,) = [one.body for one in answers if one.kind == pb.BaseCommand.ACK_RESPONSE]
+    assert told.request_id == 3 and told.HasField("error")  # type: ignore[attr-defined]
