@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
-from bench.processes import Cluster, fresh
+from bench.processes import finish, fresh, load
 from bench.report import ask
 from bench.server import drop_page_cache
 
@@ -22,23 +20,13 @@ OLD_ENTRIES = 5 * KIB**3 // (16 * KIB)
 """5 GiB in entries of 16 KiB."""
 
 
-def _load(cluster: Cluster, label: str, *arguments: object, mode: str = "produce") -> subprocess.Popen[bytes]:
-    words = ["--port", cluster.port, "--server-pid", cluster.broker, "--label", label, *arguments]
-    return subprocess.Popen([sys.executable, "-m", "bench.load", mode, *map(str, words)])
-
-
-def _finish(load: subprocess.Popen[bytes]) -> None:
-    if load.wait() != 0:
-        raise SystemExit("the load generator failed")
-
-
 def publish(label: str, *arguments: object) -> Callable[[], None]:
     """Publish to a fresh cluster; the server is the broker, a bookie's figures are the mean of the three."""
 
     def measure() -> None:
         with fresh() as cluster:
             bookies = [word for pid in cluster.bookies for word in ("--bookie-pid", pid)]
-            _finish(_load(cluster, f"cluster, {label}", *bookies, *arguments))
+            finish(load(cluster, f"cluster, {label}", *bookies, *arguments))
 
     return measure
 
@@ -49,10 +37,10 @@ def lose(label: str, number: signal.Signals, bookies: int) -> Callable[[], None]
     def measure() -> None:
         with fresh(bookies) as cluster:
             rate = ("--size", KIB, "--rate", 5000, "--outstanding", 50_000)
-            load = _load(cluster, f"cluster, 1 KiB at 5,000/s, {label}", *rate)
+            steady = load(cluster, f"cluster, 1 KiB at 5,000/s, {label}", *rate)
             time.sleep(6)
             os.kill(cluster.bookies[0], number)
-            _finish(load)
+            finish(steady)
             if number == signal.SIGSTOP:
                 os.kill(cluster.bookies[0], signal.SIGCONT)
 
@@ -64,12 +52,12 @@ def isolation() -> None:
     old = ("--prefix", "old", "--size", 16 * KIB, "--count", OLD_ENTRIES)
     steady = ("--size", KIB, "--rate", 5000, "--outstanding", 50_000, "--seconds", 12)
     with fresh() as cluster:
-        _finish(_load(cluster, "cluster, filling", *old, "--warmup", 0, "--seconds", 600))
+        finish(load(cluster, "cluster, filling", *old, "--warmup", 0, "--seconds", 600))
         drop_page_cache()
-        _finish(_load(cluster, "cluster, 1 KiB at 5,000/s, nobody reads", *steady))
-        drain = _load(cluster, "cluster, draining old data", *old, "--seconds", 600, mode="consume")
-        _finish(_load(cluster, "cluster, 1 KiB at 5,000/s, old data is drained", *steady))
-        _finish(drain)
+        finish(load(cluster, "cluster, 1 KiB at 5,000/s, nobody reads", *steady))
+        drain = load(cluster, "cluster, draining old data", *old, "--seconds", 600, mode="consume")
+        finish(load(cluster, "cluster, 1 KiB at 5,000/s, old data is drained", *steady))
+        finish(drain)
 
 
 QUESTIONS: dict[str, Callable[[], None]] = {

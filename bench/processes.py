@@ -127,3 +127,14 @@ def _cluster(root: Path, server: ZooKeeperServer) -> Cluster:
     bookies = [each["pid"] for each in processes if each["kind"] == "bookie"]
     brokers = [Broker(each["pid"], *each["urls"]) for each in processes if each["kind"] == "broker"]
     return Cluster(root, server, bookies, brokers)
+
+
+def load(cluster: Cluster, label: str, *arguments: object, mode: str = "produce") -> subprocess.Popen[bytes]:
+    """`bench.load` against the first broker; it prints its figures when it ends."""
+    words = ["--port", cluster.port, "--server-pid", cluster.broker, "--label", label, *arguments]
+    return subprocess.Popen([sys.executable, "-m", "bench.load", mode, *map(str, words)])
+
+
+def finish(generator: subprocess.Popen[bytes]) -> None:
+    if generator.wait() != 0:
+        raise SystemExit("the load generator failed")

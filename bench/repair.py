@@ -1,9 +1,10 @@
-"""How fast repair copies what a lost bookie held: four bookies and ZooKeeper as processes, the coordinator in this one.
+"""How fast repair copies what a lost bookie held, and what publishers feel of it.
 
-    python -m bench.repair [MiB]
+    python -m bench.repair [copy] [steady]
 
-One bookie is killed; every ledger that it held is copied to others, as fast as it goes. The metadata store is a real
-ZooKeeper; the default rate (32 MiB/s) is not used here, for it is what is asked of it.
+`copy`: four bookies and ZooKeeper as processes, the coordinator in this one. One bookie is killed; every ledger that it
+held is copied to others, as fast as it goes. `steady`: a whole cluster, 5,000/s of 1 KiB; its p99 alone, and while
+repair copies at its default rate (32 MiB/s), which begins a second after the dead bookie's session is over.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,14 +22,17 @@ from time import perf_counter, process_time
 
 import uvloop
 
-from bench.report import show
+from bench.processes import finish, fresh, load
+from bench.report import ask, show
 from quire.ledger.bookie_client import BookieClient
 from quire.ledger.directory import ClusterDirectory
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.memory_cluster import Listener
 from quire.ledger.repair import Repair, RepairSettings
 from quire.ledger.settings import LedgerSettings
+from quire.metadata import paths
 from quire.metadata.open import open_store
+from quire.metadata.records import RepairRecord, decode
 from quire.metadata.zookeeper_server import ZooKeeperServer
 from quire.runtime.clock import SystemClock
 from quire.runtime.limits import GIB, KIB, MIB
@@ -35,6 +40,12 @@ from quire.wire import block
 
 BOOKIES = 4
 LEDGER_BYTES = 64 * MIB
+OLD_BYTES = 2 * GIB
+"""Three quarters of it are lost with a bookie of four: repair has work for 48 s."""
+
+BEGIN_S = 60.0
+"""How long repair may take to notice: the session, the delay, and its next look."""
+
 ENTRIES = 250
 """Of 1 KiB in a block."""
 
@@ -60,12 +71,12 @@ async def write_ledger(ledgers: Ledgers) -> None:
 
 
 async def measure(root: Path, metadata: str, total_bytes: int) -> None:
+    bookies = [start_bookie(root / f"bookie-{number}", metadata) for number in range(BOOKIES)]
+    for each in bookies:
+        assert each.stdout is not None and each.stdout.readline().startswith("ready ")
     store = await open_store(metadata)
     directory = ClusterDirectory(store, lambda bookie: BookieClient(bookie.address))
-    bookies = [start_bookie(root / f"bookie-{number}", metadata) for number in range(BOOKIES)]
     try:
-        for each in bookies:
-            assert each.stdout is not None and each.stdout.readline().startswith("ready ")
         await directory.start()
         ledgers = Ledgers(store, directory, SystemClock(), Random(), LedgerSettings())
         for _ in range(total_bytes // LEDGER_BYTES):
@@ -83,6 +94,7 @@ async def measure(root: Path, metadata: str, total_bytes: int) -> None:
             "repair of what one of four bookies held",
             mb_per_s=status.bytes_copied / seconds / 1e6,
             mb_copied=status.bytes_copied / 1e6,
+            asked="at least 100 MB/s",
             ledgers=status.repaired,
             coordinator_cpu_s_per_gb=(process_time() - cpu) / (status.bytes_copied / 1e9),
         )
@@ -95,17 +107,51 @@ async def measure(root: Path, metadata: str, total_bytes: int) -> None:
         await store.close()
 
 
-def main() -> None:
-    total_bytes = int(sys.argv[1]) * MIB if len(sys.argv) > 1 else GIB
+def copy() -> None:
     root = Path(tempfile.mkdtemp(prefix="quire-bench-"))
     server = ZooKeeperServer(root / "zookeeper")
     server.start()
     try:
-        uvloop.run(measure(root, f"{server.url}/bench?session_timeout=4s", total_bytes))
+        uvloop.run(measure(root, f"{server.url}/bench?session_timeout=10s", GIB))
     finally:
         server.kill()
         shutil.rmtree(root)
 
 
+async def copied(metadata: str, *, more_than: int = -1) -> int:
+    """Bytes that the coordinator has copied so far, when they are more than that."""
+    store = await open_store(metadata)
+    try:
+        async with asyncio.timeout(BEGIN_S):
+            while True:
+                node = await store.get(paths.REPAIR_PROGRESS)
+                progress = decode(RepairRecord, node.value, paths.REPAIR_PROGRESS)
+                if progress.bytes_copied > more_than:
+                    return progress.bytes_copied
+                await asyncio.sleep(0.2)
+    finally:
+        await store.close()
+
+
+def steady() -> None:
+    """The p99 of a steady load, alone and during a repair at the default rate."""
+    os.environ |= {"QUIRE_REPAIR_DELAY_MS": "1s", "QUIRE_REPAIR_LOOK_MS": "1s"}
+    old = ("--prefix", "old", "--size", 16 * KIB, "--count", OLD_BYTES // (16 * KIB), "--warmup", 0)
+    rate = ("--size", KIB, "--rate", 5000, "--outstanding", 50_000, "--seconds", 12)
+    with fresh(BOOKIES) as cluster:
+        finish(load(cluster, "repair, filling", *old, "--seconds", 600))
+        finish(load(cluster, "repair, 1 KiB at 5,000/s, no repair", *rate))
+        os.kill(cluster.bookies[0], signal.SIGKILL)
+        before, begin = asyncio.run(copied(cluster.metadata, more_than=0)), perf_counter()
+        finish(load(cluster, "repair, 1 KiB at 5,000/s, repair runs", *rate))
+        after = asyncio.run(copied(cluster.metadata))
+        show(
+            "repair at its default rate",
+            mb_per_s=(after - before) / (perf_counter() - begin) / 1e6,
+            mb_copied=after / 1e6,
+            asked="the p99 rises by at most half",
+        )
+
+
 if __name__ == "__main__":
-    main()
+    ask({"copy": copy, "steady": steady})
