@@ -285,6 +285,10 @@ async def test_a_full_entry_disk_makes_the_node_read_only_and_reads_go_on() -> N
         acknowledged += 1
         assert acknowledged < 1000
     assert node.storage.is_read_only
+    assert (
+        node.storage.why_not_ready
+        == "the disk of entries is full and no new blocks are taken; free some space"
+    )
     assert await node.add(one(1, acknowledged, 4 * KIB)) == [Status.READ_ONLY]
     assert await node.add(one(1, 0, 4 * KIB)) == [OK]  # a duplicate needs no room
     assert (await node.read(1, acknowledged, fence=True)).status is Status.NO_SUCH_ENTRY
@@ -312,6 +316,7 @@ async def test_a_full_journal_disk_makes_the_node_read_only() -> None:
         pytest.fail("never became read-only")
     assert await node.holds(1, 0) == one(1, 0)
     assert not node.storage.failure
+    assert node.storage.why_not_ready.startswith("the disk of journal is full")
 
 
 async def test_a_journal_disk_that_has_room_again_makes_the_node_writable() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from quire.ledger import repair_copy
 from quire.ledger.memory_cluster import Listener, MemoryCluster, expected, read_all, turns_until, write
@@ -324,6 +325,55 @@ async def test_a_drained_bookie_is_retired_when_nothing_names_it(cluster: Cluste
         await cluster.ledgers.delete(record.ledger_id)
         answer = await cluster.bookies[0].read(ReadRequest(cluster.bookies[0].bookie, record.ledger_id, 0, 1))
         assert answer.status is Status.DELETED, "the copies that were left are deleted with the ledger"
+
+
+async def drains_by_itself(cluster: Cluster, number: int, *, there: bool = True) -> None:
+    """The bookie was told to stop: it says so in its ephemeral record, which the coordinator has seen."""
+    each = cluster.bookies[number]
+    each.refuses = Status.READ_ONLY
+    record = replace(each.record(), intent=BookieIntent.DRAIN, read_only=True)
+    cluster.directory.join(record, each)
+    if there:
+        path = paths.bookie_available(record.uuid)
+        await cluster.store.create(path, encode(record), ephemeral=True)
+
+
+async def test_a_bookie_that_drains_by_itself_is_retired_when_nothing_names_it(cluster: Cluster) -> None:
+    record = await cluster.closed()
+    await one_more(cluster)
+    await drains_by_itself(cluster, 0)
+    for _ in range(3):
+        await cluster.repair.look()
+    assert sorted(await known_bookies(cluster.store)) == ["bookie-1", "bookie-2", "bookie-3"]
+    after = await cluster.info(record.ledger_id)
+    assert set(after.fragments[0].bookies) == {"bookie-1:1", "bookie-2:1", "bookie-3:1"}
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["gone", "back"])
+async def test_a_bookie_that_drained_and_is_gone_or_back_by_now_is_not_retired(
+    cluster: Cluster, back: bool
+) -> None:
+    """What the coordinator has seen may be old: a bookie that is back may hold new ledgers."""
+    await cluster.closed()
+    await one_more(cluster)
+    await drains_by_itself(cluster, 0, there=False)
+    if back:
+        path = paths.bookie_available("bookie-0")
+        await cluster.store.create(path, encode(cluster.bookies[0].record()), ephemeral=True)
+    for _ in range(4):
+        await cluster.repair.look()
+    assert "bookie-0" in await known_bookies(cluster.store)
+
+
+async def test_a_bookie_that_drained_and_was_killed_is_a_member_that_is_absent(cluster: Cluster) -> None:
+    record = await cluster.closed()
+    await one_more(cluster)
+    await drains_by_itself(cluster, 0)
+    cluster.lose(0)
+    for _ in range(3):
+        await cluster.repair.look()
+    assert await cluster.info(record.ledger_id) == record, "absent for a short time: nothing is copied"
+    assert "bookie-0" in await known_bookies(cluster.store)
 
 
 async def test_a_drained_bookie_waits_for_open_ledgers(cluster: Cluster) -> None:

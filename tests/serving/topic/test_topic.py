@@ -142,6 +142,16 @@ async def test_persistence_by_policy_says_how_many_copies_there_are(
     record = await broker.services.ledgers.info(topic.segments()[-1].ledger_id)
     assert (record.write_quorum, record.ack_quorum, len(record.fragments[-1].bookies)) == (2, 1, 2)
 
+    await broker.namespaces.change(
+        "public", "default", lambda old: replace(old, persistence=PersistencePolicy(3, 3))
+    )
+    async with asyncio.timeout(10):
+        while topic.policies.persistence != PersistencePolicy(3, 3):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    await topic.roll()  # type: ignore[misc]
+    record = await broker.services.ledgers.info(topic.segments()[-1].ledger_id)
+    assert (record.write_quorum, record.ack_quorum, len(record.fragments[-1].bookies)) == (3, 3, 3)
+
 
 async def test_positions_and_indexes_over_segments(broker: Broker, client: pulsar.Client) -> None:
     for start in (0, 3, 6):
