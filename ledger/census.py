@@ -67,9 +67,12 @@ async def _listed(store: MetadataStore) -> set[int]:
     found: set[int] = set()
     async for path in _leaves(store, paths.TOPICS, 4):
         try:
-            found |= {segment.ledger_id for segment in (await topics.load(store, path)).segments}
+            topic = await topics.load(store, path)
         except NotFound:
             continue
+        found |= {segment.ledger_id for segment in topic.segments}
+        if topic.record.compacted is not None:
+            found.add(topic.record.compacted.ledger_id)
     async for path in _leaves(store, paths.STATE, 3):
         try:
             found |= set(decode(StateLogRecord, (await store.get(path)).value, path).ledgers)

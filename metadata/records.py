@@ -104,6 +104,24 @@ class SegmentRecord(Record, frozen=True):
         return self.sealed_ms > 0
 
 
+class CompactedRecord(Record, frozen=True):
+    """The last result of compacting a topic; see `quire.serving.topic.compacted`.
+
+    Everything up to the horizon was read; `horizon_index` is the index of the message behind it. The ledger holds
+    `entries` retained ones with `extra_messages` more messages than entries, then `index_entries`.
+    """
+
+    ledger_id: int
+    horizon_ledger: int
+    horizon_entry: int
+    horizon_index: int = 0
+    entries: int = 0
+    extra_messages: int = 0
+    index_entries: int = 0
+    bytes: int = 0
+    finished_ms: int = 0
+
+
 class TopicRecord(Record, frozen=True):
     """A topic: its segments (oldest first), or, for a partitioned topic, only its number of partitions.
 
@@ -121,6 +139,7 @@ class TopicRecord(Record, frozen=True):
     properties: dict[str, str] = {}
     terminated: bool = False
     deleting: bool = False
+    compacted: CompactedRecord | None = None
     topic_epoch: int = -1
     """Counts the producers that had exclusive access, from 0."""
     last_dropped: int = -1

@@ -144,6 +144,15 @@ class Operations:
         """No more messages, for good. Answers the last position."""
         return await (await self._topic(topic)).terminate()
 
+    async def compact_topic(self, topic: str) -> None:
+        """Begin to compact it. Raises `AlreadyExists` while that is under way."""
+        (await self._topic(topic)).compaction.start()
+
+    async def compaction_status(self, topic: str) -> dict[str, Any]:
+        """As Pulsar's: `status` and `lastError`."""
+        compaction = (await self._topic(topic)).compaction
+        return {"status": str(compaction.status), "lastError": compaction.error}
+
     async def last_position(self, topic: str) -> Position:
         return (await self._topic(topic)).last_confirmed
 
@@ -248,7 +257,7 @@ class Operations:
             segments=[*loaded.segment_list.sealed, *written],
             marks={one.name: one.mark_delete for one in loaded.subscriptions if one.is_durable},
             retention=policies.retention,
-            compacted_to=None,
+            compacted_to=loaded.compaction.keeps,
             settings=services.settings,
             has_archive=services.archive is not None,
             now_ms=services.clock.now_ms(),

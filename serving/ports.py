@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from pyroaring import BitMap
+
+from quire.metadata.records import DelayedDeliveryPolicy
 from quire.runtime.errors import QuireError
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import BlockHeader, Buffer
@@ -54,6 +57,11 @@ class TopicPort(Protocol):
     name: str
 
     @property
+    def delayed_delivery(self) -> DelayedDeliveryPolicy:
+        """Whether, and how exactly, times of delivery count."""
+        ...
+
+    @property
     def last_confirmed(self) -> Position:
         """The last entry that may be dealt out; `(ledger, -1)` when the last ledger is empty and all are."""
         ...
@@ -95,8 +103,31 @@ class TopicPort(Protocol):
         """Where reading must begin so that no message published at `time_ms` or later is missed."""
         ...
 
+    async def compacted_view(self) -> CompactedPort | None:
+        """The topic for readers of compacted data; None when it was never compacted. Raises `Unavailable`."""
+        ...
+
     def acknowledged_up_to(self, subscription: str) -> None:
         """A cursor's mark-delete position moved; the topic may trim."""
+        ...
+
+
+class CompactedPort(TopicPort, Protocol):
+    """A topic as readers of compacted data see it: with gaps, which are to be dealt to nobody."""
+
+    def gaps(self) -> Sequence[tuple[int, BitMap]]:
+        """(ledger id, entries), in the topic's order."""
+        ...
+
+    def left_of(self, ledger_id: int, first: int, stop: int) -> Sequence[tuple[Position, int, int]]:
+        """Batches among entries that were read of which not all is left: (position, bits that are, messages)."""
+        ...
+
+    async def last_message(self) -> tuple[Position, int] | None:
+        """The last entry that a reader will get, and its last message's index in the batch, -1 for none.
+
+        None when that is the topic's own; the position is (-1, -1) when nothing is left.
+        """
         ...
 
 
@@ -186,6 +217,14 @@ class SubscriptionsPort(Protocol):
 
     def close(self) -> None:
         """The topic is unloaded: CLOSE_CONSUMER to every consumer."""
+        ...
+
+    def policies_changed(self) -> None:
+        """Others hold from now on."""
+        ...
+
+    def compacted(self) -> None:
+        """There is a new result of compaction: who reads compacted data must come again."""
         ...
 
     async def delete(self, name: str) -> None:

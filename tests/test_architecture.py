@@ -79,6 +79,7 @@ CORES = (
     "serving/subscription/meter.py",
     "serving/ownership/balance.py",
     "serving/ownership/table.py",
+    "serving/topic/compacting.py",
     "serving/topic/dedup.py",
     "serving/topic/producers.py",
     "serving/topic/explain.py",

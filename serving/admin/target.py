@@ -95,6 +95,14 @@ class AdminTarget(Protocol):
 
     async def terminate_topic(self, topic: str) -> Position: ...
 
+    async def compact_topic(self, topic: str) -> None:
+        """Begin to compact it. Raises `AlreadyExists` while that is under way."""
+        ...
+
+    async def compaction_status(self, topic: str) -> dict[str, Any]:
+        """As Pulsar's: `status` and `lastError`."""
+        ...
+
     async def last_position(self, topic: str) -> Position: ...
 
     async def stats(self, topic: str) -> dict[str, Any]:

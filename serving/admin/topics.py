@@ -76,6 +76,13 @@ def _one(target: AdminTarget) -> list[web.RouteDef]:
         await target.unload_topic(topic_of(request))
         return no_content()
 
+    async def compact(request: web.Request) -> web.Response:
+        await target.compact_topic(topic_of(request))
+        return no_content()
+
+    async def compaction(request: web.Request) -> web.Response:
+        return web.json_response(await target.compaction_status(topic_of(request)))
+
     async def terminate(request: web.Request) -> web.Response:
         return web.json_response(position_json(await target.terminate_topic(topic_of(request))))
 
@@ -84,6 +91,8 @@ def _one(target: AdminTarget) -> list[web.RouteDef]:
         web.delete(TOPIC, delete),
         web.put(f"{TOPIC}/unload", unload),
         web.post(f"{TOPIC}/terminate", terminate),
+        web.put(f"{TOPIC}/compaction", compact),
+        web.get(f"{TOPIC}/compaction", compaction),
     ]
 
 

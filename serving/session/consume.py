@@ -242,11 +242,21 @@ def get_last_message_id(connection: Connection, body: pb.CommandGetLastMessageId
     async def work(end: ConsumerEnd) -> bytes:
         subscription, _ = _opened(end)
         assert end.topic is not None
-        last = await _last_message_id(end.topic)
+        last = await _last_of_compacted(end) or await _last_message_id(end.topic)
         mark = commands.message_id(*subscription.mark_delete, partition=end.topic.topic_name.partition)
         return commands.last_message_id(body.request_id, last, mark)
 
     _hold(connection, body.consumer_id, body.request_id, "GET_LAST_MESSAGE_ID", work)
+
+
+async def _last_of_compacted(end: ConsumerEnd) -> pb.MessageIdData | None:
+    """For who reads compacted data: what is left may end before the topic does. None when it does not."""
+    assert end.topic is not None
+    view = await end.topic.compacted_view() if end.body.read_compacted else None
+    last = await view.last_message() if view is not None else None
+    if last is None:
+        return None
+    return commands.message_id(*last[0], partition=end.topic.topic_name.partition, batch_index=last[1])
 
 
 async def _last_message_id(topic: AnyTopic) -> pb.MessageIdData:

@@ -223,7 +223,7 @@ class Dispatcher:
 
     # -- acknowledging ---------------------------------------------------------------------------------
 
-    def acknowledge(self, ledger_id: int, entry_ids: Sequence[int]) -> None:
+    def acknowledge(self, ledger_id: int, entry_ids: Sequence[int] | BitMap) -> None:
         """Entries of one ledger. Ids that do not exist, or are acknowledged already, are passed over."""
         entries = self.cursor.unacknowledged(ledger_id, self._existing(ledger_id, entry_ids))
         if entries:
@@ -267,7 +267,7 @@ class Dispatcher:
         self.cursor.acknowledge_up_to(position, self.segments)
         self._marked()
 
-    def _existing(self, ledger_id: int, entry_ids: Sequence[int]) -> BitMap:
+    def _existing(self, ledger_id: int, entry_ids: Sequence[int] | BitMap) -> BitMap:
         """Those that were ever confirmed: what was dealt was, the rest is looked up."""
         try:
             entries = BitMap(entry_ids)

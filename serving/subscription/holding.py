@@ -4,7 +4,8 @@
     a consumer     being dealt                                       ack, redeliver, detach
     the queue      redeliver, detach of its consumer                 ack, being dealt
     acked          ack (cursor, from any place)                      mark-delete passing over it
-    (all queue)    the last consumer leaving rewinds: no place, it is behind the read position again
+    delays         being offered before its time                     ack; its time: into the queue
+    (all)          the last consumer leaving rewinds: no place, it is behind the read position again
 
 An entry of the window is in exactly one of these. A consumer that holds `UNACKED_MESSAGES_MAX` messages is dealt
 nothing until it acknowledges. Giving back by request (negative acknowledgement, time-out) counts as a redelivery;
@@ -13,15 +14,31 @@ losing the consumer does not.
 
 from __future__ import annotations
 
+from typing import Final, NamedTuple
+
 from pyroaring import BitMap
 
 from quire.runtime.limits import UNACKED_MESSAGES_MAX
 from quire.serving.ports import Position
 from quire.serving.subscription.consumer import Consumer
 from quire.serving.subscription.cursor import Cursor
-from quire.serving.subscription.dispatcher import Dispatcher
-from quire.serving.subscription.entry_set import EntrySet
+from quire.serving.subscription.delays import Delays
+from quire.serving.subscription.delivery import BlockView
+from quire.serving.subscription.dispatcher import Dispatcher, Run
+from quire.serving.subscription.entry_set import EntrySet, spans
 from quire.serving.subscription.positions import Segments
+from quire.wire.deliver_at import delivery_times
+
+
+class _Later(NamedTuple):
+    """Of the block that is offered, what must wait for its time: entries, their offsets and times in ms."""
+
+    entries: BitMap
+    offsets: list[int]
+    times_ms: list[int]
+
+
+_NOTHING: Final = _Later(BitMap(), [], [])
 
 
 class Holding(Dispatcher):
@@ -29,7 +46,10 @@ class Holding(Dispatcher):
 
     def __init__(self, cursor: Cursor, segments: Segments) -> None:
         self.queue = EntrySet()
-        """What of the window nobody holds and is not acknowledged."""
+        """What of the window nobody holds, is not acknowledged, and may be dealt."""
+        self.delays: Delays | None = None
+        """What of the window is to be dealt later; None when times of delivery do not count."""
+        self._later = _NOTHING
         super().__init__(cursor, segments)
 
     def attach(self, consumer: Consumer) -> None:
@@ -59,9 +79,66 @@ class Holding(Dispatcher):
     def _drop_queue(self) -> None:
         """Nothing waits."""
         self.queue.clear()
+        if self.delays is not None:
+            self.delays.clear()
 
     def _left(self, ledger_id: int, entries: BitMap) -> None:
         """`entries` have left the consumer that held them."""
+
+    # -- later -------------------------------------------------------------------------------------------
+
+    def _runs(self, view: BlockView, start: int) -> list[Run]:
+        """Without what is to be dealt later; `_pass` puts that away, as far as the read position moves over it."""
+        self._later = _NOTHING
+        if self.delays is None:
+            return super()._runs(view, start)
+        offsets, times_ms = delivery_times(view.buffer, view.header, start, self.delays.now_ms)
+        if not offsets:
+            return super()._runs(view, start)
+        first = view.first_entry
+        left = self.cursor.unacknowledged(view.ledger_id, BitMap(range(first + start, view.stop_entry)))
+        later = left & BitMap([first + offset for offset in offsets])
+        self._later = _Later(later, offsets, times_ms)
+        return self.sorted_runs(view, left - later)
+
+    def _pass(self, view: BlockView, start: int, stop: int, unacked: int) -> None:
+        later, self._later = self._later, _NOTHING
+        if not later.entries:
+            super()._pass(view, start, stop, unacked)
+            return
+        first = view.first_entry
+        passed = [
+            (first + offset, time_ms)
+            for offset, time_ms in zip(later.offsets, later.times_ms, strict=True)
+            if offset < stop and first + offset in later.entries
+        ]
+        entries = BitMap([entry_id for entry_id, _ in passed])
+        super()._pass(view, start, stop, unacked + self._messages_of(view, entries))
+        if passed:
+            assert self.delays is not None
+            self.delays.add(view.ledger_id, list(entries), [time_ms for _, time_ms in passed])
+
+    def release(self) -> None:
+        """What is due by now may be dealt."""
+        if self.delays is not None:
+            for ledger_id, entries in self.delays.take_due():
+                self._enqueue(ledger_id, entries)
+
+    def release_all(self) -> None:
+        """Times of delivery count no longer."""
+        delays, self.delays = self.delays, None
+        if delays is not None:
+            for ledger_id, entries in delays.take_all():
+                self._enqueue(ledger_id, entries)
+
+    def _messages_of(self, view: BlockView, entries: BitMap) -> int:
+        """Messages that are not acknowledged of `entries` of `view`."""
+        first = view.first_entry
+        messages = sum([view.messages(start - first, stop - first) for start, stop in spans(entries)])
+        for entry_id, bits in self.cursor.partial.get(view.ledger_id, {}).items():
+            if entry_id in entries:
+                messages -= view.messages(entry_id - first, entry_id - first + 1) - bits.bit_count()
+        return messages
 
     # -- acknowledging and redelivering ------------------------------------------------------------------
 
@@ -73,6 +150,8 @@ class Holding(Dispatcher):
     def _released(self, ledger_id: int, entries: BitMap) -> None:
         if self.queue:
             self._dequeue(ledger_id, entries)
+        if self.delays:
+            self.delays.remove(ledger_id, entries)
         for consumer in self.consumers:
             held = consumer.holds.by_ledger.get(ledger_id)
             if held is None:

@@ -35,7 +35,7 @@ from quire.serving.subscription.consumer import Consumer
 from quire.serving.subscription.cursor import Cursor
 from quire.serving.subscription.delivery import BlockView, Delivery
 from quire.serving.subscription.dispatcher import Run
-from quire.serving.subscription.entry_set import EntrySet, spans
+from quire.serving.subscription.entry_set import EntrySet
 from quire.serving.subscription.holding import Holding
 from quire.serving.subscription.key_owners import owners_for
 from quire.serving.subscription.positions import Segments
@@ -199,8 +199,7 @@ class KeyShared(Holding):
                 stop = offset
                 break
             if len(slots) < offset - start:
-                # Acknowledged already: nobody will ask for their slots.
-                slots.extend([0] * (offset - start - len(slots)))
+                slots.extend(self._passed_by(view, start + len(slots), offset))
             slots.append(slot)
             owner = self.owners.owner(slot)
             if owner is not None and owner in hands.ready and self._holder.get(slot, owner) is owner:
@@ -208,12 +207,24 @@ class KeyShared(Holding):
                 hands.give(owner, offset, run)
             else:
                 waits.append(first + offset)
-        slots.extend([0] * (stop - start - len(slots)))
+        slots.extend(self._passed_by(view, start + len(slots), stop))
         self._slots.push(view.ledger_id, first + start, slots)
         waiting = BitMap(waits)
         self._pass(view, start, stop, hands.messages + self._messages_of(view, waiting))
         if waiting:
             self._enqueue(view.ledger_id, waiting)
+
+    def _passed_by(self, view: BlockView, start: int, stop: int) -> list[int]:
+        """Slots of entries that are not dealt now: those of acknowledged ones, for which nobody will ask, are 0."""
+        later = self._later.entries
+        if not later:
+            return [0] * (stop - start)
+        buffer, begin = memoryview(view.buffer), view.header.entries_offset
+        ends, first = block.ends(view.buffer, view.header), view.first_entry
+        return [
+            slot_at(buffer, begin + ends[offset - 1] if offset else begin) if first + offset in later else 0
+            for offset in range(start, stop)
+        ]
 
     @staticmethod
     def _keyed(view: BlockView, runs: Iterable[Run]) -> Iterable[tuple[Run, int, int]]:
@@ -223,15 +234,6 @@ class KeyShared(Holding):
         for run in runs:
             for offset in range(run.start, run.stop):
                 yield run, offset, slot_at(buffer, begin + ends[offset - 1] if offset else begin)
-
-    def _messages_of(self, view: BlockView, entries: BitMap) -> int:
-        """Messages that are not acknowledged of `entries` of `view`."""
-        first = view.first_entry
-        messages = sum([view.messages(start - first, stop - first) for start, stop in spans(entries)])
-        for entry_id, bits in self.cursor.partial.get(view.ledger_id, {}).items():
-            if entry_id in entries:
-                messages -= view.messages(entry_id - first, entry_id - first + 1) - bits.bit_count()
-        return messages
 
     def _use(self, consumer: Consumer, slot: int) -> None:
         """`consumer` gets an entry of `slot`."""

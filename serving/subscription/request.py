@@ -73,6 +73,8 @@ class SubscribeRequest:
     address: str = ""
     sharing: KeySharing = AUTO_SPLIT
     key_ranges: Sequence[tuple[int, int]] = ()
+    read_compacted: bool = False
+    """Up to where the topic was compacted, only the last message of each key."""
 
     @classmethod
     def of(cls, command: pb.CommandSubscribe, address: str = "") -> SubscribeRequest:
@@ -94,5 +96,6 @@ class SubscribeRequest:
                 is_sticky=command.keySharedMeta.keySharedMode == pb.STICKY,
                 out_of_order=command.keySharedMeta.allowOutOfOrderDelivery,
             ),
+            read_compacted=command.read_compacted,
             key_ranges=[(one.start, one.end) for one in command.keySharedMeta.hashRanges],
         )

@@ -35,6 +35,7 @@ async def describe(subscription: Subscription, now_ms: int) -> dict[str, Any]:
         "msgBacklog": messages,
         **behind,
         "unackedMessages": dispatcher.unacked,
+        "msgDelayed": subscription.delayed_entries,
         "blockedReason": reason,
         "blockedSubscriptionOnUnackedMsgs": reason == blocked.UNACKED,
         "isDurable": subscription.is_durable,
@@ -51,7 +52,7 @@ async def describe(subscription: Subscription, now_ms: int) -> dict[str, Any]:
 async def _lag(subscription: Subscription, now_ms: int) -> dict[str, Any]:
     """The backlog in bytes and in time. An age of -1 says that there is none, None that it cannot be read now."""
     position = subscription.oldest_unacknowledged()
-    size = await lag.bytes_from(subscription.topic, subscription.byte_index, position)
+    size = await lag.bytes_from(subscription.plain, subscription.byte_index, position)
     try:
         published_ms = await subscription.oldest_published_ms()
         age_s = -1 if published_ms is None else max(0, now_ms - published_ms) // 1000

@@ -9,7 +9,11 @@
 A block that was just confirmed goes straight from the publisher's turn to the consumers when the subscription has
 read everything before it; that is the whole data path, and it does nothing per message and little per entry.
 Otherwise the pump asks for the block that holds the wanted entry. It deals at most `DEAL_BYTES_PER_TURN` in a turn, so
-that one subscription that catches up does not hold up all others, and goes on in the next. Nothing here has a timer.
+that one subscription that catches up does not hold up all others, and goes on in the next. The only timer rings when
+the next of what is delayed is due (`delays`).
+
+A subscription that reads compacted data has the topic's compacted view for its topic. What that leaves out counts as
+acknowledged, so nothing else here knows of it.
 
 Attach, seek and unsubscribe exclude each other by a lock: each closes over an await of the cursor's record.
 """
@@ -18,13 +22,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from quire.runtime.clock import Clock
 from quire.runtime.errors import NotFound
 from quire.runtime.limits import DEAL_BYTES_PER_TURN
 from quire.runtime.tasks import Tasks
-from quire.serving.ports import ConsumerBusy, ConsumerPort, NotAllowed, Position, TopicPort
+from quire.serving.ports import CompactedPort, ConsumerBusy, ConsumerPort, NotAllowed, Position, TopicPort
 from quire.serving.subscription import counting, lag, seek, stats
 from quire.serving.subscription.block_source import BlockSource
 from quire.serving.subscription.byte_index import ByteIndex
@@ -32,10 +36,12 @@ from quire.serving.subscription.consumer import Consumer
 from quire.serving.subscription.cursor import Cursor
 from quire.serving.subscription.cursor_record import bits_of
 from quire.serving.subscription.cursor_store import CursorStore
+from quire.serving.subscription.delays import Delays
 from quire.serving.subscription.delivery import BlockView, frames
 from quire.serving.subscription.dispatcher import Dispatcher
 from quire.serving.subscription.exclusive import Exclusive
 from quire.serving.subscription.failover import Failover
+from quire.serving.subscription.holding import Holding
 from quire.serving.subscription.key_shared import KeyShared
 from quire.serving.subscription.meter import Meter
 from quire.serving.subscription.positions import Segments, preceding
@@ -44,6 +50,9 @@ from quire.serving.subscription.shared import Shared
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import BlockHeader, Buffer
+
+ALARM_S_MAX: Final = 3600.0
+"""What is due later than this is looked for again in between: clocks are set."""
 
 
 class Subscription:
@@ -62,6 +71,14 @@ class Subscription:
     ) -> None:
         self.name = cursor.key.subscription
         self.topic = topic
+        """The topic, or its compacted view."""
+        self.plain = topic
+        """The topic itself."""
+        self._view: CompactedPort | None = None
+        self._tasks = tasks
+        self._delays: Delays | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_ms = 0
         self.is_deleted = False
         self.meter = Meter()
         self.byte_index = byte_index or ByteIndex()
@@ -72,7 +89,7 @@ class Subscription:
         self._clock = clock
         self._partition = partition
         self._ended = ended
-        self._segments = Segments(topic.segments)
+        self._segments = Segments(lambda: self.topic.segments())
         self.dispatcher: Dispatcher = Exclusive(cursor, self._segments)
         self._source = BlockSource(topic, self, tasks)
         self._lock = asyncio.Lock()
@@ -106,6 +123,15 @@ class Subscription:
     def monotonic(self) -> float:
         return self._clock.monotonic()
 
+    @property
+    def delayed_entries(self) -> int:
+        """What was read and waits for its time of delivery."""
+        return 0 if self._delays is None else len(self._delays)
+
+    @property
+    def reads_compacted(self) -> bool:
+        return self._view is not None
+
     # -- dealing ---------------------------------------------------------------------------------------
 
     def confirmed(self, block: Buffer, header: BlockHeader) -> None:
@@ -113,10 +139,14 @@ class Subscription:
         wanted = self.dispatcher.wanted()
         if wanted is None:
             return
+        if self._delays is not None:
+            self._delays.now_ms = self._clock.now_ms()
         if wanted == (header.ledger_id, header.first_entry) and not self._is_pumping:
             self._source.drop()
             self._deal(BlockView(block, header))
             self._deliver()
+            if self._delays:
+                self._set_alarm(self._delays)
         else:
             self.wake()
 
@@ -133,6 +163,8 @@ class Subscription:
 
     def _pump(self) -> None:
         self._pump_again = True
+        if self._delays is not None:
+            self._delays.now_ms = self._clock.now_ms()
         while self._pump_again:
             self._pump_again = False
             bytes_dealt = 0
@@ -145,6 +177,8 @@ class Subscription:
             if bytes_dealt >= DEAL_BYTES_PER_TURN:
                 asyncio.get_running_loop().call_soon(self.wake)
                 return
+        if self._delays:
+            self._set_alarm(self._delays)
 
     def _next_block(self) -> BlockView | None:
         """The block that is wanted, if it is at hand; else it is fetched, if it is there at all."""
@@ -155,6 +189,8 @@ class Subscription:
             return None
         view = self._source.take(wanted)
         if view is not None:
+            if self._view is not None:
+                self._pass_left_out(self._view, view)
             return view
         if wanted == dispatcher.read and dispatcher.normalise():
             return self._next_block()
@@ -180,6 +216,38 @@ class Subscription:
         for consumer, parts in output.items():
             if consumer.is_open:
                 consumer.port.deliver(parts)
+
+    # -- what is delayed -------------------------------------------------------------------------------
+
+    def heed_delays(self) -> None:
+        """Let times of delivery count, or not, as the topic's policies say: in subscriptions that deal in no order."""
+        dispatcher, policy = self.dispatcher, self.topic.delayed_delivery
+        if not isinstance(dispatcher, Holding):
+            self._delays = None
+        elif not policy.active:
+            self._delays = None
+            dispatcher.release_all()
+            self.wake()
+        elif dispatcher.delays is None or not dispatcher.consumers:
+            self._delays = dispatcher.delays = Delays(policy.tick_ms, policy.delay_ms_max)
+
+    def _set_alarm(self, delays: Delays) -> None:
+        """Ring when the next is due."""
+        next_ms = delays.next_ms()
+        if next_ms is None or next_ms == self._alarm_ms:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        delay_s = min(max(0, next_ms - self._clock.now_ms()) / 1000, ALARM_S_MAX)
+        self._alarm_ms = next_ms
+        self._alarm = asyncio.get_running_loop().call_later(delay_s, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm_ms = 0
+        if isinstance(self.dispatcher, Holding) and self._delays is not None:
+            self._delays.now_ms = self._clock.now_ms()
+            self.dispatcher.release()
+            self.wake()
 
     def trimmed(self) -> None:
         """What would be read next is gone from the topic: what is gone counts as acknowledged."""
@@ -274,7 +342,9 @@ class Subscription:
         async with self._lock:
             if self.is_deleted:
                 raise NotFound(f"subscription {self.name} was deleted")
+            await self._look_at(request)
             self._become(request.kind, request.sharing)
+            self.heed_delays()
             self._arrivals += 1
             consumer = Consumer(
                 self,
@@ -291,6 +361,38 @@ class Subscription:
             self.dispatcher.attach(consumer)
             self._notify()
             return consumer
+
+    async def _look_at(self, request: SubscribeRequest) -> None:
+        """Read the topic, or what compaction has left of it, as the consumer asks; all have to ask alike."""
+        single = request.kind in (SubscriptionKind.EXCLUSIVE, SubscriptionKind.FAILOVER)
+        if request.read_compacted and not single:
+            raise NotAllowed("compacted data can be read by exclusive and failover subscriptions only")
+        view = await self.plain.compacted_view() if request.read_compacted else None
+        if self.dispatcher.consumers:
+            if (view is not None) != self.reads_compacted:
+                raise ConsumerBusy(
+                    f"subscription {self.name} has consumers that read compacted data, or all of it"
+                )
+            return
+        if view is None and not self.reads_compacted:
+            return
+        self._view, self.topic = view, view or self.plain
+        self._source.close()
+        self._source = BlockSource(self.topic, self, self._tasks)
+        self.dispatcher.reset()
+        self._pass_gaps()
+
+    def _pass_gaps(self) -> None:
+        """What compaction left out counts as acknowledged."""
+        if self._view is not None:
+            for ledger_id, entries in self._view.gaps():
+                self.dispatcher.acknowledge(ledger_id, entries)
+            self._changed()
+
+    def _pass_left_out(self, view: CompactedPort, block: BlockView) -> None:
+        """The same for messages of batches, when these are about to be dealt."""
+        for position, left, messages in view.left_of(block.ledger_id, block.first_entry, block.stop_entry):
+            self.dispatcher.acknowledge_partly(position, left, messages)
 
     def _become(self, kind: SubscriptionKind, sharing: KeySharing) -> None:
         """Without consumers a subscription takes any kind."""
@@ -329,7 +431,7 @@ class Subscription:
         """Deliver from the first message on that was published at `time_ms` or later; else as `seek`."""
         async with self._lock:
             self.disconnect()
-            await self._move_to(await seek.position_at_time(self.topic, time_ms))
+            await self._move_to(await seek.position_at_time(self.plain, time_ms))
 
     async def skip_all(self) -> None:
         """Acknowledge everything that is there."""
@@ -384,6 +486,7 @@ class Subscription:
         """The topic is unloaded."""
         self.disconnect()
         self._source.close()
+        self._silence()
 
     async def _move_to(self, position: Position, named: pb.MessageIdData | None = None) -> None:
         """`position` is next; of its batch only the messages that `named` has in its `ack_set`, if any."""
@@ -391,6 +494,7 @@ class Subscription:
         self.dispatcher.reset()
         if named is not None and named.ack_set and position == (named.ledgerId, named.entryId):
             self.dispatcher.acknowledge_partly(position, bits_of(named.ack_set), named.batch_size)
+        self._pass_gaps()
         self._source.clear()
         if self._store is not None:
             await self._store.save(self.cursor)
@@ -400,6 +504,11 @@ class Subscription:
         self.is_deleted = True
         self._source.close()
         self._ended(self)
+        self._silence()
+
+    def _silence(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
 
     # -- counting --------------------------------------------------------------------------------------
 

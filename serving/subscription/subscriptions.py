@@ -83,6 +83,17 @@ class Subscriptions:
                 # The publisher, whose turn this is, and the other subscriptions go on.
                 _log.exception("subscription %s of %s failed", subscription.name, self._topic.name)
 
+    def policies_changed(self) -> None:
+        """Others hold from now on."""
+        for subscription in self:
+            subscription.heed_delays()
+
+    def compacted(self) -> None:
+        """There is a new result of compaction: who reads compacted data comes again, and reads that."""
+        for subscription in self:
+            if subscription.reads_compacted:
+                subscription.disconnect()
+
     # -- making and ending -----------------------------------------------------------------------------
 
     async def subscribe(self, request: SubscribeRequest, port: ConsumerPort) -> Consumer:
@@ -151,7 +162,8 @@ class Subscriptions:
             found = self._by_name.get(request.subscription)
             if found is not None:
                 return found
-            position = await self._first_for(request)
+            view = await self._topic.compacted_view() if request.read_compacted else None
+            position = await self._first_for(request, view or self._topic)
             if request.durable:
                 return await self._make(request.subscription, position, dict(request.properties))
             key = CursorKey(self._topic.name, self._generation, request.subscription)
@@ -175,14 +187,15 @@ class Subscriptions:
         await self._store.save(cursor)
         return self._add(cursor, self._store)
 
-    async def _first_for(self, request: SubscribeRequest) -> Position:
-        """The entry that a new subscription reads first."""
+    async def _first_for(self, request: SubscribeRequest, topic: TopicPort) -> Position:
+        """The entry that a new subscription reads first; `topic` is this one, or its compacted view."""
+        segments = Segments(topic.segments)
         if request.start_rollback_s > 0:
             since_ms = self._clock.now_ms() - 1000 * request.start_rollback_s
             return await seek.position_at_time(self._topic, since_ms)
         if request.start is not None and not request.durable:
-            return seek.position_of(request.start, self._segments)
-        return self._initial(earliest=request.initial_earliest)
+            return seek.position_of(request.start, segments)
+        return segments.clamp(topic.first_position() if request.initial_earliest else LATEST)
 
     def _initial(self, *, earliest: bool) -> Position:
         return self._segments.clamp(self._topic.first_position() if earliest else LATEST)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from quire.metadata.records import DelayedDeliveryPolicy
 from quire.runtime.errors import Unavailable
 from quire.runtime.limits import BLOCK_ENTRIES_MAX
 from quire.serving.names import TopicName
@@ -76,6 +77,14 @@ class NonPersistentTopic:
         """Other policies hold from now on."""
         former, self.policies = self.policies, policies
         self.gate = regated(self.gate, former, policies, self._services.clock)
+
+    async def compacted_view(self) -> None:
+        """There is nothing to compact."""
+
+    @property
+    def delayed_delivery(self) -> DelayedDeliveryPolicy:
+        """What is not dealt now is not there later."""
+        return DelayedDeliveryPolicy(active=False)
 
     @property
     def is_terminated(self) -> bool:

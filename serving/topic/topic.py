@@ -21,13 +21,14 @@ from typing import Final, Protocol
 from msgspec.structs import replace
 
 from quire.metadata import topics
-from quire.metadata.records import ArchivePointer, SegmentRecord
+from quire.metadata.records import ArchivePointer, DelayedDeliveryPolicy, SegmentRecord
 from quire.runtime.errors import NotFound, QuireError, Unavailable
 from quire.runtime.limits import NAME_CHARS_MAX
 from quire.serving.names import TopicName
 from quire.serving.policy.resolved import TopicPolicies
-from quire.serving.ports import Position, ProducerPort, SegmentView, SubscriptionsPort
+from quire.serving.ports import CompactedPort, Position, ProducerPort, SegmentView, SubscriptionsPort
 from quire.serving.topic import schemas
+from quire.serving.topic.compaction import Compaction
 from quire.serving.topic.dedup import LAST, Deduplicator, Snapshot
 from quire.serving.topic.entrance import Entrance
 from quire.serving.topic.gate import make_gate, regated
@@ -109,6 +110,7 @@ class Topic:
         self._tail = services.tail_cache.tail()
         self._dedup = Deduplicator() if policies.deduplication else None
         self._dedup_due = 0
+        self.compaction = Compaction(self, services)
         self.upkeep = Upkeep(self, services.clock)
         self.refusal: tuple[type[QuireError], str] | None = None
         """Why no producer is let in, if a backlog quota is exceeded."""
@@ -150,6 +152,11 @@ class Topic:
         """Other policies hold from now on; but for deduplication, which needs a load."""
         former, self.policies = self.policies, policies
         self.gate = regated(self.gate, former, policies, self._services.clock)
+        self.subscriptions.policies_changed()
+
+    @property
+    def delayed_delivery(self) -> DelayedDeliveryPolicy:
+        return self.policies.delayed_delivery
 
     async def load(self) -> None:
         """Recover the last ledger, begin an own one, and remember what producers sent."""
@@ -175,6 +182,7 @@ class Topic:
         a tenth of a second, twice that when it comes too early, and should find the topic where it goes.
         """
         self.is_closed = True
+        self.compaction.stop()
         self.producers.shut()
         self.subscriptions.close()
         await asyncio.wait([self.flushed()], timeout=UNLOAD_PATIENCE_S)
@@ -194,6 +202,8 @@ class Topic:
             self.drop()
         await self.subscriptions.forget()
         self._dedup_log.remove(self.name)
+        if self.compaction.record is not None:
+            await self._discard(SegmentRecord(ledger_id=self.compaction.record.ledger_id))
         for segment in self.segment_list.listed:
             await self._discard(segment)
         await self.segment_list.delete()
@@ -202,6 +212,7 @@ class Topic:
         self.is_closed = True
         if self.gate is not None:
             self.gate.open()
+        self.compaction.stop()
         self.producers.close_all(service_url)
         self.subscriptions.close()
 
@@ -486,6 +497,9 @@ class Topic:
             return Position(active.ledger_id, 0)
         return Position(active.ledger_id, await self._reader.find_time(active.ledger_id, wanted))
 
+    async def compacted_view(self) -> CompactedPort | None:
+        return await self.compaction.view()
+
     def acknowledged_up_to(self, subscription: str) -> None:
         """Trimming looks at all cursors on the broker's tick; but who reads a terminated topic to its end is told."""
         if self.is_terminated:
@@ -519,10 +533,12 @@ class Topic:
             return 0
         sealed = self.segment_list.sealed
         active = self.segment_list.active
+        marks = [one.mark_delete for one in self.subscriptions if one.is_durable]
+        kept = self.compaction.keeps
         count = trimmable(
             sealed,
             0 if active is None else active.bytes,
-            [one.mark_delete for one in self.subscriptions if one.is_durable],
+            marks if kept is None else [*marks, kept],
             retention,
             self._services.clock.now_ms(),
         )

@@ -5,6 +5,7 @@
 | retention | drops segments from the front (`Topic.trim`) |
 | time to live | what is older counts as acknowledged, in every subscription |
 | backlog quotas | hold producers off, or let subscriptions skip what is over (see `quota`) |
+| compaction threshold | compacts when more was published since the last time (see `compaction`) |
 | subscription expiration | deletes durable subscriptions that had no consumer for so long |
 | inactive topics | says that the topic may be deleted: the registry does it |
 
@@ -25,6 +26,7 @@ from quire.runtime.clock import Clock
 from quire.runtime.errors import NotFound
 from quire.serving.ports import ConsumerBusy, Position, SubscriptionPort
 from quire.serving.topic import quota
+from quire.serving.topic.compaction import Status
 from quire.wire import block as blocks
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ class Upkeep:
             topic.refusal = None
         if policies.subscription_expiration_ms > 0:
             await self._expire_subscriptions(policies.subscription_expiration_ms / 1000)
+        self._compact_if_due(policies.compaction_threshold_bytes)
         await topic.trim()
         return policies.inactive_topics.enabled and self._is_abandoned()
 
@@ -101,6 +104,15 @@ class Upkeep:
         for subscription in topic.subscriptions:
             if subscription.is_durable:
                 await self._skip_to(subscription, max(kept))
+
+    # -- compaction ------------------------------------------------------------------------------------
+
+    def _compact_if_due(self, threshold_bytes: int) -> None:
+        compaction = self._topic.compaction
+        if threshold_bytes <= 0 or compaction.status is Status.RUNNING:
+            return
+        if quota.backlog_bytes(self._topic.segments(), compaction.horizon) > threshold_bytes:
+            compaction.start()
 
     # -- what nobody uses ------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from quire.metadata.records import DelayedDeliveryPolicy
 from quire.runtime.errors import NotFound, QuireError
 from quire.serving.ports import Position, SegmentView
 from quire.serving.subscription.positions import following
@@ -39,6 +40,7 @@ class FakeTopic:
         self.reads: list[Position] = []
         self.marked: list[str] = []
         self.failure: QuireError | None = None
+        self.delayed_delivery = DelayedDeliveryPolicy()
         self.listener: Callable[[Buffer, block.BlockHeader], None] = lambda *_: None
 
     def publish(
@@ -130,6 +132,9 @@ class FakeTopic:
             if header.clock_ms >= time_ms - 10:
                 return Position(header.ledger_id, header.first_entry)
         return self.next_position(self.last_confirmed)
+
+    async def compacted_view(self) -> None:
+        """It was never compacted."""
 
     def acknowledged_up_to(self, subscription: str) -> None:
         self.marked.append(subscription)
