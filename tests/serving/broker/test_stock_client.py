@@ -272,9 +272,9 @@ async def test_archived_segments_are_read_back(house: BrokerHouse) -> None:
         return found
 
     await in_thread(publish)
-    report = await broker.archive_run(seal=True)
+    report = await broker.archive_run(seal=True, here=True)
     assert (report["archived"], report["failed"]) == (1, 0)
-    await broker.archive_run(seal=False)
+    await broker.archive_run(seal=False, here=True)
     rows = (await broker.internal_stats(topic))["ledgers"]
     assert [row["state"] for row in rows] == ["deleted", "active"]
     await broker.unload_topic(topic)
