@@ -6,6 +6,7 @@ was begun is undone in reverse order when a later part fails.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import resource
@@ -46,6 +47,7 @@ log = logging.getLogger(__name__)
 STANDALONE_DEFAULTS = {"write_quorum": 1, "ack_quorum": 1}
 """Where one process alone differs from a cluster: there is one bookie."""
 
+ARCHIVE_ANSWERS_S: Final = 10.0
 FILES_BESIDE_CONNECTIONS: Final = 1_000
 """Journal, entry logs, index, archive, and what people open by REST."""
 
@@ -125,9 +127,12 @@ class Standalone:
 async def look_at(archive: Archive) -> None:
     """Refuse an archive that can never work; one that does not answer now is only told of, for brokers must start."""
     try:
-        await archive.store.prepare()
+        async with asyncio.timeout(ARCHIVE_ANSWERS_S):
+            await archive.store.prepare()
     except Unavailable as error:
         log.warning("the archive does not answer, so nothing moves there for now: %s", error)
+    except TimeoutError:
+        log.warning("the archive at %s hangs, so nothing moves there for now", archive.store.url)
 
 
 def allow_open_files(connections_max: int) -> None:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import click
-import uvloop
 
 from quire.cli.assemble import (
     STANDALONE_DEFAULTS,
@@ -26,6 +24,7 @@ from quire.cli.assemble import (
     standalone,
 )
 from quire.cli.settings import Given, settings_options
+from quire.cli.until_signal import run_until_signal
 from quire.runtime.log import configure as configure_log
 
 log = logging.getLogger(__name__)
@@ -47,16 +46,13 @@ def command(config: Path | None, **flags: Any) -> None:
     """
     configuration = load_standalone(Given(flags, config))
     configure_log(configuration.process.values.log_level, as_json=configuration.process.values.log_json)
-    uvloop.run(_serve(configuration))
+    run_until_signal(_serve(configuration))
 
 
 async def _serve(configuration: StandaloneConfiguration) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with standalone(configuration) as running:
         _announce(running)
-        await stop.wait()
+        await asyncio.Event().wait()  # until the signal cancels it
 
 
 def _announce(running: Standalone) -> None:

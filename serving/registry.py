@@ -404,7 +404,9 @@ class Registry:
     def _lost(self, topic: Topic) -> None:
         if self._topics.get(topic.topic_name) is topic:
             del self._topics[topic.topic_name]
-            self._bundle_of.pop(topic.topic_name, None)
+            bundle = self._bundle_of.pop(topic.topic_name, None)
+            if bundle is not None:
+                self._ownership.look_again(bundle)
 
     async def unload_bundle(self, bundle: str) -> None:
         """Close all topics of a bundle, also those that are being loaded, and let their clients go."""

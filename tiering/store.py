@@ -15,18 +15,22 @@ is `CorruptionError`, for a caller asks only for what a checksummed footer told 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncIterable, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from quire.runtime.limits import ARCHIVE_PART_BYTES, MIB
+from quire.runtime.threads import DaemonThreads
 from quire.wire.block import Buffer
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 THREADS: Final = 8
+PATIENCE_S: Final = 1.0
+"""How long a cancelled upload, and a store that is closed, wait for a call that may hang."""
 
 
 class ObjectInfo(NamedTuple):
@@ -107,7 +111,7 @@ class ObjectStore:
 
     def __init__(self, blocking: BlockingStore, *, threads: int = THREADS) -> None:
         self.blocking = blocking
-        self._threads = ThreadPoolExecutor(threads, "quire-archive") if threads else None
+        self._threads = DaemonThreads(threads, "quire-archive") if threads else None
 
     @property
     def url(self) -> str:
@@ -163,17 +167,20 @@ class ObjectStore:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def close(self) -> None:
-        """Wait for the calls under way, then close the store."""
+        """Wait for the calls under way, but not for one that hangs, then close the store."""
         threads = self._threads
         if threads is not None:
-            await asyncio.get_running_loop().run_in_executor(None, threads.shutdown)
+            ended = await asyncio.get_running_loop().run_in_executor(None, threads.close, PATIENCE_S)
+            if not ended:
+                log.warning("a call to %s hangs; it is not waited for any longer", self.url)
+                return  # what it works with must stay
         self.blocking.close()
 
 
 class _Uploading:
     """One upload's calls, one after another, each on a helper thread; the next part is gathered meanwhile.
 
-    A cancelled task leaves its call running, so `abort` waits for that first.
+    A cancelled task leaves its call running, so `abort` waits for that first, for a while.
     """
 
     def __init__(self, store: ObjectStore, upload: Upload) -> None:
@@ -198,9 +205,14 @@ class _Uploading:
         await self._ended()
 
     async def abort(self) -> None:
-        if self._running is not None:
-            await asyncio.wait([self._running])
-        await self._store.run(self._upload.abort)
+        """Throw the upload away; one that hangs is left to `sweep`."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                if self._running is not None:
+                    await asyncio.wait([self._running])
+                await self._store.run(self._upload.abort)
+        except TimeoutError:
+            log.warning("an upload to %s hangs; what is there of it goes at the next scrub", self._store.url)
 
     async def _begin(self, call: Callable[[], None]) -> None:
         await self._ended()

@@ -318,6 +318,14 @@ class ClusterOwnership:
         if self._table.holds(bundle):
             self._tasks.start(self._verify(bundle), f"verify {bundle}")
 
+    def look_again(self, bundle: str) -> None:
+        """Else the broker that slept through its session's end would load the topic anew for its clients, and fence the
+        owner's ledger, until it hears of the end.
+        """
+        if self._table.holds(bundle):
+            self._known.pop(bundle, None)
+            self._tasks.start(self._verify(bundle), f"verify {bundle}")
+
     async def _verify(self, bundle: str) -> None:
         """The node of a bundle of ours changed: somebody else deleted it, or it is our own creation that we hear of."""
         epoch = self._table.epoch

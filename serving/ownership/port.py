@@ -116,6 +116,10 @@ class Ownership(Protocol):
         """Hand one bundle over to whom a lookup would lead. Raises `NotOwner` when it is not owned here."""
         ...
 
+    def look_again(self, bundle: str) -> None:
+        """Another broker changed a topic of the bundle: find out whether the bundle is still owned here."""
+        ...
+
     def why_not_ready(self) -> str:
         """Why no client should come here now; empty when all is well."""
         ...
@@ -159,6 +163,9 @@ class SoleOwner:
     async def release(self, bundle: str, why: str) -> None:
         assert self._host is not None
         (await self._host.hand_over(bundle)).send_away("")
+
+    def look_again(self, bundle: str) -> None:
+        pass
 
     def why_not_ready(self) -> str:
         return ""
