@@ -27,7 +27,7 @@ from quire.ledger.ledgers import Ledgers
 from quire.metadata.store import MetadataStore
 from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import Clock
-from quire.runtime.errors import ConfigurationError, NotFound, QuireError
+from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, QuireError
 from quire.runtime.settings import parse_address
 from quire.runtime.tasks import Tasks
 from quire.serving.bundles import Bundles, split_evenly
@@ -295,6 +295,12 @@ class Broker(Operations):
 
     async def open_topic(self, topic: str) -> AnyTopic:
         return await self.registry.open(TopicName.parse(topic), create=True, take=False)
+
+    async def ensure_subscription(self, topic: AnyTopic, name: str) -> None:
+        try:
+            await subscriptions_of(topic).create(name, earliest=True)
+        except AlreadyExists:
+            pass
 
     async def subscribe(
         self, topic: AnyTopic, command: pb.CommandSubscribe, port: ConsumerPort, address: str

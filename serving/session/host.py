@@ -66,6 +66,10 @@ class SessionHost(Protocol):
         """
         ...
 
+    async def ensure_subscription(self, topic: AnyTopic, name: str) -> None:
+        """A durable subscription from the first message on, made if there is none."""
+        ...
+
     async def subscribe(
         self, topic: AnyTopic, command: pb.CommandSubscribe, port: ConsumerPort, address: str
     ) -> tuple[ConsumerHandle, SubscriptionHandle]: ...

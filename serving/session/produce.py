@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from quire.runtime.errors import NotFound, ProtocolError, QuireError, Unavailable
-from quire.runtime.limits import NAME_CHARS_MAX
+from quire.runtime.limits import NAME_CHARS_MAX, PROPERTIES_BYTES_MAX
 from quire.serving.session.connection import Connection, Handler, Lane
 from quire.serving.session.errors import code_of
 from quire.serving.topic.producers import AccessMode, Admission, Stage
@@ -206,6 +206,8 @@ class ProducerEnd:
         self.schema_version = await topic.check_schema(body.schema if body.HasField("schema") else None)
         if self.connection.is_closed:
             raise Unavailable("the connection is closed")
+        if body.initial_subscription_name:
+            await self.connection.host.ensure_subscription(topic, body.initial_subscription_name)
         await topic.admit(self.admission)
         return topic
 
@@ -296,8 +298,13 @@ def producer(connection: Connection, body: pb.CommandProducer) -> None:
 def _refusal(connection: Connection, body: pb.CommandProducer) -> tuple[pb.ServerError, str] | None:
     if body.txn_enabled:
         return pb.NotAllowedError, "this broker has no transactions"
-    if len(body.producer_name) > NAME_CHARS_MAX:
-        return pb.NotAllowedError, f"a producer's name has {NAME_CHARS_MAX} characters at most"
+    if max(len(body.producer_name), len(body.initial_subscription_name)) > NAME_CHARS_MAX:
+        return (
+            pb.NotAllowedError,
+            f"a name of a producer or subscription has {NAME_CHARS_MAX} characters at most",
+        )
+    if sum(item.ByteSize() for item in body.metadata) > PROPERTIES_BYTES_MAX:
+        return pb.NotAllowedError, f"a producer's properties have {PROPERTIES_BYTES_MAX} bytes at most"
     if body.producer_id in connection.producers:
         return pb.ProducerBusy, f"producer {body.producer_id} of this connection exists already"
     return None

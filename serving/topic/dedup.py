@@ -2,7 +2,9 @@
 
 For each producer name we know the highest sequence id that was accepted. A SEND at or below it is a duplicate.
 A chunked message is several SENDs of one sequence id, so the number is a pair, (sequence id, chunk); a message in
-one piece, and the last chunk of one in several, has the chunk LAST.
+one piece, and the last chunk of one in several, has the chunk LAST. So who sends a message again adds only the
+chunks that are missing (C++ consumers give up a message of which a chunk comes twice), and a message counts as sent,
+for whoever asks where to go on, only with its last chunk.
 
 What is known survives a restart in two parts. A *snapshot* in the bundle's state log holds all pairs and the position
 up to which the topic was confirmed when it was taken; loading replays the entries behind that position by their
@@ -76,8 +78,9 @@ class Deduplicator:
         self._seen = dict(known or {})
 
     def last_sequence_id(self, producer: str) -> int:
-        """The highest that was accepted, -1 for none."""
-        return self._seen.get(producer, NEVER).sequence_id
+        """The highest that was accepted whole, -1 for none."""
+        seen = self._seen.get(producer, NEVER)
+        return seen.sequence_id if seen.chunk == LAST else seen.sequence_id - 1
 
     def admit_run(self, producer: str, first: int, last: int, count: int, now_ms: int) -> bool:
         """Accept `count` SENDs numbered `first` .. `last` without a gap; False: look at each by `admit`."""

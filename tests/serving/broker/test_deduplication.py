@@ -5,7 +5,11 @@ from __future__ import annotations
 import pulsar
 import pytest
 
+from quire.serving.broker import Broker
+from quire.wire import commands, message
+from quire.wire import pulsar_pb2 as pb
 from tests.serving.conftest import BrokerHouse, in_thread
+from tests.serving.session.test_connection import Client, producer
 
 TOPIC = "persistent://public/default/dedup"
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
@@ -94,3 +98,63 @@ async def test_chunks_of_one_message_are_not_duplicates(house: BrokerHouse) -> N
 
     await in_thread(send)
     assert await in_thread(lambda: read_all(broker.service_url)) == [large, b"small"]
+
+
+def chunk(sequence_id: int, chunk_id: int, total: int) -> list[bytes]:
+    """The SEND of one chunk, by producer 1."""
+    metadata = pb.MessageMetadata(
+        producer_name="c",
+        sequence_id=sequence_id,
+        publish_time=1,
+        uuid=f"c-{sequence_id}",
+        chunk_id=chunk_id,
+        num_chunks_from_msg=total,
+        total_chunk_msg_size=4 * total,
+    )
+    body = pb.CommandSend(producer_id=1, sequence_id=sequence_id, is_chunk=True)
+    sealed = message.seal(metadata, b"%04d" % chunk_id)
+    frame = commands.frame_with_entry(pb.BaseCommand(type=pb.BaseCommand.SEND, send=body), sealed)
+    return list(map(bytes, frame))
+
+
+async def chunking(broker: Broker) -> tuple[Client, int]:
+    """A raw client with producer 1, and what the broker says was its last message."""
+    client = Client(broker)
+    await client.connect()
+    client.send(producer(1, topic=TOPIC, producer_name="c", user_provided_producer_name=True))
+    (answer,) = await client.answers(1)
+    return client, answer.body.last_sequence_id  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("how", ["kill", "stop", "reconnect"])
+async def test_half_a_chunked_message_is_completed_not_repeated(house: BrokerHouse, how: str) -> None:
+    broker = await house.start(deduplication=True)
+    client, _ = await chunking(broker)
+    client.send(*chunk(5, 0, 3), *chunk(5, 1, 3))
+    assert len(await client.answers(2)) == 2
+    if how == "reconnect":
+        client.connection.connection_lost(None)
+    else:
+        await (house.stop(broker) if how == "stop" else house.kill(broker))
+        broker = await house.start(deduplication=True)
+    client, last = await chunking(broker)
+    assert last == 4, "the message is not there before its last chunk is"
+    client.send(*chunk(5, 0, 3), *chunk(5, 1, 3), *chunk(5, 2, 3), *chunk(5, 2, 3))
+    entries = [one.body.message_id.entryId for one in await client.answers(4)]  # type: ignore[attr-defined]
+    assert [entry == 2**64 - 1 for entry in entries] == [True, True, False, True]
+    assert await in_thread(lambda: read_all(broker.service_url)) == [b"000000010002"]
+
+
+async def test_batches_count_by_their_highest_number(house: BrokerHouse) -> None:
+    broker = await house.start(deduplication=True)
+    client, _ = await chunking(broker)
+    metadata = pb.MessageMetadata(producer_name="c", sequence_id=3, publish_time=1, num_messages_in_batch=4)
+    sealed = message.seal(metadata, b"")
+    client.send(*commands.send(1, 3, 4, sealed, highest_sequence_id=6))
+    client.send(*commands.send(1, 3, 4, sealed, highest_sequence_id=6))
+    client.send(*commands.send(1, 6, 1, sealed), *commands.send(1, 7, 1, sealed))
+    entries = [one.body.message_id.entryId for one in await client.answers(4)]  # type: ignore[attr-defined]
+    assert [entry == 2**64 - 1 for entry in entries] == [False, True, True, False]
+    client.connection.connection_lost(None)
+    _, last = await chunking(broker)
+    assert last == 7

@@ -362,3 +362,48 @@ async def test_an_ack_behind_what_closes_its_consumer_is_answered(peer: Client) 
     assert sorted(kinds(answers)) == ["ACK_RESPONSE", "CLOSE_CONSUMER", "SUCCESS", "SUCCESS"]
     (told,) = [one.body for one in answers if one.kind == pb.BaseCommand.ACK_RESPONSE]
     assert told.request_id == 3 and told.HasField("error")  # type: ignore[attr-defined]
+
+
+async def test_a_producer_may_ask_for_the_subscription_that_will_read_it(
+    broker: Broker, peer: Client
+) -> None:
+    """As producers of dead letters do, so that none is lost before somebody looks."""
+    for number in (1, 2):
+        peer.send(producer(number, number, initial_subscription_name="later"))
+        assert kinds(await peer.answers(1)) == ["PRODUCER_SUCCESS"]
+    assert await broker.subscriptions(TOPIC) == ["later"]
+    peer.send(producer(3, 3, f"non-{TOPIC}", initial_subscription_name="later"))
+    (refused,) = await peer.answers(1)
+    assert refused.body.error == pb.NotAllowedError  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"producer_name": "p" * 600},
+        {"initial_subscription_name": "s" * 600},
+        {"metadata": [pb.KeyValue(key="k", value="v" * 70_000)]},
+        {"txn_enabled": True},
+    ],
+    ids=lambda more: next(iter(more)),
+)
+async def test_a_producer_that_cannot_be_is_refused_and_costs_nothing(
+    broker: Broker, peer: Client, more: dict[str, Any]
+) -> None:
+    peer.send(producer(1, **more))
+    (refused,) = await peer.answers(1)
+    assert kinds([refused]) == ["ERROR"]
+    assert refused.body.error == pb.NotAllowedError and refused.body.message  # type: ignore[attr-defined]
+    assert not peer.transport.closed and not peer.connection.producers
+    peer.send(producer(2))
+    assert kinds(await peer.answers(1)) == ["PRODUCER_SUCCESS"]
+
+
+async def test_sends_of_no_producer_change_nothing(broker: Broker, peer: Client) -> None:
+    """They may come behind a producer that was closed from here, so they are passed over."""
+    peer.send(*commands.send(7, 0, 1, entry()), producer(1))
+    assert kinds(await peer.answers(1)) == ["PRODUCER_SUCCESS"]
+    peer.send(commands.close_producer(9, 5), *commands.send(2, 0, 1, entry()), commands.PING)
+    assert sorted(kinds(await peer.answers(2))) == ["PONG", "SUCCESS"]
+    assert broker.budget.held_bytes == 0
+    assert (await broker.stats(TOPIC))["msgInCounter"] == 0

@@ -107,6 +107,15 @@ def test_chunks_of_one_number() -> None:
     ]
 
 
+def test_a_message_counts_as_sent_with_its_last_chunk() -> None:
+    dedup = Deduplicator()
+    assert dedup.admit("p", 4, 4, 0)
+    assert dedup.admit("p", 7, 7, 0, 0) and dedup.admit("p", 7, 7, 0, 1)
+    assert dedup.last_sequence_id("p") == 6, "nothing between is coming any more"
+    assert dedup.admit("p", 7, 7, 0, LAST)
+    assert dedup.last_sequence_id("p") == 7
+
+
 def test_inactive_producers_are_forgotten() -> None:
     dedup = Deduplicator({"old": Seen(1, LAST, 0), "new": Seen(2, LAST, 10)})
     assert set(dedup.capture(INACTIVE_MS_MAX + 5)) == {"new"}
