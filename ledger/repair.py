@@ -145,6 +145,8 @@ class Repair:
         self._absences = Absences(settings.repair_delay_ms / 1000)
         self._unwatch: list[Callable[[], None]] = []
         self._status = RepairRecord(coordinator=name)
+        self.on_open: Callable[[str], None] = lambda purpose: None
+        """Told the purpose of each open ledger that must be closed before it can be repaired."""
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -348,7 +350,7 @@ class Repair:
                 node = await self._store.get(path)
                 record = decode(LedgerRecord, node.value, path)
                 plan = repair_core.plan(record, view, self._copier.loads, self._dice)
-                self._note(ledger_id, plan)
+                self._note(record, plan)
                 if plan.fragments:
                     record = await self._copier.repair(record, node.version, plan.fragments)
                 holders = repair_core.good_holders(record, view) if thorough else {}
@@ -366,12 +368,14 @@ class Repair:
                 if attempt + 1 == _TRIES:
                     raise
 
-    def _note(self, ledger_id: int, plan: repair_core.Plan) -> None:
+    def _note(self, record: LedgerRecord, plan: repair_core.Plan) -> None:
+        ledger_id = record.ledger_id
         self._left.forget(ledger_id)
         if plan.left:
             self._left.bookies[ledger_id] = plan.left
             if plan.is_open:
                 self._left.open.add(ledger_id)
+                self.on_open(record.purpose)
         if plan.is_unplaced:
             self._left.unplaced.add(ledger_id)
 

@@ -34,6 +34,7 @@ from quire.serving.bundles import Bundles, split_evenly
 from quire.serving.names import TopicName
 from quire.serving.offloading import Offloading
 from quire.serving.operations import Operations, subscriptions_of
+from quire.serving.ownerless import Ownerless
 from quire.serving.ownership.port import BundleLoad, Handover, NotOwner, Owner, Ownership, SoleOwner
 from quire.serving.peers import Peers, added_up
 from quire.serving.policy.namespaces import Namespaces
@@ -116,6 +117,7 @@ class Broker(Operations):
         self._offloading = (
             None if archive is None else Offloading(archive, self.services, self.registry, self.namespaces)
         )
+        self.ownerless = Ownerless(self.registry, self.ownership, self.tasks)
         self._server: asyncio.Server | None = None
         self._sessions: set[Connection] = set()
         self._address = ""

@@ -78,6 +78,10 @@ class Registry:
         """The topic if it is loaded."""
         return self._topics.get(name)
 
+    def serves(self, bundle: str) -> bool:
+        """Topics of the bundle are loaded or being loaded."""
+        return bundle in self._bundle_of.values()
+
     # -- loading ---------------------------------------------------------------------------------------
 
     async def open_persistent(self, name: TopicName) -> Topic:
