@@ -7,7 +7,7 @@ ROOMS := runtime wire metadata bookie ledger tiering serving client spark_source
 # Spark looks for data sources through the folders of the path, where an editable install shows no modules.
 SHOW_TO_SPARK = ln -sf "$(CURDIR)/pyspark_quire.py" "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/"
 
-.PHONY: run demo test chaos model fuzz check typecheck format proto bench clean
+.PHONY: run demo test chaos simulate model fuzz check typecheck format proto bench clean
 
 run: $(VENV)/.run
 	@$(BIN)/quire standalone
@@ -29,6 +29,11 @@ model: $(VENV)/.dev
 # Search for bytes that break TARGET (tests/fuzz/targets.py) for SECONDS; what reaches something new is kept.
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.fuzz $(TARGET) $(or $(SECONDS),300)
+
+# Histories of a whole cluster on virtual time, SEEDS of each kind; see docs/verification.md.
+SEEDS ?= 10000
+simulate: $(VENV)/.dev
+	$(BIN)/python -m tests.simulation --seeds 0:$(SEEDS)
 
 check: $(VENV)/.dev typecheck
 	$(BIN)/ruff check .

@@ -9,6 +9,10 @@ Segments are written over and over, never extended while it matters: a file whos
 written in a third of the time. New segments are pre-written with zeros in the background, in small pieces, and
 only while nobody uses them; if one is needed sooner it is taken with its room reserved but not pre-written.
 
+A replay may find its last group in a cache only: its process died, or heard of an error, before it was synced. So that
+group is written once more, durably, before anybody is told of what is in it. (Those before it were synced before it
+was begun.)
+
 After a failed write nobody knows what is on disk, so the journal is dead from there: everything queued and
 everything that comes later is answered `IO_ERROR`. Trying the write again could report a success that is none.
 
@@ -29,6 +33,7 @@ from quire.bookie.journal_core import (
     GROUP_HEADER_BYTES,
     BadSegment,
     Chain,
+    FoundGroup,
     Group,
     GroupQueue,
     SegmentHeader,
@@ -201,11 +206,17 @@ class Journal:
         path = f"{self._disk.root}/{segment.name}"
         chain.segment(path, header.first_number)
         image = self._read_image(segment)
+        last: FoundGroup | None = None
         for found in scan_segment(image, header):
             if chain.group(path, found, end_number):
                 apply(found.number, bytes(image[found.offset : found.offset + found.length]))
                 report.groups += 1
                 report.bytes += found.length
+                last = found
+        if last is not None and end_number is None:
+            pages = image[last.offset : last.offset + pages_up(last.length)]
+            self._file(segment).write(pages, last.offset, durable=self._durable)
+            self._close_file(segment)
 
     def _read_image(self, segment: _Segment) -> memoryview:
         image = memoryview(aligned_buffer(segment.size_bytes))

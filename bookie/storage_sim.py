@@ -62,10 +62,16 @@ class SimulatedNode:
         self._workers.append(LoopWorker())
         return self._workers[-1]
 
-    def crash(self) -> None:
-        """Power cut and restart of the machine. The storage that ran on it must not be used any more."""
+    def kill(self) -> None:
+        """The storage's process dies: what it wrote stays, synced or not, and another one may start."""
         for worker in self._workers:
             worker.kill()
         self._workers.clear()
+        self.journal.close()
+        self.entries.close()
+
+    def crash(self) -> None:
+        """Power cut and restart of the machine. The storage that ran on it must not be used any more."""
+        self.kill()
         self.journal.crash()
         self.entries.crash()

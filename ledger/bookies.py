@@ -42,7 +42,9 @@ class Bookies:
     async def show(self, who: str) -> dict[str, Any]:
         """One bookie, with the damage that was reported of it. Raises `NotFound`."""
         uuid = (await self._find(who)).uuid
-        described = next(each for each in await self.all() if each["uuid"] == uuid)
+        described = next((each for each in await self.all() if each["uuid"] == uuid), None)
+        if described is None:
+            raise NotFound(f"bookie {uuid} was retired a moment ago")
         described["damage"] = [
             {"ledger": each.ledger_id, "entry": each.entry, "what": each.what, "foundMs": each.found_ms}
             for each in await damage_reports(self._store)

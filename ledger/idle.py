@@ -3,7 +3,7 @@
 A block carries the LAC of the moment when it was cut, so the last blocks of a ledger are confirmed and no bookie knows.
 Without an explicit LAC a recovery has to look at them one by one, and a reader in another process does not see them.
 
-One timer serves all writers of a process. Per confirmation it costs one entry in a set.
+One timer serves all writers of a process. Per confirmation it costs one entry in a dict.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ class IdleLacs:
     def __init__(self, tasks: Tasks, interval_ms: int) -> None:
         self._tasks = tasks
         self._interval = interval_ms / 1000
-        self._young: set[Idler] = set()
-        self._old: set[Idler] = set()
+        self._young: dict[Idler, None] = {}
+        self._old: dict[Idler, None] = {}
         self._silent: dict[Idler, None] = {}
         """In the order in which they fell silent."""
         self._timer: asyncio.TimerHandle | None = None
 
     def touch(self, writer: Idler) -> None:
-        self._young.add(writer)
+        self._young[writer] = None
         if self._timer is None:
             self._arm()
 
     def forget(self, writer: Idler) -> None:
-        self._young.discard(writer)
-        self._old.discard(writer)
+        self._young.pop(writer, None)
+        self._old.pop(writer, None)
         self._silent.pop(writer, None)
 
     def _arm(self) -> None:
@@ -61,8 +61,8 @@ class IdleLacs:
 
     def _tick(self) -> None:
         self._timer = None
-        self._silent.update(dict.fromkeys(self._old - self._young))
-        self._old, self._young = self._young, set()
+        self._silent.update((writer, None) for writer in self._old if writer not in self._young)
+        self._old, self._young = self._young, {}
         if self._silent:
             batch = list(islice(self._silent, LACS_PER_TICK_MAX))
             for writer in batch:

@@ -118,17 +118,18 @@ class LedgerReader:
 
     async def _ask_in_turn(self, replicas: list[BookieId], question: _Question) -> list[Buffer]:
         """The first whole answer; [] when nobody has one. The next is asked when one refuses or is slow."""
-        asked: set[asyncio.Task[list[Buffer]]] = set()
+        asked: list[asyncio.Task[list[Buffer]]] = []
         try:
             for index, bookie in enumerate(replicas):
-                asked.add(asyncio.create_task(self._ask(bookie, question)))
+                asked.append(asyncio.create_task(self._ask(bookie, question)))
                 is_last = index + 1 == len(replicas)
                 patience_s = None if is_last else self._shared.speculate_s(bookie)
                 while asked:
-                    done, asked = await asyncio.wait(asked, timeout=patience_s, return_when=FIRST_COMPLETED)
-                    for task in done:
-                        if found := task.result():
+                    done, _ = await asyncio.wait(asked, timeout=patience_s, return_when=FIRST_COMPLETED)
+                    for task in asked:
+                        if task in done and (found := task.result()):
                             return found
+                    asked = [task for task in asked if task not in done]
                     if not is_last:
                         break
             return []

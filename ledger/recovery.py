@@ -69,11 +69,13 @@ class _Rewriter(BlockWriter):
     def __init__(self, parts: Parts, record: LedgerRecord, recovery: _Recovery, next_entry: int) -> None:
         super().__init__(parts, record, parts.recovery_outbox, next_entry)
         self._recovery = recovery
+        self.tried: list[str] = []
 
     def confirmed(self, last_entry: int) -> None:
         self._recovery.core.written(last_entry)
 
     def commit(self, fragments: tuple[Fragment, ...]) -> None:
+        self.tried += fragments[-1].bookies
         asyncio.get_running_loop().call_soon(self.core.change_committed)
 
     def failed(self, error: QuireError) -> None:
@@ -91,7 +93,7 @@ class _Recovery:
         self._parts = parts
         self._record = record
         self._rewriter: _Rewriter | None = None
-        self._reads: set[asyncio.Task[None]] = set()
+        self._reads: dict[asyncio.Task[None], None] = {}
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.core = RecoveryCore(
             record.ledger_id, record.fragments[-1], record.ack_quorum, self, accept_loss=accept_loss
@@ -107,10 +109,11 @@ class _Recovery:
                 task.cancel()
         record, rewriter = self._record, self._rewriter
         fragments = rewriter.core.fragments if rewriter is not None else record.fragments
+        tried = rewriter.tried if rewriter is not None else ()
         last_known, ledger_bytes = await self._sizes()
         if self.core.loss is not None:
             self._tell(self.core.loss, last_known)
-        return states.closed(record, fragments, last_entry, ledger_bytes, self._parts.clock.now_ms())
+        return states.closed(record, fragments, last_entry, ledger_bytes, self._parts.clock.now_ms(), tried)
 
     async def _sizes(self) -> tuple[int, int]:
         """Greatest last entry and size in bytes that a bookie of the ledger tells; a statistic, not a proof."""
@@ -142,8 +145,8 @@ class _Recovery:
         task = self._parts.tasks.start(
             self._read(bookie, first_entry), f"recovery read of ledger {self._record.ledger_id}"
         )
-        self._reads.add(task)
-        task.add_done_callback(self._reads.discard)
+        self._reads[task] = None
+        task.add_done_callback(lambda ended: self._reads.pop(ended, None))
 
     async def _read(self, bookie: BookieId, first_entry: int) -> None:
         request = ReadRequest(bookie, self._record.ledger_id, first_entry, _READ_BYTES, fence=True)

@@ -412,7 +412,7 @@ class Repair:
             self._hurry_round(self._clock.monotonic())
 
     async def _forget_damage(self, ledger_id: int) -> None:
-        for bookie in self._damaged.pop(ledger_id, ()):
+        for bookie in sorted(self._damaged.pop(ledger_id, ())):
             try:
                 await self._store.delete(paths.damage(bookie.rpartition(":")[0], ledger_id))
             except NotFound:

@@ -14,7 +14,7 @@
 A *fragment* says who holds the entries from its first one on, up to the next fragment. Its length is the write
 quorum that holds for it: a fragment without a full set of bookies is *narrow*, never below the ack quorum.
 Fragments only ever grow at the end, from the entry behind the last confirmed one; an empty last fragment is
-replaced.
+replaced, and the bookies that leave the record with it are remembered in `former`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def opened(
 def changed(record: LedgerRecord, fragments: tuple[Fragment, ...]) -> LedgerRecord:
     """The record with an ensemble change in it."""
     assert record.state is LedgerState.OPEN
-    return replace(record, fragments=fragments)
+    return replace(record, fragments=fragments, former=_former(record, fragments))
 
 
 def in_recovery(record: LedgerRecord) -> LedgerRecord:
@@ -54,15 +54,24 @@ def in_recovery(record: LedgerRecord) -> LedgerRecord:
 
 
 def closed(
-    record: LedgerRecord, fragments: tuple[Fragment, ...], last_entry: int, ledger_bytes: int, now_ms: int
+    record: LedgerRecord,
+    fragments: tuple[Fragment, ...],
+    last_entry: int,
+    ledger_bytes: int,
+    now_ms: int,
+    tried: Sequence[str] = (),
 ) -> LedgerRecord:
-    """The record with its end in it; `last_entry` is -1 for an empty ledger."""
+    """The record with its end in it; `last_entry` is -1 for an empty ledger.
+
+    `tried` names bookies that were written to and left again before anything was confirmed.
+    """
     assert record.state in (LedgerState.OPEN, LedgerState.IN_RECOVERY)
     assert last_entry >= record.fragments[-1].first_entry - 1, "a confirmed entry would lie beyond the end"
     return replace(
         record,
         state=LedgerState.CLOSED,
         fragments=fragments,
+        former=_former(record, fragments, tried),
         last_entry=last_entry,
         bytes=ledger_bytes,
         closed_ms=now_ms,
@@ -77,9 +86,16 @@ def repaired(record: LedgerRecord, index: int, bookies: Sequence[BookieId]) -> L
     old = record.fragments[index]
     new = fragment(old.first_entry, bookies)
     fragments = (*record.fragments[:index], new, *record.fragments[index + 1 :])
+    return replace(record, fragments=fragments, former=_former(record, fragments))
+
+
+def _former(
+    record: LedgerRecord, fragments: tuple[Fragment, ...], tried: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Bookies that may hold blocks and are in no fragment any more: they get the tombstone, too."""
     named = {name for each in fragments for name in each.bookies}
-    former = tuple(name for name in dict.fromkeys((*record.former, *old.bookies)) if name not in named)
-    return replace(record, fragments=fragments, former=former)
+    before = (name for each in record.fragments for name in each.bookies)
+    return tuple(name for name in dict.fromkeys((*record.former, *before, *tried)) if name not in named)
 
 
 def deleting(record: LedgerRecord) -> LedgerRecord:

@@ -41,13 +41,14 @@ class Followed(Generic[R]):
         self._tasks = tasks
         self._tell = changed
         self._watches: dict[str, Callable[[], None]] = {}
-        self._stale: set[str] = set()
+        self._stale: dict[str, None] = {}
+        """What is to be read again, in the order in which it changed."""
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
         """Read the folder and follow it from now on. Raises `Unavailable`."""
         self._watches[self._folder] = self._store.watch(self._folder, self._on_change)
-        self._stale.add(self._folder)
+        self._stale[self._folder] = None
         await self._refresh()
         self._tasks.start(self._follow(), f"follow {self._folder}")
 
@@ -57,7 +58,7 @@ class Followed(Generic[R]):
         self._watches.clear()
 
     def _on_change(self, path: str) -> None:
-        self._stale.add(path)
+        self._stale[path] = None
         self._changed.set()
 
     async def _follow(self) -> None:
@@ -73,30 +74,30 @@ class Followed(Generic[R]):
 
     async def _refresh(self) -> None:
         if self._folder in self._stale:
-            self._stale.discard(self._folder)
+            del self._stale[self._folder]
             try:
                 await self._list()
             except QuireError:
-                self._stale.add(self._folder)
+                self._stale[self._folder] = None
                 raise
-        while self._stale - {self._folder}:
-            path = (self._stale - {self._folder}).pop()
-            self._stale.discard(path)
+        while (path := next((each for each in self._stale if each != self._folder), None)) is not None:
+            del self._stale[path]
             try:
                 await self._read(path)
             except QuireError:
-                self._stale.add(path)
+                self._stale[path] = None
                 raise
         self._tell()
 
     async def _list(self) -> None:
-        there = {f"{self._folder}/{name}" for name in await self._store.children(self._folder)}
-        for path in there - self._watches.keys():
-            self._watches[path] = self._store.watch(path, self._on_change)
-            self._stale.add(path)
-        for path in self._watches.keys() - there - {self._folder}:
+        there = [f"{self._folder}/{name}" for name in await self._store.children(self._folder)]
+        for path in there:
+            if path not in self._watches:
+                self._watches[path] = self._store.watch(path, self._on_change)
+                self._stale[path] = None
+        for path in [each for each in self._watches if each not in {*there, self._folder}]:
             self._watches.pop(path)()
-            self._stale.discard(path)
+            self._stale.pop(path, None)
             self.records.pop(self._name(path), None)
 
     async def _read(self, path: str) -> None:

@@ -52,7 +52,7 @@ class LedgerRecord(Record, frozen=True):
     last_entry: int = -1
     bytes: int = 0
     former: tuple[str, ...] = ()
-    """Bookies whose copies were replaced by repair: they may still have the bytes when the ledger is deleted."""
+    """Bookies that are in no fragment any more, and may still have bytes when the ledger is deleted."""
     purpose: str = ""
     """Whose ledger it is: `topic:persistent://t/n/x` or `state:t/n/bundle`; a scrub finds orphans by it."""
     created_ms: int = 0

@@ -21,7 +21,8 @@ class Tasks:
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        """In the order in which they were started, so that a stop is the same each time."""
         self._log = logging.getLogger(f"quire.{owner}")
 
     def __len__(self) -> int:
@@ -30,12 +31,12 @@ class Tasks:
     def start(self, work: Coroutine[Any, Any, T], what: str) -> asyncio.Task[T]:
         """Run `work` in the background; a failure is logged with `what`, unless somebody awaits the task too."""
         task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}: {what}")
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if task.cancelled():
             return
         error = task.exception()

@@ -449,6 +449,22 @@ async def test_a_torn_tail_is_not_damage(machine: SimulatedNode) -> None:
     assert await node.holds(1, 1) == one(1, 1)
 
 
+async def test_a_group_found_in_a_cache_only_is_synced_before_anybody_hears_of_it(
+    machine: SimulatedNode,
+) -> None:
+    """Its process died between write and sync, or heard of an error: a power cut would still take it."""
+    node = await Node.on(machine)
+    machine.journal.fail("durable", errno.EIO)
+    assert await node.add(one(1, 0)) == [Status.IO_ERROR]
+    machine.kill()
+    node = await Node.on(machine)
+    assert await node.holds(1, 0) == one(1, 0)
+    assert await node.add(one(1, 0)) == [OK]
+    node = await crash(machine)
+    assert node.id.incarnation == 1
+    assert await node.holds(1, 0) == one(1, 0)
+
+
 async def test_a_lost_journal_file_is_damage(machine: SimulatedNode) -> None:
     node = await Node.on(machine)
     await node.add(one(1, 0))

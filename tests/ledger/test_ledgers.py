@@ -537,6 +537,28 @@ async def test_delete_lays_tombstones_and_removes_the_record():
     await cluster.ledgers.delete(writer.ledger_id)
 
 
+@pytest.mark.parametrize("by", ["writer", "recovery"])
+async def test_a_bookie_that_left_with_blocks_that_nobody_confirmed_gets_the_tombstone_too(by):
+    """An ensemble change at the same entry replaces the fragment; whoever goes with it may hold blocks all the same."""
+    cluster = MemoryCluster(4)
+    writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=3, ack_quorum=3)
+    left = cluster.ensemble(writer)[0]
+    left.loses_answers = True
+    if by == "writer":
+        await listener.until(write(writer, 1))
+        left.loses_answers = False
+        assert left.bookie not in writer.core.fragments[-1].bookies and len(writer.core.fragments) == 1
+    else:
+        write(writer, 1)
+        await turns_until(lambda: left.holds(writer.ledger_id, 0))
+        writer.abandon()
+    record = await cluster.join().recover(writer.ledger_id)
+    assert left.holds(writer.ledger_id, 0) and record.former == (str(left.bookie),)
+    left.loses_answers = False
+    await cluster.join().delete(writer.ledger_id)
+    assert not left.holds(writer.ledger_id, 0)
+
+
 async def test_a_ledger_that_is_deleted_while_it_is_recovered_is_gone():
     cluster = MemoryCluster(3)
     writer = await cluster.ledgers.create("test", listener := Listener())

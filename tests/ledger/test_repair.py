@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from quire.ledger import repair_copy
+from quire.ledger.bookies import Bookies
 from quire.ledger.memory_cluster import Listener, MemoryCluster, expected, read_all, turns_until, write
 from quire.ledger.repair import WISH_ALL, Repair, RepairSettings, damage_reports, known_bookies
 from quire.metadata import paths
@@ -21,6 +22,7 @@ from quire.metadata.records import (
     decode,
     encode,
 )
+from quire.metadata.store import Node
 from quire.metadata.wish import touch
 from quire.runtime.errors import NotFound
 from quire.wire.bookie import ReadRequest, Status
@@ -505,3 +507,20 @@ async def test_many_ledgers_are_copied_from_many_to_many() -> None:
         if any(isinstance(r, ReadRequest) and not r.fence for r in each.requests)
     ]
     assert len(took) >= 3 and len(gave) >= 3
+
+
+async def test_a_bookie_that_is_retired_while_somebody_asks_about_it_is_not_found(cluster: Cluster) -> None:
+    operator, store = Bookies(cluster.ledgers), cluster.ledgers.store
+    uuid = cluster.bookies[0].bookie.uuid
+    cluster.lose(0)
+    get = store.get
+
+    async def retired_when_it_was_read(path: str) -> Node:
+        node = await get(path)
+        if path == paths.bookie(uuid):
+            await store.delete(path)
+        return node
+
+    store.get = retired_when_it_was_read  # type: ignore[method-assign]
+    with pytest.raises(NotFound, match="retired"):
+        await operator.show(uuid)

@@ -1,0 +1,270 @@
+"""Histories of ledgers: bookies and the processes that write, read, recover, repair and delete on them.
+
+The end, in virtual time that is bounded: faults stop, everybody is started, and then
+
+- every ledger is recovered, by two processes at once, and they agree;
+- nothing names a bookie that is gone, and every copy is whole (repair has nothing left);
+- every ledger that is not deleted is read by two readers to its end, and what was confirmed is there;
+- each confirmed block lies on Qa bookies at least;
+- what a writer left on a bookie is a ledger with a record, or lies under a tombstone. (A recovery or a repair that
+  failed may have left copies that nobody names.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any, Final
+from unittest import mock
+
+from quire.ledger import narrow, outbox, recovery, repair_copy, states
+from quire.metadata import paths
+from quire.metadata.records import DamageRecord, LedgerRecord, LedgerState, decode
+from quire.wire.bookie import ReadRequest
+
+from .client import Client, is_open
+from .faults import Cluster
+from .plan import Event, Plan
+from .world import Violation, World
+
+SETTLE_S: Final = 150.0
+STEP_S: Final = 0.5
+
+
+@contextmanager
+def adverse_limits(rng: Random) -> Iterator[None]:
+    """Limits that are constants in production take small values, so that short histories meet them."""
+    with (
+        mock.patch.object(outbox, "ADD_REQUEST_BYTES_MAX", 8_192),
+        mock.patch.object(recovery, "_READ_BYTES", rng.choice((1, 3_000, 100_000))),
+        mock.patch.object(repair_copy, "_READ_BYTES", 2_000),
+        mock.patch.object(narrow, "INTERVAL_S", rng.choice((0.3, 3.0))),
+    ):
+        yield
+
+
+class LedgerCluster(Cluster):
+    """A cluster with clients for ledgers."""
+
+    def __init__(self, plan: Plan, world: World) -> None:
+        super().__init__(plan, world)
+        self.clients = [Client(self, number) for number in range(plan.clients)]
+        self.others = list(self.clients)
+
+    def start(self) -> None:
+        super().start()
+        for client in self.clients:
+            client.start_if_down()
+
+    # -- events of this kind of history ----------------------------------------------------------------
+    def _some_ledger(self, number: int) -> int | None:
+        """The newest are the most interesting; 0 is the newest."""
+        known = sorted(self.oracle.records, reverse=True)
+        return known[number % min(len(known), 6)] if known else None
+
+    def _in(self, client: Client, work: Any) -> None:
+        if client.process is None or client.base is None:
+            work.close()
+        else:
+            client.process.start(work)
+
+    def _recover(self, event: Event) -> None:
+        """Target: which ledger; how many recoveries at once; 1: also while its writer goes on."""
+        ledger_id = self._some_ledger(event.target)
+        if ledger_id is None:
+            return
+        record = self.oracle.records[ledger_id]
+        racing = int(event.first)
+        if is_open(record) and racing > 1:
+            self.world.saw("recoveries race")
+        for number in range(racing):
+            client = self.clients[number % len(self.clients)]
+            self._in(client, client.recover(ledger_id, 2))
+
+    def _read(self, event: Event) -> None:
+        ledger_id = self._some_ledger(event.target)
+        if ledger_id is not None:
+            client = self.clients[int(event.first) % len(self.clients)]
+            self._in(client, client.read_if_possible(ledger_id))
+
+    def _delete(self, event: Event) -> None:
+        ledger_id = self._some_ledger(event.target + 2)
+        if ledger_id is not None:
+            client = self.clients[int(event.first) % len(self.clients)]
+            self._in(client, client.delete(ledger_id, 2))
+
+    def _decommission(self, event: Event) -> None:
+        """Drain a bookie, where others can take what it has."""
+        machine = self.machine(event)
+        spare = len(self.machines) - self.plan.write_quorum
+        if machine.storage is not None and sum(each.is_leaving for each in self.machines) < spare:
+            machine.is_leaving = True
+            client = self.clients[event.target % len(self.clients)]
+            self._in(client, client.decommission(machine.storage.bookie_id.uuid, 1))
+
+
+class LedgerHistory:
+    """See the top of the file."""
+
+    def __init__(self, plan: Plan, world: World) -> None:
+        self.plan, self.world = plan, world
+        self.cluster = LedgerCluster(plan, world)
+        self.oracle = self.cluster.oracle
+
+    async def run(self) -> None:
+        with adverse_limits(self.world.rng("limits")):
+            self.cluster.start()
+            await asyncio.sleep(self.plan.seconds)
+            self.world.note("-- faults are over")
+            self.cluster.heal()
+            for client in self.cluster.clients:
+                client.stops = True
+            await self._settle()
+            await self._read_all()
+            for ledger_id in sorted(self.oracle.records):
+                await self._held_by_all(ledger_id)  # finds what rots unseen, as a scrub does
+            await self._settle()
+            for ledger_id in sorted(self.oracle.records):
+                await self._count_copies(ledger_id)
+            self._look_at_disks()
+
+    # -- liveness --------------------------------------------------------------------------------------
+    async def _settle(self) -> None:
+        begin = self.world.loop.time()
+        judges: dict[int, tuple[asyncio.Task[Any], ...]] = {}
+        retired: set[str] = set()
+        while (why := self._unsettled()) and self.world.loop.time() < begin + SETTLE_S:
+            self._give_up_what_is_gone(retired)
+            for ledger_id, record in list(self.oracle.records.items()):
+                busy = any(not task.done() for task in judges.get(ledger_id, ()))
+                if (
+                    is_open(record)
+                    and not busy
+                    and all(ledger_id not in each.open for each in self.cluster.clients)
+                ):
+                    judges[ledger_id] = tuple(self._begin(lambda one, i=ledger_id: one.recover(i, 1)))
+                elif record.state is LedgerState.DELETING and not busy:
+                    judges[ledger_id] = tuple(self._begin(lambda one, i=ledger_id: one.delete(i, 1)))
+            await asyncio.sleep(STEP_S)
+        if why:
+            raise Violation("liveness", f"{SETTLE_S:g} s after the last fault, {why}")
+        self.world.note("all is settled")
+
+    def _give_up_what_is_gone(self, asked: set[str]) -> None:
+        """What an operator does about bookies that never come back: deleted ledgers wait for it."""
+        for uuid in self.cluster.metadata.tree.children(paths.BOOKIES):
+            is_gone = uuid not in self.oracle.hosts.values() and uuid not in asked
+            if is_gone and self._begin(lambda one, gone=uuid: one.decommission(gone, 20)):
+                asked.add(uuid)
+
+    def _begin(self, work: Callable[[Client], Any]) -> list[asyncio.Task[Any]]:
+        ready = [
+            client
+            for client in self.cluster.clients
+            if client.process is not None and client.base is not None
+        ]
+        return [client.process.start(work(client)) for client in ready[:2]]  # type: ignore[union-attr]
+
+    def _unsettled(self) -> str:
+        """What is not over yet."""
+        cluster, oracle = self.cluster, self.oracle
+        down = [machine.host for machine in cluster.machines if not machine.is_up]
+        if down:
+            return f"{down} are not up"
+        writing = [each.host for each in cluster.clients if each.open or each.base is None]
+        if writing:
+            return f"{writing} still write or are not up"
+        unended = [each.ledger_id for each in oracle.records.values() if each.state is not LedgerState.CLOSED]
+        if unended:
+            return f"ledgers {unended} are not closed or not deleted"
+        return self._unrepaired()
+
+    def _unrepaired(self) -> str:
+        up = {str(machine.storage.bookie_id): machine for machine in self.cluster.machines if machine.storage}
+        uuids = {name.rpartition(":")[0] for name in up}
+        for record in self.oracle.records.values():
+            for index, fragment in enumerate(record.fragments):
+                if record.last_entry < 0 or states.last_entry_of(record, index) < fragment.first_entry:
+                    continue
+                gone = [name for name in fragment.bookies if name.rpartition(":")[0] not in uuids]
+                if gone:
+                    return f"ledger {record.ledger_id} still names {gone}, which are gone"
+                if len(fragment.bookies) < min(record.write_quorum, len(up)) and self._can_widen(
+                    fragment.bookies
+                ):
+                    return f"ledger {record.ledger_id} is narrow: {fragment.bookies}"
+        tree = self.cluster.metadata.tree
+        for uuid in tree.children(paths.DAMAGE) if self._has_spares() else ():
+            for name in tree.children(paths.damage_of(uuid)):
+                path = paths.damage(uuid, int(name, 16))
+                return f"damage is not mended: {decode(DamageRecord, tree.get(path).value, path)}"
+        return ""
+
+    def _has_spares(self) -> bool:
+        """A rotten copy is made anew on another bookie only."""
+        return sum(not each.is_leaving for each in self.cluster.machines) > self.plan.write_quorum
+
+    def _can_widen(self, bookies: tuple[str, ...]) -> bool:
+        takers = [each.storage.bookie_id for each in self.cluster.machines if each.storage]
+        return any(str(one) not in bookies for one in takers)
+
+    # -- what must be there ----------------------------------------------------------------------------
+    async def _read_all(self) -> None:
+        one, other = self.cluster.clients[0], self.cluster.clients[-1]
+        for ledger_id, record in sorted(self.oracle.records.items()):
+            if record.state is not LedgerState.CLOSED:
+                continue
+            for client, bytes_max in ((one, 100_000), (other, 4_000)):
+                assert client.process is not None
+                seen = await client.process.start(client.read_in_the_end(ledger_id, bytes_max))
+                self.world.check(
+                    seen == record.last_entry + 1,
+                    "readable",
+                    f"{seen} entries of ledger {ledger_id} are read, it ends with {record.last_entry}",
+                )
+
+    async def _count_copies(self, ledger_id: int) -> None:
+        """A confirmed block has Qa copies, so it survives the loss of any Qa - 1 bookies."""
+        record = self.oracle.records[ledger_id]
+        held = await self._held_by_all(ledger_id)
+        need = min(record.ack_quorum, len(held))
+        if not self._has_spares() and self.oracle.damaged_hosts:
+            need = max(1, need - 1)  # what rots waits for another bookie
+        for first in sorted(self.oracle.blocks.get(ledger_id, {})):
+            bookies = record.fragments[states.fragment_index(record, first)].bookies
+            copies = [name for name in bookies if first in held.get(name, ())]
+            self.world.check(
+                first > record.last_entry or len(copies) >= need,
+                "copies",
+                f"block {first} of ledger {ledger_id} has only the copies {copies} on {bookies}",
+            )
+
+    async def _held_by_all(self, ledger_id: int) -> dict[str, set[int]]:
+        record = self.oracle.records[ledger_id]
+        machines = [each for each in self.cluster.machines if each.storage]
+        return {str(each.storage.bookie_id): await self._held(each, record) for each in machines}
+
+    async def _held(self, machine: Any, record: LedgerRecord) -> set[int]:
+        """First entries of the blocks that a bookie gives."""
+        storage, found = machine.storage, set()
+        for first in sorted(self.oracle.blocks.get(record.ledger_id, {})):
+            if first not in found and first <= record.last_entry:
+                request = ReadRequest(storage.bookie_id, record.ledger_id, first, 1 << 20)
+                response = await machine.process.start(storage.read(request))
+                found.update(self.oracle.firsts(record.ledger_id, response.blocks))
+        return found
+
+    def _look_at_disks(self) -> None:
+        for machine in self.cluster.machines:
+            assert machine.storage is not None
+            written = self.oracle.promises[machine.storage.bookie_id.uuid].written
+            for ledger_id in machine.storage.ledger_ids():
+                state = machine.storage._intake.ledgers[ledger_id]
+                known = ledger_id in self.oracle.records or state.tombstone_version is not None
+                self.world.check(
+                    known or ledger_id not in written,
+                    "orphans",
+                    f"{machine.host} holds ledger {ledger_id}, which has no record and no tombstone",
+                )

@@ -1,0 +1,189 @@
+"""An event loop on virtual time, for many simulated processes.
+
+When nothing is ready, time jumps to the next timer; a turn that ran something takes a few microseconds, so that
+code which spins cannot stop the clock. Callbacks of one process keep asyncio's order (first in, first out; timers by
+their time); among processes, the timers that are due in one turn are interleaved by chance.
+
+A `Process` travels in the context of everything it starts. The loop looks at it before each callback: of a dead
+process nothing runs any more (no `finally`, no `except`: it is gone), of a paused one everything waits. Handles of the
+dead are kept to the end, so that the garbage collector does not run their `finally` in the middle of a history.
+
+There are no threads and no sockets: connections go through `connect` and `serve`, which the network provides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from asyncio import BaseEventLoop, Handle, TimerHandle
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from random import Random
+from typing import Any, Final
+
+TURN_S: Final = 5e-6
+TURNS_MAX: Final = 3_000_000
+
+PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
+
+
+class Stuck(Exception):
+    """Nothing will ever happen again, or too much does."""
+
+
+class Process:
+    """See the top of the file. `host` is its address in the simulated network."""
+
+    def __init__(self, loop: SimulatedLoop, name: str, host: str = "") -> None:
+        self.loop = loop
+        self.name = name
+        self.host = host or name
+        self.is_halted = False
+        self.is_dead = False
+        self.context: Context = copy_context()
+        self.context.run(PROCESS.set, self)
+        self.parked: list[Handle] = []
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.on_death: list[Callable[[], None]] = []
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run `work` as a part of this process. What it raises and should not is told to the loop's handler."""
+        task = self.loop.create_task(work, context=self.context)
+        task.add_done_callback(self._ended, context=self.loop.outside)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.loop.call_exception_handler({"message": f"{self} failed", "exception": error})
+
+    def pause(self) -> None:
+        self.is_halted = True
+
+    def resume(self) -> None:
+        if not self.is_dead:
+            self.is_halted = False
+            parked, self.parked = self.parked, []
+            self.loop.make_ready(parked)
+
+    def kill(self) -> None:
+        """As `kill -9`: nothing of it runs any more."""
+        if not self.is_dead:
+            self.is_halted = self.is_dead = True
+            for callback in self.on_death:
+                callback()
+
+
+class SimulatedLoop(BaseEventLoop):
+    """See the top of the file."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__()
+        self._rng = rng
+        self._now = 0.0
+        self.turns = 0
+        self.outside = Context()
+        """The context of what is no process."""
+        self.connect: Callable[..., Coroutine[Any, Any, Any]]
+        self.serve: Callable[..., Any]
+        self.everything: list[asyncio.Task[Any]] = []
+        self.set_task_factory(self._make_task)  # type: ignore[arg-type]
+
+    def time(self) -> float:
+        return self._now
+
+    def make_ready(self, handles: list[Handle]) -> None:
+        self._ready.extend(handles)  # type: ignore[attr-defined]
+
+    def _make_task(
+        self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **how: Any
+    ) -> asyncio.Task[Any]:
+        task = asyncio.Task(work, loop=loop, **how)
+        self.everything.append(task)
+        return task
+
+    def _run_once(self) -> None:
+        ready, scheduled = self._ready, self._scheduled  # type: ignore[attr-defined]
+        while scheduled and scheduled[0]._cancelled:
+            heapq.heappop(scheduled)._scheduled = False
+        if ready:
+            self._now += TURN_S
+        elif scheduled:
+            self._now = max(self._now, scheduled[0]._when)
+        else:
+            raise Stuck("nothing will ever happen again")
+        if scheduled and scheduled[0]._when <= self._now:
+            ready.extend(self._due(scheduled))
+        self.turns += 1
+        if self.turns > TURNS_MAX:
+            raise Stuck(f"more than {TURNS_MAX} turns of the loop")
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            process = handle._context.get(PROCESS)
+            if process is not None and process.is_halted:
+                process.parked.append(handle)
+            else:
+                handle._run()
+
+    def _due(self, scheduled: list[TimerHandle]) -> list[TimerHandle]:
+        due = []
+        while scheduled and scheduled[0]._when <= self._now:  # type: ignore[attr-defined]
+            handle = heapq.heappop(scheduled)
+            handle._scheduled = False  # type: ignore[attr-defined]
+            if not handle._cancelled:  # type: ignore[attr-defined]
+                due.append(handle)
+        return due if len(due) < 2 else self._interleave(due)
+
+    def _interleave(self, due: list[TimerHandle]) -> list[TimerHandle]:
+        """Any order in which each process keeps its own."""
+        lanes: dict[Any, list[TimerHandle]] = {}
+        for handle in due:
+            lanes.setdefault(handle._context.get(PROCESS), []).append(handle)  # type: ignore[attr-defined]
+        if len(lanes) == 1:
+            return due
+        turns = [lane for lane in lanes.values() for _ in lane]
+        self._rng.shuffle(turns)
+        iterators = {id(lane): iter(lane) for lane in lanes.values()}
+        return [next(iterators[id(lane)]) for lane in turns]
+
+    def _timer_handle_cancelled(self, handle: TimerHandle) -> None:
+        pass
+
+    def _process_events(self, event_list: Any) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+        """Later, on the loop."""
+        future = self.create_future()
+
+        def work() -> None:
+            try:
+                result = func(*args)
+            except Exception as error:
+                future.cancelled() or future.set_exception(error)
+            else:
+                future.cancelled() or future.set_result(result)
+
+        self.call_later(self._rng.expovariate(500), work)
+        return future
+
+    async def create_connection(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **how: Any
+    ) -> Any:
+        return await self.connect(protocol_factory, host, port)
+
+    async def create_server(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **how: Any
+    ) -> Any:
+        return self.serve(protocol_factory, host, port)

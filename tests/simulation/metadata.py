@@ -1,0 +1,306 @@
+"""The simulated ZooKeeper: one tree, a session per process, and everything that a call may meet on its way.
+
+A change travels to the server, is made there in one step (`Tree`'s rules), and its result travels back. On the way
+the connection may be lost, and then the change has not happened, has happened, or *will* happen, a little after its
+maker heard that the outcome is unknown. The session's end is the server's decision: it comes when nothing was heard for
+its time-out, or later (a slow server), or early (`expire`); the process hears of it once it is connected.
+
+What a session is told (results and watch events) comes in order, as ZooKeeper keeps it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from quire.metadata.memory import MemoryRows
+from quire.metadata.store import (
+    ANY_VERSION,
+    Delete,
+    Node,
+    OperationCounts,
+    Put,
+    SessionCallback,
+    SessionEvent,
+    Step,
+    WatchCallback,
+)
+from quire.metadata.tree import PERSISTENT, Tree
+from quire.metadata.watches import Watches
+from quire.runtime.errors import NotFound, OutcomeUnknown, QuireError, Unavailable
+
+from .loop import Process
+from .world import World
+
+R = TypeVar("R")
+
+LATENCY_S: Final = 0.0007
+LATE_S: Final = 0.3
+"""How long after its maker gave it up a change may still be made."""
+
+RECONNECT_S: Final = 0.2
+
+
+class MetadataServer:
+    """The tree, its sessions, and who watches over changes (`observers`, called with each path that changed)."""
+
+    def __init__(self, world: World, session_timeout_ms: int) -> None:
+        self.world = world
+        self.rng = world.rng("metadata")
+        self.session_timeout_ms = session_timeout_ms
+        self.tree = Tree(MemoryRows())
+        self.stores: list[SimulatedStore] = []
+        self.observers: list[Callable[[str], None]] = []
+        self.loss = 0.0
+        """The chance that a call loses its connection."""
+        self.sessions = PERSISTENT
+
+    def next_session(self) -> int:
+        self.sessions += 1
+        return self.sessions
+
+    def find(self, path: str) -> Node | None:
+        """What is there now, for observers."""
+        try:
+            return self.tree.get(path)
+        except NotFound:
+            return None
+
+    def delay(self) -> float:
+        return LATENCY_S * (0.5 + self.rng.expovariate(1.0))
+
+    def changed(self, paths: set[str]) -> None:
+        ordered = sorted(paths)
+        for path in ordered:
+            for observer in self.observers:
+                observer(path)
+        for store in self.stores:
+            store.hear(ordered)
+
+    def end_session(self, session: int) -> None:
+        self.world.note(f"metadata: session {session} is over")
+        self.changed(self.tree.end_session(session))
+
+
+class SimulatedStore:
+    """One process's session. A `MetadataStore`; see the top of the file."""
+
+    def __init__(self, server: MetadataServer, process: Process) -> None:
+        self.server = server
+        self.process = process
+        self.world = server.world
+        self.counts = OperationCounts()
+        self.watches = Watches()
+        self.session = server.next_session()
+        self.is_connected = True
+        self.is_expired = False
+        self.is_closed = False
+        self._last_at = 0.0
+        self._last_arrival = 0.0
+        self._absences = 0
+        """How many times it was cut off: to know whether an expiry that was due is still meant."""
+        self._is_away = False
+        server.stores.append(self)
+        process.on_death.append(lambda: self.away(for_ever=True))
+
+    # -- MetadataStore ---------------------------------------------------------------------------------
+    @property
+    def session_timeout_ms(self) -> int:
+        return self.server.session_timeout_ms
+
+    async def get(self, path: str) -> Node:
+        return await self._call(f"get {path}", lambda: self.server.tree.get(path))
+
+    async def children(self, path: str) -> list[str]:
+        return await self._call(f"children {path}", lambda: self.server.tree.children(path))
+
+    async def create(
+        self, path: str, value: bytes, *, ephemeral: bool = False, sequential: bool = False
+    ) -> str:
+        session = self.session if ephemeral else PERSISTENT
+        return await self._change(
+            f"create {path}", lambda tree: tree.create(path, value, session, sequential=sequential)
+        )
+
+    async def put(self, path: str, value: bytes, version: int) -> int:
+        session = self.session
+        versions = await self._change(
+            f"put {path} at {version}", lambda tree: tree.transact([Put(path, value, version)], session)
+        )
+        return versions[0]
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        session = self.session
+        await self._change(
+            f"delete {path} at {version}", lambda tree: tree.transact([Delete(path, version)], session)
+        )
+
+    async def transact(self, steps: Sequence[Step]) -> None:
+        session = self.session
+        what = ", ".join(f"{type(step).__name__} {step.path}" for step in steps)
+        await self._change(what, lambda tree: tree.transact(steps, session))
+
+    def watch(self, path: str, callback: WatchCallback) -> Callable[[], None]:
+        return self.watches.watch(path, callback)
+
+    def on_session(self, callback: SessionCallback) -> Callable[[], None]:
+        return self.watches.on_session(callback)
+
+    async def close(self) -> None:
+        if not self.is_closed:
+            self.is_closed = True
+            self.is_connected = False
+            self.watches.clear()
+            self.server.stores.remove(self)
+            self.world.later(self.server.delay(), self.server.end_session, self.session)
+
+    # -- faults ----------------------------------------------------------------------------------------
+    def away(self, *, for_ever: bool = False) -> None:
+        """Nothing of this session reaches the server: the process is dead or paused, or the link is cut."""
+        if self.is_closed:
+            return
+        if not self._is_away:
+            self._is_away = True
+            self._absences += 1
+            timeout_s = self.session_timeout_ms / 1000 * self.server.rng.choice((1.0, 1.0, 1.3, 2.5))
+            self.world.later(timeout_s, self._expire_if_away, self._absences)
+        if for_ever:
+            self.is_closed = True
+            if self in self.server.stores:
+                self.server.stores.remove(self)
+        elif self.is_connected:
+            self.is_connected = False
+            self._tell(0.0, SessionEvent.SUSPENDED)
+
+    def back(self) -> None:
+        if self._is_away and not self.is_closed:
+            self._is_away = False
+            self._reconnect_soon()
+
+    def expire(self) -> None:
+        """The server ends the session; the process hears of it when it reconnects."""
+        if not self.is_closed and not self.is_expired:
+            self.is_expired = True
+            self.server.end_session(self.session)
+            if not self._is_away:
+                self._lose_connection()
+
+    def _expire_if_away(self, absence: int) -> None:
+        if self._is_away and absence == self._absences and not self.is_expired:
+            self.is_expired = True
+            self.server.end_session(self.session)
+
+    def _lose_connection(self) -> None:
+        if self.is_connected and not self.is_closed:
+            self.is_connected = False
+            self._tell(0.0, SessionEvent.SUSPENDED)
+            self._reconnect_soon()
+
+    def _reconnect_soon(self) -> None:
+        self.world.later(self.server.rng.random() * RECONNECT_S, self._reconnect)
+
+    def _reconnect(self) -> None:
+        if self._is_away or self.is_connected or self.is_closed:
+            return
+        self.is_connected = True
+        if self.is_expired:
+            self.is_expired = False
+            self.session = self.server.next_session()
+            self.counts.sessions_lost += 1
+            self.world.note(f"{self.process}: hears that its session is over")
+            self.world.saw("session lost")
+            self._tell(self.server.delay(), SessionEvent.LOST)
+        else:
+            self._tell(self.server.delay(), SessionEvent.RESUMED)
+        self._at(self.server.delay(), self.watches.notify_all)
+
+    # -- inside ----------------------------------------------------------------------------------------
+    def hear(self, paths: Sequence[str]) -> None:
+        """A change: its watchers are told, if the process is there to hear of it."""
+        if self.is_connected and any(self.watches.has(path) for path in paths):
+            self.counts.watch_events += 1
+            self._at(self.server.delay(), self.watches.notify, paths)
+
+    def _tell(self, delay_s: float, event: SessionEvent) -> None:
+        self._at(delay_s, self.watches.notify_session, event)
+
+    def _at(self, delay_s: float, act: Callable[..., Any], *args: Any) -> None:
+        """In the process, in order."""
+        loop = self.world.loop
+        self._last_at = max(self._last_at + 1e-9, loop.time() + delay_s)
+        loop.call_at(self._last_at, act, *args, context=self.process.context)
+
+    async def _call(self, what: str, work: Callable[[], R]) -> R:
+        self.counts.reads += 1
+        return await self._travel(
+            what, work, Unavailable("the metadata store does not answer; try again"), 0.5
+        )
+
+    async def _change(self, what: str, change: Callable[[Tree], tuple[R, set[str]]]) -> R:
+        self.counts.changes += 1
+
+        def work() -> R:
+            result, changed = change(self.server.tree)
+            self.world.note(f"{self.process}: {what}")
+            self.server.changed(changed)
+            return result
+
+        return await self._travel(what, work, OutcomeUnknown("the metadata store did not answer"), 1.0)
+
+    async def _travel(self, what: str, work: Callable[[], R], lost: QuireError, weight: float) -> R:
+        if not self.is_connected:
+            raise Unavailable("the metadata store cannot be reached; try again")
+        server, rng = self.server, self.server.rng
+        answer: asyncio.Future[R] = self.world.loop.create_future()
+        session = self.session
+        fate = rng.choice(("before", "after", "later")) if rng.random() < server.loss * weight else "well"
+
+        def give_up() -> None:
+            if not answer.done():
+                self.world.saw("metadata outcome unknown" if weight == 1.0 else "metadata read lost")
+                self.world.note(f"{self.process}: outcome unknown of {what}")
+                answer.set_exception(lost)
+
+        def arrive() -> None:
+            if self._is_away or (self.is_expired and session == self.session):
+                self._at(0.0, give_up)
+                return
+            try:
+                result, error = work(), None
+            except QuireError as refusal:
+                result, error = None, refusal
+            if fate == "well":
+                self._at(server.delay(), _settle, answer, result, error)
+            else:
+                self._at(server.delay(), give_up)
+
+        if fate == "well" or fate == "after":
+            loop = self.world.loop
+            self._last_arrival = max(self._last_arrival + 1e-9, loop.time() + server.delay())
+            loop.call_at(self._last_arrival, arrive, context=self.world.context)
+        else:
+            self._at(server.delay(), give_up)
+            if fate == "later" and weight == 1.0:
+                self.world.later(rng.random() * LATE_S, self._make_late, what, work)
+        if fate != "well" and rng.random() < 0.5:
+            self.world.later(server.delay(), self._lose_connection)
+        return await answer
+
+    def _make_late(self, what: str, work: Callable[[], Any]) -> None:
+        if self.is_expired:
+            return
+        try:
+            work()
+            self.world.saw("metadata change made after its maker gave up")
+        except QuireError:
+            pass
+
+
+def _settle(answer: asyncio.Future[Any], result: Any, error: QuireError | None) -> None:
+    if answer.done():
+        return
+    if error is None:
+        answer.set_result(result)
+    else:
+        answer.set_exception(error)

@@ -1,0 +1,336 @@
+"""What must hold, whatever happens: watched all the time, on the simulated parts only.
+
+Of each bookie (by UUID), by what it answered:
+    kept        a block that it acknowledged is never denied: after any restart it is there, or an error says so
+    same bytes  a block has one content, everywhere and always
+    fence       after a fence was answered, a writer that comes later is refused
+    tombstone   after a deletion was answered, the ledger is gone there for good
+    lac         an explicit LAC that was answered is not forgotten
+    identity    the incarnation changes only when something may have been lost
+
+Of each ledger, by its metadata record and by what its writer, its readers and its recoveries hear:
+    states      only the changes of the table in `ledger/states`; a closed ledger's end never moves
+    quorum      what is confirmed lies on Qa bookies of the fragment that the metadata name
+    end         nothing confirmed lies beyond a closed ledger's end
+    readers     only confirmed entries are seen, with the bytes that were written
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from quire.bookie.storage import Storage
+from quire.ledger import states
+from quire.metadata import paths
+from quire.metadata.records import LedgerRecord, LedgerState, decode
+from quire.wire.block import Buffer, read_header
+from quire.wire.bookie import (
+    AddRequest,
+    BookieId,
+    DeleteRequest,
+    ReadRequest,
+    ReadResponse,
+    SimpleResponse,
+    Status,
+    WriteLacRequest,
+)
+
+from .metadata import MetadataServer
+from .world import World
+
+MAY_FOLLOW: Final = {
+    LedgerState.OPEN: {LedgerState.OPEN, LedgerState.CLOSED, LedgerState.IN_RECOVERY, LedgerState.DELETING},
+    LedgerState.IN_RECOVERY: {LedgerState.CLOSED, LedgerState.DELETING},
+    LedgerState.CLOSED: {LedgerState.CLOSED, LedgerState.DELETING},
+    LedgerState.DELETING: set(),
+}
+
+
+@dataclass
+class Promises:
+    """What one bookie has answered."""
+
+    incarnation: int
+    blocks: dict[int, dict[int, int]] = field(default_factory=dict)
+    """Ledger to first entries of acknowledged blocks, each with its last entry."""
+    fences: set[int] = field(default_factory=set)
+    tombstones: set[int] = field(default_factory=set)
+    written: set[int] = field(default_factory=set)
+    """Ledgers of which a writer, not only a recovery or repair, sent something that was kept."""
+    dying: set[int] = field(default_factory=set)
+    """Deletion was asked for."""
+    lacs: dict[int, int] = field(default_factory=dict)
+    may_have_lost: bool = False
+
+    def holds(self, ledger_id: int, entry: int) -> bool:
+        blocks = self.blocks.get(ledger_id)
+        return blocks is not None and any(first <= entry <= last for first, last in blocks.items())
+
+
+class Oracle:
+    """See the top of the file."""
+
+    def __init__(self, world: World, metadata: MetadataServer) -> None:
+        self.world = world
+        self.metadata = metadata
+        self.promises: dict[str, Promises] = {}
+        self.hosts: dict[str, str] = {}
+        """Host to the UUID of the bookie there."""
+        self.damaged_hosts: set[str] = set()
+        self.blocks: dict[int, dict[int, bytes]] = {}
+        """Ledger to first entry to the block that its writer cut."""
+        self.confirmed: dict[int, int] = {}
+        self.records: dict[int, LedgerRecord] = {}
+        self.ends: dict[int, int] = {}
+        self.deleted: set[int] = set()
+        metadata.observers.append(self._metadata_changed)
+
+    # -- bookies ---------------------------------------------------------------------------------------
+    def started(self, host: str, storage: Storage) -> None:
+        """A bookie is up: has it kept its word?"""
+        bookie = storage.bookie_id
+        self.hosts[host] = bookie.uuid
+        known = self.promises.get(bookie.uuid)
+        if known is None:
+            self.promises[bookie.uuid] = Promises(bookie.incarnation)
+            return
+        known.may_have_lost |= host in self.damaged_hosts
+        if bookie.incarnation != known.incarnation:
+            self.world.saw("incarnation raised")
+            self.world.check(
+                known.may_have_lost, "identity", f"{bookie} was {known.incarnation} and lost nothing"
+            )
+            known.incarnation = bookie.incarnation
+        kept = storage._intake.ledgers
+        for ledger_id in known.fences - known.tombstones:
+            state = kept.get(ledger_id)
+            fenced = state is not None and state.is_fenced
+            self.world.check(fenced, "fence", f"{bookie} forgot the fence of ledger {ledger_id}")
+        for ledger_id in known.tombstones:
+            state = kept.get(ledger_id)
+            buried = state is not None and state.tombstone_version is not None
+            self.world.check(buried, "tombstone", f"{bookie} forgot that ledger {ledger_id} was deleted")
+        for ledger_id, lac in known.lacs.items():
+            state = kept.get(ledger_id)
+            told = state is not None and (state.lac >= lac or state.tombstone_version is not None)
+            self.world.check(told or known.may_have_lost, "lac", f"{bookie}, ledger {ledger_id}: {lac}")
+        self._check_blocks(bookie, storage, known)
+
+    def _check_blocks(self, bookie: BookieId, storage: Storage, known: Promises) -> None:
+        """In memory or in the index there must be a place for each block, unless the ledger is in limbo."""
+        for ledger_id, blocks in known.blocks.items():
+            state = storage._intake.ledgers.get(ledger_id)
+            if ledger_id in known.dying or (state is not None and state.is_limbo):
+                continue
+            for first, last in blocks.items():
+                there = any(
+                    table.overlapping(ledger_id, first, last) is not None for table in storage._intake.tables
+                ) or storage._index.find(ledger_id, first)
+                self.world.check(
+                    bool(there),
+                    "kept",
+                    f"{bookie} lost block {first} of ledger {ledger_id} that it acknowledged",
+                )
+
+    def wiped(self, host: str) -> None:
+        self.hosts.pop(host, None)
+        self.damaged_hosts.discard(host)
+
+    def damaged(self, host: str) -> None:
+        """Bits of its disks were turned."""
+        self.damaged_hosts.add(host)
+        uuid = self.hosts.get(host)
+        if uuid in self.promises:
+            self.promises[uuid].may_have_lost = True
+
+    def add_arrives(self, bookie: BookieId, request: AddRequest) -> Callable[[Sequence[Status]], None]:
+        known = self.promises[bookie.uuid]
+        headers = [read_header(block) for block in request.blocks]
+        for header, block in zip(headers, request.blocks, strict=True):
+            self._check_bytes(header.ledger_id, header.first_entry, block, "an add")
+        fenced = [
+            header.ledger_id in known.tombstones
+            or (header.ledger_id in known.fences and not request.recovery)
+            for header in headers
+        ]
+
+        def judge(statuses: Sequence[Status]) -> None:
+            for header, was_fenced, status in zip(headers, fenced, statuses, strict=True):
+                ledger_id, first = header.ledger_id, header.first_entry
+                if status is Status.OK:
+                    self.world.check(
+                        not was_fenced,
+                        "fence",
+                        f"{bookie} took block {first} of ledger {ledger_id} behind its fence",
+                    )
+                    known.blocks.setdefault(ledger_id, {})[first] = header.last_entry
+                    if not request.recovery:
+                        known.written.add(ledger_id)
+                else:
+                    self.world.saw(f"add {status.name}")
+            self.world.note(
+                f"{bookie.uuid[:4]} add{' (recovery)' * request.recovery} "
+                + ", ".join(
+                    f"{h.ledger_id}/{h.first_entry} {s.name}" for h, s in zip(headers, statuses, strict=True)
+                )
+            )
+
+        return judge
+
+    def read_arrives(self, bookie: BookieId, request: ReadRequest) -> Callable[[ReadResponse], None]:
+        known = self.promises[bookie.uuid]
+        held = known.holds(request.ledger_id, request.first_entry)
+        buried = request.ledger_id in known.tombstones
+
+        def judge(response: ReadResponse) -> None:
+            status, where = response.status, f"entry {request.first_entry} of ledger {request.ledger_id}"
+            self.world.note(
+                f"{bookie.uuid[:4]} read{' and fence' * request.fence} {request.ledger_id}/{request.first_entry} "
+                f"{status.name}"
+            )
+            if status is Status.OK:
+                for block in response.blocks:
+                    header = read_header(block)
+                    self._check_bytes(header.ledger_id, header.first_entry, block, f"a read from {bookie}")
+            else:
+                self.world.saw(f"read {status.name}")
+            if status in (Status.NO_SUCH_ENTRY, Status.NO_SUCH_LEDGER):
+                self.world.check(not held, "kept", f"{bookie} denies {where}, which it acknowledged")
+            if buried:
+                self.world.check(status is not Status.OK, "tombstone", f"{bookie} still gives {where}")
+            if request.fence and status in (Status.OK, Status.NO_SUCH_ENTRY, Status.LIMBO):
+                known.fences.add(request.ledger_id)
+                self.world.saw("fence laid")
+
+        return judge
+
+    def lac_answered(self, bookie: BookieId, request: WriteLacRequest, response: SimpleResponse) -> None:
+        if response.status is Status.OK:
+            lacs = self.promises[bookie.uuid].lacs
+            lacs[request.ledger_id] = max(lacs.get(request.ledger_id, -1), request.lac)
+
+    def delete_arrives(self, bookie: BookieId, request: DeleteRequest) -> None:
+        self.promises[bookie.uuid].dying.add(request.ledger_id)
+
+    def delete_answered(self, bookie: BookieId, request: DeleteRequest, response: SimpleResponse) -> None:
+        known = self.promises[bookie.uuid]
+        if response.status is Status.OK:
+            known.tombstones.add(request.ledger_id)
+
+    def _check_bytes(self, ledger_id: int, first: int, block: Buffer, where: str) -> None:
+        written = self.blocks.get(ledger_id)
+        if written is not None:
+            same = first in written and written[first] == block
+            self.world.check(
+                same, "same bytes", f"block {first} of ledger {ledger_id} in {where} is another one"
+            )
+
+    # -- ledgers ---------------------------------------------------------------------------------------
+    def wrote(self, ledger_id: int, first: int, block: bytes) -> None:
+        """A ledger's writer cut a block."""
+        written = self.blocks.setdefault(ledger_id, {})
+        self.world.check(
+            first not in written, "same bytes", f"block {first} of ledger {ledger_id} was cut twice"
+        )
+        written[first] = block
+
+    def heard_confirmed(self, ledger_id: int, last_entry: int) -> None:
+        """The writer told its listener."""
+        before = self.confirmed.get(ledger_id, -1)
+        self.confirmed[ledger_id] = last_entry
+        end = self.ends.get(ledger_id)
+        if end is not None:
+            self.world.check(
+                last_entry <= end, "end", f"ledger {ledger_id} ended with {end} and {last_entry} is confirmed"
+            )
+        record = self.records.get(ledger_id)
+        if record is None or record.state not in (LedgerState.OPEN, LedgerState.IN_RECOVERY):
+            return
+        for first in self.blocks.get(ledger_id, ()):
+            if before < first <= last_entry:
+                self._check_quorum(record, first)
+
+    def _check_quorum(self, record: LedgerRecord, entry: int) -> None:
+        bookies = states.ensemble(record.fragments[states.fragment_index(record, entry)])
+        copies = [
+            bookie.uuid for bookie in bookies if self.promises[bookie.uuid].holds(record.ledger_id, entry)
+        ]
+        self.world.check(
+            len(copies) >= record.ack_quorum,
+            "quorum",
+            lambda: (
+                f"entry {entry} of ledger {record.ledger_id} is confirmed and lies on {copies} of {bookies}"
+            ),
+        )
+
+    def saw_entry(self, ledger_id: int, first: int, block: Buffer, reader: str) -> None:
+        """A reader was given a block: it must be confirmed, and be what was written."""
+        self._check_bytes(ledger_id, first, block, reader)
+        last = read_header(block).last_entry
+        known = max(self.confirmed.get(ledger_id, -1), self.ends.get(ledger_id, -1))
+        self.world.check(
+            last <= known,
+            "readers",
+            f"{reader} sees entry {last} of ledger {ledger_id}, confirmed is {known}",
+        )
+
+    def _metadata_changed(self, path: str) -> None:
+        if not path.startswith(paths.LEDGERS) or path.count("/") != 4:
+            return
+        ledger_id = int(path.rpartition("/")[2], 16)
+        before = self.records.get(ledger_id)
+        node = self.metadata.find(path)
+        if node is None:
+            if before is not None:
+                self.world.check(
+                    before.state is LedgerState.DELETING, "states", f"ledger {ledger_id} vanished"
+                )
+                self.deleted.add(ledger_id)
+                del self.records[ledger_id]
+            return
+        record = self.records[ledger_id] = decode(LedgerRecord, node.value, path)
+        if before is not None:
+            self._check_change(before, record)
+        if record.state is LedgerState.CLOSED:
+            self._check_end(record)
+
+    def _check_change(self, before: LedgerRecord, record: LedgerRecord) -> None:
+        ledger_id = record.ledger_id
+        self.world.check(
+            record.state in MAY_FOLLOW[before.state],
+            "states",
+            f"ledger {ledger_id} went from {before.state} to {record.state}",
+        )
+        if before.state is record.state is LedgerState.CLOSED:
+            self.world.check(before.last_entry == record.last_entry, "end", f"ledger {ledger_id}'s end moved")
+            self.world.saw("repaired")
+        if record.state is LedgerState.OPEN:
+            self.world.saw("ensemble change")
+            width = len(record.fragments[-1].bookies)
+            if width < len(before.fragments[-1].bookies):
+                self.world.saw("narrowed")
+            elif width > len(before.fragments[-1].bookies):
+                self.world.saw("widened")
+        if record.state is LedgerState.IN_RECOVERY:
+            self.world.saw("taken over")
+        if before.state is LedgerState.IN_RECOVERY and record.state is LedgerState.CLOSED:
+            self.world.saw("recovered")
+            if record.fragments != before.fragments:
+                self.world.saw("recovery changed the ensemble")
+
+    def _check_end(self, record: LedgerRecord) -> None:
+        ledger_id, end = record.ledger_id, record.last_entry
+        confirmed = self.confirmed.get(ledger_id, -1)
+        self.ends[ledger_id] = end
+        self.world.check(
+            confirmed <= end, "end", f"ledger {ledger_id} is closed with {end} and {confirmed} is confirmed"
+        )
+
+    def firsts(self, ledger_id: int, blocks: Sequence[Buffer]) -> list[int]:
+        """The first entries of some blocks, which must be as they were written."""
+        found = [read_header(block).first_entry for block in blocks]
+        for first, block in zip(found, blocks, strict=True):
+            self._check_bytes(ledger_id, first, block, "a copy")
+        return found

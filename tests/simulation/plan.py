@@ -1,0 +1,185 @@
+"""What a history is made of: who takes part, with which settings, and what happens to them when.
+
+A plan is drawn from a seed, written as text, read back, and made smaller. Everything that is not in the plan (delays,
+contents, which bytes survive) comes from streams of chance named after the seed, so a plan is a whole history.
+
+    seed=17 kind=ledger seconds=10.0 bookies=4 clients=2 brokers=0 write_quorum=3 ack_quorum=2 …
+       0.512  power_cut           1  2.0  0
+       1.300  cut                 0  3  0.8
+
+An event is a time, a kind, the number of its target, and up to two more numbers that its kind explains (`faults`).
+Rates of events change within a history: some of its phases are quiet, in others everything happens at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Final, NamedTuple
+
+CALM, BUSY = 0.0, 5.0
+
+LEDGER_EVENTS: Final = {
+    "kill_bookie": 3.0,
+    "power_cut": 3.0,
+    "power_fails_after": 4.0,
+    "wipe": 0.7,
+    "flip": 1.0,
+    "disk_error": 1.0,
+    "disk_full": 0.5,
+    "slow_disk": 1.0,
+    "cut": 3.0,
+    "isolate": 1.0,
+    "reset": 2.0,
+    "slow_link": 1.0,
+    "pause": 1.5,
+    "kill_client": 1.0,
+    "metadata_cut": 1.0,
+    "expire": 0.7,
+    "metadata_loss": 1.0,
+    "clock_jump": 0.3,
+    "recover": 8.0,
+    "read": 8.0,
+    "delete": 2.0,
+    "decommission": 0.2,
+}
+
+CLUSTER_EVENTS: Final = {
+    **LEDGER_EVENTS,
+    "kill_client": 2.0,
+    "recover": 0.0,
+    "read": 0.0,
+    "delete": 0.0,
+    "pause": 3.0,
+    "move": 3.0,
+    "unload": 1.0,
+    "archive_trouble": 2.0,
+    "leave": 1.0,
+}
+
+
+class Event(NamedTuple):
+    """See the top of the file."""
+
+    at_s: float
+    kind: str
+    target: int
+    first: float = 0.0
+    second: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.at_s:8.3f}  {self.kind:18}{self.target:3}  {self.first:g}  {self.second:g}"
+
+    @classmethod
+    def parse(cls, line: str) -> Event:
+        at_s, kind, target, first, second = line.split()
+        return cls(float(at_s), kind, int(target), float(first), float(second))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """See the top of the file. `lossy`: the one bookie that may lose what it had, -1: none."""
+
+    seed: int
+    kind: str
+    seconds: float
+    bookies: int
+    clients: int
+    brokers: int
+    write_quorum: int
+    ack_quorum: int
+    loss: float
+    session_timeout_ms: int
+    latency_ms: float
+    lossy: int
+    events: tuple[Event, ...] = ()
+
+    def __str__(self) -> str:
+        names = [name for name in self.__dataclass_fields__ if name != "events"]
+        return "\n".join(
+            [" ".join(f"{name}={getattr(self, name)}" for name in names), *map(str, self.events)]
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Plan:
+        """The reverse of `str`; lines that begin with # say something to people."""
+        head, *lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+        given = dict(pair.split("=") for pair in head.split())
+        kinds = {"int": int, "float": float, "str": str}
+        fields = {
+            name: kinds[str(field.type)](given[name])
+            for name, field in cls.__dataclass_fields__.items()
+            if name in given
+        }
+        return cls(**fields, events=tuple(map(Event.parse, lines)))
+
+
+def draw(seed: int, kind: str) -> Plan:
+    """The plan of a seed."""
+    rng = Random(f"{seed}/{kind}/plan")
+    write_quorum = rng.choice((1, 2, 3, 3, 3, 3))
+    ack_quorum = rng.choice((1, 2, 3)) if write_quorum == 3 and rng.random() < 0.3 else min(2, write_quorum)
+    if write_quorum == 2:
+        ack_quorum = rng.choice((1, 2))
+    bookies = write_quorum + rng.choice((0, 1, 1, 2))
+    plan = Plan(
+        seed=seed,
+        kind=kind,
+        seconds=rng.choice((5.0, 10.0, 20.0)),
+        bookies=bookies,
+        clients=rng.choice((1, 2, 2, 3)),
+        brokers=rng.choice((1, 2, 2, 3)) if kind == "cluster" else 0,
+        write_quorum=write_quorum,
+        ack_quorum=ack_quorum,
+        loss=rng.choice((0.0, 0.0, 0.01, 0.05)),
+        session_timeout_ms=rng.choice((1_000, 4_000, 10_000)),
+        latency_ms=rng.choice((0.2, 0.2, 3.0, 20.0)),
+        lossy=rng.randrange(bookies) if ack_quorum > 1 and rng.random() < 0.7 else -1,
+    )
+    return replace(plan, events=tuple(_events(plan, rng)))
+
+
+def _events(plan: Plan, rng: Random) -> list[Event]:
+    """A process in phases, each with a rate of its own; some kinds are left out altogether."""
+    weights = CLUSTER_EVENTS if plan.kind == "cluster" else LEDGER_EVENTS
+    kinds = {kind: weight * rng.choice((0.0, 1.0, 1.0, 4.0)) for kind, weight in weights.items()}
+    if not any(kinds.values()):
+        kinds = dict(weights)
+    if plan.lossy < 0:
+        kinds["wipe"] = kinds["flip"] = 0.0
+    events: list[Event] = []
+    at_s, phase_ends_s, rate = 0.3, 0.0, 0.0
+    while at_s < plan.seconds:
+        if at_s >= phase_ends_s:
+            phase_ends_s = at_s + rng.uniform(0.5, 3.0)
+            rate = rng.choice((0.5, 2.0, 5.0))
+        at_s += rng.expovariate(rate)
+        kind = rng.choices(list(kinds), list(kinds.values()))[0]
+        events.append(_event(plan, rng, round(at_s, 3), kind))
+    return events
+
+
+def _event(plan: Plan, rng: Random, at_s: float, kind: str) -> Event:
+    everybody = plan.bookies + plan.clients + plan.brokers
+    short_s = round(rng.choice((0.05, 0.3, 1.0, 3.0)) * rng.uniform(0.5, 1.5), 3)
+    match kind:
+        case "wipe" | "flip":
+            return Event(at_s, kind, plan.lossy, short_s)
+        case "kill_bookie" | "power_cut" | "slow_disk" | "disk_full" | "decommission":
+            return Event(at_s, kind, rng.randrange(plan.bookies), short_s)
+        case "power_fails_after":
+            return Event(at_s, kind, rng.randrange(plan.bookies), rng.randrange(60))
+        case "disk_error":
+            return Event(at_s, kind, rng.randrange(plan.bookies), rng.randrange(6), rng.randrange(1, 4))
+        case "cut" | "reset":
+            return Event(at_s, kind, rng.randrange(everybody), rng.randrange(everybody), short_s)
+        case "recover":
+            return Event(at_s, kind, rng.randrange(8), rng.choice((1, 2, 2, 3)), rng.randrange(2))
+        case "read" | "delete" | "move" | "unload" | "leave":
+            return Event(at_s, kind, rng.randrange(8), rng.randrange(8))
+        case "archive_trouble" | "metadata_loss":
+            return Event(at_s, kind, 0, short_s, rng.choice((0.1, 0.5)))
+        case "clock_jump":
+            return Event(at_s, kind, rng.randrange(everybody), rng.choice((-60_000, -500, 500, 60_000)))
+        case _:
+            return Event(at_s, kind, rng.randrange(everybody), short_s)

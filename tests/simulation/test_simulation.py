@@ -1,0 +1,115 @@
+"""Thousands of histories, and what makes them worth something: they repeat exactly, and much happens in them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from .plan import Event, Plan, draw
+from .runner import HISTORIES, Outcome, run, run_many
+from .shrink import shrink
+
+REPOSITORY = Path(__file__).parent.parent.parent
+SEEDS = {"ledger": 1_700}
+
+MUST_BE_SEEN = {
+    "ledger": {
+        "taken over": 1_000,
+        "recovered": 1_000,
+        "recoveries race": 200,
+        "recovery changed the ensemble": 100,
+        "fence laid": 5_000,
+        "add FENCED": 1_000,
+        "ensemble change": 1_000,
+        "narrowed": 500,
+        "widened": 200,
+        "power cut": 1_000,
+        "bookie wiped": 50,
+        "bit flipped": 100,
+        "incarnation raised": 10,
+        "read LIMBO": 20,
+        "read IO_ERROR": 50,
+        "repaired": 1_000,
+        "bookie decommissioned": 100,
+        "bookie broken": 200,
+        "ledger deleted": 500,
+        "session lost": 300,
+        "session expired early": 200,
+        "metadata outcome unknown": 500,
+        "metadata change made after its maker gave up": 100,
+        "writer failed Fenced": 200,
+        "writer failed OutcomeUnknown": 500,
+        "ledger read": 10_000,
+    },
+}
+
+
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("kind", HISTORIES)
+def test_all_invariants_hold_in_every_history(kind: str) -> None:
+    seen: Counter[str] = Counter()
+    failed: list[Outcome] = []
+    virtual_s = cpu_s = 0.0
+    for outcome in run_many(kind, range(SEEDS[kind])):
+        seen.update(outcome.seen)
+        virtual_s += outcome.seconds
+        cpu_s += outcome.cpu_s
+        if outcome.rule:
+            failed.append(outcome)
+    told = "\n".join(f"{kind} seed {each.plan.seed}: {each.detail}" for each in failed)
+    assert not failed, f"python -m tests.simulation --kind {kind} --seed N --trace\n{told}"
+    quiet = {what: seen[what] for what, least in MUST_BE_SEEN[kind].items() if seen[what] < least}
+    assert not quiet, f"too little happens: {quiet}"
+    print(f"{kind}: {virtual_s / cpu_s:.0f} times as fast as real time")
+
+
+@pytest.mark.parametrize("kind", HISTORIES)
+def test_a_seed_gives_the_same_trace_in_any_process(kind: str) -> None:
+    """Twice, with other hashes of strings and other addresses of objects."""
+    script = (
+        "import json, sys; from tests.simulation.runner import run_seed\n"
+        f"print(json.dumps([run_seed(seed, {kind!r}, timeline=sys.argv[1] == 'timeline').hash for seed in range(50)]))"
+    )
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", script, how],
+            cwd=REPOSITORY,
+            env={**os.environ, "PYTHONHASHSEED": number},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        for number, how in (("1", "timeline"), ("2", "quiet"))
+    ]
+    one, other = (json.loads(process.communicate()[0]) for process in running)
+    assert one == other
+    assert len(set(one)) == 50
+
+
+@pytest.mark.parametrize("kind", HISTORIES)
+def test_a_plan_is_text_and_back(kind: str) -> None:
+    for seed in range(20):
+        plan = draw(seed, kind)
+        assert Plan.parse(str(plan)) == plan
+        assert Plan.parse(f"# why it is kept\n\n{plan}") == plan
+
+
+def test_an_outcome_depends_on_the_plan_alone() -> None:
+    plan = draw(3, "ledger")
+    assert run(plan).hash == run(Plan.parse(str(plan)), timeline=True).hash
+
+
+def test_shrinking_leaves_what_breaks_it() -> None:
+    plan = draw(5, "ledger")
+    guilty = [Event(1.0, "pause", 2, 0.5), Event(2.0, "cut", 0, 1.0, 0.5)]
+    plan = Plan(**{**vars(plan), "events": (*plan.events, *guilty), "seconds": 20.0})
+
+    def fails(candidate: Plan) -> bool:
+        return all(event in candidate.events for event in guilty)
+
+    assert set(shrink(plan, fails).events) == set(guilty)
