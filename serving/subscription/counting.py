@@ -55,14 +55,16 @@ async def _count_ahead(topic: TopicPort, dispatcher: Dispatcher) -> None:
 async def _messages(topic: TopicPort, ledger_id: int, entries: BitMap, partial: Mapping[int, int]) -> int:
     """Messages of `entries`, without the remaining ones of those in `partial`."""
     messages = -sum(bits.bit_count() for bits in partial.values())
+    if any(one.ledger_id == ledger_id and one.messages == one.last_entry + 1 for one in topic.segments()):
+        # Nothing of the segment is a batch, so nothing need be read.
+        return messages + len(entries)
     left = entries.copy()
     while left:
         position = Position(ledger_id, left.min())
         found = topic.cached(position) or await topic.read(position, 1)
         view = BlockView(found[0], block.peek(found[0]))
         inside = left & BitMap(range(view.first_entry, view.stop_entry))
-        first = view.first_entry
-        messages += sum(view.messages(start - first, stop - first) for start, stop in spans(inside))
+        messages += view.messages_of(inside)
         left -= inside
     return messages
 

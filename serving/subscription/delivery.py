@@ -86,6 +86,22 @@ class BlockView:
         stop = min(stop, bisect_left(sums, sums[start] + limit, start + 1))
         return stop, sums[stop] - sums[start]
 
+    def cover_some(self, offsets: Sequence[int], limit: int) -> tuple[int, int]:
+        """(how many, messages) of the fewest first ones of `offsets` with at least `limit` messages, or of all."""
+        if self.counts is None:
+            taken = min(len(offsets), -(-limit // self.each))
+            return taken, taken * self.each
+        sums = list(accumulate(map(self.counts.__getitem__, offsets)))
+        taken = min(len(offsets), bisect_left(sums, limit) + 1)
+        return taken, sums[taken - 1]
+
+    def messages_of(self, entries: BitMap) -> int:
+        """Messages of `entries`, all of which are in the block."""
+        if self.counts is None:
+            return len(entries) * self.each
+        first = self.first_entry
+        return sum([self.counts[entry - first] for entry in entries])
+
     def _accumulate(self, counts: array[int]) -> list[int]:
         self._sums = list(accumulate(counts, initial=0))
         return self._sums

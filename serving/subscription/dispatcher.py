@@ -38,14 +38,32 @@ from quire.serving.subscription.positions import Segments, preceding
 from quire.serving.subscription.request import SubscriptionKind
 from quire.serving.subscription.window import Window
 
+SPAN_ENTRIES_MIN = 8
+"""Runs that are shorter than this on average are dealt together: each by itself costs as much as ten entries do."""
+
 
 class Run(NamedTuple):
-    """Entries at offsets `start` .. `stop`-1 of a block that are dealt alike."""
+    """Entries at offsets `start` .. `stop`-1 of a block that are dealt alike; only those at `offsets`, if given."""
 
     start: int
     stop: int
     redelivery_count: int = 0
     remaining: int = 0
+    offsets: Sequence[int] = ()
+
+    def take(self, consumer: Consumer, view: BlockView, limit: int) -> tuple[Delivery, Run | None]:
+        """About `limit` > 0 messages of it for `consumer`, and what is left."""
+        start, stop, count, remaining, offsets = self
+        if remaining:
+            return Delivery(consumer, view, start, stop, remaining.bit_count(), count, remaining), None
+        if not offsets:
+            end, messages = view.cover(start, stop, limit)
+            rest = Run(end, stop, count) if end < stop else None
+            return Delivery(consumer, view, start, end, messages, count, 0), rest
+        taken, messages = view.cover_some(offsets, limit)
+        some, others = offsets[:taken], offsets[taken:]
+        rest = Run(others[0], stop, count, 0, others) if others else None
+        return Delivery(consumer, view, start, some[-1] + 1, messages, count, 0, some), rest
 
 
 class Dispatcher:
@@ -130,11 +148,19 @@ class Dispatcher:
         first = view.first_entry
         partial = self.cursor.partial.get(view.ledger_id, {})
         runs = []
-        for count, group in self.cursor.redeliveries.split(view.ledger_id, entries):
+        groups = self.cursor.redeliveries.split(view.ledger_id, entries)
+        for count, group in groups:
             halves = [entry for entry in partial if entry in group] if partial else []
             runs += [Run(e - first, e - first + 1, count, partial[e]) for e in halves]
             group = group - BitMap(halves) if halves else group
-            runs += [Run(start - first, stop - first, count) for start, stop in spans(group)]
+            found = spans(group)
+            if (
+                len(groups) == 1
+                and not halves
+                and len(group) < SPAN_ENTRIES_MIN * len(found) > SPAN_ENTRIES_MIN
+            ):
+                return [Run(found[0][0] - first, found[-1][1] - first, count, 0, [e - first for e in group])]
+            runs += [Run(start - first, stop - first, count) for start, stop in found]
         runs.sort()
         return runs
 
@@ -142,20 +168,15 @@ class Dispatcher:
         """Deal `runs` in order; the offset where it had to stop, the block's end when all were dealt."""
         deliveries: list[Delivery] = []
         for run in runs:
-            at = run.start
-            while at < run.stop:
+            rest: Run | None = run
+            while rest is not None:
                 consumer = self._taker()
                 if consumer is None:
-                    return deliveries, at
-                if run.remaining:
-                    stop, messages = run.stop, run.remaining.bit_count()
-                else:
-                    stop, messages = view.cover(at, run.stop, self._quota(consumer))
-                delivery = Delivery(consumer, view, at, stop, messages, run.redelivery_count, run.remaining)
-                consumer.permits -= messages
+                    return deliveries, rest.start
+                delivery, rest = rest.take(consumer, view, self._quota(consumer))
+                consumer.permits -= delivery.messages
                 self._held(delivery)
                 deliveries.append(delivery)
-                at = stop
         return deliveries, view.count
 
     def _pass(self, view: BlockView, start: int, stop: int, unacked: int) -> None:

@@ -25,7 +25,7 @@ from quire.serving.subscription.cursor import Cursor
 from quire.serving.subscription.delays import Delays
 from quire.serving.subscription.delivery import BlockView
 from quire.serving.subscription.dispatcher import Dispatcher, Run
-from quire.serving.subscription.entry_set import EntrySet, spans
+from quire.serving.subscription.entry_set import EntrySet
 from quire.serving.subscription.positions import Segments
 from quire.wire.deliver_at import delivery_times
 
@@ -133,8 +133,7 @@ class Holding(Dispatcher):
 
     def _messages_of(self, view: BlockView, entries: BitMap) -> int:
         """Messages that are not acknowledged of `entries` of `view`."""
-        first = view.first_entry
-        messages = sum([view.messages(start - first, stop - first) for start, stop in spans(entries)])
+        first, messages = view.first_entry, view.messages_of(entries)
         for entry_id, bits in self.cursor.partial.get(view.ledger_id, {}).items():
             if entry_id in entries:
                 messages -= view.messages(entry_id - first, entry_id - first + 1) - bits.bit_count()

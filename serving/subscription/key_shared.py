@@ -179,7 +179,7 @@ class KeyShared(Holding):
                 continue
             dealt: list[int] = []
             for run in self.sorted_runs(view, again):
-                for offset in range(run.start, run.stop):
+                for offset in run.offsets or range(run.start, run.stop):
                     if consumer in hands.ready:
                         self._use(consumer, self._slots.of(ledger_id, (first + offset,))[0])
                         hands.give(consumer, offset, run)
@@ -232,7 +232,7 @@ class KeyShared(Holding):
         buffer, begin = memoryview(view.buffer), view.header.entries_offset
         ends = block.ends(view.buffer, view.header)
         for run in runs:
-            for offset in range(run.start, run.stop):
+            for offset in run.offsets or range(run.start, run.stop):
                 yield run, offset, slot_at(buffer, begin + ends[offset - 1] if offset else begin)
 
     def _use(self, consumer: Consumer, slot: int) -> None:

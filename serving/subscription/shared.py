@@ -46,8 +46,11 @@ class Shared(Holding):
     def _held(self, delivery: Delivery) -> None:
         consumer, view = delivery.consumer, delivery.view
         consumer.unacked += delivery.messages
-        first = view.first_entry
-        consumer.holds.add_span(view.ledger_id, first + delivery.start, first + delivery.stop)
+        if delivery.offsets:
+            consumer.holds.add(view.ledger_id, delivery.entries())
+        else:
+            first = view.first_entry
+            consumer.holds.add_span(view.ledger_id, first + delivery.start, first + delivery.stop)
         self._turn = consumer.arrival + 1
 
     # -- dealing ---------------------------------------------------------------------------------------

@@ -84,9 +84,9 @@ class FakeTopic:
         return [self._view(ledger_id) for ledger_id in self.ledgers]
 
     def _view(self, ledger_id: int) -> SegmentView:
-        headers = [header for header in self._headers() if header.ledger_id == ledger_id]
-        size = sum(header.length for header in headers)
-        return SegmentView(ledger_id, max((one.last_entry for one in headers), default=-1), 0, 0, size)
+        blocks = [made for made in self.blocks if block.peek(made).ledger_id == ledger_id]
+        messages = sum(sum(block.message_counts(made, block.peek(made))) for made in blocks)
+        return SegmentView(ledger_id, self.last_entry(ledger_id), 0, messages, sum(map(len, blocks)))
 
     def first_position(self) -> Position:
         return following(Position(-1, -1), self.segments())

@@ -72,7 +72,7 @@ def do(machine: Machine, what: str, given_: object) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(history=st.lists(steps, max_size=40))
 def test_every_message_is_dealt_until_acknowledged_and_to_one_at_a_time(
     kind: str, history: list[tuple[str, object]]
@@ -106,8 +106,8 @@ keyed_steps = st.one_of(
 
 
 @pytest.mark.parametrize("kind", ["key-shared", "key-shared-any-order"])
-@settings(max_examples=300, deadline=None)
-@given(history=st.lists(keyed_steps, min_size=8, max_size=40))
+@settings(max_examples=100, deadline=None)
+@given(history=st.lists(keyed_steps, min_size=8, max_size=30))
 def test_keys_keep_their_order_while_consumers_come_and_go(
     kind: str, history: list[tuple[str, object]]
 ) -> None:

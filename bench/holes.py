@@ -1,0 +1,129 @@
+"""A subscription with a million holes: memory, bytes in the state log, and time until it deals again after failover.
+
+Every other entry of two million is acknowledged, a thousand to an ACK; then another broker replays the log and deals
+the rest. Memory is by what the process grew, records of the log included.
+
+python -m bench.holes
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from time import perf_counter
+
+from bench.dispatch import Port, Topic, blocks_of
+from bench.report import show, usage
+from quire.runtime.clock import SystemClock
+from quire.serving.ports import Position, SegmentView
+from quire.serving.subscription.request import Done
+from quire.serving.subscription.subscriptions import (
+    CursorStore,
+    SubscribeRequest,
+    SubscriptionKind,
+    Subscriptions,
+)
+from quire.wire import commands
+from quire.wire.block import Buffer
+
+ENTRIES = 2_000_000
+BLOCK_ENTRIES = 1_000
+
+
+class Kept(Topic):
+    """A topic of small entries that can be read again."""
+
+    def __init__(self) -> None:
+        self.blocks = [buffer for buffer, _ in blocks_of(20, BLOCK_ENTRIES, 1, ENTRIES // BLOCK_ENTRIES)]
+        self.last_confirmed = Position(1, ENTRIES - 1)
+        self.confirmed_index = ENTRIES
+
+    def segments(self) -> list[SegmentView]:
+        return [SegmentView(1, ENTRIES - 1, 0, ENTRIES, 0)]
+
+    def cached(self, position: Position) -> list[Buffer]:
+        at = position.entry_id // BLOCK_ENTRIES
+        return self.blocks[at : at + 8]
+
+
+class Log:
+    def __init__(self) -> None:
+        self.records: list[bytes] = []
+
+    def append(self, record: bytes, done: Done | None = None) -> None:
+        self.records.append(record)
+        if done is not None:
+            done(None)
+
+
+async def opened(topic: Topic, records: list[bytes], kind: SubscriptionKind) -> tuple[Subscriptions, Log]:
+    """A broker's subscriptions after a replay of `records`."""
+    store, log = CursorStore(), Log()
+    for record in records:
+        store.apply(record)
+    log.records = list(records)
+    store.attach(log)
+    subscriptions = Subscriptions(topic, store, 0, SystemClock())
+    subscriptions.load()
+    return subscriptions, log
+
+
+async def memory_bytes() -> int:
+    """Resident memory of this process, of which only subscriptions grow between two looks."""
+    gc.collect()
+    return usage(os.getpid()).resident_bytes
+
+
+async def measure(kind: SubscriptionKind) -> None:
+    topic = Kept()
+    subscriptions, log = await opened(topic, [], kind)
+    made = await subscriptions.subscribe(SubscribeRequest("s", kind, 1, initial_earliest=True), Port())
+    await asyncio.sleep(0)
+    before = await memory_bytes()
+    for first in range(0, ENTRIES, 2 * BLOCK_ENTRIES):
+        made.flow(2 * BLOCK_ENTRIES)
+        made.unacked = 0
+        await asyncio.sleep(0)
+        made.ack([commands.message_id(1, entry) for entry in range(first + 1, first + 2 * BLOCK_ENTRIES, 2)])
+        await asyncio.sleep(0)
+    held = await memory_bytes() - before
+    deltas = sum(map(len, log.records))
+    subscription = made.subscription
+    assert len(subscription.cursor.acked) == ENTRIES // 2
+    store = subscription._store
+    assert store is not None
+    records = list(store.snapshot())
+    begin = perf_counter()
+    subscriptions, _ = await opened(topic, records, kind)
+    port = Port()
+    again = await subscriptions.subscribe(SubscribeRequest("s", kind, 2), port)
+    again.flow(1)
+    opening = perf_counter() - begin
+    begin = perf_counter()
+    assert (await again.subscription.stats())["msgBacklog"] == ENTRIES // 2
+    counting = perf_counter() - begin
+    begin, got = perf_counter(), again.meter.messages_out
+    while again.meter.messages_out < 100_000:
+        again.unacked = 0
+        again.flow(BLOCK_ENTRIES)
+        await asyncio.sleep(0)
+    dealing = perf_counter() - begin
+    show(
+        f"a million holes, {kind.label}",
+        memory_mib=held / 2**20,
+        deltas_mib=deltas / 2**20,
+        snapshot_kib=sum(map(len, records)) / 1024,
+        open_ms=opening * 1e3,
+        stats_ms=counting * 1e3,
+        deal_us=dealing / (again.meter.messages_out - got) * 1e6,
+    )
+
+
+async def main() -> None:
+    for kind in (SubscriptionKind.SHARED, SubscriptionKind.KEY_SHARED, SubscriptionKind.EXCLUSIVE):
+        await measure(kind)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
