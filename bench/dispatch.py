@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from time import perf_counter
+from time import process_time
 
 from bench.report import show
 from quire.runtime.clock import SystemClock
@@ -20,7 +20,7 @@ from quire.serving.subscription.subscriptions import (
     SubscriptionKind,
     Subscriptions,
 )
-from quire.wire import block, commands
+from quire.wire import block, commands, message
 from quire.wire.block import BlockHeader, Buffer
 
 BLOCKS = 200
@@ -80,8 +80,16 @@ class Log:
             done(None)
 
 
+KEYS = 1_000
+
+
 def blocks_of(entry_bytes: int, entries: int, messages: int, count: int) -> list[tuple[Buffer, BlockHeader]]:
-    one = [b"\x0e\x01" + os.urandom(entry_bytes - 2)] * entries
+    """Blocks of entries with as many keys, which come round in turn."""
+    body = os.urandom(entry_bytes)
+    one = [
+        message.encode_one(message.OutgoingMessage(body, f"key-{at % KEYS}"), "standalone-0-1", at, 1 << 40)
+        for at in range(entries)
+    ]
     counts = None if messages == 1 else [messages] * entries
     made = [
         block.cut(1, at * entries, at * entries - 1, 0, at * entries * messages, one, counts)
@@ -110,13 +118,13 @@ async def dealt_us(
     for _ in range(5):
         topic, subscriptions, made = await subscribed(kind, consumers)
         published = blocks_of(entry_bytes, entries, messages, count)
-        begin = perf_counter()
+        begin = process_time()
         for buffer, header in published:
             topic.last_confirmed = Position(1, header.last_entry)
             for one in made:
                 one.unacked = 0
             subscriptions.confirmed(buffer, header)
-        best = min(best, perf_counter() - begin)
+        best = min(best, process_time() - begin)
         assert sum(one.meter.messages_out for one in made) == count * entries * messages
     return best / (count * entries) * 1e6
 
@@ -138,18 +146,74 @@ async def acked_us(kind: SubscriptionKind, step: int, group: int) -> float:
             ).body.message_id  # type: ignore[attr-defined]
             for at in range(0, total, group)
         ]
-        begin = perf_counter()
+        begin = process_time()
         for ids in acks:
             made[0].ack(ids)
             await asyncio.sleep(0)
-        best = min(best, perf_counter() - begin)
+        best = min(best, process_time() - begin)
         subscription = subscriptions.get("s")
         assert subscription is not None and subscription.mark_delete == (1, total - 1)
     return best / total * 1e6
 
 
+async def dealt_and_acked_us(kind: SubscriptionKind, consumers: int, entry_bytes: int, entries: int) -> float:
+    """Each block is dealt, and then acknowledged id by id, as one ACK of each consumer that got some of it."""
+    best = float("inf")
+    for _ in range(3):
+        topic, subscriptions, made = await subscribed(kind, consumers)
+        published = blocks_of(entry_bytes, entries, 1, 100)
+        spent = 0.0
+        for buffer, header in published:
+            topic.last_confirmed = Position(1, header.last_entry)
+            begin = process_time()
+            subscriptions.confirmed(buffer, header)
+            spent += process_time() - begin
+            for one in made:
+                held = [commands.message_id(1, entry) for entry in one.holds.by_ledger.get(1, ())]
+                begin = process_time()
+                one.ack(held)
+                await asyncio.sleep(0)
+                spent += process_time() - begin
+        best = min(best, spent)
+        subscription = subscriptions.get("s")
+        assert subscription is not None and subscription.mark_delete == (1, 100 * entries - 1)
+    return best / (100 * entries) * 1e6
+
+
+async def fan_out_us(count: int, entry_bytes: int, entries: int) -> float:
+    """One topic, `count` exclusive subscriptions: µs for each entry and subscription."""
+    best = float("inf")
+    for _ in range(5):
+        topic, store = Topic(), CursorStore()
+        store.attach(Log())  # type: ignore[arg-type]
+        subscriptions = Subscriptions(topic, store, 0, SystemClock())
+        for number in range(count):
+            request = SubscribeRequest(str(number), SubscriptionKind.EXCLUSIVE, number, initial_earliest=True)
+            (await subscriptions.subscribe(request, Port())).permits = 1 << 40
+        published = blocks_of(entry_bytes, entries, 1, 100)
+        begin = process_time()
+        for buffer, header in published:
+            topic.last_confirmed = Position(1, header.last_entry)
+            subscriptions.confirmed(buffer, header)
+        best = min(best, process_time() - begin)
+    return best / (100 * entries * count) * 1e6
+
+
 async def main() -> None:
     exclusive, shared = SubscriptionKind.EXCLUSIVE, SubscriptionKind.SHARED
+    keyed = SubscriptionKind.KEY_SHARED
+    for size, entries in ((100, 1_000), (1_024, 250), (1_024, 20), (1_024, 1)):
+        label = f"entries of {size} B in blocks of {entries}"
+        show(f"deal {label}, key-shared by 3", us=await dealt_us(keyed, 3, size, entries))
+        show(
+            f"deal and ack each, {label}, shared by 3", us=await dealt_and_acked_us(shared, 3, size, entries)
+        )
+        show(
+            f"deal and ack each, {label}, key-shared by 3",
+            us=await dealt_and_acked_us(keyed, 3, size, entries),
+        )
+    one, ten = await fan_out_us(1, 1_024, 250), await fan_out_us(10, 1_024, 250)
+    show("ten subscriptions on a topic, 1 KiB in blocks of 250", us=ten, one_us=one)
     for size, entries in ((100, 1_000), (1_024, 250), (1_024, 20), (1_024, 1), (16_384, 16), (131_072, 2)):
         label = f"entries of {size} B in blocks of {entries}"
         show(f"deal {label}, exclusive", us=await dealt_us(exclusive, 1, size, entries))

@@ -182,10 +182,6 @@ class SubscriptionPort(Protocol):
 
     name: str
 
-    def confirmed(self, block: Buffer, header: BlockHeader) -> None:
-        """A block of the topic was confirmed; the tail cache has it. Called in order, in the publishing turn."""
-        ...
-
     @property
     def mark_delete(self) -> Position:
         """Everything up to and with it is acknowledged; trimming may go this far."""
@@ -213,7 +209,9 @@ class SubscriptionsPort(Protocol):
 
     def __iter__(self) -> Iterator[SubscriptionPort]: ...
 
-    def confirmed(self, block: Buffer, header: BlockHeader) -> None: ...
+    def confirmed(self, block: Buffer, header: BlockHeader) -> None:
+        """A block of the topic was confirmed; the tail cache has it. Called in order, in the publishing turn."""
+        ...
 
     def close(self) -> None:
         """The topic is unloaded: CLOSE_CONSUMER to every consumer."""

@@ -551,23 +551,23 @@ def scattered_message_headers(
     redelivery_count: int = 0,
 ) -> list[bytes]:
     """As `message_headers`, for entries that do not follow one another."""
-    ledger = b"\x08" + varint.encode(ledger_id) + b"\x10"
-    ending = b"\x18" + varint.encode(partition) if partition >= 0 else b""
-    id_bytes = len(ledger) + len(ending)
-    if redelivery_count:
-        ending += b"\x18" + varint.encode(redelivery_count)
     consumer = b"\x08" + varint.encode(consumer_id) + b"\x12"
-    by_size: dict[int, tuple[int, bytes]] = {}
+    ledger = b"\x08" + varint.encode(ledger_id) + b"\x10"
+    partition_field = b"\x18" + varint.encode(partition) if partition >= 0 else b""
+    ending = partition_field + (b"\x18" + varint.encode(redelivery_count) if redelivery_count else b"")
     headers: list[bytes] = []
+    pack, high, after = _U32.pack, -1, b""
     for entry_id, length in zip(entry_ids, entry_lengths, strict=True):
-        entry = varint.LAST[entry_id] if entry_id < 128 else varint.encode(entry_id)
-        size = len(entry)
-        if size not in by_size:
-            before = consumer + b"%c" % (id_bytes + size) + ledger
-            body_bytes = len(before) + size + len(ending)
-            by_size[size] = body_bytes, _U32.pack(body_bytes + 4) + b"\x08\x09\x4a%c" % body_bytes + before
-        body_bytes, before = by_size[size]
-        headers.append(_join((_U32.pack(body_bytes + 8 + length), before, entry, ending)))
+        if entry_id >> 7 != high:
+            high = entry_id >> 7
+            after = (varint.encode(high) if high else b"") + ending
+            id_bytes = len(ledger) + 1 + len(after) - len(ending) + len(partition_field)
+            body_bytes = len(consumer) + 1 + len(ledger) + 1 + len(after)
+            before = (
+                pack(body_bytes + 4) + b"\x08\x09\x4a%c" % body_bytes + consumer + b"%c" % id_bytes + ledger
+            )
+            table = varint.MORE if high else varint.LAST
+        headers.append(_join((pack(body_bytes + 8 + length), before, table[entry_id & 127], after)))
     return headers
 
 

@@ -17,7 +17,7 @@ from quire.serving.ports import Position, TopicPort
 from quire.serving.subscription.cursor import Cursor
 from quire.serving.subscription.delivery import BlockView
 from quire.serving.subscription.dispatcher import Dispatcher
-from quire.serving.subscription.entry_set import spans
+from quire.serving.subscription.entry_set import run_count, spans
 from quire.wire import block
 
 TRIES = 4
@@ -71,7 +71,7 @@ async def _messages(topic: TopicPort, ledger_id: int, entries: BitMap, partial: 
 
 def holes(cursor: Cursor) -> int:
     """Runs of acknowledged entries behind mark-delete."""
-    return sum(len(one) - len(one & one.shift(1)) for one in cursor.acked.by_ledger.values())
+    return sum(map(run_count, cursor.acked.by_ledger.values()))
 
 
 def cursor_stats(cursor: Cursor, read: Position) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class BlockView:
     `each` is the number of messages of every entry when all are equal, and `counts` is None then.
     """
 
-    __slots__ = ("_sums", "buffer", "count", "counts", "each", "first_entry", "header", "ledger_id")
+    __slots__ = ("_all", "_sums", "buffer", "count", "counts", "each", "first_entry", "header", "ledger_id")
 
     def __init__(self, buffer: Buffer, header: BlockHeader) -> None:
         self.buffer = buffer
@@ -44,6 +44,7 @@ class BlockView:
         self.first_entry = header.first_entry
         self.count = count = header.entry_count
         self._sums: list[int] | None = None
+        self._all: tuple[list[memoryview], list[int]] | None = None
         table_end = header.entries_offset
         column = bytes(memoryview(buffer)[table_end - 4 * count : table_end])
         self.counts: array[int] | None = None
@@ -101,6 +102,17 @@ class BlockView:
             return len(entries) * self.each
         first = self.first_entry
         return sum([self.counts[entry - first] for entry in entries])
+
+    def all_entries(self) -> tuple[list[memoryview], list[int]]:
+        """All entries and their lengths in bytes; made once, for many subscriptions may want the whole block."""
+        if self._all is None:
+            header = self.header
+            body = memoryview(self.buffer)[header.entries_offset : header.length]
+            if self.count == 1:
+                self._all = [body], [len(body)]
+            else:
+                self._all = _cut(body, block.ends(self.buffer, header), 0)
+        return self._all
 
     def _accumulate(self, counts: array[int]) -> list[int]:
         self._sums = list(accumulate(counts, initial=0))
@@ -165,16 +177,18 @@ def frames(delivery: Delivery, partition: int) -> list[Buffer]:
 def _entries(delivery: Delivery) -> tuple[list[memoryview], list[int]]:
     """The entries of a delivery as views, and their lengths in bytes."""
     view, start, stop, offsets = delivery.view, delivery.start, delivery.stop, delivery.offsets
+    if start == 0 and stop == view.count and not offsets:
+        return view.all_entries()
     header = view.header
-    offset = header.entries_offset
-    if view.count == 1:
-        return [memoryview(view.buffer)[offset : header.length]], [header.length - offset]
-    body = memoryview(view.buffer)[offset : header.length]
+    body = memoryview(view.buffer)[header.entries_offset : header.length]
     ends = block.ends(view.buffer, header)
     if offsets:
         bounds = [(ends[at - 1] if at else 0, ends[at]) for at in offsets]
         return [body[a:b] for a, b in bounds], [b - a for a, b in bounds]
-    begin = ends[start - 1] if start else 0
-    ends = ends[start:stop]
+    return _cut(body, ends[start:stop], ends[start - 1] if start else 0)
+
+
+def _cut(body: memoryview, ends: array[int], begin: int) -> tuple[list[memoryview], list[int]]:
+    """Consecutive entries of a block's `body`, the first of which begins at `begin`, and their lengths in bytes."""
     starts = array("I", (begin,)) + ends[:-1]
     return [body[a:b] for a, b in zip(starts, ends, strict=True)], list(map(sub, ends, starts))

@@ -33,7 +33,7 @@ from quire.serving.ports import Position
 from quire.serving.subscription.consumer import Consumer
 from quire.serving.subscription.cursor import Cursor
 from quire.serving.subscription.delivery import BlockView, Delivery
-from quire.serving.subscription.entry_set import ENTRY_ID_MAX, spans
+from quire.serving.subscription.entry_set import ENTRY_ID_MAX, run_count, spans
 from quire.serving.subscription.positions import Segments, preceding
 from quire.serving.subscription.request import SubscriptionKind
 from quire.serving.subscription.window import Window
@@ -153,14 +153,11 @@ class Dispatcher:
             halves = [entry for entry in partial if entry in group] if partial else []
             runs += [Run(e - first, e - first + 1, count, partial[e]) for e in halves]
             group = group - BitMap(halves) if halves else group
-            found = spans(group)
-            if (
-                len(groups) == 1
-                and not halves
-                and len(group) < SPAN_ENTRIES_MIN * len(found) > SPAN_ENTRIES_MIN
-            ):
-                return [Run(found[0][0] - first, found[-1][1] - first, count, 0, [e - first for e in group])]
-            runs += [Run(start - first, stop - first, count) for start, stop in found]
+            pieces = run_count(group)
+            if len(groups) == 1 and not halves and len(group) < SPAN_ENTRIES_MIN * pieces > SPAN_ENTRIES_MIN:
+                offsets = [entry - first for entry in group]
+                return [Run(offsets[0], offsets[-1] + 1, count, 0, offsets)]
+            runs += [Run(start - first, stop - first, count) for start, stop in spans(group)]
         runs.sort()
         return runs
 

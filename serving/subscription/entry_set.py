@@ -32,6 +32,11 @@ def run_end(bitmap: BitMap, start: int) -> int:
     return end
 
 
+def run_count(bitmap: BitMap) -> int:
+    """How many runs of consecutive ids `bitmap` has."""
+    return len(bitmap) - len(bitmap & bitmap.shift(1))
+
+
 def spans(bitmap: BitMap) -> list[Span]:
     """`bitmap` as runs of consecutive ids, ascending."""
     if not bitmap:

@@ -22,7 +22,6 @@ from quire.serving.subscription.request import Done, SubscribeRequest
 from quire.serving.subscription.subscription import Subscription
 from quire.serving.subscription.subscriptions import Subscriptions
 from quire.wire import pulsar_pb2 as pb
-from quire.wire.block import BlockHeader, Buffer
 
 
 class NonPersistentSubscription(Subscription):
@@ -39,9 +38,9 @@ class NonPersistentSubscription(Subscription):
     def is_durable(self) -> bool:
         return self.is_remembered
 
-    def confirmed(self, block: Buffer, header: BlockHeader) -> None:
+    def confirmed(self, view: BlockView) -> None:
         """Deal what consumers can take of the block now; the rest is lost to this subscription."""
-        view = BlockView(block, header)
+        header = view.header
         messages, before = view.messages(0, view.count), self.meter.messages_out
         if header.first_entry == 0:
             self.dispatcher.skip_to(Position(header.ledger_id, 0))

@@ -49,7 +49,7 @@ from quire.serving.subscription.request import Done, KeySharing, SubscribeReques
 from quire.serving.subscription.shared import Shared
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
-from quire.wire.block import BlockHeader, Buffer
+from quire.wire.block import Buffer
 
 ALARM_S_MAX: Final = 3600.0
 """What is due later than this is looked for again in between: clocks are set."""
@@ -134,16 +134,16 @@ class Subscription:
 
     # -- dealing ---------------------------------------------------------------------------------------
 
-    def confirmed(self, block: Buffer, header: BlockHeader) -> None:
-        """A block of the topic was confirmed; the tail cache has it."""
+    def confirmed(self, view: BlockView) -> None:
+        """A block of the topic was confirmed; the tail cache has it. All subscriptions of the topic share `view`."""
         wanted = self.dispatcher.wanted()
         if wanted is None:
             return
         if self._delays is not None:
             self._delays.now_ms = self._clock.now_ms()
-        if wanted == (header.ledger_id, header.first_entry) and not self._is_pumping:
+        if wanted == (view.ledger_id, view.first_entry) and not self._is_pumping:
             self._source.drop()
-            self._deal(BlockView(block, header))
+            self._deal(view)
             self._deliver()
             if self._delays:
                 self._set_alarm(self._delays)

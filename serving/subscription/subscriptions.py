@@ -22,6 +22,7 @@ from quire.serving.subscription.byte_index import ByteIndex
 from quire.serving.subscription.consumer import Consumer
 from quire.serving.subscription.cursor import Cursor, CursorKey
 from quire.serving.subscription.cursor_store import CursorStore
+from quire.serving.subscription.delivery import BlockView
 from quire.serving.subscription.positions import Segments, preceding
 from quire.serving.subscription.request import Done, SubscribeRequest, SubscriptionKind
 from quire.serving.subscription.subscription import Subscription
@@ -76,9 +77,12 @@ class Subscriptions:
 
     def confirmed(self, block: Buffer, header: BlockHeader) -> None:
         """A block of the topic was confirmed; the tail cache has it."""
+        if not self._by_name:
+            return
+        view = BlockView(block, header)
         for subscription in list(self._by_name.values()):
             try:
-                subscription.confirmed(block, header)
+                subscription.confirmed(view)
             except Exception:
                 # The publisher, whose turn this is, and the other subscriptions go on.
                 _log.exception("subscription %s of %s failed", subscription.name, self._topic.name)
