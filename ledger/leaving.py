@@ -9,7 +9,7 @@ bookie that merely restarts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final
 
@@ -19,6 +19,7 @@ from quire.ledger.repair_core import Absences
 from quire.ledger.writer import LedgerWriter
 from quire.metadata.records import BookieIntent
 from quire.runtime.clock import Clock
+from quire.wire.bookie import BookieId
 
 PER_LOOK_MAX: Final = 50
 DELAY_S: Final = 600.0
@@ -33,10 +34,14 @@ class Leaving:
         self._absences = Absences(delay_s)
         self._seen: set[str] = set()
 
-    def look(self, writers: Mapping[int, LedgerWriter]) -> set[int]:
-        """Ids of ledgers that should end, `PER_LOOK_MAX` at most."""
+    def look(self, writers: Mapping[int, LedgerWriter], used: Iterable[BookieId]) -> set[int]:
+        """Ids of ledgers that should end, `PER_LOOK_MAX` at most. `used`: the bookies that were ever written to.
+
+        One that was used and went before the first look is missed from then on.
+        """
         available = {record.uuid: record for record in self._bookies.available()}
         self._seen |= available.keys()
+        self._seen.update(bookie.uuid for bookie in used)
         now = self._clock.monotonic()
         self._absences.look(self._seen, available, now)
         unwanted = self._absences.gone_for_long(now)

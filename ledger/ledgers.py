@@ -106,7 +106,7 @@ class Ledgers:
 
     def to_leave(self) -> set[int]:
         """Open ledgers of this process that should end, so that repair can copy them; see `leaving`."""
-        return self._leaving.look(self._writers)
+        return self._leaving.look(self._writers, self._parts.loads)
 
     @property
     def bytes_lagging(self) -> int:

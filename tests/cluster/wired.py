@@ -195,12 +195,13 @@ class Wired(Front):
     async def up(self, name: str) -> None:
         """Start it, again and again, as whoever supervises processes does: what it needs may be away."""
         child = self._children[name]
-        async with asyncio.timeout(START_S):
-            while True:
-                try:
-                    return await child.start()
-                except Unavailable:
-                    await child.stop()
+        deadline = asyncio.get_running_loop().time() + START_S
+        while True:
+            try:
+                return await child.start()
+            except Unavailable as why:
+                await child.stop()
+                assert asyncio.get_running_loop().time() < deadline, f"{name} does not start: {why}"
 
     def wipe(self, name: str) -> str:
         """Its two directories are lost. Answers the UUID of the bookie that is gone for ever."""
