@@ -17,7 +17,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from quire.ledger import placement, states
 from quire.ledger.directory import BookieDirectory
@@ -36,6 +36,8 @@ from quire.runtime.errors import Fenced, NotFound, OutcomeUnknown, QuireError, U
 from quire.runtime.tasks import Tasks
 from quire.wire.block import Buffer
 from quire.wire.bookie import BookieId, WriteLacRequest
+
+CHANGE_DELAY_MS_MAX: Final = 1_000
 
 _log = logging.getLogger(__name__)
 
@@ -89,6 +91,8 @@ class BlockWriter:
             next_entry=next_entry,
             lag=parts.lag,
         )
+        self._confirmed_at_change: int | None = None
+        self._changes_in_vain = 0
 
     def confirmed(self, last_entry: int) -> None:
         raise NotImplementedError
@@ -108,8 +112,16 @@ class BlockWriter:
 
     def arm_change(self) -> None:
         self._parts.quarantine.put(self.core.failed_bookies())
-        delay = self._parts.settings.ensemble_change_delay_ms / 1000
-        asyncio.get_running_loop().call_later(delay, self._change)
+        asyncio.get_running_loop().call_later(self.next_change_delay_s(), self._change)
+
+    def next_change_delay_s(self) -> float:
+        """Twice as long for each change after which nothing was confirmed: where bookies fail in turns because there
+        is no quorum, the ledger must not use up its changes in a second and fail, but wait for them.
+        """
+        delay_ms, confirmed = self._parts.settings.ensemble_change_delay_ms, self.core.last_confirmed
+        self._changes_in_vain = self._changes_in_vain + 1 if confirmed == self._confirmed_at_change else 0
+        self._confirmed_at_change = confirmed
+        return min(delay_ms << self._changes_in_vain, max(delay_ms, CHANGE_DELAY_MS_MAX)) / 1000
 
     def _change(self) -> None:
         core, parts = self.core, self._parts

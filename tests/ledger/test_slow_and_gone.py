@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from quire.ledger import narrow, placement, states
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.memory_bookie import MemoryBookie
-from quire.ledger.memory_cluster import Listener, MemoryCluster, cut, expected, read_all, turns_until, write
+from quire.ledger.memory_cluster import (
+    QUICK,
+    Listener,
+    MemoryCluster,
+    cut,
+    expected,
+    read_all,
+    turns_until,
+    write,
+)
 from quire.ledger.patience import Patience
 from quire.ledger.placement import Quarantine
 from quire.ledger.replicas import Replicas
@@ -324,3 +334,14 @@ async def test_damage_everywhere_is_told_of_each_and_raised():
     with pytest.raises(CorruptionError):
         await read_all(cluster.ledgers, ledger_id)
     assert sorted(told) == sorted(bookie.bookie for bookie in cluster.bookies)
+
+
+# -- no quorum -----------------------------------------------------------------------------------------
+async def test_changes_that_lead_to_nothing_come_less_and_less_often():
+    """Two of three are away and fail in turns: the ledger waits for them rather than fail in a second."""
+    cluster = MemoryCluster(3, settings=replace(QUICK, ensemble_change_delay_ms=20))
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    delays = [writer.next_change_delay_s() for _ in range(8)]
+    assert delays == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0]
+    await listener.until(write(writer, 1))
+    assert [writer.next_change_delay_s() for _ in range(2)] == [0.02, 0.04]
