@@ -21,12 +21,20 @@ import pulsar
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.message import OutgoingMessage, encode_one
+from tests.history.operations import F, Message, Outcome
+from tests.history.operations import Position as Place
 
 from .raw import Delivered, Position, Raw
 
 PAYLOAD_BYTES = 400
 Connect = Callable[[], Awaitable[Raw]]
 """Opens a connection to the server as it is now."""
+Record = Callable[..., None]
+"""`tests.history.operations.Recorder`, or nothing."""
+
+
+def unrecorded(*_: Any, **__: Any) -> None:
+    """No history is kept."""
 
 
 def payload_of(number: int) -> bytes:
@@ -86,9 +94,17 @@ class StockStream(Published):
     """One producer of the stock client, on a thread of its own; it lives through all kills."""
 
     def __init__(
-        self, topic: str, progress: Callable[[], None], *, window: int, numbered: bool = False, **options: Any
+        self,
+        topic: str,
+        progress: Callable[[], None],
+        *,
+        window: int,
+        numbered: bool = False,
+        record: Record = unrecorded,
+        **options: Any,
     ) -> None:
         super().__init__(topic, numbered=numbered)
+        self._record = record
         self._progress = progress
         self._options = options
         self._window = threading.Semaphore(window)
@@ -112,13 +128,19 @@ class StockStream(Published):
                 return
             self.sent = number + 1
             rest: dict[str, Any] = {"sequence_id": number} if self.never_twice else {}
+            self._tell(Outcome.INVOKE, Message(number))
             self._producer.send_async(payload_of(number), self._answered(number), **rest)
 
+    def _tell(self, outcome: Outcome, message: Message) -> None:
+        self._record(f"producer of {self.topic}", F.SEND, outcome, self.topic, [message])
+
     def _answered(self, number: int) -> Callable[[pulsar.Result, Any], None]:
-        def answered(result: pulsar.Result, _: Any) -> None:
+        def answered(result: pulsar.Result, where: Any) -> None:
             if result == pulsar.Result.Ok:
+                self._tell(Outcome.OK, Message(number, _place_of(where)))
                 self.acknowledged.add(number)
             else:
+                self._tell(Outcome.INFO, Message(number))
                 self.errors.append(f"message {number}: {result}")
             self._window.release()
             self._progress()
@@ -131,6 +153,12 @@ class StockStream(Published):
         self._window.release()
         self._thread.join()
         self._producer.flush()
+
+
+def _place_of(where: Any) -> Place | None:
+    """A stock client's message id; a duplicate that was dropped has none."""
+    ledger, entry = where.ledger_id(), where.entry_id()
+    return Place(ledger, entry, max(where.batch_index(), 0)) if 0 <= ledger < 1 << 63 and entry >= 0 else None
 
 
 class RawStream(Published):
@@ -181,6 +209,13 @@ class Log:
         pairs = zip(self.positions, self.entries, strict=True)
         return sum(len(entry) for place, entry in pairs if place <= position)
 
+    def tell(self, record: Record) -> None:
+        """Everything that was read, as one reader's polls."""
+        record("reader", F.ATTACH, Outcome.OK, self.topic)
+        for position, entry in zip(self.positions, self.entries, strict=True):
+            messages = [Message(number, Place(*position, index)) for index, number in enumerate(entry)]
+            record("reader", F.POLL, Outcome.OK, self.topic, messages)
+
     async def extend(self, connect: Connect, since: int) -> None:
         """Read the entries from the `since`-th on once more, up to the last one there is now."""
         start = self.positions[since] if self.positions else (-1, -1)
@@ -226,8 +261,10 @@ class Follower:
         shared: bool = False,
         cumulative: bool = False,
         by_index: bool = False,
+        record: Record = unrecorded,
     ) -> None:
         self.topic, self.name = topic, name
+        self._record = record
         self._rng = rng
         self._cumulative, self._by_index = cumulative, by_index
         self._kind = pb.CommandSubscribe.Shared if shared else pb.CommandSubscribe.Exclusive
@@ -249,6 +286,7 @@ class Follower:
         try:
             raw = await connect()
             for consumer_id in range(1, self._consumers + 1):
+                self._tell(consumer_id, F.ATTACH, Outcome.OK, is_shared=self._consumers > 1)
                 await raw.subscribe(self.topic, self.name, self._kind, consumer_id=consumer_id)
             await self._consume(raw)
         except (OSError, EOFError):
@@ -272,8 +310,15 @@ class Follower:
             elif not self.holds_back or self._rng.random() < 0.95:
                 self._begin(self._ack(raw, one))
 
+    def _tell(
+        self, consumer_id: int, f: F, outcome: Outcome, messages: Sequence[Message] = (), **more: Any
+    ) -> None:
+        process = f"{self.name} {consumer_id} of {self.topic}"
+        self._record(process, f, outcome, self.topic, messages, subscription=self.name, **more)
+
     def _take(self, one: Delivered) -> None:
         """What was answered as acknowledged must never come again."""
+        self._tell(one.consumer_id, F.POLL, Outcome.OK, _messages(one, one.indexes))
         self.seen.update(map(number_of, one.payloads))
         again = [index for index in one.indexes if (one.position, index) in self.answered]
         if again or one.position <= self.answered_up_to:
@@ -291,6 +336,8 @@ class Follower:
         done = {(one.position, index) for index in now}
         left = set(one.indexes) - now
         self.asked |= done
+        messages = _messages(one, sorted(now))
+        self._tell(one.consumer_id, F.ACK, Outcome.INVOKE, messages)
         try:
             await raw.ack(
                 one.position,
@@ -300,14 +347,18 @@ class Follower:
         except OSError:
             return
         self.answered |= done
+        self._tell(one.consumer_id, F.ACK, Outcome.OK, messages)
 
     async def _ack_up_to(self, raw: Raw, one: Delivered) -> None:
         self.asked_up_to = max(self.asked_up_to, one.position)
+        messages = _messages(one, one.indexes)
+        self._tell(one.consumer_id, F.ACK, Outcome.INVOKE, messages, is_cumulative=True)
         try:
             await raw.ack(one.position, cumulative=True)
         except OSError:
             return
         self.answered_up_to = max(self.answered_up_to, one.position)
+        self._tell(one.consumer_id, F.ACK, Outcome.OK, messages, is_cumulative=True)
 
     def check_backlog(self, log: Log, backlog: int, least: int, most: int) -> None:
         """`least`, `most`: messages of the topic before and after `backlog` was asked for, with nobody consuming."""
@@ -316,6 +367,10 @@ class Follower:
         assert least - asked <= backlog <= most - answered, (
             f"{self.topic} {self.name}: backlog {backlog} of {least}..{most}, {answered}..{asked} acknowledged"
         )
+
+
+def _messages(one: Delivered, indexes: Sequence[int]) -> list[Message]:
+    return [Message(number_of(one.payloads[index]), Place(*one.position, index)) for index in indexes]
 
 
 class StockFollower:

@@ -10,6 +10,7 @@ the end:
 - where duplicates are dropped, each is there once;
 - nothing was delivered whose acknowledgement had been answered before;
 - every subscription has seen everything;
+- the history of all that clients saw has no anomaly (`tests.history`);
 - every ledger has its copies again, each read from each of its bookies.
 
 Every round has one fault or two together, then everything must go on. `QUIRE_CHAOS_SECONDS` and `QUIRE_CHAOS_SEED` make
@@ -31,6 +32,8 @@ import pytest
 from quire.runtime.errors import QuireError
 from tests.chaos.load import Follower, Published, StockFollower, StockStream
 from tests.chaos.raw import Raw
+from tests.history import checker as history
+from tests.history.operations import F, Outcome, Recorder
 
 from .copies import lacking, missing_blocks
 from .faults import Fault, Faults
@@ -59,28 +62,30 @@ class Story:
         choices = Random(rng.random())
         self.began = time.monotonic()
         self.faults = 0
+        self.record = record = Recorder(cluster.data / "history.jsonl")
         self.streams = [
-            StockStream(f"{NAMESPACE}/plain", lambda: None, window=8),
+            StockStream(f"{NAMESPACE}/plain", lambda: None, window=8, record=record),
             StockStream(
                 f"{NAMESPACE}/batched",
                 lambda: None,
                 window=50,
+                record=record,
                 batching_enabled=True,
                 batching_max_messages=8,
                 batching_max_publish_delay_ms=10,
             ),
-            StockStream(NUMBERED, lambda: None, window=8, numbered=True),
+            StockStream(NUMBERED, lambda: None, window=8, numbered=True, record=record),
             StockStream(f"{NAMESPACE}/parts", lambda: None, window=8),
         ]
-        self.direct = StockStream(f"{NAMESPACE}/direct", lambda: None, window=8)
+        self.direct = StockStream(f"{NAMESPACE}/direct", lambda: None, window=8, record=record)
         """Its client knows the brokers, not the gateway."""
         self.streams.append(self.direct)
         self.followers = [
-            Follower(f"{NAMESPACE}/plain", "individual", choices),
-            Follower(f"{NAMESPACE}/plain", "cumulative", choices, cumulative=True),
-            Follower(f"{NAMESPACE}/batched", "by-index", choices, shared=True, by_index=True),
-            Follower(NUMBERED, "numbered", choices, shared=True),
-            Follower(f"{NAMESPACE}/direct", "direct", choices),
+            Follower(f"{NAMESPACE}/plain", "individual", choices, record=record),
+            Follower(f"{NAMESPACE}/plain", "cumulative", choices, cumulative=True, record=record),
+            Follower(f"{NAMESPACE}/batched", "by-index", choices, shared=True, by_index=True, record=record),
+            Follower(NUMBERED, "numbered", choices, shared=True, record=record),
+            Follower(f"{NAMESPACE}/direct", "direct", choices, record=record),
         ]
         self.stock = StockFollower(f"{NAMESPACE}/parts")
         self._following: list[asyncio.Task[None]] = []
@@ -180,14 +185,29 @@ class Story:
         await asyncio.wait(self._following)
         problems = [problem for follower in self.followers for problem in follower.problems]
         assert not problems, problems[:5]
+        await asyncio.to_thread(self._judge_history)
         await asyncio.to_thread(self.stock.stop)
         for client in self._clients:
             await asyncio.to_thread(client.close)
         await self._every_copy()
 
     async def _verdict(self, stream: Published) -> set[int]:
-        partitions = PARTITIONS if stream.topic.endswith("/parts") else 0
-        return check(stream, await read(self.cluster, stream.topic, partitions))
+        if stream.topic.endswith("/parts"):  # a producer does not know the partition of what has no receipt
+            return check(stream, await read(self.cluster, stream.topic, PARTITIONS))
+        return check(stream, await read(self.cluster, stream.topic, record=self.record))
+
+    def _judge_history(self) -> None:
+        """What everybody saw, all of it together, by the rules of `tests.history`."""
+        self.record.close()
+        record = self.record
+        for f in (F.SEND, F.POLL, F.ACK):
+            assert record.kinds[f, Outcome.OK], f"no {f} in the history"
+        anomalies = history.check_file(
+            record.file, record.topics, history.Promises(without_duplicates=(NUMBERED,))
+        )
+        told = "\n".join(map(str, anomalies[:5]))
+        assert not anomalies, f"{len(anomalies)} anomalies in {record.file}:\n{told}"
+        self.tell(f"{record.topics.total()} operations of clients, no anomaly")
 
     async def _every_copy(self) -> None:
         await self.whole()

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.chaos.load import Log, Published
+from tests.chaos.load import Log, Published, Record, unrecorded
 
 from .local import Front
 
 
-async def read(cluster: Front, topic: str, partitions: int = 0) -> list[list[int]]:
+async def read(
+    cluster: Front, topic: str, partitions: int = 0, record: Record = unrecorded
+) -> list[list[int]]:
     """The numbers of all messages in each partition of the topic (0: it has none), in order."""
     names = [f"{topic}-partition-{number}" for number in range(partitions)] or [topic]
     logs = []
     for name in names:
         log = Log(name)
         await log.extend(lambda name=name: cluster.connect(name), 0)  # type: ignore[misc]
+        log.tell(record)
         logs.append(log.numbers())
     return logs
 

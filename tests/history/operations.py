@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -80,13 +81,15 @@ class Operation(msgspec.Struct, frozen=True, omit_defaults=True, array_like=Fals
 
 
 class Recorder:
-    """Writes down what clients do, from any thread; `operations` is what there is so far."""
+    """Writes down what clients do, from any thread, and counts it: by what was done, and by topic."""
 
-    def __init__(self, file: Path | None = None) -> None:
-        self.operations: list[Operation] = []
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.kinds: Counter[tuple[F, Outcome]] = Counter()
+        self.topics: Counter[str] = Counter()
         self._began = time.monotonic()
         self._lock = threading.Lock()
-        self._file = file.open("wb") if file is not None else None
+        self._out = file.open("wb")
 
     def __call__(
         self,
@@ -105,20 +108,24 @@ class Recorder:
             operation = Operation(
                 process, f, outcome, topic, tuple(messages), subscription, is_shared, is_cumulative, now_s
             )
-            self.operations.append(operation)
-            if self._file is not None:
-                self._file.write(msgspec.json.encode(operation) + b"\n")
+            self.kinds[f, outcome] += 1
+            self.topics[topic] += 1
+            self._out.write(msgspec.json.encode(operation) + b"\n")
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        self._out.close()
 
 
 def save(operations: Iterable[Operation], file: Path) -> None:
     file.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in operations))
 
 
-def load(file: Path) -> list[Operation]:
-    """A file that a recorder wrote; a last line that is cut short is left out."""
-    lines = file.read_bytes().split(b"\n")[:-1]
-    return [msgspec.json.decode(line, type=Operation) for line in lines]
+def load(file: Path, topic: str = "") -> Iterator[Operation]:
+    """What a recorder wrote, of one topic or all; a last line that is cut short is left out."""
+    decode = msgspec.json.Decoder(Operation).decode
+    with file.open("rb") as lines:
+        for line in lines:
+            if line.endswith(b"\n") and (not topic or topic.encode() in line):
+                operation = decode(line)
+                if not topic or operation.topic == topic:
+                    yield operation
