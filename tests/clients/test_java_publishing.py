@@ -1,0 +1,64 @@
+"""The stock Java client publishes in every way it knows (`java/Publishing.java`). Skipped without Java or its jars."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tests.serving.conftest import BrokerHouse, house
+
+__all__ = ["house"]
+
+PROGRAM = Path(__file__).parent / "java" / "Publishing.java"
+SCENARIOS = ("modes", "fencing", "small", "chunks", "now")
+PATIENCE_S = 120
+REPOSITORY = Path.home() / ".m2" / "repository"
+JARS = (
+    "org/apache/pulsar/pulsar-client/*/pulsar-client-*.jar",
+    "org/apache/pulsar/pulsar-client-api/*/*.jar",
+    "org/apache/pulsar/pulsar-client-admin-api/*/*.jar",
+    "org/apache/pulsar/bouncy-castle-bc/*/*.jar",
+    "org/bouncycastle/*/*/*.jar",
+    "org/slf4j/slf4j-api/*/*.jar",
+    "org/slf4j/slf4j-nop/*/*.jar",
+    "io/opentelemetry/*/*/*.jar",
+    "com/fasterxml/jackson/core/*/*/*.jar",
+    "com/google/protobuf/protobuf-java/*/*.jar",
+)
+
+
+def class_path() -> str:
+    """The client and what it needs, of the newest versions that were ever fetched here."""
+    found = [str(path) for pattern in JARS for path in sorted(REPOSITORY.glob(pattern), reverse=True)]
+    if shutil.which("java") is None or not any("pulsar-client/" in path for path in found):
+        pytest.skip("there is no Java, or no org.apache.pulsar:pulsar-client in the Maven repository")
+    return ":".join(found)
+
+
+async def test_java(house: BrokerHouse) -> None:
+    """One process for all scenarios: starting Java takes longer than what it does then."""
+    jars = class_path()
+    broker = await house.start()
+    await broker.create_topic("java-small")
+    await broker.change_topic_policies("java-small", lambda old: replace(old, message_bytes_max=1000))
+    await broker.create_topic("java-chunks")
+    await broker.change_topic_policies("java-chunks", lambda old: replace(old, deduplication=True))
+    process = await asyncio.create_subprocess_exec(
+        "java", "-XX:TieredStopAtLevel=1", "-cp", jars, str(PROGRAM), broker.service_url, *SCENARIOS,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    told = output.decode()
+    assert process.returncode == 0, told[-3000:]
+    assert [line for line in told.splitlines() if line.startswith("done")] == [
+        f"done: {one}" for one in SCENARIOS
+    ]
