@@ -57,6 +57,9 @@ BYTES_IN_FLIGHT_MAX: Final = 128 * MIB
 TOPIC_SHARE_OF_BYTES_IN_FLIGHT: Final = 4
 """One topic may have 1/n of them unanswered; then its producers wait, and no topic alone stops all the others."""
 
+HELD_SHARE_OF_BYTES_IN_FLIGHT: Final = 4
+"""SENDs kept for producers that must wait may be 1/n as much, beside it, over all connections."""
+
 HELD_BYTES_PER_CONNECTION_MAX: Final = 256 * KIB
 """SENDs kept for producers that must wait; beyond it the connection is not read, which stops its other users too."""
 

@@ -28,6 +28,7 @@ from quire.metadata.store import MetadataStore
 from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import Clock
 from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, QuireError
+from quire.runtime.limits import HELD_SHARE_OF_BYTES_IN_FLIGHT
 from quire.runtime.settings import parse_address
 from quire.runtime.tasks import Tasks
 from quire.serving.bundles import Bundles, split_evenly
@@ -94,6 +95,7 @@ class Broker(Operations):
         self.settings = settings
         self.clock = clock
         self.budget = budget or ByteBudget(settings.bytes_in_flight_max)
+        self.held = ByteBudget(self.budget.limit_bytes // HELD_SHARE_OF_BYTES_IN_FLIGHT)
         self.tasks = Tasks("broker")
         self.http_url = ""
         self.ownership: Ownership = ownership or SoleOwner()
@@ -347,6 +349,7 @@ class Broker(Operations):
             "quire_serving_bytes_in_total": totals.bytes_in,
             "quire_serving_bytes_in_flight": self.budget.used_bytes,
             "quire_serving_bytes_in_flight_max": self.budget.limit_bytes,
+            "quire_serving_bytes_held": self.held.used_bytes,
             "quire_serving_tail_cache_bytes": self.services.tail_cache.bytes_used,
             "quire_serving_fast_sends_total": fast + sum(one.fast_sends for one in self._sessions),
             "quire_serving_slow_sends_total": slow + sum(one.slow_sends for one in self._sessions),

@@ -181,6 +181,7 @@ class Operations:
             "msgOutCounter": int(_sum(subscriptions, "msgOutCounter")),
             "averageMsgSize": loaded.bytes_in / loaded.messages_in if loaded.messages_in else 0.0,
             **(_storage(loaded) if isinstance(loaded, Topic) else _drops(subscriptions)),
+            "publishRateLimitedTimes": 0 if loaded.gate is None else loaded.gate.waits,
             "publishers": publishers,
             "subscriptions": subscriptions,
             "replication": {},

@@ -207,7 +207,7 @@ class Connection(asyncio.BufferedProtocol):
             consumer.abandon()
         self.producers.clear()
         self.consumers.clear()
-        self.host.budget.give_back(self._held_bytes)
+        self.host.held.give_back(self._held_bytes)
         self._held_bytes = 0
         self.host.session_closed(self)
 
@@ -355,18 +355,25 @@ class Connection(asyncio.BufferedProtocol):
     # -- back-pressure ---------------------------------------------------------------------------------
 
     def hold(self, byte_count: int) -> None:
-        """SENDs of so many bytes wait for their producer's turn."""
+        """SENDs of so many bytes wait for their producer's turn.
+
+        They have a budget of their own, so that many who must wait stop each other and not everybody else.
+        """
         self._held_bytes += byte_count
-        self.host.budget.take(byte_count)
-        if self._held_bytes >= HELD_BYTES_PER_CONNECTION_MAX:
+        self.host.held.take(byte_count)
+        if self._holds_too_much():
             self._stop_reading(Stop.HELD)
 
     def release(self, byte_count: int) -> None:
         """They wait no longer."""
         self._held_bytes -= byte_count
-        self.host.budget.give_back(byte_count)
-        if self._held_bytes < HELD_BYTES_PER_CONNECTION_MAX:
+        self.host.held.give_back(byte_count)
+        if not self._holds_too_much():
             self._read_on(Stop.HELD)
+
+    def _holds_too_much(self) -> bool:
+        held = self._held_bytes
+        return held >= HELD_BYTES_PER_CONNECTION_MAX or (held > 0 and self.host.held.is_spent)
 
     def _stop_reading(self, why: Stop) -> None:
         if self._stops == READING and not self.is_closed and self._transport is not None:

@@ -20,6 +20,8 @@ class SessionHost(Protocol):
     """The broker, as its sessions see it. Topics are named as clients name them; see `quire.serving.names`."""
 
     budget: ByteBudget
+    held: ByteBudget
+    """For what waits in sessions until its topic takes it."""
     clock: Clock
     tasks: Tasks
 

@@ -30,6 +30,8 @@ class Gate:
         self._waiting: deque[Done] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._is_releasing = False
+        self.waits = 0
+        """How often a producer had to wait."""
         self.message_bytes_max = message_bytes_max
 
     def is_open(self) -> bool:
@@ -41,6 +43,7 @@ class Gate:
 
     def wait(self, resume: Done) -> None:
         """Call `resume` when a run may pass, behind all who waited before."""
+        self.waits += 1
         self._waiting.append(resume)
         if self._timer is None:
             self._arm()

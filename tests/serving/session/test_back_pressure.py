@@ -94,10 +94,11 @@ async def test_a_flood_for_a_limited_topic_stops_the_socket_and_no_other_connect
     assert not flood.transport.reading
     send(other, 1, *range(10))
     assert len(await other.answers(10)) == 10
-    assert broker.budget.held_bytes >= HELD_BYTES_PER_CONNECTION_MAX
+    assert broker.held.held_bytes >= HELD_BYTES_PER_CONNECTION_MAX
+    assert broker.budget.held_bytes == 0
     await broker.change_topic_policies(TOPIC, lambda old: replace(old, publish_rate=None))
     assert len(await flood.answers(6)) == 6, "without the limit nobody waits any more"
-    assert flood.transport.reading and broker.budget.held_bytes == 0
+    assert flood.transport.reading and broker.budget.held_bytes == broker.held.held_bytes == 0
 
 
 async def test_what_a_lost_connection_left_waiting_is_forgotten(broker: Broker) -> None:
@@ -106,11 +107,11 @@ async def test_what_a_lost_connection_left_waiting_is_forgotten(broker: Broker) 
     send(client, 1, *range(5))
     await client.answers(5)
     send(client, 1, 5)
-    assert broker.budget.held_bytes > 0
+    assert broker.held.held_bytes > 0
     client.connection.connection_lost(None)
-    assert broker.budget.held_bytes == 0
+    assert broker.held.held_bytes == 0
     await broker.unload_topic(TOPIC)
-    assert broker.budget.held_bytes == 0
+    assert broker.held.held_bytes == 0
     assert (await broker.internal_stats(TOPIC))["numberOfEntries"] == 5
 
 
@@ -133,7 +134,7 @@ async def test_a_full_topic_holds_its_producers_and_leaves_the_budget_to_others(
     publisher._arm()
     answers = await stuck.answers(8)
     assert [one.body.sequence_id for one in answers] == list(range(8))  # type: ignore[attr-defined]
-    assert stuck.transport.reading and broker.budget.held_bytes == 0
+    assert stuck.transport.reading and broker.budget.held_bytes == broker.held.held_bytes == 0
 
 
 async def test_a_peer_that_does_not_read_its_answers_is_not_read(broker: Broker) -> None:
@@ -175,6 +176,33 @@ async def test_who_waits_for_the_broker_is_not_taken_for_dead(broker: Broker) ->
         client.connection.keep_alive()
     assert not client.transport.closed
     client.connection.connection_lost(None)
+
+
+async def test_many_who_wait_stop_each_other_and_not_everybody(house: BrokerHouse) -> None:
+    broker = await house.start(bytes_in_flight_max=12 * MIB)
+    await limit(broker, TOPIC, publish_rate=PublishRate(bytes_per_s=1000))
+    floods = [await publishing(broker, TOPIC) for _ in range(20)]
+    other = await publishing(broker, OTHER)
+    for flood in floods:
+        send(flood, 1, 0, payload=bytes(HELD_BYTES_PER_CONNECTION_MAX * 3 // 4))
+    assert not floods[-1].transport.reading and floods[1].transport.reading
+    assert not broker.budget.is_spent
+    send(other, 1, *range(10))
+    assert len(await other.answers(10)) == 10
+    for flood in floods:
+        flood.connection.connection_lost(None)
+    assert broker.held.held_bytes == 0
+
+
+async def test_a_broker_s_setting_holds_where_no_policy_says(house: BrokerHouse) -> None:
+    broker = await house.start(publish_messages_per_s=50)
+    client = await publishing(broker, TOPIC)
+    send(client, 1, *range(60))
+    assert len(await client.answers(60)) == 60
+    send(client, 1, 60)
+    assert broker.held.held_bytes > 0
+    assert (await broker.stats(TOPIC))["publishRateLimitedTimes"] == 1
+    assert kinds(await client.answers(1)) == ["SEND_RECEIPT"]
 
 
 # -- sizes -----------------------------------------------------------------------------------------------
@@ -234,7 +262,7 @@ async def test_sends_behind_a_producer_that_is_being_opened_are_counted(broker: 
         send(client, 1, number, payload=bytes(HELD_BYTES_PER_CONNECTION_MAX // 4))
     assert not client.transport.reading
     assert kinds(await client.answers(6)) == ["PRODUCER_SUCCESS", *["SEND_RECEIPT"] * 5]
-    assert client.transport.reading and broker.budget.held_bytes == 0
+    assert client.transport.reading and broker.budget.held_bytes == broker.held.held_bytes == 0
 
 
 @pytest.mark.parametrize("over", ["messages", "bytes"])
