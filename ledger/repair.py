@@ -409,7 +409,8 @@ class Repair:
             raise
         if version != self._narrow_version:
             self._narrow_version = version
-            self._hurry_round(self._clock.monotonic())
+            if not self._left.unplaced:  # else bookies are lacking, and there is a round when one comes
+                self._hurry_round(self._clock.monotonic())
 
     async def _forget_damage(self, ledger_id: int) -> None:
         for bookie in sorted(self._damaged.pop(ledger_id, ())):

@@ -208,6 +208,21 @@ async def test_blocks_before_an_ensemble_change_get_the_copy_that_they_lack(clus
     assert cluster.repair.status().failed == 0
 
 
+async def test_narrow_ledgers_cause_no_rounds_while_bookies_are_lacking(cluster: Cluster) -> None:
+    cluster.lose(2)
+    await cluster.closed()
+    await cluster.look_long_after()
+    before = cluster.repair._round_due
+    record = await cluster.closed()
+    await touch(cluster.store, paths.REPAIR_NARROW)
+    cluster.repair._on_narrow("")
+    await cluster.repair.look()
+    assert cluster.repair._round_due == before
+    cluster.come_back(2)
+    await cluster.look_long_after()
+    assert len(cluster.holders(record)) == 3
+
+
 async def test_a_watch_that_calls_for_nothing_costs_no_round(cluster: Cluster) -> None:
     await cluster.look_long_after()
     before = cluster.repair._round_due
