@@ -20,6 +20,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import quote
 from zlib import crc32
 
 from quire.ledger.bookies import Bookies
@@ -32,7 +33,7 @@ from quire.runtime.limits import HELD_SHARE_OF_BYTES_IN_FLIGHT
 from quire.runtime.settings import parse_address
 from quire.runtime.tasks import Tasks
 from quire.serving.bundles import Bundles, split_evenly
-from quire.serving.names import TopicName
+from quire.serving.names import NON_PERSISTENT, TopicName
 from quire.serving.offloading import Offloading
 from quire.serving.operations import Operations, subscriptions_of
 from quire.serving.ownerless import Ownerless
@@ -357,6 +358,20 @@ class Broker(Operations):
             **self.services.store.counts.metrics(),
             **self.ownership.metrics(),
         }
+
+    async def list_topics(
+        self, tenant: str, namespace: str, domain: str = "persistent", *, here: bool = False
+    ) -> list[str]:
+        """As records have them; topics that keep nothing are where they are used, so every broker is asked for them.
+
+        A broker that does not answer now has none to show.
+        """
+        mine = await super().list_topics(tenant, namespace, domain)
+        if here or domain != NON_PERSISTENT:
+            return mine
+        path = "/admin/v2/" + "/".join(quote(part, safe="") for part in (domain, tenant, namespace))
+        answers, _ = await self._ask_others("GET", f"{path}?here=true", ASK_S)
+        return sorted({*mine, *(name for names in answers for name in names)})
 
     async def archive_run(self, *, seal: bool, here: bool) -> dict[str, Any]:
         work = self._archive_work()

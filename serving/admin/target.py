@@ -53,8 +53,13 @@ class AdminTarget(Protocol):
         ...
 
     # -- topics
-    async def list_topics(self, tenant: str, namespace: str, domain: str = "persistent") -> list[str]:
-        """Full names, partitions listed one by one, parents of partitions not."""
+    async def list_topics(
+        self, tenant: str, namespace: str, domain: str = "persistent", *, here: bool = False
+    ) -> list[str]:
+        """Full names, partitions listed one by one, parents of partitions not.
+
+        Of topics that keep nothing, those that are in use: on any broker or, with `here`, on this one.
+        """
         ...
 
     async def list_partitioned(

@@ -21,7 +21,10 @@ def routes(target: AdminTarget) -> list[web.RouteDef]:
 def _lists(target: AdminTarget) -> list[web.RouteDef]:
     async def names(request: web.Request) -> web.Response:
         part = request.match_info
-        return web.json_response(await target.list_topics(part["tenant"], part["namespace"], part["domain"]))
+        found = await target.list_topics(
+            part["tenant"], part["namespace"], part["domain"], here=flag(request, "here")
+        )
+        return web.json_response(found)
 
     async def partitioned(request: web.Request) -> web.Response:
         part = request.match_info
