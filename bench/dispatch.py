@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from time import process_time
 
 from bench.report import show
+from quire.metadata.records import DelayedDeliveryPolicy
 from quire.runtime.clock import SystemClock
 from quire.serving.ports import Position, SegmentView
 from quire.serving.subscription.subscriptions import (
@@ -32,6 +33,10 @@ class Topic:
     name = "persistent://public/default/bench"
     last_confirmed = Position(1, -1)
     confirmed_index = 0
+    delayed_delivery = DelayedDeliveryPolicy()
+
+    async def compacted_view(self) -> None:
+        pass
 
     def segments(self) -> Sequence[SegmentView]:
         return [SegmentView(1, self.last_confirmed.entry_id, 0, 0, 0)]
@@ -60,6 +65,10 @@ class Topic:
 
 class Port:
     bytes_out = 0
+    wants_index = False
+
+    def reached_end(self) -> None:
+        pass
 
     def deliver(self, parts: list[Buffer]) -> None:
         self.bytes_out += sum(map(len, parts))

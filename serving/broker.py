@@ -264,6 +264,10 @@ class Broker(Operations):
         return self.settings.advertise or self._address
 
     @property
+    def entry_metadata(self) -> bool:
+        return self.settings.broker_entry_metadata
+
+    @property
     def message_bytes_max(self) -> int:
         return self.settings.message_bytes_max
 

@@ -18,6 +18,7 @@ from quire.serving.peers import Peers, topic_path
 from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.ports import EARLIEST, LATEST, Position
 from quire.serving.registry import Registry
+from quire.serving.subscription import seek
 from quire.serving.subscription.subscription import Subscription
 from quire.serving.subscription.subscriptions import Subscriptions
 from quire.serving.topic.explain import Circumstances, explain
@@ -152,6 +153,20 @@ class Operations:
         """As Pulsar's: `status` and `lastError`."""
         compaction = (await self._topic(topic)).compaction
         return {"status": str(compaction.status), "lastError": compaction.error}
+
+    async def position_of_index(self, topic: str, index: int) -> Position:
+        """The entry that holds the message with this topic-wide index. Raises `NotFound` when there is none."""
+        loaded = await self._topic(topic)
+        first = loaded.segments()[0].first_index if loaded.segments() else 0
+        if not first <= index < loaded.confirmed_index:
+            raise NotFound(
+                f"{loaded.name} has messages {first} to {loaded.confirmed_index - 1}, and not {index}"
+            )
+        return await loaded.position_of(index)
+
+    async def position_at_time(self, topic: str, time_ms: int) -> Position:
+        """The first entry that was published at `time_ms` or later; behind the last one when there is none."""
+        return await seek.position_at_time(await self._topic(topic), time_ms)
 
     async def last_position(self, topic: str) -> Position:
         return (await self._topic(topic)).last_confirmed

@@ -156,6 +156,11 @@ class ProducerPort(Protocol):
 class ConsumerPort(Protocol):
     """The session's end of one consumer: what a subscription does to it."""
 
+    @property
+    def wants_index(self) -> bool:
+        """Each entry is to come with its broker entry metadata: the topic-wide index, and when it was taken."""
+        ...
+
     def deliver(self, parts: list[Buffer]) -> None:
         """Write MESSAGE frames, already made, to the connection: once per turn at most is best."""
         ...

@@ -67,6 +67,9 @@ class BrokerSettings:
         20, "How late a delayed message may be because others are delivered with it.", unit=MILLISECONDS
     )
     deduplication: bool = setting(False, "Drop what a producer sends twice, where no policy says otherwise.")
+    broker_entry_metadata: bool = setting(
+        False, "Tell clients that can take it each message's index in its topic, and when the broker took it."
+    )
     auto_topic_creation: bool = setting(True, "Create a topic when a client asks for one that is not there.")
     namespace_bundles: int = setting(
         1, "Parts of a new namespace that brokers own one by one; more than one only helps a cluster."

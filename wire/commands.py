@@ -592,7 +592,11 @@ def message_header(
     return _SIZES.pack(size, len(raw)) + raw + entry_metadata
 
 
-def broker_entry_metadata(broker_time_ms: int, index: int) -> bytes:
-    """The 0x0e02 prefix of an entry: magic, size (u32), and when and as which message the broker took it."""
-    raw = pb.BrokerEntryMetadata(broker_timestamp=broker_time_ms, index=index).SerializeToString()
-    return b"\x0e\x02" + _U32.pack(len(raw)) + raw
+def broker_entry_metadata(broker_time_ms: int, indexes: Iterable[int]) -> list[bytes]:
+    """The 0x0e02 prefixes of entries: magic, size (u32), and when and as which message the broker took it.
+
+    An index is that of the entry's last message; clients count back from it in a batch.
+    """
+    time = b"\x08" + varint.encode(broker_time_ms) + b"\x10"
+    numbers = [varint.encode(index) for index in indexes]
+    return [b"\x0e\x02" + _U32.pack(len(time) + len(number)) + time + number for number in numbers]

@@ -108,6 +108,14 @@ class AdminTarget(Protocol):
         """As Pulsar's: `status` and `lastError`."""
         ...
 
+    async def position_of_index(self, topic: str, index: int) -> Position:
+        """The entry that holds the message with this topic-wide index."""
+        ...
+
+    async def position_at_time(self, topic: str, time_ms: int) -> Position:
+        """The first entry that was published at `time_ms` or later."""
+        ...
+
     async def last_position(self, topic: str) -> Position: ...
 
     async def stats(self, topic: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from quire.runtime.errors import ConfigurationError, NotFound
-from quire.serving.admin.requests import flag, no_content, number_of, position_json, topic_of
+from quire.serving.admin.requests import flag, natural, no_content, number_of, position_json, topic_of
 from quire.serving.admin.target import AdminTarget
 
 DOMAIN = "/admin/v2/{domain:persistent|non-persistent}"
@@ -118,7 +118,17 @@ def _statistics(target: AdminTarget) -> list[web.RouteDef]:
     async def last(request: web.Request) -> web.Response:
         return web.json_response(position_json(await target.last_position(topic_of(request))))
 
+    async def by_index(request: web.Request) -> web.Response:
+        index = natural(request.query.get("index", ""), "index in the query")
+        return web.json_response(position_json(await target.position_of_index(topic_of(request), index)))
+
+    async def by_time(request: web.Request) -> web.Response:
+        time_ms = natural(request.match_info["time"], "the time in the path")
+        return web.json_response(position_json(await target.position_at_time(topic_of(request), time_ms)))
+
     return [
+        web.get(f"{TOPIC}/getMessageIdByIndex", by_index),
+        web.get(f"{TOPIC}/messageid/{{time}}", by_time),
         web.get(f"{TOPIC}/stats", stats),
         web.get(f"{TOPIC}/partitioned-stats", partitioned),
         web.get(f"{TOPIC}/internalStats", internal),

@@ -145,6 +145,8 @@ class Connection(asyncio.BufferedProtocol):
         """CONNECT was answered."""
         self.address = ""
         self.client_version = ""
+        self.wants_index = False
+        """The client takes entries with broker entry metadata, and the settings allow it."""
         self.connected_ms = 0
         self.producers: dict[int, ProducerEnd] = {}
         self.consumers: dict[int, ConsumerEnd] = {}

@@ -38,6 +38,10 @@ class ConsumerEnd:
         self.subscription: SubscriptionHandle | None = None
         self.is_closed = False
 
+    @property
+    def wants_index(self) -> bool:
+        return self.connection.wants_index
+
     # -- what the subscription does to it: ConsumerPort --------------------------------------------------
 
     def deliver(self, parts: list[Buffer]) -> None:

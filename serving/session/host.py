@@ -29,6 +29,11 @@ class SessionHost(Protocol):
     def service_url(self) -> str: ...
 
     @property
+    def entry_metadata(self) -> bool:
+        """Whether clients that can take it are told the index of each entry."""
+        ...
+
+    @property
     def message_bytes_max(self) -> int:
         """The largest message that clients may send in one piece."""
         ...

@@ -40,6 +40,7 @@ class Consumer:
         "priority_level",
         "subscription",
         "unacked",
+        "wants_index",
     )
 
     def __init__(
@@ -58,6 +59,7 @@ class Consumer:
     ) -> None:
         self.subscription = subscription
         self.port = port
+        self.wants_index = port.wants_index
         self.consumer_id = consumer_id
         self.name = name
         self.priority_level = priority_level

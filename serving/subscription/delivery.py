@@ -147,12 +147,16 @@ def frames(delivery: Delivery, partition: int) -> list[Buffer]:
     """The MESSAGE frames of a delivery, to be written in order; `partition` is -1 for a topic that has none."""
     consumer, view, start, _, _, redelivery_count, remaining, offsets = delivery
     entries, lengths = _entries(delivery)
+    prefixes: list[bytes] = []
+    if consumer.wants_index and view.header.clock_ms:
+        prefixes = _entry_metadata(delivery)
+        lengths = [len(prefix) + length for prefix, length in zip(prefixes, lengths, strict=True)]
     ledger_id, first = view.ledger_id, view.first_entry
     if remaining:
         ids = commands.message_id(ledger_id, first + start, partition)
         words = words_of(remaining)
         head = commands.message_header(consumer.consumer_id, ids, lengths[0], redelivery_count, words)
-        return [head, entries[0]]
+        return [head, *prefixes, entries[0]]
     if offsets:
         headers = commands.scattered_message_headers(
             consumer.consumer_id,
@@ -166,12 +170,23 @@ def frames(delivery: Delivery, partition: int) -> list[Buffer]:
         headers = commands.message_headers(
             consumer.consumer_id, ledger_id, partition, first + start, lengths, redelivery_count
         )
-    parts: list[Buffer] = [b""] * (2 * len(headers))
-    parts[0::2] = headers
-    parts[1::2] = entries
+    stride = 3 if prefixes else 2
+    parts: list[Buffer] = [b""] * (stride * len(headers))
+    parts[0::stride] = headers
+    if prefixes:
+        parts[1::stride] = prefixes
+    parts[stride - 1 :: stride] = entries
     if view.bytes < JOIN_ENTRY_BYTES * view.count:
         return [b"".join(parts)]
     return parts
+
+
+def _entry_metadata(delivery: Delivery) -> list[bytes]:
+    """When the broker took each entry, and the topic-wide index of its last message. Made blocks tell no time."""
+    view = delivery.view
+    offsets = delivery.offsets or range(delivery.start, delivery.stop)
+    indexes = [view.index_at(offset + 1) - 1 for offset in offsets]
+    return commands.broker_entry_metadata(view.header.clock_ms, indexes)
 
 
 def _entries(delivery: Delivery) -> tuple[list[memoryview], list[int]]:

@@ -72,7 +72,7 @@ def one_frame(draw: st.DrawFn) -> bytes:
         return commands.flow(draw(ids), draw(st.integers(0, 1000)))
     if kind == 4:
         at = commands.message_id(draw(ids), draw(ids))
-        prefix = commands.broker_entry_metadata(5, 6) if draw(st.booleans()) else b""
+        prefix = commands.broker_entry_metadata(5, [6])[0] if draw(st.booleans()) else b""
         return commands.message_header(draw(ids), at, len(body), entry_metadata=prefix) + body
     if kind == 5:
         return commands.ack(draw(ids), [commands.message_id(draw(ids), draw(ids), ack_set=[-1, 3])])
@@ -210,7 +210,7 @@ def test_chunks_transactions_and_markers_stand_alone() -> None:
 
 
 def test_a_message_with_broker_metadata() -> None:
-    body, prefix = entry(b"x"), commands.broker_entry_metadata(123, 456)
+    body, prefix = entry(b"x"), commands.broker_entry_metadata(123, [456])[0]
     header = commands.message_header(3, commands.message_id(1, 2), len(body), 4, [-2], prefix)
     (delivery,) = FrameCutter().feed(header + body)
     assert isinstance(delivery, Delivery)

@@ -8,6 +8,7 @@ import pulsar
 import pytest
 
 from quire.serving.broker import Broker
+from quire.serving.names import TopicName
 from tests.serving.admin.conftest import TOPIC, Rest
 from tests.serving.conftest import in_thread
 
@@ -269,3 +270,47 @@ async def test_a_topic_that_keeps_nothing(rest: Rest) -> None:
     assert (await rest.get(f"{topic}/internalStats")).status == 400
     assert (await rest.delete(topic)).status == 204
     assert (await rest.delete(topic)).status == 404
+
+
+async def test_messages_are_found_by_index_and_by_time(rest: Rest, client: pulsar.Client) -> None:
+    sent = await publish(client, NAME, b"a", b"b", b"c")
+    for index, id in enumerate(sent):
+        found = (await rest.get(f"{TOPIC}/getMessageIdByIndex?index={index}")).body
+        assert (found["ledgerId"], found["entryId"]) == (id.ledger_id(), id.entry_id())
+    assert (await rest.get(f"{TOPIC}/getMessageIdByIndex?index=3")).status == 404
+    assert (await rest.get(f"{TOPIC}/getMessageIdByIndex?index=x")).status == 400
+    first = (await rest.get(f"{TOPIC}/messageid/0")).body
+    assert (first["ledgerId"], first["entryId"]) == (sent[0].ledger_id(), sent[0].entry_id())
+    behind = (await rest.get(f"{TOPIC}/messageid/{10**17}")).body
+    assert behind["entryId"] == sent[2].entry_id() + 1
+
+
+async def test_a_topic_is_compacted_by_request(rest: Rest, client: pulsar.Client, broker: Broker) -> None:
+    path = f"{TOPIC}/compaction"
+    await rest.put(TOPIC)
+    assert (await rest.get(path)).body == {"status": "NOT_RUN", "lastError": ""}
+    await publish(client, NAME, b"a", b"b")
+    assert (await rest.put(path)).status == 204
+    topic = await broker.registry.open(TopicName.parse(NAME))
+    running = topic.compaction._running
+    if running is not None:
+        await running
+    assert (await rest.get(path)).body == {"status": "SUCCESS", "lastError": ""}
+    assert (await rest.put(f"{TOPIC}x/compaction")).status == 404
+
+
+async def test_why_segments_are_kept_is_told_over_rest(rest: Rest, client: pulsar.Client) -> None:
+    await publish(client, NAME, b"a")
+    shown = (await rest.get("/quire/v1/topics/persistent/public/default/orders/explain")).body
+    assert [one["by"] for one in shown["segments"][0]["keptBy"]] == ["active"]
+    assert shown["retentionMs"] == -1
+
+
+async def test_messages_expire_by_request(rest: Rest, client: pulsar.Client) -> None:
+    await rest.put(f"{TOPIC}/subscription/s", "earliest")
+    await publish(client, NAME, b"a")
+    assert (await rest.post(f"{TOPIC}/subscription/s/expireMessages/3600")).status == 204
+    assert (await rest.get(f"{TOPIC}/stats")).body["subscriptions"]["s"]["msgBacklog"] == 1
+    assert (await rest.post(f"{TOPIC}/subscription/nobody/expireMessages/0")).status == 404
+    assert (await rest.post(f"{TOPIC}/subscription/s/expireMessages/soon")).status == 400
+    assert (await rest.post(f"{TOPIC}/all_subscription/expireMessages/0")).status == 204

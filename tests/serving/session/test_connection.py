@@ -407,3 +407,61 @@ async def test_sends_of_no_producer_change_nothing(broker: Broker, peer: Client)
     assert sorted(kinds(await peer.answers(2))) == ["PONG", "SUCCESS"]
     assert broker.budget.held_bytes == 0
     assert (await broker.stats(TOPIC))["msgInCounter"] == 0
+
+
+def entry_metadata_in(raw: bytes) -> list[tuple[int, int]]:
+    """(index, broker's time) of each entry in frames that were sent, as clients read them."""
+    found, at = [], 0
+    while at < len(raw):
+        total, size = int.from_bytes(raw[at : at + 4], "big"), int.from_bytes(raw[at + 4 : at + 8], "big")
+        rest = raw[at + 8 + size : at + 4 + total]
+        if commands.parse(raw[at + 8 : at + 8 + size]).kind == pb.BaseCommand.MESSAGE:
+            if rest.startswith(b"\x0e\x02"):
+                stop = 6 + int.from_bytes(rest[2:6], "big")
+                said = pb.BrokerEntryMetadata.FromString(rest[6:stop])
+                found.append((said.index, said.broker_timestamp))
+                rest = rest[stop:]
+            assert rest.startswith(b"\x0e\x01") and message.checksum_ok(rest)
+        at += 4 + total
+    return found
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+@pytest.mark.parametrize("takes_it", [True, False])
+async def test_who_takes_broker_entry_metadata_is_told_the_index_of_each_last_message(
+    house: BrokerHouse, is_on: bool, takes_it: bool
+) -> None:
+    broker = await house.start(broker_entry_metadata=is_on)
+    peer = Client(broker)
+    flags = pb.FeatureFlags(supports_broker_entry_metadata=takes_it)
+    body = pb.CommandConnect(client_version="test", protocol_version=19, feature_flags=flags)
+    peer.send(commands.frame(pb.BaseCommand(type=pb.BaseCommand.CONNECT, connect=body)), producer(1))
+    await peer.answers(2)
+    batch = [message.OutgoingMessage(b"x")] * 3
+    peer.send(*commands.send(1, 0, 1, entry()))
+    peer.send(*commands.send(1, 1, 3, message.encode_batch(batch, "p", 1, 1), 3))
+    peer.send(*commands.send(1, 4, 1, entry(bytes(5000))))
+    await peer.answers(3)
+    before_ms = broker.clock.now_ms()
+    peer.send(subscribe(2), commands.flow(1, 100))
+    async with asyncio.timeout(10):
+        while b"".join(peer.transport.writes).count(b"\x0e\x01") < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    told = entry_metadata_in(b"".join(peer.transport.writes))
+    if not (is_on and takes_it):
+        assert told == []
+        return
+    assert [index for index, _ in told] == [0, 3, 4]
+    assert all(before_ms - 60_000 <= time_ms <= before_ms for _, time_ms in told)
+    part = commands.message_id(0, 0)
+    (consumer,) = peer.connection.consumers.values()
+    assert consumer.topic is not None
+    part.ledgerId, part.entryId, part.batch_size = consumer.topic.segments()[-1].ledger_id, 1, 3
+    part.ack_set.append(0b100)
+    peer.transport.writes.clear()
+    peer.send(commands.ack(1, [part]), commands.redeliver(1))
+    async with asyncio.timeout(10):
+        while b"".join(peer.transport.writes).count(b"\x0e\x01") < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    again = entry_metadata_in(b"".join(peer.transport.writes))
+    assert [index for index, _ in again] == [0, 3, 4], "also of a batch that is partly acknowledged"

@@ -150,6 +150,7 @@ class FakePort:
         self.is_active: list[bool] = []
         self.is_closed = False
         self.ends = 0
+        self.wants_index = False
 
     def reached_end(self) -> None:
         self.ends += 1

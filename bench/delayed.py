@@ -1,0 +1,155 @@
+"""Delayed delivery: memory of a million waiting messages, how late they come, and what it costs who has none.
+
+python -m bench.delayed
+
+Memory is the growth of a process that holds one shared subscription with a million delayed entries, their times spread
+at random over an hour or all alike. Lateness is from a message's time to its arrival at a client of another process,
+with others waiting behind it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import random
+import time
+from collections.abc import Sequence
+
+import uvloop
+
+from bench import server
+from bench.report import show, usage
+from quire.client import EARLIEST, Client
+from quire.serving.ports import Position, SegmentView
+from quire.serving.subscription.cursor import Cursor, CursorKey
+from quire.serving.subscription.delays import Delays
+from quire.serving.subscription.delivery import BlockView
+from quire.serving.subscription.positions import Segments
+from quire.serving.subscription.shared import Shared
+from quire.wire import block
+from quire.wire.deliver_at import delivery_times
+from quire.wire.message import OutgoingMessage, encode_one
+
+NOW_MS = 1_800_000_000_000
+PER_BLOCK = 250
+HOUR_MS = 3_600_000
+TICKS_MAX = 200
+
+
+class Ready:
+    """A consumer that is always ready; it is asked, and never dealt anything here."""
+
+    priority_level = arrival = unacked = 0
+    is_ready = True
+    permits = 1 << 30
+
+
+def block_of(first: int, times_ms: Sequence[int]) -> BlockView:
+    entries = [
+        encode_one(OutgoingMessage(bytes(100), deliver_at_ms=time_ms), "bench", first + at, NOW_MS)
+        for at, time_ms in enumerate(times_ms)
+    ]
+    made = block.cut(1, first, first - 1, NOW_MS, first, entries)
+    return BlockView(made, block.peek(made))
+
+
+def wait_in_memory(count: int, spread_ms: int) -> None:
+    """Offer `count` delayed entries, then let time pass tick by tick for a while."""
+    last = count - 1
+    segments = Segments(lambda: [SegmentView(1, last, 0, count, 0)])
+    dispatcher = Shared(Cursor(CursorKey("bench", 0, "s"), Position(1, -1)), segments)
+    dispatcher.delays = delays = Delays(20)
+    dispatcher.consumers.append(Ready())  # type: ignore[arg-type]
+    delays.now_ms = NOW_MS
+    rng = random.Random(1)
+    gc.collect()
+    before = usage(os.getpid()).resident_bytes
+    offered_s = 0.0
+    for first in range(0, count, PER_BLOCK):
+        view = block_of(first, [NOW_MS + 1 + rng.randrange(spread_ms) for _ in range(PER_BLOCK)])
+        begin = time.perf_counter()
+        assert dispatcher.offer(view) == []
+        offered_s += time.perf_counter() - begin
+    del view
+    gc.collect()
+    grown = usage(os.getpid()).resident_bytes - before
+    assert len(delays) == count
+    ticks, worst_s, begin = 0, 0.0, time.perf_counter()
+    while ticks < TICKS_MAX and (next_ms := delays.next_ms()) is not None:
+        at = time.perf_counter()
+        delays.now_ms = next_ms
+        delays.take_due()
+        worst_s = max(worst_s, time.perf_counter() - at)
+        ticks += 1
+    show(
+        f"a million delayed messages, times spread over {spread_ms / 1000:g} s",
+        count=count,
+        mib=grown / (1 << 20),
+        offer_us=offered_s / count * 1e6,
+        ticks=ticks,
+        tick_us=(time.perf_counter() - begin) / ticks * 1e6,
+        tick_worst_ms=worst_s * 1e3,
+    )
+
+
+def cost_without() -> None:
+    """Blocks without any delayed entry: what the look costs, by the entry."""
+    for size, entries in ((100, 1_000), (1_024, 250)):
+        payload = random.Random(2).randbytes(size)
+        made = block.cut(1, 0, -1, 0, 0, [encode_one(OutgoingMessage(payload), "bench", 1, NOW_MS)] * entries)
+        header = block.peek(made)
+        rounds = 200
+        begin = time.perf_counter()
+        for _ in range(rounds):
+            delivery_times(made, header, 0, NOW_MS)
+        us = (time.perf_counter() - begin) / rounds / entries * 1e6
+        show(f"entries of {size} B that are not delayed, in blocks of {entries}", look_us=us)
+
+
+async def lateness(url: str, count: int, spread_s: float, waiting: int) -> None:
+    """`count` messages due over `spread_s`, with `waiting` more that are due in an hour."""
+    topic = f"bench-delayed-{time.time_ns()}"
+    late: list[float] = []
+    async with Client(url) as client, client.consumer(topic, "s", type="shared", start=EARLIEST) as consumer:
+        async with client.producer(topic) as producer:
+            for _ in range(waiting):
+                await producer.enqueue(b"", deliver_at_ms=time.time_ns() // 1_000_000 + HOUR_MS)
+            await producer.flush()
+            start_ms = time.time_ns() // 1_000_000 + 1_500 + count // 10
+            for at in range(count):
+                due_ms = start_ms + int(at * 1000 * spread_s / count)
+                await producer.enqueue(b"%d" % due_ms, deliver_at_ms=due_ms)
+            await producer.flush()
+        for _ in range(count):
+            message = await consumer.receive()
+            late.append(time.time_ns() / 1e6 - int(message.payload or b"0"))
+            await consumer.ack(message)
+    late.sort()
+    show(
+        f"lateness of {count / spread_s:g} delayed messages/s, {waiting} others waiting",
+        p50_ms=late[len(late) // 2],
+        p99_ms=late[len(late) * 99 // 100],
+        max_ms=late[-1],
+        earliest_ms=late[0],
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=1_000_000, help="messages that wait in memory")
+    parser.add_argument(
+        "--waiting", type=int, default=100_000, help="messages that wait behind those that are due"
+    )
+    arguments = parser.parse_args()
+    for spread_ms in (HOUR_MS, 1):
+        wait_in_memory(arguments.count, spread_ms)
+    cost_without()
+    with server.fresh() as running:
+        url = f"pulsar://127.0.0.1:{running.port}"
+        uvloop.run(lateness(url, 2_000, 5.0, 0))
+        uvloop.run(lateness(url, 2_000, 5.0, arguments.waiting))
+
+
+if __name__ == "__main__":
+    main()
