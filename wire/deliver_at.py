@@ -1,14 +1,16 @@
 """When the entries of a block are to be delivered, for those that say so (`deliver_at_time` of their metadata).
 
-Nearly no entry does, and a block without any must cost next to nothing. The field's tag is two bytes, 0x98 0x01, so
-one search over the whole block proves that there is none. Where the two bytes occur, the entry they are in is found by
-the block's table: in its payload they mean nothing, and the search goes on behind it; in its metadata they may be
-the field or part of another one, so the metadata is parsed, which cannot be fooled.
+Nearly no entry does, and a block without any must cost next to nothing. The field's tag is two bytes, 0x98 0x01. Only
+entries in which they occur can have it, and only the metadata of these is parsed, which cannot be fooled. The two bytes
+are looked for in the whole block at once where entries are small (0.3 ns a byte), else in the metadata of one entry
+after the other (0.2 µs an entry).
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Final
 
@@ -18,9 +20,11 @@ from quire.wire import block as blocks
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import BlockHeader, Buffer
 
-_TAG: Final = b"\x98\x01"
+SMALL_ENTRY_BYTES: Final = 600
+
 _METADATA_OFFSET: Final = 10
 _SIZE: Final = Struct(">6xI")
+_tag: Final = re.compile(rb"\x98\x01").search
 _parse: Final = pb.MessageMetadata.FromString
 
 
@@ -28,38 +32,60 @@ def delivery_times(
     buffer: Buffer, header: BlockHeader, start: int, after_ms: int
 ) -> tuple[list[int], list[int]]:
     """(offsets, times in ms) of the entries from offset `start` on that are to be delivered later than `after_ms`."""
-    raw = bytes(buffer) if isinstance(buffer, memoryview) else buffer
-    body = header.entries_offset
-    hit = raw.find(_TAG, body)
     offsets: list[int] = []
     times_ms: list[int] = []
-    if hit < 0:
+    small = header.length < SMALL_ENTRY_BYTES * header.entry_count
+    if small and _tag(buffer, header.entries_offset) is None:
         return offsets, times_ms
     ends = blocks.ends(buffer, header)
-    while hit >= 0:
-        at = bisect_right(ends, hit - body)
-        if at >= header.entry_count:
-            break
-        begin = body + (ends[at - 1] if at else 0)
-        end = body + ends[at]
+    for at in _in_all(buffer, header, ends) if small else _in_each(buffer, header, ends, start):
         if at >= start:
-            time_ms = _time_of(raw, begin, end, hit)
+            time_ms = _time_of(buffer, *_bounds(header, ends, at))
             if time_ms > after_ms:
                 offsets.append(at)
                 times_ms.append(time_ms)
-        hit = raw.find(_TAG, end)
     return offsets, times_ms
 
 
-def _time_of(raw: bytes | bytearray, begin: int, end: int, hit: int) -> int:
+def _bounds(header: BlockHeader, ends: Sequence[int], at: int) -> tuple[int, int]:
+    body = header.entries_offset
+    return body + (ends[at - 1] if at else 0), body + ends[at]
+
+
+def _in_all(buffer: Buffer, header: BlockHeader, ends: Sequence[int]) -> Iterator[int]:
+    """Offsets of the entries that have the two bytes somewhere."""
+    body = header.entries_offset
+    hit = _tag(buffer, body)
+    while hit is not None:
+        at = bisect_right(ends, hit.start() - body)
+        if at == header.entry_count:
+            return
+        yield at
+        hit = _tag(buffer, body + ends[at])
+
+
+def _in_each(buffer: Buffer, header: BlockHeader, ends: Sequence[int], start: int) -> Iterator[int]:
+    """Offsets of the entries that have the two bytes where their metadata should be."""
+    begin = _bounds(header, ends, start)[0]
+    for at in range(start, header.entry_count):
+        end = header.entries_offset + ends[at]
+        if end - begin >= _METADATA_OFFSET:
+            metadata = begin + _METADATA_OFFSET
+            (size,) = _SIZE.unpack_from(buffer, begin)
+            if _tag(buffer, metadata, min(metadata + size, end)) is not None:
+                yield at
+        begin = end
+
+
+def _time_of(buffer: Buffer, begin: int, end: int) -> int:
     """What the entry in `begin` .. `end`-1 says; 0 when it says nothing, or cannot be read."""
     if end - begin < _METADATA_OFFSET:
         return 0
-    (size,) = _SIZE.unpack_from(raw, begin)
+    (size,) = _SIZE.unpack_from(buffer, begin)
     stop = begin + _METADATA_OFFSET + size
-    if hit >= stop or stop > end:
+    if stop > end:
         return 0
     try:
-        return _parse(bytes(raw[begin + _METADATA_OFFSET : stop])).deliver_at_time
+        return _parse(bytes(buffer[begin + _METADATA_OFFSET : stop])).deliver_at_time
     except DecodeError:
         return 0

@@ -64,8 +64,11 @@ def test_a_delay_is_cut_to_the_longest_that_is_allowed() -> None:
     assert delays.take_due() == [(1, BitMap([0, 1]))]
 
 
-def test_the_times_of_a_block_are_found_and_nothing_else_is_taken_for_one() -> None:
-    def entry(number: int, deliver_at_ms: int | None, payload: bytes = b"x") -> bytes:
+@pytest.mark.parametrize("size", [1, 2000])
+def test_the_times_of_a_block_are_found_and_nothing_else_is_taken_for_one(size: int) -> None:
+    """Large and small entries are looked through in two ways."""
+
+    def entry(number: int, deliver_at_ms: int | None, payload: bytes = b"x" * size) -> bytes:
         return encode_one(OutgoingMessage(payload, deliver_at_ms=deliver_at_ms), "p", number, 1)
 
     tag = b"\x98\x01"
