@@ -100,6 +100,18 @@ def test_a_newer_layout_is_refused(root: Path) -> None:
     )
 
 
+def test_a_wrong_store_is_refused_whether_it_is_empty_or_another_clusters(root: Path) -> None:
+    (root / "metadata.db").unlink()
+    nothing = f"there is no cluster at sqlite://{root}/metadata.db: name the address and chroot that"
+    assert refused(root, "a").startswith(nothing), "it belongs to a cluster, so it begins none"
+    assert refused(root, "new", "--new-cluster", "false").startswith(nothing)
+    with bookie(root, "new"):
+        pass
+    sentence = refused(root, "a")
+    assert "belongs to cluster" in sentence
+    assert sentence.endswith("name the right address and chroot, or start with empty directories")
+
+
 def test_sigint_stops_at_once_whatever_sigterm_does(root: Path) -> None:
     with bookie(root, "a", "--drain-on-stop-ms", "1min") as (process, _):
         process.send_signal(signal.SIGINT)

@@ -223,34 +223,6 @@ async def test_a_bookie_without_a_chance_to_be_drained_stops_at_once_and_comes_b
     assert await cluster.uuid_at(bookie.address) == uuid
 
 
-async def test_another_clusters_bookie_and_a_chroot_without_a_cluster_are_refused_in_one_sentence(
-    cluster: Cluster, zookeeper: ZooKeeper
-) -> None:
-    await cluster.start(1)
-    (bookie,) = cluster.bookies
-    await bookie.stop()
-    elsewhere = zookeeper.fresh_url("2s")
-    bookie.settings["metadata"] = elsewhere
-    assert await refused(bookie) == f"there is no cluster at {elsewhere}"
-    other = cluster.bookie()
-    other.settings |= {"metadata": elsewhere, "new_cluster": "false"}
-    assert await refused(other) == f"there is no cluster at {elsewhere}"
-    other.settings["new_cluster"] = "true"
-    await other.start()
-    assert "belongs to cluster" in await refused(bookie)
-    bookie.settings["metadata"] = cluster.url
-    await bookie.start()
-
-
-async def refused(bookie: Process) -> str:
-    """The first part of the one sentence that it ends with."""
-    await bookie.begin()
-    code, told = await bookie.ends()
-    print(told)
-    assert code == 2
-    return told.splitlines()[-1].removeprefix("quire: ").split(": ")[0]
-
-
 async def until_nobody_names(cluster: Cluster, records, uuid: str) -> None:
     async with asyncio.timeout(30):
         while True:
