@@ -290,7 +290,7 @@ class Dispatcher:
         try:
             entries = BitMap(entry_ids)
         except OverflowError:
-            entries = BitMap([entry_id for entry_id in entry_ids if entry_id <= ENTRY_ID_MAX])
+            entries = BitMap([entry_id for entry_id in entry_ids if 0 <= entry_id <= ENTRY_ID_MAX])
         if not entries:
             return entries
         last = self.read.entry_id - 1 if ledger_id == self.read.ledger_id else -1

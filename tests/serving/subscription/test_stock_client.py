@@ -364,7 +364,9 @@ async def test_key_shared_keeps_each_key_in_order_while_consumers_come_and_go(
         while messages := [one for consumer in consumers for one in some_of(consumer, 100)]:
             for message in messages:
                 seen.setdefault(message.partition_key(), []).append(int(message.data()))
-        assert sorted(chain.from_iterable(seen.values())) == list(range(400))
+        got = sorted(chain.from_iterable(seen.values()))
+        # A batch of which the consumer that left had acknowledged only some comes again as a whole.
+        assert (sorted(set(got)) if batching else got) == list(range(400))
         for numbers_of_key in seen.values():
             assert numbers_of_key == sorted(numbers_of_key)
 

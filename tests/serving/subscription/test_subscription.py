@@ -253,6 +253,7 @@ async def test_ids_that_do_not_exist_are_passed_over(stand: Stand) -> None:
     made.ack(ids((1, 5), (1, 2**64 - 1), (99, 0), (2**64 - 1, 2**64 - 1), (0, 3)))
     made.ack(ids((99, 4)), cumulative=True)
     made.ack([commands.message_id(1, 77, ack_set=[1], batch_size=2)])
+    made.ack([commands.message_id(1, 2**64 - 1, ack_set=[1], batch_size=2)], cumulative=True)
     assert await stand.backlog() == 2
     assert not made.subscription.cursor.acked and not made.subscription.cursor.partial
 
