@@ -225,7 +225,8 @@ async def subscribe_and_stop_reading(server: Server, name: str) -> asyncio.Strea
 # -- random commands -------------------------------------------------------------------------------------
 
 IDS = st.integers(1, 3)
-TOPICS = st.sampled_from([TOPIC, OTHER, "persistent://no/such/namespace", "not a topic", ""])
+FLEETING = "non-persistent://public/default/fleeting"
+TOPICS = st.sampled_from([TOPIC, OTHER, FLEETING, "persistent://no/such/namespace", "not a topic", ""])
 POSITIONS = st.tuples(st.sampled_from([-1, 0, 101, 2**62]), st.sampled_from([-1, 0, 3, 2**62]))
 
 
@@ -247,6 +248,25 @@ REQUESTS = st.one_of(
         lambda n, t: lambda r: commands.producer(pb.CommandProducer(topic=t, producer_id=n, request_id=r)),
         IDS,
         TOPICS,
+    ),
+    st.builds(
+        lambda n, t, mode, epoch: (
+            lambda r: commands.producer(
+                pb.CommandProducer(
+                    topic=t,
+                    producer_id=n,
+                    request_id=r,
+                    producer_name=f"name {n % 2}",
+                    producer_access_mode=mode,
+                    topic_epoch=epoch,
+                    initial_subscription_name="first" if epoch == 1 else "",
+                )
+            )
+        ),
+        IDS,
+        TOPICS,
+        st.sampled_from([pb.Shared, pb.Exclusive, pb.ExclusiveWithFencing]),
+        st.none() | st.sampled_from([0, 1, 2**63]),
     ),
     st.builds(lambda n, t, k: lambda r: _subscribe(r, n, t, k), IDS, TOPICS, st.integers(0, 2)),
     st.builds(lambda n: lambda r: commands.close_producer(n, r), IDS),
