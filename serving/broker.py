@@ -318,9 +318,11 @@ class Broker(Operations):
         consumer = await subscriptions_of(topic).subscribe(request, port)
         return consumer, consumer.subscription
 
-    async def unsubscribe(self, subscription: SubscriptionHandle, consumer: ConsumerHandle) -> None:
+    async def unsubscribe(
+        self, subscription: SubscriptionHandle, consumer: ConsumerHandle, *, force: bool = False
+    ) -> None:
         assert isinstance(subscription, Subscription) and isinstance(consumer, Consumer)
-        await subscription.unsubscribe(consumer)
+        await subscription.unsubscribe(consumer, force=force)
 
     # -- what an operator asks: AdminTarget ------------------------------------------------------------
 

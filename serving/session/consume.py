@@ -223,7 +223,7 @@ def _hold(
 def unsubscribe(connection: Connection, body: pb.CommandUnsubscribe) -> None:
     async def work(end: ConsumerEnd) -> bytes:
         subscription, handle = _opened(end)
-        await connection.host.unsubscribe(subscription, handle)
+        await connection.host.unsubscribe(subscription, handle, force=body.force)
         end._end()
         return commands.success(body.request_id)
 

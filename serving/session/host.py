@@ -81,6 +81,8 @@ class SessionHost(Protocol):
         self, topic: AnyTopic, command: pb.CommandSubscribe, port: ConsumerPort, address: str
     ) -> tuple[ConsumerHandle, SubscriptionHandle]: ...
 
-    async def unsubscribe(self, subscription: SubscriptionHandle, consumer: ConsumerHandle) -> None:
-        """Delete a subscription that has no other consumer."""
+    async def unsubscribe(
+        self, subscription: SubscriptionHandle, consumer: ConsumerHandle, *, force: bool = False
+    ) -> None:
+        """Delete a subscription that has no other consumer, or (`force`) close all that it has."""
         ...

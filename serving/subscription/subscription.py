@@ -54,6 +54,9 @@ from quire.wire.block import Buffer
 ALARM_S_MAX: Final = 3600.0
 """What is due later than this is looked for again in between: clocks are set."""
 
+LEFT_ALONE_S = 60.0
+"""How long a subscription that is not durable waits for its reader after a seek, which closed it."""
+
 
 class Subscription:
     """A subscription of a loaded topic (a `SubscriptionPort`). `store` is None when it is not durable."""
@@ -96,6 +99,7 @@ class Subscription:
         self._arrivals = 0
         self._output: dict[Consumer, list[Buffer]] = {}
         self._is_pumping = False
+        self._seeks = 0
         self._pump_again = False
 
     @property
@@ -426,12 +430,24 @@ class Subscription:
         async with self._lock:
             self.disconnect()
             await self._move_to(seek.position_of(to, self._segments), to)
+        self._expect_somebody()
 
     async def seek_time(self, time_ms: int) -> None:
         """Deliver from the first message on that was published at `time_ms` or later; else as `seek`."""
         async with self._lock:
             self.disconnect()
             await self._move_to(await seek.position_at_time(self.plain, time_ms))
+        self._expect_somebody()
+
+    def _expect_somebody(self) -> None:
+        """A reader that sought comes back to its subscription; one that does not leaves nothing behind."""
+        if not self.is_durable:
+            self._seeks += 1
+            asyncio.get_running_loop().call_later(LEFT_ALONE_S, self._end_if_left, self._seeks)
+
+    def _end_if_left(self, seeks: int) -> None:
+        if seeks == self._seeks and not self.is_deleted and not self.dispatcher.consumers:
+            self._end()
 
     async def skip_all(self) -> None:
         """Acknowledge everything that is there."""
@@ -455,9 +471,9 @@ class Subscription:
             for consumer in self.dispatcher.consumers:
                 consumer.port.reached_end()
 
-    async def unsubscribe(self, consumer: Consumer) -> None:
-        """Delete the subscription. Raises `ConsumerBusy` unless `consumer` is its only one."""
-        if self.dispatcher.consumers != [consumer]:
+    async def unsubscribe(self, consumer: Consumer, *, force: bool = False) -> None:
+        """Delete the subscription. Raises `ConsumerBusy` when it has others than `consumer`, unless `force`."""
+        if self.dispatcher.consumers != [consumer] and not force:
             raise ConsumerBusy(f"subscription {self.name} has other consumers: close them first")
         consumer.is_open = False
         self.dispatcher.detach(consumer)

@@ -606,3 +606,32 @@ class Sleeper:
         self.event.set()
 
     def trimmed(self) -> None: ...
+
+
+async def test_a_forced_unsubscribe_closes_the_others(stand: Stand) -> None:
+    first, first_port = await stand.consumer(SHARED)
+    _, second_port = await stand.consumer(SHARED)
+    await first.subscription.unsubscribe(first, force=True)
+    assert second_port.is_closed and not first_port.is_closed
+    assert stand.subscriptions.get("s") is None
+    stand.restart()
+    assert stand.subscriptions.get("s") is None
+
+
+async def test_a_reader_that_sought_finds_its_subscription_and_one_that_left_leaves_nothing(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.serving.subscription.subscription.LEFT_ALONE_S", 0)
+    for _ in range(3):
+        stand.topic.publish([1])
+    reader, port = await stand.consumer(durable=False)
+    await reader.subscription.seek(commands.message_id(1, 2))
+    assert port.is_closed
+    again, port = await stand.consumer(durable=False)
+    assert again.subscription is reader.subscription
+    await asyncio.sleep(0.001)
+    assert port.positions() == [(1, 2)]
+    await again.subscription.seek_time(0)
+    async with asyncio.timeout(10):
+        while stand.subscriptions.get("s") is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
