@@ -67,8 +67,9 @@ def _in_all(buffer: Buffer, header: BlockHeader, ends: Sequence[int]) -> Iterato
 def _in_each(buffer: Buffer, header: BlockHeader, ends: Sequence[int], start: int) -> Iterator[int]:
     """Offsets of the entries that have the two bytes where their metadata should be."""
     begin = _bounds(header, ends, start)[0]
+    body = header.entries_offset
     for at in range(start, header.entry_count):
-        end = header.entries_offset + ends[at]
+        end = body + ends[at]
         if end - begin >= _METADATA_OFFSET:
             metadata = begin + _METADATA_OFFSET
             (size,) = _SIZE.unpack_from(buffer, begin)
