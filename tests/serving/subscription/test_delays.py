@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import pytest
 from pyroaring import BitMap
 
 from quire.serving.ports import Position
+from quire.serving.subscription.consumer import Consumer
+from quire.serving.subscription.cursor import Cursor, CursorKey
 from quire.serving.subscription.delays import Delays
+from quire.serving.subscription.delivery import BlockView
+from quire.serving.subscription.key_shared import KeyShared
+from quire.serving.subscription.positions import Segments
+from quire.serving.subscription.shared import Shared
 from quire.wire import block as blocks
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.deliver_at import delivery_times
 from quire.wire.message import OutgoingMessage, encode_batch, encode_one, seal
+from tests.serving.subscription.fakes import FakePort, FakeTopic
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -97,3 +105,152 @@ def test_the_times_of_a_block_are_found_and_nothing_else_is_taken_for_one(size: 
         assert delivery_times(buffer, header, 1, 5000) == ([3, 10], [7000, 2**62])
     plain = blocks.cut(7, 0, -1, 0, 0, [entry(0, None)] * 3)
     assert delivery_times(plain, blocks.peek(plain), 0, 0) == ([], [])
+
+
+class History:
+    """A dispatcher of many consumers on a topic in memory, with clock, and what every entry should be."""
+
+    def __init__(self, kind: str, rng: random.Random) -> None:
+        self.rng = rng
+        self.topic = FakeTopic()
+        self.cursor = Cursor(CursorKey(self.topic.name, 0, "s"), Position(1, -1))
+        self.dispatcher = {"shared": Shared, "key_shared": KeyShared}[kind](
+            self.cursor, Segments(self.topic.segments)
+        )
+        self.delays = self.dispatcher.delays = Delays(10)
+        self.now_ms = self.delays.now_ms = 1_700_000_000_000
+        self.due_ms: dict[Position, int] = {}
+        self.held: dict[Position, Consumer] = {}
+        self.acked: set[Position] = set()
+        self.arrivals = 0
+
+    def publish(self) -> None:
+        times = [
+            self.rng.choice((None, self.now_ms + self.rng.randrange(1, 500)))
+            for _ in range(self.rng.randrange(1, 6))
+        ]
+        entries = [
+            encode_one(OutgoingMessage(b"x", key=self.rng.choice("abcdef"), deliver_at_ms=at), "p", 1, 1)
+            for at in times
+        ]
+        first = self.topic.publish([1] * len(entries), entries)
+        for offset, at in enumerate(times):
+            self.due_ms[Position(first.ledger_id, first.entry_id + offset)] = at or 0
+
+    def attach(self) -> None:
+        self.arrivals += 1
+        consumer = Consumer(
+            SimpleNamespace(), FakePort(), self.arrivals, str(self.arrivals), arrival=self.arrivals
+        )
+        consumer.permits = self.rng.choice((0, 3, 1000))
+        self.dispatcher.attach(consumer)
+
+    def detach(self, consumer: Consumer) -> None:
+        self.dispatcher.detach(consumer)
+        self.held = {at: who for at, who in self.held.items() if who is not consumer}
+
+    def ack(self, ledger_id: int, entries: list[int]) -> None:
+        self.dispatcher.acknowledge(ledger_id, entries)
+        done = {Position(ledger_id, one) for one in entries} & self.due_ms.keys()
+        self.acked |= done
+        for at in done:
+            self.held.pop(at, None)
+
+    def redeliver(self, consumer: Consumer) -> None:
+        self.dispatcher.redeliver(consumer, None)
+        self.held = {at: who for at, who in self.held.items() if who is not consumer}
+
+    def pass_time(self) -> None:
+        self.now_ms += self.rng.randrange(300)
+        self.delays.now_ms = self.now_ms
+        self.dispatcher.release()
+
+    def pump(self) -> None:
+        while (wanted := self.dispatcher.wanted()) is not None:
+            found = self.topic._from(wanted)
+            if not found:
+                break
+            view = BlockView(found[0], blocks.peek(found[0]))
+            for delivery in self.dispatcher.offer(view):
+                for entry_id in delivery.entries():
+                    at = Position(view.ledger_id, entry_id)
+                    assert self.due_ms[at] <= self.now_ms, f"{at} came before its time"
+                    assert at not in self.held and at not in self.acked, f"{at} was dealt twice"
+                    self.held[at] = delivery.consumer
+
+    def check(self) -> None:
+        read = self.dispatcher.read
+        passed = {at for at in self.due_ms if at < read}
+        waiting = {
+            Position(ledger, one) for ledger, times in self.delays._by_ledger.items() for one in times.entries
+        }
+        queued = {Position(ledger, one) for ledger, some in self.dispatcher.queue.items() for one in some}
+        assert not waiting & queued and not (waiting | queued) & (self.held.keys() | self.acked)
+        assert waiting | queued | self.held.keys() == passed - self.acked
+        assert all(self.due_ms[at] > self.now_ms - 10 for at in waiting), "later than a tick"
+        assert self.dispatcher.unacked == len(passed - self.acked)
+        index = self.dispatcher.read_index
+        if index is not None and self.dispatcher.ahead_known:
+            left = self.topic.index - index + self.dispatcher.unacked - self.dispatcher.ahead
+            assert left == len(self.due_ms) - len(self.acked)
+
+
+@pytest.mark.parametrize("kind", ["shared", "key_shared"])
+@pytest.mark.parametrize("seed", range(12))
+def test_in_any_history_nothing_is_dealt_early_twice_or_never(kind: str, seed: int) -> None:
+    print("seed", seed)
+    rng = random.Random(seed)
+    history = History(kind, rng)
+    for _ in range(150):
+        consumers = history.dispatcher.consumers
+        choice = rng.random()
+        if choice < 0.3:
+            history.publish()
+        elif choice < 0.4 or not consumers:
+            history.attach()
+        elif choice < 0.45:
+            history.detach(rng.choice(consumers))
+        elif choice < 0.55:
+            rng.choice(consumers).permits += 5
+        elif choice < 0.75 and history.due_ms:
+            some = rng.sample(sorted(history.held or history.due_ms), 1)
+            history.ack(some[0].ledger_id, [one.entry_id for one in some])
+        elif choice < 0.8:
+            history.redeliver(rng.choice(consumers))
+        elif choice < 0.83:
+            history.topic.roll()
+        else:
+            history.pass_time()
+        history.pump()
+        history.dispatcher.normalise()
+        history.pump()
+        history.check()
+    if not history.dispatcher.consumers:
+        history.attach()
+    history.now_ms += 10_000
+    history.delays.now_ms = history.now_ms
+    history.dispatcher.release()
+    while len(history.acked) < len(history.due_ms):
+        for consumer in history.dispatcher.consumers:
+            consumer.permits = 1000
+        history.dispatcher.normalise()
+        history.pump()
+        assert history.held, "what is due is dealt to whoever is ready"
+        for at in list(history.held):
+            history.ack(at.ledger_id, [at.entry_id])
+        history.check()
+
+
+def test_delays_that_count_no_longer_are_dealt_at_once() -> None:
+    history = History("shared", random.Random(1))
+    history.attach()
+    (consumer,) = history.dispatcher.consumers
+    consumer.permits = 1000
+    while len(history.due_ms) < 30:
+        history.publish()
+    history.pump()
+    assert 0 < len(history.held) < len(history.due_ms)
+    history.dispatcher.release_all()
+    history.now_ms += 10_000
+    history.pump()
+    assert history.held.keys() == history.due_ms.keys()
