@@ -111,7 +111,7 @@ async def test_a_consumer_that_does_not_read_loses_and_holds_nobody_up(broker: B
     assert (await subscription_stats(broker))["msgDropCounter"] == 10
 
 
-@pytest.mark.parametrize("kind", ["Shared", "Failover"])
+@pytest.mark.parametrize("kind", ["Shared", "Failover", "Key_Shared"])
 async def test_acknowledgements_and_redelivery_change_nothing(broker: Broker, kind: str) -> None:
     client = await publishing(broker)
     consumer = await subscribed(broker, kind, permits=1000)
@@ -196,7 +196,7 @@ async def test_a_partitioned_one(broker: Broker) -> None:
         await broker.partitions(TOPIC)
 
 
-@pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Failover"])
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Failover", "KeyShared"])
 @pytest.mark.parametrize("batched", [False, True])
 async def test_stock_clients(broker: Broker, client: pulsar.Client, kind: str, batched: bool) -> None:
     def run() -> list[bytes]:
@@ -254,3 +254,39 @@ async def test_one_that_nobody_uses_is_let_go(broker: Broker) -> None:
     assert broker.registry.find(NAME) is not None, "not at the first look"
     await broker.registry.forget_unused()
     assert broker.registry.find(NAME) is None
+
+
+async def test_a_key_whose_consumer_takes_nothing_is_dropped_alone(broker: Broker) -> None:
+    client = await publishing(broker)
+    full = await subscribed(broker, "Key_Shared", 1)
+    ready = await subscribed(broker, "Key_Shared", 2, permits=1000)
+    keys = [f"key {number}" for number in range(40)]
+    for number, key in enumerate(keys):
+        metadata = pb.MessageMetadata(
+            producer_name="p", sequence_id=number, publish_time=1, partition_key=key
+        )
+        client.send(*commands.send(1, number, 1, message.seal(metadata, b"x")))
+    found = await deliveries(ready)
+    stats = await subscription_stats(broker)
+    assert 0 < len(found) < len(keys) and not await deliveries(full)
+    assert (stats["msgDropCounter"], stats["msgOutCounter"]) == (len(keys) - len(found), len(found))
+    full.send(commands.flow(1, 1000))
+    assert not await deliveries(full) and (await subscription_stats(broker))["unackedMessages"] == 0
+    client.send(
+        *[
+            part
+            for n in range(50)
+            for part in commands.send(
+                1,
+                100 + n,
+                1,
+                message.seal(
+                    pb.MessageMetadata(
+                        producer_name="p", sequence_id=n, publish_time=1, partition_key=f"key {n}"
+                    ),
+                    b"y",
+                ),
+            )
+        ]
+    )
+    assert len(await deliveries(full)) + len(await deliveries(ready)) == 50
