@@ -5,6 +5,7 @@ stands still until a test moves it.
 """
 
 import time
+from datetime import UTC, datetime
 from typing import Protocol
 
 
@@ -48,3 +49,8 @@ class ManualClock:
         assert ms >= 0
         self._now_ms += ms
         self._elapsed_ms += ms
+
+
+def iso_time(time_ms: int) -> str:
+    """Wall clock ms as Pulsar writes times."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -295,6 +295,10 @@ def consumer_stats(connection: Connection, body: pb.CommandConsumerStats) -> Non
         answer.unackedMessages = max(0, int(stats.get("unackedMessages", 0)))
         answer.msgRateOut = float(stats.get("msgRateOut", 0.0))
         answer.msgThroughputOut = float(stats.get("msgThroughputOut", 0.0))
+        answer.msgRateRedeliver = float(stats.get("msgRateRedeliver", 0.0))
+        answer.messageAckRate = float(stats.get("messageAckRate", 0.0))
+        answer.blockedConsumerOnUnackedMsgs = bool(stats.get("blockedConsumerOnUnackedMsgs", False))
+        answer.connectedSince = str(stats.get("connectedSince", ""))
         answer.address = connection.address
         answer.type = pb.CommandSubscribe.SubType.Name(end.body.subType)
     connection.write(commands.consumer_stats(answer))

@@ -14,9 +14,9 @@ second one when its turn has come. `topic` is set as soon as the topic knows of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from quire.runtime.clock import iso_time
 from quire.runtime.errors import NotFound, ProtocolError, QuireError, Unavailable
 from quire.runtime.limits import NAME_CHARS_MAX, PROPERTIES_BYTES_MAX
 from quire.serving.session.connection import Connection, Handler, Lane
@@ -38,11 +38,6 @@ _MODE_WORDS: Final = {
     AccessMode.WAIT_FOR_EXCLUSIVE: "WaitForExclusive",
     AccessMode.EXCLUSIVE_WITH_FENCING: "ExclusiveWithFencing",
 }
-
-
-def iso_time(time_ms: int) -> str:
-    """Wall clock ms as Pulsar writes times."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 class ProducerEnd:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from quire.runtime.clock import iso_time
 from quire.runtime.errors import QuireError
 from quire.serving.subscription import blocked, counting, lag
 from quire.serving.subscription.consumer import Consumer
@@ -89,7 +90,7 @@ def describe_consumer(
         "blockedConsumerOnUnackedMsgs": reason == blocked.UNACKED,
         "priorityLevel": consumer.priority_level,
         "address": consumer.address,
-        "connectedSince": consumer.connected_ms,
+        "connectedSince": iso_time(consumer.connected_ms),
         "metadata": consumer.metadata,
         **consumer.meter.stats(subscription.monotonic()),
     }

@@ -176,7 +176,8 @@ class Subscription:
                 view = self._next_block()
                 if view is None:
                     break
-                bytes_dealt += self._deal(view)
+                # What was only looked at is work too.
+                bytes_dealt += self._deal(view) or view.bytes
             self._deliver()
             if bytes_dealt >= DEAL_BYTES_PER_TURN:
                 asyncio.get_running_loop().call_soon(self.wake)

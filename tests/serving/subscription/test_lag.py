@@ -251,6 +251,26 @@ async def test_stats_say_what_keys_wait_for(monkeypatch: pytest.MonkeyPatch) -> 
     assert (await stats())["blockedReason"] == "" and low.unacked == 0
 
 
+async def test_looking_ahead_gives_way_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages that nobody is dealt take the loop's time as well; only so many are passed in a turn."""
+    house = House(SubscriptionKind.KEY_SHARED)
+    await house.subscriptions.create("s", earliest=True)
+    for _ in range(10):
+        place = house.topic.next_position(house.topic.last_confirmed)
+        house.topic.publish([1], [keyed("k", place)])
+    monkeypatch.setattr(
+        "quire.serving.subscription.subscription.DEAL_BYTES_PER_TURN", 3 * len(house.topic.blocks[0])
+    )
+    request = SubscribeRequest("s", house.kind, 1, sharing=KeySharing(is_sticky=True), key_ranges=[(0, 0)])
+    made = await house.subscriptions.subscribe(request, FakePort())
+    made.flow(1)
+    dispatcher = house.subscription.dispatcher
+    assert dispatcher.read == (1, 3)
+    for _ in range(8):
+        await asyncio.sleep(0)
+    assert dispatcher.read == (1, 10) and made.permits == 1
+
+
 async def test_stats_say_that_keys_drain() -> None:
     house = House(SubscriptionKind.KEY_SHARED)
     await house.subscriptions.create("s")
