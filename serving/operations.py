@@ -145,9 +145,34 @@ class Operations:
         """No more messages, for good. Answers the last position."""
         return await (await self._topic(topic)).terminate()
 
+    async def terminate_partitions(self, topic: str) -> dict[int, Position]:
+        """The same for every partition; answers the last position of each."""
+        name = TopicName.parse(topic)
+        last = {}
+        for number in range(await self.registry.partitions(name)):
+            partition = name.of_partition(number)
+            try:
+                last[number] = await self.terminate_topic(str(partition))
+            except NotOwner as error:
+                said = await self.peers.ask("POST", error, f"{topic_path(partition)}/terminate")
+                last[number] = Position(said["ledgerId"], said["entryId"])
+        return last
+
     async def compact_topic(self, topic: str) -> None:
-        """Begin to compact it. Raises `AlreadyExists` while that is under way."""
-        (await self._topic(topic)).compaction.start()
+        """Begin to compact it, or all of its partitions. Raises `AlreadyExists` while that is under way."""
+        name = TopicName.parse(topic)
+        count = await self.partitions(topic)
+        if not count:
+            (await self._topic(topic)).compaction.start()
+        for partition in map(name.of_partition, range(count)):
+            if await self._is_used(partition):
+                await self._compact_partition(partition)
+
+    async def _compact_partition(self, partition: TopicName) -> None:
+        try:
+            (await self._topic(str(partition))).compaction.start()
+        except NotOwner as error:
+            await self.peers.ask("PUT", error, f"{topic_path(partition)}/compaction")
 
     async def compaction_status(self, topic: str) -> dict[str, Any]:
         """As Pulsar's: `status` and `lastError`."""

@@ -100,6 +100,10 @@ class AdminTarget(Protocol):
 
     async def terminate_topic(self, topic: str) -> Position: ...
 
+    async def terminate_partitions(self, topic: str) -> dict[int, Position]:
+        """The last position of each partition, by its number."""
+        ...
+
     async def compact_topic(self, topic: str) -> None:
         """Begin to compact it. Raises `AlreadyExists` while that is under way."""
         ...

@@ -89,11 +89,16 @@ def _one(target: AdminTarget) -> list[web.RouteDef]:
     async def terminate(request: web.Request) -> web.Response:
         return web.json_response(position_json(await target.terminate_topic(topic_of(request))))
 
+    async def terminate_partitions(request: web.Request) -> web.Response:
+        last = await target.terminate_partitions(topic_of(request))
+        return web.json_response({number: position_json(at, number) for number, at in last.items()})
+
     return [
         web.put(TOPIC, create),
         web.delete(TOPIC, delete),
         web.put(f"{TOPIC}/unload", unload),
         web.post(f"{TOPIC}/terminate", terminate),
+        web.post(f"{TOPIC}/terminate/partitions", terminate_partitions),
         web.put(f"{TOPIC}/compaction", compact),
         web.get(f"{TOPIC}/compaction", compaction),
     ]

@@ -48,6 +48,8 @@ class Upkeep:
     async def look(self) -> bool:
         """Do what is due. Whether the topic was not used for so long that it is to be deleted."""
         topic, policies = self._topic, self._topic.policies
+        if topic.is_closed:
+            return False
         if policies.message_ttl_ms > 0:
             await self.expire(policies.message_ttl_ms)
         if policies.quotas:

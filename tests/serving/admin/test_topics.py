@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from urllib.parse import quote
 
 import pulsar
@@ -294,9 +295,33 @@ async def test_a_topic_is_compacted_by_request(rest: Rest, client: pulsar.Client
     topic = await broker.registry.open(TopicName.parse(NAME))
     running = topic.compaction._running
     if running is not None:
-        await running
+        await asyncio.wait([running])
+        await asyncio.sleep(0)
     assert (await rest.get(path)).body == {"status": "SUCCESS", "lastError": ""}
     assert (await rest.put(f"{TOPIC}x/compaction")).status == 404
+
+
+async def test_all_partitions_are_compacted_and_terminated_by_one_request(
+    rest: Rest, client: pulsar.Client, broker: Broker
+) -> None:
+    await rest.put(f"{TOPIC}/partitions", 3)
+    sent = [(await publish(client, f"{NAME}-partition-{number}", b"a"))[0] for number in (0, 2)]
+    assert (await rest.put(f"{TOPIC}/compaction")).status == 204
+    for number in (0, 2):
+        topic = await broker.registry.open(TopicName.parse(f"{NAME}-partition-{number}"))
+        running = topic.compaction._running
+        if running is not None:
+            await asyncio.wait([running])
+            await asyncio.sleep(0)  # its end is noted in the turn behind it
+        assert topic.compaction.status == "SUCCESS"
+    assert await broker.registry.record(TopicName.parse(f"{NAME}-partition-1")) is None, "nobody used it"
+    last = (await rest.post(f"{TOPIC}/terminate/partitions")).body
+    assert [(last[n]["ledgerId"], last[n]["partitionIndex"]) for n in ("0", "2")] == [
+        (sent[0].ledger_id(), 0), (sent[1].ledger_id(), 2)
+    ]  # fmt: skip
+    assert last["1"]["entryId"] == -1
+    with pytest.raises(pulsar.TopicTerminated):
+        await publish(client, NAME, b"b")
 
 
 async def test_why_segments_are_kept_is_told_over_rest(rest: Rest, client: pulsar.Client) -> None:
