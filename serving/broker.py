@@ -302,8 +302,10 @@ class Broker(Operations):
         await self.registry.check(name)
         return await self.ownership.owner_of(await self.registry.bundle_of(name), take=take)
 
-    async def open_topic(self, topic: str) -> AnyTopic:
-        return await self.registry.open(TopicName.parse(topic), create=True, take=False)
+    async def open_topic(self, topic: str, *, create: bool = True) -> AnyTopic:
+        name = TopicName.parse(topic)
+        # What keeps nothing is there as soon as somebody asks for it.
+        return await self.registry.open(name, create=create or not name.is_persistent, take=False)
 
     async def ensure_subscription(self, topic: AnyTopic, name: str) -> None:
         try:

@@ -92,7 +92,7 @@ class ConsumerEnd:
 
     async def _enter(self) -> tuple[AnyTopic, ConsumerHandle, SubscriptionHandle]:
         body, host = self.body, self.connection.host
-        topic = await host.open_topic(body.topic)
+        topic = await host.open_topic(body.topic, create=body.force_topic_creation)
         if body.HasField("schema"):
             await topic.check_schema(body.schema)
         handle, subscription = await host.subscribe(topic, body, self, self.connection.address)

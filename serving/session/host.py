@@ -66,8 +66,8 @@ class SessionHost(Protocol):
         """Full names, partitions one by one, their parents not. Raises `NotFound`."""
         ...
 
-    async def open_topic(self, topic: str) -> AnyTopic:
-        """Load a topic, creating it where that is allowed.
+    async def open_topic(self, topic: str, *, create: bool = True) -> AnyTopic:
+        """Load a topic, with `create` making it where that is allowed.
 
         Raises `NotFound`, `NotOwner`, `Unavailable`, `ConfigurationError`.
         """

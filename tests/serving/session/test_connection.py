@@ -465,3 +465,36 @@ async def test_who_takes_broker_entry_metadata_is_told_the_index_of_each_last_me
             await asyncio.sleep(0)
     again = entry_metadata_in(b"".join(peer.transport.writes))
     assert [index for index, _ in again] == [0, 3, 4], "also of a batch that is partly acknowledged"
+
+
+async def test_a_subscribe_that_does_not_want_the_topic_made_gets_none(peer: Client, broker: Broker) -> None:
+    topic = f"{TOPIC}-of-nobody"
+
+    def ask(request_id: int, create: bool) -> bytes:
+        body = pb.CommandSubscribe(topic=topic, subscription="s", consumer_id=1, request_id=request_id)
+        body.subType, body.force_topic_creation = pb.CommandSubscribe.Shared, create
+        return commands.subscribe(body)
+
+    peer.send(ask(1, False))
+    (answer,) = await peer.answers(1)
+    assert (answer.kind, answer.body.error) == (pb.BaseCommand.ERROR, pb.TopicNotFound)  # type: ignore[attr-defined]
+    assert topic not in await broker.list_topics("public", "default")
+    peer.send(ask(2, True))
+    assert kinds(await peer.answers(1)) == ["SUCCESS"]
+    peer.send(commands.close_consumer(1, 3), ask(4, False))
+    assert kinds(await peer.answers(2)) == ["SUCCESS", "SUCCESS"]
+
+
+async def test_a_forced_unsubscribe_closes_other_connections_consumers(broker: Broker) -> None:
+    first, second = Client(broker), Client(broker)
+    for client in (first, second):
+        await client.connect()
+        body = pb.CommandSubscribe(topic=TOPIC, subscription="forced", consumer_id=1, request_id=1)
+        body.subType = pb.CommandSubscribe.Shared
+        client.send(commands.subscribe(body))
+        assert kinds(await client.answers(1)) == ["SUCCESS"]
+    for force, expected in ((False, "ERROR"), (True, "SUCCESS")):
+        wish = pb.CommandUnsubscribe(consumer_id=1, request_id=2, force=force)
+        first.send(commands.frame(pb.BaseCommand(type=pb.BaseCommand.UNSUBSCRIBE, unsubscribe=wish)))
+        assert kinds(await first.answers(1)) == [expected]
+    assert kinds(await second.answers(1)) == ["CLOSE_CONSUMER"]
