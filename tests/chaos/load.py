@@ -240,7 +240,8 @@ class Log:
         while last[1] >= 0 and (not found or found[-1][0] < last):
             async with asyncio.timeout(20):
                 one = await raw.delivered.get()
-            assert one is not None, f"{self.topic}: the connection broke while it was read"
+            if one is None:
+                raise ConnectionResetError(f"{self.topic}: the connection broke while it was read")
             found.append((one.position, [number_of(payload) for payload in one.payloads]))
             taken += len(one.payloads)
             if taken >= 500:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
 from tests.chaos.load import Log, Published, Record, unrecorded
 
 from .local import Front
+
+TRIES = 10
 
 
 async def read(
@@ -16,11 +19,24 @@ async def read(
     names = [f"{topic}-partition-{number}" for number in range(partitions)] or [topic]
     logs = []
     for name in names:
-        log = Log(name)
-        await log.extend(lambda name=name: cluster.connect(name), 0)  # type: ignore[misc]
+        log = await _read_one(cluster, name)
         log.tell(record)
         logs.append(log.numbers())
     return logs
+
+
+async def _read_one(cluster: Front, name: str) -> Log:
+    """From the beginning, again when the connection is lost: a machine that does much else loses sessions, too."""
+    for attempt in range(TRIES):
+        log = Log(name)
+        try:
+            await log.extend(lambda: cluster.connect(name), 0)
+            break
+        except (OSError, EOFError, TimeoutError):
+            if attempt + 1 == TRIES:
+                raise
+            await asyncio.sleep(1.0)
+    return log
 
 
 def check(stream: Published, logs: list[list[int]]) -> set[int]:
