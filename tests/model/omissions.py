@@ -109,10 +109,9 @@ def _nothing_is_found() -> Patch:
         core._answers[bookie] = response
         found = [each for each in core._answers.values() if each.blocks]
         if len(found) >= core._coverage:
-            return original(core, bookie, response)
-        if len(core._answers) >= core._coverage:
+            original(core, bookie, response)
+        elif len(core._answers) >= core._coverage:
             core._absent()
-        return None
 
     return RecoveryCore, "_read", read
 
