@@ -22,7 +22,7 @@ test: $(VENV)/.dev
 chaos: $(VENV)/.dev
 	QUIRE_CHAOS_SECONDS=600 $(if $(SEED),QUIRE_CHAOS_SEED=$(SEED)) $(BIN)/pytest -q -s tests/cluster/test_chaos.py
 
-# Search the model of the ledger protocol: the large bounds, or BOUNDS="entries=2 recoveries=2". An hour, all of them.
+# Search the model of the ledger protocol: the large bounds, or BOUNDS="entries=2 recoveries=2". Minutes, and up to 1 GB.
 model: $(VENV)/.dev
 	$(BIN)/python -m tests.model $(BOUNDS)
 

@@ -16,10 +16,10 @@ from tests.model.world import Bounds, World
 LARGE = (
     Bounds(entries=1, recoveries=2),
     Bounds(entries=2, recoveries=1),
+    Bounds(bookies=4, entries=1, recoveries=1, timeouts=1),
     Bounds(bookies=4, entries=1, recoveries=2, timeouts=1, prompt=True),
-    Bounds(bookies=4, entries=2, recoveries=1, timeouts=1, prompt=True),
-    Bounds(bookies=3, entries=2, recoveries=2, prompt=True),
-    Bounds(bookies=4, entries=1, recoveries=2, wipes=1, prompt=True),
+    Bounds(bookies=4, entries=2, recoveries=0, timeouts=2, prompt=True),
+    Bounds(bookies=3, entries=1, recoveries=1, timeouts=1, wipes=1, prompt=True),
 )
 STATES_MAX = 20_000_000
 
