@@ -165,9 +165,10 @@ class KeyShared(Holding):
             self._offer_again(view, hands)
         else:
             self._offer_new(view, hands)
-        for delivery in hands.deliveries():
+        deliveries = hands.deliveries()
+        for delivery in deliveries:
             delivery.consumer.holds.add(view.ledger_id, delivery.entries())
-        return hands.deliveries()
+        return deliveries
 
     def _offer_again(self, view: BlockView, hands: _Hands) -> None:
         """Deal what waits of `view` to the owners that are ready."""
@@ -207,12 +208,15 @@ class KeyShared(Holding):
                 hands.give(owner, offset, run)
             else:
                 waits.append(first + offset)
-        slots.extend(self._passed_by(view, start + len(slots), stop))
+        if len(slots) < stop - start:
+            slots.extend(self._passed_by(view, start + len(slots), stop))
         self._slots.push(view.ledger_id, first + start, slots)
+        if not waits:
+            self._pass(view, start, stop, hands.messages)
+            return
         waiting = BitMap(waits)
         self._pass(view, start, stop, hands.messages + self._messages_of(view, waiting))
-        if waiting:
-            self._enqueue(view.ledger_id, waiting)
+        self._enqueue(view.ledger_id, waiting)
 
     def _passed_by(self, view: BlockView, start: int, stop: int) -> list[int]:
         """Slots of entries that are not dealt now: those of acknowledged ones, for which nobody will ask, are 0."""
