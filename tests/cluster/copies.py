@@ -2,7 +2,9 @@
 
 `lacking` reads metadata only: every bookie that a ledger names is up, in the incarnation that it names, and closed
 ledgers have the three that they want. Open ledgers that no topic and no state log lists are left out: their maker died
-before it used them. `missing_blocks` asks the bookies themselves.
+before it used them. `missing_blocks` asks the bookies themselves for an ack quorum of whole copies: the third may have a
+hole where a connection broke and was made again before the ensemble changed, which repair, looking at the ends of
+fragments, does not find before a reader does.
 """
 
 from __future__ import annotations
@@ -56,12 +58,15 @@ async def _missing(record: LedgerRecord, clients: dict[str, BookieClient]) -> li
     found = []
     for index, fragment in enumerate(record.fragments):
         last = states.last_entry_of(record, index)
+        lacks = []
         for bookie in states.ensemble(fragment):
             entry, status = await _read(
                 clients[bookie.uuid], bookie, record.ledger_id, fragment.first_entry, last
             )
             if entry <= last:
-                found.append(f"ledger {record.ledger_id} at {bookie}, entry {entry} of {last}: {status.name}")
+                lacks.append(f"ledger {record.ledger_id} at {bookie}, entry {entry} of {last}: {status.name}")
+        if len(lacks) > len(fragment.bookies) - record.ack_quorum:
+            found += lacks
     return found
 
 
