@@ -42,14 +42,22 @@ class PolicyBook:
         self._tasks = tasks
         self._default = default
         self._changed = changed
+        self._of_namespaces: dict[tuple[str, str], tuple[Policies, TopicPolicies]] = {}
+        """What holds for topics without policies of their own, and what that was made of: one object for all."""
         self._folders: dict[tuple[str, str], asyncio.Future[Followed[Policies]]] = {}
         namespaces.on_change(changed)
 
     async def of(self, name: TopicName) -> TopicPolicies:
         """What holds for a topic. Raises `NotFound` for an unknown namespace, `Unavailable`."""
         own = await self.own(name)
-        namespace = await self._namespaces.get(name.tenant, name.namespace)
-        return resolve(self._default, namespace.policies, own)
+        prescribed = (await self._namespaces.get(name.tenant, name.namespace)).policies
+        if own is not NO_POLICIES:
+            return resolve(self._default, prescribed, own)
+        key = (name.tenant, name.namespace)
+        made = self._of_namespaces.get(key)
+        if made is None or made[0] is not prescribed:
+            made = self._of_namespaces[key] = prescribed, resolve(self._default, prescribed)
+        return made[1]
 
     async def own(self, name: TopicName) -> Policies:
         """What the topic itself prescribes."""

@@ -55,12 +55,14 @@ class Status(StrEnum):
 class Compaction:
     """See the top of the file. One for each loaded topic."""
 
+    __slots__ = ("_loaded", "_loading", "_running", "_services", "_topic", "error")
+
     def __init__(self, topic: Topic, services: Services) -> None:
         self._topic = topic
         self._services = services
         self._running: asyncio.Task[None] | None = None
         self._loaded: Compacted | None = None
-        self._loading = asyncio.Lock()
+        self._loading: asyncio.Lock | None = None
         self.error = ""
 
     # -- asking ----------------------------------------------------------------------------------------
@@ -83,8 +85,12 @@ class Compaction:
         return self.horizon if wanted else None
 
     @property
+    def is_running(self) -> bool:
+        return self._running is not None
+
+    @property
     def status(self) -> Status:
-        if self._running is not None:
+        if self.is_running:
             return Status.RUNNING
         if self.error:
             return Status.ERROR
@@ -92,6 +98,8 @@ class Compaction:
 
     async def view(self) -> CompactedView | None:
         """The topic for readers of compacted data; None when it was never compacted, and they read the topic."""
+        if self._loading is None:
+            self._loading = asyncio.Lock()
         async with self._loading:
             record = self.record
             if record is None:

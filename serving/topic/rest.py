@@ -49,6 +49,7 @@ class Rest:
             or policies.quotas
             or policies.subscription_expiration_ms
             or policies.inactive_topics.enabled
+            or self._topic.compaction.is_running
             or (trims and self._topic.confirmed_index > 0)
         )
 

@@ -26,7 +26,6 @@ from quire.runtime.clock import Clock
 from quire.runtime.errors import NotFound
 from quire.serving.ports import ConsumerBusy, Position, SubscriptionPort
 from quire.serving.topic import quota
-from quire.serving.topic.compaction import Status
 from quire.wire import block as blocks
 
 if TYPE_CHECKING:
@@ -38,11 +37,13 @@ READ_BYTES: Final = 256 * 1024
 class Upkeep:
     """See the top of the file. One for each loaded topic."""
 
+    __slots__ = ("_clock", "_topic", "_used", "_without_consumer")
+
     def __init__(self, topic: Topic, clock: Clock) -> None:
         self._topic = topic
         self._clock = clock
         self._used = clock.monotonic()
-        self._without_consumer: dict[str, float] = {}
+        self._without_consumer: dict[str, float] | None = None
         """Since when; of durable subscriptions, while the policy is on."""
 
     async def look(self) -> bool:
@@ -111,7 +112,7 @@ class Upkeep:
 
     def _compact_if_due(self, threshold_bytes: int) -> None:
         compaction = self._topic.compaction
-        if threshold_bytes <= 0 or compaction.status is Status.RUNNING:
+        if threshold_bytes <= 0 or compaction.is_running:
             return
         if quota.backlog_bytes(self._topic.segments(), compaction.horizon) > threshold_bytes:
             compaction.start()
@@ -121,7 +122,8 @@ class Upkeep:
     async def _expire_subscriptions(self, expiration_s: float) -> None:
         now = self._clock.monotonic()
         idle = [one.name for one in self._topic.subscriptions if one.is_durable and not one.consumers]
-        self._without_consumer = {name: self._without_consumer.get(name, now) for name in idle}
+        known = self._without_consumer or {}
+        self._without_consumer = {name: known.get(name, now) for name in idle}
         for name, since in self._without_consumer.items():
             if now - since >= expiration_s:
                 try:

@@ -164,3 +164,14 @@ async def test_deduplication_that_is_turned_on_loads_the_topic_anew(rest: Rest, 
 async def test_a_publish_rate_that_is_none_is_refused(rest: Rest, body: Any) -> None:
     assert (await rest.post(f"{NAMESPACE}/publishRate", body)).status == 400
     assert (await rest.get(f"{NAMESPACE}/publishRate")).body is None
+
+
+async def test_topics_without_policies_of_their_own_share_one_object(rest: Rest, broker: Broker) -> None:
+    """A hundred thousand of them are to be cheap."""
+    await rest.put(TOPIC)
+    await rest.put(f"{TOPIC}2")
+    first = await broker.registry.open(NAME)
+    second = await broker.registry.open(TopicName.parse("orders2"))
+    assert first.policies is second.policies
+    await rest.post(f"{NAMESPACE}/messageTTL", 60)
+    await until(lambda: first.policies is second.policies and second.policies.message_ttl_ms == 60_000)

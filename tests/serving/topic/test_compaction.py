@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from typing import Any
@@ -326,3 +327,23 @@ async def test_one_that_fails_leaves_the_former_result_and_says_why(
     monkeypatch.undo()
     await table.compact()
     assert await table.read() == [("a", b"3")]
+
+
+async def test_one_that_is_interrupted_leaves_nothing_behind(table: Table, house: BrokerHouse) -> None:
+    """Unloading the topic ends it; the topic is as it was, and what was written is deleted."""
+    await table.publish(*((f"k{i}", bytes(100)) for i in range(50)))
+    running = table.topic.compaction.start()
+    await asyncio.sleep(0)
+    assert table.topic.compaction.is_running and not table.topic.rest.is_due()
+    await table.broker.unload_topic(str(NAME))
+    await asyncio.wait([running])
+    assert running.cancelled()
+    after = Table(table.broker, await table.broker.registry.open(NAME))
+    assert after.topic.compaction.status == "NOT_RUN"
+    assert len(await after.read()) == 50
+    await after.compact()
+    assert len(await after.read()) == 50
+    await in_thread(after.client.close)
+    await house.stop(table.broker)
+    again = await house.start()
+    assert not await census.orphans(again.services.store, now_ms=2**60)
