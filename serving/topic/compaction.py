@@ -25,7 +25,7 @@ from pyroaring import BitMap
 
 from quire.metadata.records import CompactedRecord
 from quire.runtime.errors import AlreadyExists, QuireError
-from quire.runtime.limits import BLOCK_BYTES_MAX, BLOCK_ENTRIES_MAX, READ_CHUNK_BYTES
+from quire.runtime.limits import BLOCK_BYTES_MAX, BLOCK_ENTRIES_MAX
 from quire.serving.ports import EARLIEST, Position
 from quire.serving.topic.compacted import INDEX, PLACE, Compacted, CompactedView, load, read_entries
 from quire.serving.topic.compacting import LastOfKey
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from quire.serving.topic.topic import Topic
 
 BLOCKS_PENDING_MAX: Final = 16
+READ_BYTES: Final = 256 * 1024
+"""What is looked through in one turn of the event loop: some milliseconds."""
+
 _log = logging.getLogger(__name__)
 
 _Chunk = Sequence[tuple[Position, Buffer, int]]
@@ -155,6 +158,7 @@ class Compaction:
         async for chunk in self._input(former, horizon):
             for _, entry, _ in chunk:
                 last_of_key.note(entry)
+            await asyncio.sleep(0)
         output = await Output.begin(topic, services)
         try:
             async for chunk in self._input(former, horizon):
@@ -188,12 +192,12 @@ class Compaction:
         if former is not None:
             rank, stop = 0, former.record.entries
             while rank < stop:
-                entries = read_entries(await former.reader.read(rank, READ_CHUNK_BYTES), rank, stop)
+                entries = read_entries(await former.reader.read(rank, READ_BYTES), rank, stop)
                 rank += len(entries)
                 yield [(one.place, one.data, one.messages) for one in entries]
             position = max(position, topic.next_position(former.horizon))
         while position <= horizon:
-            for buffer in await topic.read(position, READ_CHUNK_BYTES):
+            for buffer in await topic.read(position, READ_BYTES):
                 header = blocks.peek(buffer)
                 yield [one for one in _placed(buffer, header) if position <= one[0] <= horizon]
                 position = topic.next_position(Position(header.ledger_id, header.last_entry))

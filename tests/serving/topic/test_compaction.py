@@ -17,6 +17,7 @@ from quire.runtime.errors import AlreadyExists, QuireError, Unavailable
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 from quire.serving.operations import subscriptions_of
+from quire.serving.topic.compacted import SPAN_ENTRIES
 from quire.serving.topic.compacting import LastOfKey
 from quire.serving.topic.compaction import Output
 from quire.serving.topic.topic import Topic
@@ -347,3 +348,17 @@ async def test_one_that_is_interrupted_leaves_nothing_behind(table: Table, house
     await house.stop(table.broker)
     again = await house.start()
     assert not await census.orphans(again.services.store, now_ms=2**60)
+
+
+async def test_a_gap_longer_than_a_block_of_the_view_is_passed(table: Table) -> None:
+    count = 2 * SPAN_ENTRIES + 100
+    await table.publish(("first", b"1"), *(("k", b"%d" % i) for i in range(count)), ("last", b"2"))
+    await table.compact()
+    assert await table.read() == [("first", b"1"), ("k", b"%d" % (count - 1)), ("last", b"2")]
+    await table.publish(("live", b"3"))
+    reader = await in_thread(table.reader)
+    found = await in_thread(lambda: [reader.read_next(10_000).data() for _ in range(4)])
+    assert found == [b"1", b"%d" % (count - 1), b"2", b"3"]
+    (subscription,) = subscriptions_of(table.topic)
+    assert await subscription.backlog() <= 4
+    await in_thread(reader.close)
