@@ -31,7 +31,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from quire.ledger import repair_core
+from quire.ledger import repair_core, states
 from quire.ledger.census import ledger_ids
 from quire.ledger.directory import BookieDirectory
 from quire.ledger.repair_copy import Copier
@@ -345,18 +345,22 @@ class Repair:
         A `thorough` look asks the bookies as well whether they have the fragments' ends.
         """
         path = paths.ledger(ledger_id)
+        worries = frozenset(view.worries())
         for attempt in range(_TRIES):
+            # Until the end it may be any of them that the ledger needs: what fails on the way proves nothing.
+            self._left.bookies[ledger_id] = worries
             try:
                 node = await self._store.get(path)
                 record = decode(LedgerRecord, node.value, path)
+                self._left.bookies[ledger_id] = worries & _named(record)
                 plan = repair_core.plan(record, view, self._copier.loads, self._dice)
-                self._note(record, plan)
                 if plan.fragments:
                     record = await self._copier.repair(record, node.version, plan.fragments)
                 holders = repair_core.good_holders(record, view) if thorough else {}
                 if await self._copier.complete(record, holders) or plan.fragments:
                     self._tell(repaired=self._status.repaired + 1)
                     _log.info("ledger %d is repaired", ledger_id)
+                self._note(record, plan)
                 if not plan.left and not plan.is_open:
                     await self._forget_damage(ledger_id)
                 return
@@ -472,6 +476,10 @@ class Repair:
             await touch(self._store, paths.REPAIR_PROGRESS, encode(self._status))
         except QuireError as error:
             _log.info("cannot tell the progress of repair: %s", error)
+
+
+def _named(record: LedgerRecord) -> frozenset[str]:
+    return frozenset(bookie.uuid for bookie in states.all_bookies(record))
 
 
 async def known_bookies(store: MetadataStore) -> dict[str, BookieRecord]:

@@ -344,6 +344,38 @@ async def test_a_drained_bookie_is_retired_when_nothing_names_it(cluster: Cluste
         assert answer.status is Status.DELETED, "the copies that were left are deleted with the ledger"
 
 
+async def test_a_drained_bookie_stays_while_its_copies_cannot_be_made(cluster: Cluster) -> None:
+    """It empties its directories when it is retired: what failed must never count as done."""
+    record = await cluster.closed()
+    await one_more(cluster)
+    cluster.bookies[0].refuses = Status.READ_ONLY
+    cluster.bookies[3].unreachable = True  # and still registered: its session has not ended yet
+    await cluster.want(0, BookieIntent.DRAIN)
+    for _ in range(5):
+        await cluster.repair.look()
+    assert "bookie-0" in await known_bookies(cluster.store)
+    assert await cluster.info(record.ledger_id) == record
+    assert cluster.repair.status().left == {"bookie-0": 1}
+    cluster.bookies[3].unreachable = False
+    for _ in range(3):
+        cluster.clock.advance_ms(60_000)
+        await cluster.repair.look()
+    assert "bookie-0" not in await known_bookies(cluster.store)
+    assert "bookie-3:1" in cluster.holders(record)
+
+
+async def test_nobody_is_retired_while_a_ledgers_record_cannot_be_read(cluster: Cluster) -> None:
+    record = await cluster.closed()
+    await one_more(cluster)
+    cluster.bookies[0].refuses = Status.READ_ONLY
+    node = await cluster.store.get(paths.ledger(record.ledger_id))
+    await cluster.store.put(paths.ledger(record.ledger_id), b"not a record", node.version)
+    await cluster.want(0, BookieIntent.DRAIN)
+    for _ in range(5):
+        await cluster.repair.look()
+    assert "bookie-0" in await known_bookies(cluster.store)
+
+
 async def drains_by_itself(cluster: Cluster, number: int, *, there: bool = True) -> None:
     """The bookie was told to stop: it says so in its ephemeral record, which the coordinator has seen."""
     each = cluster.bookies[number]
