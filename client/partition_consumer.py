@@ -77,6 +77,8 @@ class PartitionConsumer:
         self._acks = Acks(settings.batch_index_ack)
         self._unanswered: tuple[list[pb.MessageIdData], bool] | None = None
         """The last ack that was sent without asking for an answer, and whether it is cumulative."""
+        self._acks_are_lost = False
+        """Some were sent without asking for an answer, on a connection that is gone."""
         self._ack_timer: asyncio.TimerHandle | None = None
         self._nacked: dict[tuple[int, int], pb.MessageIdData] = {}
         self._nack_timer: asyncio.TimerHandle | None = None
@@ -171,8 +173,13 @@ class PartitionConsumer:
     async def flush_acks(self) -> None:
         """Return when the broker has answered all acks so far. Raises `OutcomeUnknown`, or what it refuses.
 
-        Acks take effect in order, so an answer to the last stands for those that asked for none.
+        Acks take effect in order, so an answer to the last stands for those that asked for none, on one connection.
         """
+        if self._acks_are_lost:
+            self._acks_are_lost = False
+            raise OutcomeUnknown(
+                f"acks of {self.topic} were under way when a connection was lost; what did not arrive comes again"
+            )
         if not len(self._acks) and self._unanswered is None:
             return
         connection = await self._attached()
@@ -291,6 +298,8 @@ class PartitionConsumer:
     def _begin_again(self) -> None:
         self.generation += 1
         self._attempt += 1
+        if self._unanswered is not None:
+            self._acks_are_lost, self._unanswered = True, None
         self._permits.begin()
         if not self._how.durable and self.last_taken is not None:
             self._start, self._start_inclusive = self.last_taken.id, False

@@ -186,6 +186,11 @@ class LedgerWriter(BlockWriter):
         """Why this writer ended, if it failed."""
         return self._error
 
+    @property
+    def was_given_blocks(self) -> bool:
+        """A ledger without a confirmed entry may have blocks all the same, when its writer failed."""
+        return self._bytes > 0
+
     def add(self, block: Buffer, header_last_entry: int) -> None:
         """Write the next block, whose last entry is `header_last_entry`; never blocks.
 
@@ -224,7 +229,7 @@ class LedgerWriter(BlockWriter):
 
         Raises `Fenced` when either was changed by somebody else, `OutcomeUnknown`, `Unavailable`: then it may stay.
         """
-        assert not self._bytes
+        assert not self.was_given_blocks
         self._is_closing = True
         async with self._metadata:
             if self._error is not None:

@@ -394,9 +394,11 @@ class Registry:
         await self.policies.forget(name)
 
     async def _leave(self, name: TopicName, leave: Callable[[], Awaitable[None]]) -> None:
-        """Carry out `leave` while nobody can open the topic."""
+        """Carry out `leave` while nobody can open the topic, and when nobody else is at it."""
         self._topics.pop(name, None)
         self._bundle_of.pop(name, None)
+        while (other := self._leaving.get(name)) is not None:
+            await asyncio.wait([other])
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._leaving[name] = done
         try:

@@ -73,7 +73,7 @@ _log = logging.getLogger(__name__)
 class ClusterOwnership:
     """See the top of the file. An `Ownership`. `broker_id` is the broker's name in the cluster: its address.
 
-    `answers` tells whether a broker takes connections at its service URL; see `probe`.
+    `answers` tells whether a broker takes connections at its service URL; see `probe`. `unique` names this life of it.
     """
 
     def __init__(
@@ -84,11 +84,13 @@ class ClusterOwnership:
         *,
         moves_per_minute_max: int = 10,
         answers: Callable[[str], Awaitable[bool]] | None = None,
+        unique: Callable[[], str] = lambda: uuid4().hex,
     ) -> None:
         self._store = store
         self._clock = clock
         self._id = broker_id
         self._answers = answers or Probe()
+        self._unique = unique
         self._patience_s = store.session_timeout_ms / 1000 + PATIENCE_S
         self._tasks = Tasks("ownership")
         self._table = BundleTable()
@@ -119,7 +121,7 @@ class ClusterOwnership:
             service_url=host.service_url,
             http_url=host.http_url,
             started_ms=self._clock.now_ms(),
-            session=uuid4().hex,
+            session=self._unique(),
         )
         self._lease = Lease(
             self._store, paths.broker(self._id), encode(self._me), self._clock, self._session_changed

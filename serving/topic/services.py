@@ -32,6 +32,9 @@ class LedgerWriter(Protocol):
 
     ledger_id: int
 
+    @property
+    def was_given_blocks(self) -> bool: ...
+
     def add(self, block: Buffer, header_last_entry: int) -> None: ...
 
     async def drain(self) -> None: ...

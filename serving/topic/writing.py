@@ -106,7 +106,7 @@ class Writing:
         await writer.drain()
         if active.last_entry >= 0:
             await self._close_and_seal(writer, active)
-        elif self._segments.can_drop_active:
+        elif self._segments.can_drop_active and not writer.was_given_blocks:
             await self._segments.drop_active(writer.discard)
         else:
             await writer.close()

@@ -143,6 +143,23 @@ async def test_acks_without_an_answer_are_unknown_and_sent_again(broker: FakeBro
         await broker.until(lambda: broker.fully_acked(*KEY) == [0])
 
 
+async def test_acks_under_way_with_a_connection_that_is_lost_are_not_taken_for_answered(
+    broker: FakeBroker, client: Client
+) -> None:
+    """An answer on the next connection says nothing about what the last one took with it."""
+    broker.publish(TOPIC, single(0))
+    broker.publish(TOPIC, single(1))
+    async with client.consumer("t", "s", start=EARLIEST, settings=AT_ONCE) as consumer:
+        for message in await take(consumer, 2):
+            await consumer.ack(message)
+        await broker.until(lambda: len(broker.all(pb.CommandAck)) >= 1)
+        broker.drop()
+        await broker.until(lambda: len(broker.all(pb.CommandSubscribe)) == 2)
+        with pytest.raises(OutcomeUnknown, match="under way"):
+            await consumer.flush_acks()
+        await consumer.flush_acks()
+
+
 async def test_leaving_sends_the_acks(broker: FakeBroker, client: Client) -> None:
     broker.publish(TOPIC, single(0))
     settings = ConsumerSettings(ack_delay_ms=60_000)

@@ -41,6 +41,19 @@ async def test_close_waits_for_what_is_pending():
     assert (await writer.close()).last_entry == last
 
 
+async def test_a_ledger_that_failed_while_it_drained_is_no_empty_one():
+    """Nothing is confirmed, but what it was given may be on bookies: it must be recovered, not removed."""
+    cluster = MemoryCluster(3)
+    for bookie in cluster.bookies:
+        bookie.refuses = Status.CONFLICT
+    writer = await cluster.ledgers.create("test", Listener())
+    assert not writer.was_given_blocks
+    write(writer, 1)
+    await writer.drain()
+    assert isinstance(writer.error, OutcomeUnknown)
+    assert writer.last_confirmed == -1 and writer.was_given_blocks
+
+
 async def test_blocks_of_one_turn_travel_in_one_request_and_are_one_confirmation():
     cluster = MemoryCluster(1)
     create = cluster.ledgers.create

@@ -61,7 +61,12 @@ class Base:
 
 
 async def make_base(
-    cluster: Cluster, store: SimulatedStore, clock: SimulatedClock, rng: Random, name: str
+    cluster: Cluster,
+    store: SimulatedStore,
+    clock: SimulatedClock,
+    rng: Random,
+    name: str,
+    kind: type[Ledgers] = Ledgers,
 ) -> Base:
     """As `quire broker` puts it together. Raises `Unavailable`."""
     timeout_s = rng.choice((0.3, 1.5)), rng.choice((1.0, 5.0))
@@ -73,7 +78,7 @@ async def make_base(
     )
     await directory.start()
     settings = adverse_ledger_settings(rng, cluster.plan.write_quorum, cluster.plan.ack_quorum)
-    ledgers = Ledgers(store, directory, clock, rng, settings, quarantine_s=rng.choice((0.0, 2.0)))
+    ledgers = kind(store, directory, clock, rng, settings, quarantine_s=rng.choice((0.0, 2.0)))
     reports = DamageReports(store, clock)
     ledgers.on_damage(lambda bookie, *what: reports.met(str(bookie), *what))
     reports.start()

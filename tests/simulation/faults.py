@@ -56,6 +56,8 @@ class Host(Protocol):
 class Cluster:
     """See the top of the file."""
 
+    oracle_kind = Oracle
+
     def __init__(self, plan: Plan, world: World) -> None:
         self.plan, self.world = plan, world
         self.rng = world.rng("faults")
@@ -63,7 +65,7 @@ class Cluster:
         self.network.latency_s = plan.latency_ms / 1000
         self.metadata = MetadataServer(world, plan.session_timeout_ms)
         self.metadata.loss = plan.loss
-        self.oracle = Oracle(world, self.metadata)
+        self.oracle = self.oracle_kind(world, self.metadata)
         self.machines = [
             Machine(world, self.network, self.metadata, self.oracle, number) for number in range(plan.bookies)
         ]

@@ -179,36 +179,7 @@ class LedgerHistory:
         unended = [each.ledger_id for each in oracle.records.values() if each.state is not LedgerState.CLOSED]
         if unended:
             return f"ledgers {unended} are not closed or not deleted"
-        return self._unrepaired()
-
-    def _unrepaired(self) -> str:
-        up = {str(machine.storage.bookie_id): machine for machine in self.cluster.machines if machine.storage}
-        uuids = {name.rpartition(":")[0] for name in up}
-        for record in self.oracle.records.values():
-            for index, fragment in enumerate(record.fragments):
-                if record.last_entry < 0 or states.last_entry_of(record, index) < fragment.first_entry:
-                    continue
-                gone = [name for name in fragment.bookies if name.rpartition(":")[0] not in uuids]
-                if gone:
-                    return f"ledger {record.ledger_id} still names {gone}, which are gone"
-                if len(fragment.bookies) < min(record.write_quorum, len(up)) and self._can_widen(
-                    fragment.bookies
-                ):
-                    return f"ledger {record.ledger_id} is narrow: {fragment.bookies}"
-        tree = self.cluster.metadata.tree
-        for uuid in tree.children(paths.DAMAGE) if self._has_spares() else ():
-            for name in tree.children(paths.damage_of(uuid)):
-                path = paths.damage(uuid, int(name, 16))
-                return f"damage is not mended: {decode(DamageRecord, tree.get(path).value, path)}"
-        return ""
-
-    def _has_spares(self) -> bool:
-        """A rotten copy is made anew on another bookie only."""
-        return sum(not each.is_leaving for each in self.cluster.machines) > self.plan.write_quorum
-
-    def _can_widen(self, bookies: tuple[str, ...]) -> bool:
-        takers = [each.storage.bookie_id for each in self.cluster.machines if each.storage]
-        return any(str(one) not in bookies for one in takers)
+        return unrepaired(self.cluster)
 
     # -- what must be there ----------------------------------------------------------------------------
     async def _read_all(self) -> None:
@@ -230,7 +201,7 @@ class LedgerHistory:
         record = self.oracle.records[ledger_id]
         held = await self._held_by_all(ledger_id)
         need = min(record.ack_quorum, len(held))
-        if not self._has_spares() and self.oracle.damaged_hosts:
+        if not has_spares(self.cluster) and self.oracle.damaged_hosts:
             need = max(1, need - 1)  # what rots waits for another bookie
         for first in sorted(self.oracle.blocks.get(ledger_id, {})):
             bookies = record.fragments[states.fragment_index(record, first)].bookies
@@ -268,3 +239,29 @@ class LedgerHistory:
                     "orphans",
                     f"{machine.host} holds ledger {ledger_id}, which has no record and no tombstone",
                 )
+
+
+def unrepaired(cluster: Cluster) -> str:
+    """What repair has still to do: ledgers that name lost bookies, narrow ones, damage."""
+    up = {str(machine.storage.bookie_id): machine for machine in cluster.machines if machine.storage}
+    uuids = {name.rpartition(":")[0] for name in up}
+    for record in cluster.oracle.records.values():
+        for index, fragment in enumerate(record.fragments if record.state is LedgerState.CLOSED else ()):
+            if record.last_entry < 0 or states.last_entry_of(record, index) < fragment.first_entry:
+                continue
+            gone = [name for name in fragment.bookies if name.rpartition(":")[0] not in uuids]
+            if gone:
+                return f"ledger {record.ledger_id} still names {gone}, which are gone"
+            if len(fragment.bookies) < min(record.write_quorum, len(up)) and set(up) - set(fragment.bookies):
+                return f"ledger {record.ledger_id} is narrow: {fragment.bookies}"
+    tree = cluster.metadata.tree
+    for uuid in tree.children(paths.DAMAGE) if has_spares(cluster) else ():
+        for name in tree.children(paths.damage_of(uuid)):
+            path = paths.damage(uuid, int(name, 16))
+            return f"damage is not mended: {decode(DamageRecord, tree.get(path).value, path)}"
+    return ""
+
+
+def has_spares(cluster: Cluster) -> bool:
+    """A rotten copy is made anew on another bookie only."""
+    return sum(not each.is_leaving for each in cluster.machines) > cluster.plan.write_quorum

@@ -60,8 +60,8 @@ def adverse_settings(rng: Random) -> BookieSettings:
     return replace(
         SMALL_SETTINGS,
         memtable_bytes=memtable_bytes,
-        journal_segment_bytes=rng.choice((48, 64, 128)) * KIB,
-        journal_group_bytes_max=rng.choice((16, 32)) * KIB,
+        journal_segment_bytes=rng.choice((80, 128)) * KIB,
+        journal_group_bytes_max=rng.choice((32, 64)) * KIB,
         entry_log_bytes=rng.choice((128, 256)) * KIB,
         flush_interval_ms=rng.choice((300, 2_000, 20_000)),
         read_cache_bytes=rng.choice((1, 512, 512, 512)) * KIB,

@@ -158,6 +158,7 @@ class Transport(asyncio.Transport):
         if not self._lost:
             self._protocol = factory()
             self._protocol.connection_made(self)
+            self._take()
 
     # -- asyncio's side --------------------------------------------------------------------------------
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -250,10 +251,11 @@ class Transport(asyncio.Transport):
         if self._lost:
             return
         self._unread.append(data or None)
-        if self._reading:
-            self._take()
+        self._take()
 
     def _take(self) -> None:
+        if self._protocol is None:
+            return
         while self._reading and self._unread and not self._lost:
             data = self._unread.popleft()
             if data is None:

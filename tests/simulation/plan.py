@@ -47,6 +47,7 @@ LEDGER_EVENTS: Final = {
 CLUSTER_EVENTS: Final = {
     **LEDGER_EVENTS,
     "kill_client": 2.0,
+    "metadata_cut": 2.0,
     "recover": 0.0,
     "read": 0.0,
     "delete": 0.0,
@@ -55,6 +56,7 @@ CLUSTER_EVENTS: Final = {
     "unload": 1.0,
     "archive_trouble": 2.0,
     "leave": 1.0,
+    "usurp": 4.0,
 }
 
 
@@ -132,7 +134,7 @@ def draw(seed: int, kind: str) -> Plan:
         write_quorum=write_quorum,
         ack_quorum=ack_quorum,
         loss=rng.choice((0.0, 0.0, 0.01, 0.05)),
-        session_timeout_ms=rng.choice((1_000, 4_000, 10_000)),
+        session_timeout_ms=rng.choice((1_000, 4_000) if kind == "cluster" else (1_000, 4_000, 10_000)),
         latency_ms=rng.choice((0.2, 0.2, 3.0, 20.0)),
         lossy=rng.randrange(bookies) if ack_quorum > 1 and rng.random() < 0.7 else -1,
     )
@@ -163,6 +165,10 @@ def _event(plan: Plan, rng: Random, at_s: float, kind: str) -> Event:
     everybody = plan.bookies + plan.clients + plan.brokers
     short_s = round(rng.choice((0.05, 0.3, 1.0, 3.0)) * rng.uniform(0.5, 1.5), 3)
     match kind:
+        case "pause" | "metadata_cut" if plan.brokers and rng.random() < 0.5:
+            # A broker outlives its session: whoever takes over must keep it from confirming anything.
+            broker = plan.bookies + rng.randrange(plan.brokers)
+            return Event(at_s, kind, broker, plan.session_timeout_ms / 1000 * rng.choice((1.1, 1.5, 3.0)))
         case "wipe" | "flip":
             return Event(at_s, kind, plan.lossy, short_s)
         case "kill_bookie" | "power_cut" | "slow_disk" | "disk_full" | "decommission":
@@ -177,6 +183,8 @@ def _event(plan: Plan, rng: Random, at_s: float, kind: str) -> Event:
             return Event(at_s, kind, rng.randrange(8), rng.choice((1, 2, 2, 3)), rng.randrange(2))
         case "read" | "delete" | "move" | "unload" | "leave":
             return Event(at_s, kind, rng.randrange(8), rng.randrange(8))
+        case "usurp":
+            return Event(at_s, kind, rng.randrange(8), rng.randrange(8), short_s)
         case "archive_trouble" | "metadata_loss":
             return Event(at_s, kind, 0, short_s, rng.choice((0.1, 0.5)))
         case "clock_jump":

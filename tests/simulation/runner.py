@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from time import process_time
 from typing import Any, Final
 
+from .cluster_history import ClusterHistory
 from .ledger_history import LedgerHistory
 from .mutations import MUTATIONS
 from .plan import Plan, draw
@@ -21,7 +22,7 @@ from .world import Violation, World
 
 PROCESSES: Final = 2
 CHUNK: Final = 20
-HISTORIES: Final[dict[str, Any]] = {"ledger": LedgerHistory}
+HISTORIES: Final[dict[str, Any]] = {"ledger": LedgerHistory, "cluster": ClusterHistory}
 
 
 @dataclass

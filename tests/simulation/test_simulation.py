@@ -16,7 +16,10 @@ from .runner import HISTORIES, Outcome, run, run_many
 from .shrink import shrink
 
 REPOSITORY = Path(__file__).parent.parent.parent
-SEEDS = {"ledger": 1_700}
+PINNED = Path(__file__).with_name("pinned")
+"""Plans of histories that found a mistake, each with what it was."""
+
+SEEDS = {"ledger": 1_700, "cluster": 300}
 
 MUST_BE_SEEN = {
     "ledger": {
@@ -46,6 +49,26 @@ MUST_BE_SEEN = {
         "writer failed Fenced": 200,
         "writer failed OutcomeUnknown": 500,
         "ledger read": 10_000,
+    },
+    "cluster": {
+        "receipt": 50_000,
+        "acks answered": 10_000,
+        "acks OutcomeUnknown": 50,
+        "publish PublishUnknown": 300,
+        "duplicate dropped": 50,
+        "delivered in the end": 2_000,
+        "taken over": 500,
+        "add FENCED": 5,
+        "session lost": 200,
+        "bundle moved": 100,
+        "topic unloaded": 50,
+        "archived": 50_000,
+        "bookies' copy deleted": 1_500,
+        "object store trouble: finish": 10,
+        "object store trouble: delete": 1,
+        "bookie wiped": 20,
+        "power cut": 400,
+        "narrowed": 500,
     },
 }
 
@@ -97,6 +120,12 @@ def test_a_plan_is_text_and_back(kind: str) -> None:
         plan = draw(seed, kind)
         assert Plan.parse(str(plan)) == plan
         assert Plan.parse(f"# why it is kept\n\n{plan}") == plan
+
+
+@pytest.mark.parametrize("file", sorted(PINNED.glob("*.txt")), ids=lambda file: file.stem)
+def test_what_once_went_wrong_goes_well(file: Path) -> None:
+    outcome = run(Plan.parse(file.read_text()))
+    assert not outcome.rule, outcome.detail
 
 
 def test_an_outcome_depends_on_the_plan_alone() -> None:

@@ -154,6 +154,7 @@ class World:
         loop = self.loop
         loop.set_exception_handler(lambda loop, context: None)
         hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
+        logging.disable()
         try:
             for task in loop.everything:
                 if not task.done():
@@ -168,6 +169,7 @@ class World:
                 gc.collect()
         finally:
             sys.unraisablehook = hook
+            logging.disable(logging.NOTSET)
 
 
 def _foreign(what: str, error: BaseException) -> Violation:

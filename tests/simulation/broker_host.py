@@ -1,0 +1,160 @@
+"""A host with a broker: the whole process as `quire broker` puts it together, but for the REST interface."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any, Final
+
+from quire.ledger.ledgers import Ledgers, LedgerWriter, WriterListener
+from quire.runtime.errors import QuireError
+from quire.runtime.limits import MESSAGE_BYTES_MAX
+from quire.serving.broker import Broker
+from quire.serving.ownership.cluster import ClusterOwnership
+from quire.serving.settings import BrokerSettings
+from quire.tiering.archive import Archive
+
+from .client import RETRY_S, make_base
+from .faults import Cluster
+from .loop import Process
+from .metadata import SimulatedStore
+from .objects import SimulatedBucket, SimulatedObjects
+from .oracle import Oracle
+from .world import SimulatedClock
+
+PORT: Final = 6650
+
+
+def adverse_broker_settings(
+    rng: Random, host: str, *, deduplication: bool, archive_lag_ms: int
+) -> BrokerSettings:
+    """Segments of a few blocks, and an archive that is always at work."""
+    return BrokerSettings(
+        listen=f"{host}:{PORT}",
+        advertise=f"pulsar://{host}:{PORT}",
+        cluster="simulated",
+        segment_bytes_max=rng.choice((3_000, 20_000, 200_000)),
+        segment_age_ms_max=rng.choice((1_000, 5_000, 60_000)),
+        bytes_in_flight_max=2 * MESSAGE_BYTES_MAX,
+        tail_cache_bytes=rng.choice((1, 10_000, 1_000_000)),
+        deduplication=deduplication,
+        namespace_bundles=3,
+        keep_alive_ms=2_000,
+        archive_delay_ms=rng.choice((0, 300)),
+        archive_lag_ms=archive_lag_ms,
+    )
+
+
+class WatchedLedgers(Ledgers):
+    """`Ledgers` whose writers' confirmations the oracle hears."""
+
+    oracle: Oracle
+
+    async def create(self, purpose: str, listener: WriterListener, **how: Any) -> LedgerWriter:
+        watched = _Watched(listener, self.oracle)
+        writer = await super().create(purpose, watched, **how)
+        watched.ledger_id = writer.ledger_id
+        return writer
+
+
+class _Watched:
+    def __init__(self, listener: WriterListener, oracle: Oracle) -> None:
+        self._listener, self._oracle = listener, oracle
+        self.ledger_id = -1
+
+    def confirmed(self, last_entry: int) -> None:
+        self._oracle.heard_confirmed(self.ledger_id, last_entry)
+        self._listener.confirmed(last_entry)
+
+    def failed(self, error: QuireError) -> None:
+        self._listener.failed(error)
+
+
+class BrokerHost:
+    """See the top of the file. A `Host`."""
+
+    def __init__(self, cluster: Cluster, bucket: SimulatedBucket, number: int) -> None:
+        self.cluster, self.world = cluster, cluster.world
+        self.bucket = bucket
+        self.host = f"broker-{number}"
+        self.rng = self.world.rng(self.host)
+        self.clock = SimulatedClock(
+            self.world.loop, self.rng.uniform(-0.02, 0.02), self.rng.choice((0, 0, -3_000, 3_000))
+        )
+        self.process: Process | None = None
+        self.store: SimulatedStore | None = None
+        self.broker: Broker | None = None
+        plan_rng = self.world.rng("broker settings")
+        self.settings = adverse_broker_settings(
+            self.rng,
+            self.host,
+            deduplication=plan_rng.random() < 0.5,
+            archive_lag_ms=plan_rng.choice((0, 1_000, 10_000)),
+        )
+        self._lives = 0
+
+    def start_if_down(self) -> None:
+        if self.process is None:
+            self._lives += 1
+            self.process = Process(self.world.loop, f"{self.host}/{self._lives}", self.host)
+            self.store = SimulatedStore(self.cluster.metadata, self.process)
+            self.process.start(self._run(self.process, self.store))
+
+    def kill(self, restart_s: float) -> None:
+        process, self.process, self.broker = self.process, None, None
+        if process is not None:
+            self.world.note(f"{process} is gone")
+            self.world.hidden_kept.append(process)
+            process.kill()
+            self.cluster.network.died(process, silently=self.rng.random() < 0.3)
+            self.world.later(restart_s, self.start_if_down)
+
+    async def _run(self, process: Process, store: SimulatedStore) -> None:
+        try:
+            self.broker = await self._start(process, store)
+            self.world.note(f"{process} is up")
+        except QuireError as error:
+            self.world.note(f"{process} cannot start: {error}")
+            self.kill(restart_s=RETRY_S)
+
+    async def _start(self, process: Process, store: SimulatedStore) -> Broker:
+        base = await make_base(self.cluster, store, self.clock, self.rng, process.name, WatchedLedgers)
+        assert isinstance(base.ledgers, WatchedLedgers)
+        base.ledgers.oracle = self.cluster.oracle
+        archive = Archive(SimulatedObjects(self.bucket, self.world), self.clock, unique=self._unique)
+        ownership = ClusterOwnership(store, self.clock, f"{self.host}:{PORT}", unique=self._unique)
+        broker = Broker(self.settings, store, base.ledgers, archive, self.clock, ownership=ownership)
+        await broker.start()
+        base.repair.start()
+        return broker
+
+    def _unique(self) -> str:
+        return f"{self.rng.getrandbits(128):032x}"
+
+    # -- what events ask for ---------------------------------------------------------------------------
+    async def leave(self) -> None:
+        """A clean stop, and a new process a moment later."""
+        broker, process = self.broker, self.process
+        if broker is not None:
+            self.broker = None
+            await broker.stop()
+            await broker.services.ledgers.stop()  # type: ignore[attr-defined]
+            if self.process is process:
+                self.kill(restart_s=RETRY_S)
+
+    async def move(self, number: int) -> None:
+        """Give one bundle away."""
+        if self.broker is None or not isinstance(self.broker.ownership, ClusterOwnership):
+            return
+        names = sorted(self.broker.ownership._table.names())
+        if names:
+            await self.broker.ownership.release(names[number % len(names)], "an operator asked")
+            self.world.saw("bundle moved")
+
+    async def unload(self, topic: str) -> None:
+        if self.broker is not None:
+            try:
+                await asyncio.wait_for(self.broker.unload_topic(topic), 5)
+                self.world.saw("topic unloaded")
+            except (QuireError, TimeoutError) as error:
+                self.world.note(f"{self.host} cannot unload {topic}: {error}")
