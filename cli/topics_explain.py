@@ -22,6 +22,8 @@ def explain(topic: str, admin_url: str, as_json: bool) -> None:
         print_json(answer)
         return
     click.echo(f"{answer['topic']}: {len(answer['segments'])} segments, oldest first")
+    if answer["producersHeldOff"]:
+        click.echo(f"producers are held off: {answer['producersHeldOff']}")
     for segment in answer["segments"]:
         for line in lines_of(segment, answer["nowMs"]):
             click.echo(line)

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from quire.metadata.records import Policies, SegmentRecord, SegmentState
+from quire.metadata.records import CompactedRecord, Policies, SegmentRecord, SegmentState
 from quire.runtime.errors import ConfigurationError, InUse, NotFound, QuireError
 from quire.serving.names import TopicName
 from quire.serving.ownership.port import NotOwner, Ownership
@@ -266,6 +266,7 @@ class Operations:
             "lastConfirmedEntry": f"{position.ledger_id}:{position.entry_id}",
             "state": "Terminated" if loaded.is_terminated else "LedgerOpened" if active else "Closed",
             "ledgers": await self._ledgers_of(loaded),
+            "compactedLedger": _compacted_row(loaded.compaction.record),
             "cursors": cursors,
         }
 
@@ -309,6 +310,7 @@ class Operations:
             "retentionMs": policies.retention.retention_ms,
             "retentionBytes": policies.retention.retention_bytes,
             "messageTtlMs": policies.message_ttl_ms,
+            "producersHeldOff": "" if loaded.refusal is None else loaded.refusal[1],
             "segments": explain(case),
         }
 
@@ -482,6 +484,20 @@ def _segment_row(segment: SegmentRecord, state: SegmentState) -> dict[str, Any]:
         "onBookies": segment.on_bookies,
         "state": str(state),
         "archive": _archive_row(segment),
+    }
+
+
+def _compacted_row(record: CompactedRecord | None) -> dict[str, Any]:
+    """As Pulsar's; -1 where the topic was never compacted."""
+    if record is None:
+        return {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False}
+    horizon = f"{record.horizon_ledger}:{record.horizon_entry}"
+    return {
+        "ledgerId": record.ledger_id,
+        "entries": record.entries,
+        "size": record.bytes,
+        "offloaded": False,
+        "horizon": horizon,
     }
 
 

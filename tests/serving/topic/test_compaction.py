@@ -156,7 +156,9 @@ async def table(house: BrokerHouse) -> AsyncIterator[Table]:
 async def test_a_reader_gets_the_last_of_each_key_then_what_comes_live(table: Table) -> None:
     await table.publish(*((f"k{i % 3}", b"%d" % i) for i in range(10)), (None, b"plain"), ("k1", b""))
     assert len(await table.read()) == 12, "before a compaction it is the whole topic"
+    assert (await table.broker.internal_stats(str(NAME)))["compactedLedger"]["ledgerId"] == -1
     await table.compact()
+    assert (await table.broker.internal_stats(str(NAME)))["compactedLedger"]["entries"] == 3
     assert await table.read() == [("k2", b"8"), ("k0", b"9"), ("", b"plain")]
     reader = await in_thread(table.reader)
     await table.publish(("k0", b"10"), ("k9", b"11"))

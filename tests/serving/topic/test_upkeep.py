@@ -148,8 +148,10 @@ async def test_a_quota_holds_producers_off_until_subscriptions_caught_up(
     assert not kept.topic.producers.all(), "those that are there are sent away"
     with pytest.raises(error):
         await in_thread(lambda: kept.client.create_producer(str(NAME)))
+    assert "backlog quota is 1000" in (await kept.broker.explain(str(NAME)))["producersHeldOff"]
     await kept.broker.skip_messages(str(NAME), "slow", None)
     await kept.topic.upkeep.look()
+    assert (await kept.broker.explain(str(NAME)))["producersHeldOff"] == ""
     await kept.publish(1)
 
 
