@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from pyroaring import BitMap
 
 from quire.metadata.records import CompactedRecord
-from quire.runtime.errors import AlreadyExists, QuireError
+from quire.runtime.errors import AlreadyExists, NotFound, QuireError
 from quire.runtime.limits import BLOCK_BYTES_MAX, BLOCK_ENTRIES_MAX
 from quire.serving.ports import EARLIEST, Position
 from quire.serving.topic.compacted import INDEX, PLACE, Compacted, CompactedView, load, read_entries
@@ -84,7 +84,8 @@ class Compaction:
     @property
     def keeps(self) -> Position | None:
         """What trimming must not go beyond; None when nothing is compacted."""
-        wanted = self.record is not None or self._topic.policies.compaction_threshold_bytes > 0
+        is_compacted = self.record is not None or self._running is not None
+        wanted = is_compacted or self._topic.policies.compaction_threshold_bytes > 0
         return self.horizon if wanted else None
 
     @property
@@ -107,9 +108,11 @@ class Compaction:
             record = self.record
             if record is None:
                 return None
-            if self._loaded is None or self._loaded.record != record:
-                self._loaded = await load(self._services.ledgers, record)
-            return CompactedView(self._topic, self._loaded)
+            loaded = self._loaded
+            # Replaced while it was being loaded, it is being deleted, and nobody would send its readers away again.
+            while loaded is None or loaded.record != self.record:
+                loaded = self._loaded = await load(self._services.ledgers, self.record or record)
+            return CompactedView(self._topic, loaded)
 
     # -- running ---------------------------------------------------------------------------------------
 
@@ -155,13 +158,16 @@ class Compaction:
         """Make the result, in a ledger that nobody lists yet."""
         topic, services = self._topic, self._services
         last_of_key = LastOfKey()
-        async for chunk in self._input(former, horizon):
+        first = topic.first_position()
+        if former is not None:
+            first = max(first, topic.next_position(former.horizon))
+        async for chunk in self._input(former, first, horizon):
             for _, entry, _ in chunk:
                 last_of_key.note(entry)
             await asyncio.sleep(0)
         output = await Output.begin(topic, services)
         try:
-            async for chunk in self._input(former, horizon):
+            async for chunk in self._input(former, first, horizon):
                 for place, entry, count in chunk:
                     retained = last_of_key.retained(entry)
                     if retained is not None:
@@ -185,19 +191,25 @@ class Compaction:
                 found[view.ledger_id] = horizon.entry_id if is_last else view.last_entry
         return found
 
-    async def _input(self, former: Compacted | None, horizon: Position) -> AsyncIterator[_Chunk]:
-        """What there is to compact, in the topic's order; the same each time it is asked."""
-        topic = self._topic
-        position = topic.first_position()
+    async def _input(
+        self, former: Compacted | None, first: Position, horizon: Position
+    ) -> AsyncIterator[_Chunk]:
+        """What there is to compact, in the topic's order: the former result, then the topic from `first` on.
+
+        The same each time it is asked, for the passes count its messages: what was trimmed meanwhile is an error.
+        """
+        topic, position = self._topic, first
         if former is not None:
             rank, stop = 0, former.record.entries
             while rank < stop:
                 entries = read_entries(await former.reader.read(rank, READ_BYTES), rank, stop)
                 rank += len(entries)
                 yield [(one.place, one.data, one.messages) for one in entries]
-            position = max(position, topic.next_position(former.horizon))
         while position <= horizon:
-            for buffer in await topic.read(position, READ_BYTES):
+            found = await topic.read(position, READ_BYTES)
+            if not found:
+                raise NotFound(f"topic {topic.name} has no block at {position}: it was trimmed meanwhile")
+            for buffer in found:
                 header = blocks.peek(buffer)
                 yield [one for one in _placed(buffer, header) if position <= one[0] <= horizon]
                 position = topic.next_position(Position(header.ledger_id, header.last_entry))

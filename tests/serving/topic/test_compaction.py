@@ -17,6 +17,7 @@ from quire.runtime.errors import AlreadyExists, QuireError, Unavailable
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 from quire.serving.operations import subscriptions_of
+from quire.serving.topic import compaction
 from quire.serving.topic.compacted import SPAN_ENTRIES
 from quire.serving.topic.compacting import LastOfKey
 from quire.serving.topic.compaction import Output
@@ -291,6 +292,58 @@ async def test_compacted_to_nothing(table: Table) -> None:
     assert await table.read() == []
     await table.publish(("b", b"2"))
     assert await table.read() == [("b", b"2")]
+
+
+async def test_trimming_waits_for_the_first_one_too(
+    house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The passes count messages: a segment that goes between them would make others the last of their keys."""
+    broker = await house.start(retention_ms=0, retention_bytes=0)
+    topic = await broker.registry.open(NAME, create=True)
+    assert isinstance(topic, Topic)
+    table = Table(broker, topic)
+    try:
+        await table.publish(("a", b"1"), ("b", b"1"), ("a", b"2"))
+        await table.roll()
+        await table.publish(("c", b"1"), ("d", b"1"), ("c", b"2"))
+        await table.roll()
+        begin = Output.begin
+
+        async def trimmed_first(*args: Any) -> Output:
+            await topic.trim()
+            return await begin(*args)
+
+        monkeypatch.setattr(Output, "begin", trimmed_first)
+        await table.compact()
+        assert await table.read() == [("b", b"1"), ("a", b"2"), ("d", b"1"), ("c", b"2")]
+    finally:
+        await in_thread(table.client.close)
+
+
+async def test_who_asks_while_it_is_replaced_gets_the_new_result(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The former one is deleted, and its readers were sent away already."""
+    await table.publish(("a", b"1"))
+    await table.compact()
+    may_load = asyncio.Event()
+    load, asked = compaction.load, asyncio.Event()
+
+    async def slow(*args: Any) -> Any:
+        found = await load(*args)
+        if not asked.is_set():
+            asked.set()
+            await may_load.wait()
+        return found
+
+    monkeypatch.setattr(compaction, "load", slow)
+    asking = asyncio.ensure_future(table.topic.compaction.view())
+    await asked.wait()
+    await table.publish(("a", b"2"))
+    await table.compact()
+    may_load.set()
+    view = await asking
+    assert view is not None and view._compacted.record == table.topic.compaction.record
 
 
 async def test_a_threshold_starts_it_and_one_runs_at_a_time(table: Table) -> None:
