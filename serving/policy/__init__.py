@@ -1,1 +1,4 @@
-"""What tenants and namespaces prescribe: who may have topics, and how these are kept."""
+"""What tenants and namespaces prescribe: who may have topics, and how these are kept.
+
+`namespaces` (the records), `book` (those of topics), `resolved` (what holds for one topic).
+"""

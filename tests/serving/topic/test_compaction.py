@@ -111,7 +111,10 @@ class Table:
     async def publish(self, *pairs: tuple[str | None, bytes], batch: bool = False) -> None:
         def work() -> None:
             producer = self.client.create_producer(
-                str(NAME), batching_enabled=batch, batching_max_publish_delay_ms=1000
+                str(NAME),
+                batching_enabled=batch,
+                batching_max_publish_delay_ms=1000,
+                block_if_queue_full=True,
             )
             for key, value in pairs:
                 producer.send_async(value, lambda *_: None, partition_key=key)
