@@ -31,6 +31,8 @@ from .world import Violation, World
 
 SETTLE_S: Final = 150.0
 STEP_S: Final = 0.5
+REPORT_S: Final = 10.0
+"""Until damage that was met is known to repair."""
 
 
 @contextmanager
@@ -125,6 +127,7 @@ class LedgerHistory:
             await self._read_all()
             for ledger_id in sorted(self.oracle.records):
                 await self._held_by_all(ledger_id)  # finds what rots unseen, as a scrub does
+            await asyncio.sleep(REPORT_S)
             await self._settle()
             for ledger_id in sorted(self.oracle.records):
                 await self._count_copies(ledger_id)
@@ -245,6 +248,7 @@ def unrepaired(cluster: Cluster) -> str:
     """What repair has still to do: ledgers that name lost bookies, narrow ones, damage."""
     up = {str(machine.storage.bookie_id): machine for machine in cluster.machines if machine.storage}
     uuids = {name.rpartition(":")[0] for name in up}
+    rots = bool(cluster.oracle.damaged_hosts) and not has_spares(cluster)
     for record in cluster.oracle.records.values():
         for index, fragment in enumerate(record.fragments if record.state is LedgerState.CLOSED else ()):
             if record.last_entry < 0 or states.last_entry_of(record, index) < fragment.first_entry:
@@ -252,7 +256,11 @@ def unrepaired(cluster: Cluster) -> str:
             gone = [name for name in fragment.bookies if name.rpartition(":")[0] not in uuids]
             if gone:
                 return f"ledger {record.ledger_id} still names {gone}, which are gone"
-            if len(fragment.bookies) < min(record.write_quorum, len(up)) and set(up) - set(fragment.bookies):
+            if (
+                not rots
+                and len(fragment.bookies) < min(record.write_quorum, len(up))
+                and set(up) - set(fragment.bookies)
+            ):
                 return f"ledger {record.ledger_id} is narrow: {fragment.bookies}"
     tree = cluster.metadata.tree
     for uuid in tree.children(paths.DAMAGE) if has_spares(cluster) else ():

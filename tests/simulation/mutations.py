@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
@@ -19,6 +20,8 @@ from quire.bookie.ledgers import LedgerState
 from quire.bookie.storage import Storage
 from quire.ledger.recovery import _Recovery
 from quire.ledger.recovery_core import BEYOND
+from quire.ledger.writer import LedgerWriter
+from quire.serving.registry import Registry
 from quire.wire.bookie import ReadRequest, Status
 
 Mutation = Callable[[], AbstractContextManager[None]]
@@ -56,4 +59,29 @@ def only_the_first_read_of_a_recovery_fences() -> Iterator[None]:
         self.core.answered(bookie, first_entry, response)
 
     with patch.object(_Recovery, "_read", read):
+        yield
+
+
+@mutation
+def a_failed_ledger_counts_as_empty() -> Iterator[None]:
+    """What unloading a topic once did."""
+    with patch.object(LedgerWriter, "was_given_blocks", property(lambda self: False)):
+        yield
+
+
+@mutation
+def unloads_do_not_take_turns() -> Iterator[None]:
+    """What unloading a topic twice at once did."""
+
+    async def leave(self: Any, name: Any, leave: Any) -> None:
+        self._topics.pop(name, None)
+        self._bundle_of.pop(name, None)
+        done = self._leaving[name] = asyncio.get_running_loop().create_future()
+        try:
+            await leave()
+        finally:
+            del self._leaving[name]
+            done.set_result(None)
+
+    with patch.object(Registry, "_leave", leave):
         yield

@@ -294,13 +294,29 @@ class Oracle:
                     before.state is LedgerState.DELETING or unused, "states", f"ledger {ledger_id} vanished"
                 )
                 self.deleted.add(ledger_id)
+                self._tell(before, "is gone")
                 del self.records[ledger_id]
             return
         record = self.records[ledger_id] = decode(LedgerRecord, node.value, path)
         if before is not None:
             self._check_change(before, record)
+        if before is None or before.fragments != record.fragments:
+            last = record.fragments[-1]
+            self._tell(
+                record, f"from entry {last.first_entry} on {', '.join(map(self._place, last.bookies))}"
+            )
+        if before is not None and before.state is not record.state:
+            end = f" with entry {record.last_entry}" if record.state is LedgerState.CLOSED else ""
+            self._tell(record, f"is {record.state}{end}")
         if record.state is LedgerState.CLOSED:
             self._check_end(record)
+
+    def _tell(self, record: LedgerRecord, what: str) -> None:
+        self.world.story.append(f"ledger {record.ledger_id} ({record.purpose.rpartition('/')[2]}) {what}")
+
+    def _place(self, bookie: str) -> str:
+        uuid = bookie.rpartition(":")[0]
+        return next((host for host, at in self.hosts.items() if at == uuid), "a bookie that is gone")
 
     def _check_change(self, before: LedgerRecord, record: LedgerRecord) -> None:
         ledger_id = record.ledger_id

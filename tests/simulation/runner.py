@@ -39,6 +39,7 @@ class Outcome:
     """Virtual time."""
     cpu_s: float
     lines: list[str] = field(default_factory=list)
+    story: list[str] = field(default_factory=list)
     error: BaseException | None = None
 
 
@@ -51,7 +52,8 @@ def run(plan: Plan, *, timeline: bool = False, mutation: str = "") -> Outcome:
     error = world.violation
     rule = "" if error is None else error.rule if isinstance(error, Violation) else type(error).__name__
     seconds, cpu_s = world.loop.time(), process_time() - begin
-    return Outcome(plan, world.hash, rule, str(error or ""), world.seen, seconds, cpu_s, world.lines, error)
+    seen, lines, story = world.seen, world.lines, world.story
+    return Outcome(plan, world.hash, rule, str(error or ""), seen, seconds, cpu_s, lines, story, error)
 
 
 def run_seed(seed: int, kind: str, *, timeline: bool = False, mutation: str = "") -> Outcome:

@@ -60,6 +60,8 @@ class World:
         self.context = self.loop.outside
         self.hash = 0
         self.lines: list[str] = []
+        self.story: list[str] = []
+        """What became of each ledger, without times: what a person compares when code changes."""
         self.seen: Counter[str] = Counter()
         self.violation: BaseException | None = None
         self.wants_timeline = timeline
