@@ -247,13 +247,12 @@ class LedgerHistory:
 def unrepaired(cluster: Cluster) -> str:
     """What repair has still to do: ledgers that name lost bookies, narrow ones, damage."""
     up = {str(machine.storage.bookie_id): machine for machine in cluster.machines if machine.storage}
-    uuids = {name.rpartition(":")[0] for name in up}
     rots = bool(cluster.oracle.damaged_hosts) and not has_spares(cluster)
     for record in cluster.oracle.records.values():
         for index, fragment in enumerate(record.fragments if record.state is LedgerState.CLOSED else ()):
             if record.last_entry < 0 or states.last_entry_of(record, index) < fragment.first_entry:
                 continue
-            gone = [name for name in fragment.bookies if name.rpartition(":")[0] not in uuids]
+            gone = [name for name in fragment.bookies if name not in up]
             if gone:
                 return f"ledger {record.ledger_id} still names {gone}, which are gone"
             if (
