@@ -11,6 +11,7 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterator
+from typing import Final
 from zlib import crc32
 
 from quire.ledger.ledgers import Ledgers
@@ -24,6 +25,9 @@ from quire.serving.subscription import cursor_record
 from quire.serving.subscription.cursor_store import CursorStore
 from quire.serving.topic import dedup
 from quire.serving.topic.dedup import DedupStore, Snapshot
+
+CLOSE_S: Final = 5.0
+"""How long closing waits for a state log that takes no writes: until it ends, nobody else can have the bundle."""
 
 _log = logging.getLogger(__name__)
 
@@ -156,7 +160,11 @@ class Bundles:
         if opening is None:
             return
         try:
-            await (await opening).close()
+            async with asyncio.timeout(CLOSE_S):
+                await (await asyncio.shield(opening)).close()
+        except TimeoutError:
+            opening.add_done_callback(_abandon)
+            _log.warning("the state log of bundle %s takes no writes now, it will be recovered", name)
         except QuireError as error:
             _log.warning(
                 "the state log of bundle %s could not be closed, it will be recovered: %s", name, error

@@ -443,6 +443,9 @@ class Registry:
             await self._leave(topic.topic_name, topic.close)
         except QuireError as error:
             _log.warning("%s was not closed cleanly, it will be recovered: %s", topic.name, error)
+        except Exception:
+            # Its clients must be let go all the same, and those of all others.
+            _log.exception("%s was not closed cleanly, it will be recovered", topic.name)
 
     def drop_bundle(self, bundle: str) -> None:
         """Let go of all topics of a bundle at once: they are, or may be, another broker's."""

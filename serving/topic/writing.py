@@ -26,7 +26,7 @@ from typing import Final, TypeVar
 
 from quire.metadata.records import LedgerRecord, PersistencePolicy, SegmentRecord
 from quire.metadata.store import Step
-from quire.runtime.errors import CorruptionError, Fenced, QuireError
+from quire.runtime.errors import CorruptionError, Fenced, QuireError, Unavailable
 from quire.serving.topic.publish import Publisher
 from quire.serving.topic.segments import Active, Segments
 from quire.serving.topic.services import LedgerWriter, Services
@@ -34,6 +34,8 @@ from quire.wire import block as blocks
 
 RETRY_FIRST_S: Final = 0.1
 RETRY_LAST_S: Final = 10.0
+END_S: Final = 5.0
+"""How long unloading waits for a ledger; longer than a bookie that does not answer is borne with."""
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -95,15 +97,14 @@ class Writing:
         """For unloading: end the ledger and write down how it ended. Nothing is written afterwards.
 
         An empty one goes without a trace where the list can do without it; else the next load drops it.
+
+        Raises `Unavailable` when it takes no writes: then it is left to whoever loads the topic next, for until this
+        ends nobody can.
         """
-        if self._switching is not None:
-            await asyncio.wait([self._switching])
-        active, writer = self._segments.active, self._writer
+        writer = await self._settle()
+        active = self._segments.active
         if active is None or writer is None:
             return
-        self._writer = None
-        self._publisher.detach()
-        await writer.drain()
         if active.last_entry >= 0:
             await self._close_and_seal(writer, active)
         elif self._segments.can_drop_active and not writer.was_given_blocks:
@@ -111,6 +112,24 @@ class Writing:
         else:
             await writer.close()
         self._publisher.take_back(active.last_entry)
+
+    async def _settle(self) -> LedgerWriter | None:
+        """Cut no more, and wait for what is pending. Answers the writer, which is ours no longer."""
+        writer: LedgerWriter | None = None
+        try:
+            async with asyncio.timeout(END_S):
+                if self._switching is not None:
+                    await asyncio.wait([self._switching])
+                writer, self._writer = self._writer, None
+                self._publisher.detach()
+                if writer is not None:
+                    await writer.drain()
+        except TimeoutError:
+            self.abandon()
+            if writer is not None:
+                writer.abandon()
+            raise Unavailable(f"topic {self._name} has a ledger that takes no writes now") from None
+        return writer
 
     async def _close_and_seal(self, writer: LedgerWriter, active: Active) -> None:
         async def close(steps: Sequence[Step]) -> None:

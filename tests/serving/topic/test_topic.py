@@ -10,11 +10,14 @@ from msgspec.structs import replace
 
 from quire.metadata import paths, topics
 from quire.metadata.records import PersistencePolicy, RetentionPolicy, SegmentRecord, StateLogRecord, decode
-from quire.runtime.errors import Fenced, NotFound, Unavailable
+from quire.runtime.errors import Fenced, NotFound, OutcomeUnknown, Unavailable
+from quire.serving import bundles
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 from quire.serving.ports import Position
 from quire.serving.subscription.subscriptions import Subscriptions
+from quire.serving.topic import topic as topic_module
+from quire.serving.topic import writing
 from tests.serving.conftest import BrokerHouse, in_thread
 
 NAME = TopicName.parse("topic")
@@ -283,6 +286,46 @@ async def test_bytes_of_a_topic_that_goes_are_given_back(broker: Broker) -> None
         assert broker.budget.held_bytes == 3_000_000
         await leave(NAME)
         assert broker.budget.held_bytes == 0
+
+
+async def test_a_topic_whose_ledger_takes_no_writes_can_be_unloaded(
+    house: BrokerHouse, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else no other broker could ever have it, nor its bundle, which may be what helps."""
+    monkeypatch.setattr(writing, "END_S", 0.01)
+    monkeypatch.setattr(topic_module, "UNLOAD_PATIENCE_S", 0.01)
+    topic = await broker.registry.open(NAME, create=True)
+    for bookie in house.cluster.bookies:
+        bookie.unreachable = True
+    topic._publisher.publish(Silent(), [b"h"], [b"x" * 10], None)  # type: ignore[arg-type]
+    async with asyncio.timeout(5):
+        await broker.registry.unload_bundle(await broker.registry.bundle_of(NAME))
+    assert topic.is_closed and broker.budget.held_bytes == 0
+    assert not broker.services.ledgers._writers.get(topic.segments()[-1].ledger_id)  # type: ignore[attr-defined]
+    for bookie in house.cluster.bookies:
+        bookie.unreachable = False
+    assert not (await broker.registry.open(NAME)).is_closed
+
+
+async def test_a_bundle_whose_state_log_takes_no_writes_can_be_handed_over(
+    house: BrokerHouse, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name in ((writing, "END_S"), (topic_module, "UNLOAD_PATIENCE_S"), (bundles, "CLOSE_S")):
+        monkeypatch.setattr(module, name, 0.01)
+    topic = await broker.registry.open(NAME, create=True)
+    bundle = await broker.registry.bundle_of(NAME)
+    for bookie in house.cluster.bookies:
+        bookie.unreachable = True
+    making = asyncio.ensure_future(topic.subscriptions.create("s"))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        handover = await broker.hand_over(bundle)
+    handover.send_away("")
+    with pytest.raises(OutcomeUnknown):
+        await making
+    for bookie in house.cluster.bookies:
+        bookie.unreachable = False
+    await (await broker.registry.open(NAME)).subscriptions.create("t")
 
 
 async def test_an_interrupted_deletion_is_finished_by_the_next_one(
