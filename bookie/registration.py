@@ -94,6 +94,8 @@ class Registration:
             self._store.on_session(self._on_session),
             self._store.watch(self._identity_path, self._on_identity),
         ]
+        # Before the watch, the coordinator may have retired the bookie by the record that its former process left.
+        self._on_identity(self._identity_path)
         self._tasks.start(self._follow(), "keep the registration true")
 
     async def stop(self) -> None:

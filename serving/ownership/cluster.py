@@ -468,6 +468,8 @@ class ClusterOwnership:
                 await self.look_at_loads()
             except (Unavailable, OutcomeUnknown) as error:
                 _log.debug("loads are told later: %s", error)
+            except QuireError as error:  # a bundle went while others were handed over
+                _log.info("loads are looked at again later: %s", error)
 
     async def _report(self) -> None:
         """Write this broker's loads, if they changed enough to matter."""

@@ -134,6 +134,28 @@ async def test_a_retired_bookie_goes_out_of_sight_and_stays_there(
     assert await store.children(paths.BOOKIES) == []
 
 
+async def test_one_that_is_retired_while_it_registers_hears_of_it(
+    node: Node, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its former process drained, and the coordinator went by what that had left behind. Nobody repairs for it now."""
+    made = Registration(store, node.storage, "127.0.0.1:3181")
+    tell = made._tell
+
+    async def tell_and_be_retired() -> None:
+        await tell()
+        await store.delete(paths.bookie(node.id.uuid))
+
+    monkeypatch.setattr(made, "_tell", tell_and_be_retired)
+    await made.start()
+
+    async def retired() -> bool:
+        return made.is_retired
+
+    await until(retired)
+    assert await seen(store, node) is None and node.storage.is_read_only
+    await made.stop()
+
+
 async def test_an_address_that_another_holds_is_refused_one_that_it_left_is_waited_for(
     node: Node, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

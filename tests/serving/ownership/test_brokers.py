@@ -12,8 +12,9 @@ import aiohttp
 import pulsar
 import pytest
 
-from quire.runtime.errors import Unavailable
+from quire.runtime.errors import NotFound, Unavailable
 from quire.serving.names import TopicName
+from quire.serving.ownership import cluster
 from tests.serving.conftest import in_thread
 from tests.serving.ownership.cluster import Brokers, Member, until
 
@@ -82,6 +83,22 @@ def read(client: pulsar.Client, topic: str) -> list[int]:
 def once(found: list[int]) -> list[int]:
     """Without what is there again: a message that a broker was killed with, or dropped, is sent once more."""
     return list(dict.fromkeys(found))
+
+
+async def test_loads_are_looked_at_again_after_a_bundle_went_meanwhile(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "REPORT_S", 0.001)
+    looks = 0
+
+    async def look(_: cluster.ClusterOwnership) -> None:
+        nonlocal looks
+        looks += 1
+        raise NotFound("nobody owns a bundle public/default/00000000_20000000")
+
+    monkeypatch.setattr(cluster.ClusterOwnership, "look_at_loads", look)
+    await brokers.start()
+    await until(lambda: looks > 2)
 
 
 async def test_topics_spread_over_brokers_and_clients_find_them(brokers: Brokers) -> None:
