@@ -237,12 +237,16 @@ class Broker(Operations):
     async def hand_over(self, bundle: str) -> Handover:
         used = self.registry.used(bundle)
         topics = await self.registry.close_bundle(bundle)
-        await self._bundles.close_one(bundle)
 
         def send_away(service_url: str) -> None:
             for topic in topics:
                 topic.drop(service_url)
 
+        try:
+            await self._bundles.close_one(bundle)
+        except BaseException:
+            send_away("")
+            raise
         return Handover(used, send_away)
 
     async def invite(self, heir: Owner, bundle: str, topics: Sequence[str]) -> None:

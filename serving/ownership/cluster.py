@@ -395,10 +395,12 @@ class ClusterOwnership:
         heir: Owner | None = None
         try:
             handover = await self._host.hand_over(bundle)
-            if self._table.gone(bundle):  # else the session ended meanwhile, and the node with it
-                await self._delete(_path(bundle))
-                heir = await self._pass_on(bundle)
-            handover.send_away("" if heir is None else heir.service_url)
+            try:
+                if self._table.gone(bundle):  # else the session ended meanwhile, and the node with it
+                    await self._delete(_path(bundle))
+                    heir = await self._pass_on(bundle)
+            finally:  # the topics are closed: who is not sent away would wait for ever
+                handover.send_away("" if heir is None else heir.service_url)
         finally:
             self._table.gone(bundle)
             self._known.pop(bundle, None)

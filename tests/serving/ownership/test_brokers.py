@@ -13,6 +13,7 @@ import pulsar
 import pytest
 
 from quire.runtime.errors import NotFound, Unavailable
+from quire.serving.bundles import Bundles
 from quire.serving.names import TopicName
 from quire.serving.ownership import cluster
 from tests.serving.conftest import in_thread
@@ -83,6 +84,28 @@ def read(client: pulsar.Client, topic: str) -> list[int]:
 def once(found: list[int]) -> list[int]:
     """Without what is there again: a message that a broker was killed with, or dropped, is sent once more."""
     return list(dict.fromkeys(found))
+
+
+async def test_clients_are_sent_away_when_a_hand_over_fails_half_way(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their topics are closed and answer nothing: who is not told to go would wait for ever."""
+    member = await brokers.start()
+    client = brokers.client()
+    producer = await in_thread(lambda: client.create_producer(name(0)))
+    await in_thread(lambda: producer.send(b"0"))
+    (topic,) = member.broker.registry.loaded()
+    bundle = await member.broker.registry.bundle_of(topic.topic_name)
+
+    async def fail(*_: object) -> None:
+        raise RuntimeError("a mistake of ours")
+
+    for where in ((cluster.ClusterOwnership, "_pass_on"), (Bundles, "close_one")):
+        with monkeypatch.context() as patch:
+            patch.setattr(*where, fail)
+            with pytest.raises(RuntimeError):
+                await member.ownership.release(bundle, "a test")
+        await in_thread(lambda: producer.send(b"1"))
 
 
 async def test_loads_are_looked_at_again_after_a_bundle_went_meanwhile(
