@@ -159,7 +159,7 @@ class LedgerHistory:
         """What an operator does about bookies that never come back: deleted ledgers wait for it."""
         for uuid in self.cluster.metadata.tree.children(paths.BOOKIES):
             is_gone = uuid not in self.oracle.hosts.values() and uuid not in asked
-            if is_gone and self._begin(lambda one, gone=uuid: one.decommission(gone, 20)):
+            if is_gone and self._begin(lambda one, gone=uuid: one.decommission(gone, 200)):
                 asked.add(uuid)
 
     def _begin(self, work: Callable[[Client], Any]) -> list[asyncio.Task[Any]]:

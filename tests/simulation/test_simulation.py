@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from .plan import Event, Plan, draw
-from .runner import HISTORIES, Outcome, run, run_many
-from .shrink import shrink
+from tests.simulation.plan import Event, Plan, draw
+from tests.simulation.runner import HISTORIES, Outcome, run, run_many
+from tests.simulation.shrink import shrink
 
 REPOSITORY = Path(__file__).parent.parent.parent
 PINNED = Path(__file__).with_name("pinned")
