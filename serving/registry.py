@@ -141,10 +141,13 @@ class Registry:
                 topic = await self._load_persistent(name, namespace, create)
             else:
                 topic = await self._make_non_persistent(name, namespace, create)
-            topic.apply(await self.policies.of(name))  # they may have changed meanwhile
-            if not self._ownership.holds(of):
-                topic.drop()
-                raise NotOwner(f"{name} went to another broker while it was being loaded")
+            try:
+                topic.apply(await self.policies.of(name))  # they may have changed meanwhile
+                if not self._ownership.holds(of):
+                    raise NotOwner(f"{name} went to another broker while it was being loaded")
+            except BaseException:
+                topic.drop()  # it has an open ledger, and nobody else would ever let go of it
+                raise
             self._topics[name] = topic
             return topic
 

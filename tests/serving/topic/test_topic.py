@@ -14,6 +14,8 @@ from quire.runtime.errors import Fenced, NotFound, OutcomeUnknown, Unavailable
 from quire.serving import bundles
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
+from quire.serving.policy.book import PolicyBook
+from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.ports import Position
 from quire.serving.subscription.subscriptions import Subscriptions
 from quire.serving.topic import topic as topic_module
@@ -372,6 +374,30 @@ async def test_a_ledger_that_came_into_no_list_is_not_left_open(
         with pytest.raises(Unavailable):
             await topic._writing._begin_next(None)
     assert broker.services.ledgers._writers == before  # type: ignore[attr-defined]
+
+
+async def test_a_load_that_fails_at_the_end_leaves_no_topic_behind(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.registry.open(NAME, create=True)
+    await broker.registry.unload(NAME)
+    before = dict(broker.services.ledgers._writers)  # type: ignore[attr-defined]
+    policies = broker.registry.policies
+    asked = 0
+
+    async def fail_the_second_time(name: TopicName) -> TopicPolicies:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise Unavailable("the metadata store does not answer")
+        return await PolicyBook.of(policies, name)
+
+    monkeypatch.setattr(policies, "of", fail_the_second_time)
+    with pytest.raises(Unavailable):
+        await broker.registry.open(NAME)
+    assert asked == 2
+    assert broker.services.ledgers._writers == before  # type: ignore[attr-defined]
+    assert not (await broker.registry.open(NAME)).is_closed
 
 
 async def test_an_entry_of_garbage_does_not_keep_a_deduplicated_topic_from_loading(
