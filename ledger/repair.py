@@ -145,8 +145,8 @@ class Repair:
         self._absences = Absences(settings.repair_delay_ms / 1000)
         self._unwatch: list[Callable[[], None]] = []
         self._status = RepairRecord(coordinator=name)
-        self.on_open: Callable[[str], None] = lambda purpose: None
-        """Told the purpose of each open ledger that must be closed before it can be repaired."""
+        self.on_open: Callable[[LedgerRecord], None] = lambda record: None
+        """Told each open ledger that must be closed before it can be repaired."""
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -379,7 +379,7 @@ class Repair:
             self._left.bookies[ledger_id] = plan.left
             if plan.is_open:
                 self._left.open.add(ledger_id)
-                self.on_open(record.purpose)
+                self.on_open(record)
         if plan.is_unplaced:
             self._left.unplaced.add(ledger_id)
 

@@ -120,7 +120,7 @@ class Broker(Operations):
         self._offloading = (
             None if archive is None else Offloading(archive, self.services, self.registry, self.namespaces)
         )
-        self.ownerless = Ownerless(self.registry, self.ownership, self.tasks)
+        self.ownerless = Ownerless(self.registry, self.ownership, self.services)
         self._server: asyncio.Server | None = None
         self._sessions: set[Connection] = set()
         self._address = ""

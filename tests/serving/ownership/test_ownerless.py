@@ -11,13 +11,14 @@ import pytest
 from msgspec.structs import replace
 
 from quire.ledger.census import ledger_ids
+from quire.ledger.memory_cluster import Listener
 from quire.ledger.repair import Repair, RepairSettings, known_bookies
 from quire.metadata import paths
-from quire.metadata.records import BookieIntent, LedgerRecord, decode, encode
+from quire.metadata.records import BookieIntent, LedgerRecord, LedgerState, decode, encode
 from quire.runtime.clock import SystemClock
 from quire.wire.bookie import Status
 from tests.serving.conftest import in_thread
-from tests.serving.ownership.cluster import Brokers
+from tests.serving.ownership.cluster import Brokers, Member
 
 NAMES = [f"persistent://public/default/topic-{index}" for index in range(6)]
 
@@ -37,6 +38,7 @@ async def test_topics_of_a_dead_broker_are_loaded_so_that_their_ledgers_can_leav
     await in_thread(lambda: publish(client))
     brokers.clients.remove(client)
     await in_thread(client.close)
+    orphan = await abandoned(one)
     two = await brokers.start()
     await brokers.kill(one)
 
@@ -58,10 +60,20 @@ async def test_topics_of_a_dead_broker_are_loaded_so_that_their_ledgers_can_leav
             await two.broker._look_after_topics()
             await asyncio.sleep(0.02)
     assert two.topics() == NAMES
+    assert (await two.ledgers.info(orphan)).state is LedgerState.CLOSED
     async for ledger_id in ledger_ids(cluster.store):
         path = paths.ledger(ledger_id)
         ledger = decode(LedgerRecord, (await cluster.store.get(path)).value, path)
         assert not [fragment for fragment in ledger.fragments if str(leaving.bookie) in fragment.bookies]
+
+
+async def abandoned(member: Member) -> int:
+    """A ledger that some compaction began long ago, and no list names."""
+    writer = await member.ledgers.create(f"topic:{NAMES[0]}", Listener())
+    path = paths.ledger(writer.ledger_id)
+    node = await member.store.get(path)
+    await member.store.put(path, encode(replace(decode(LedgerRecord, node.value, path), created_ms=1)), 0)
+    return writer.ledger_id
 
 
 def publish(client: pulsar.Client) -> None:
