@@ -143,7 +143,6 @@ class GroupQueue:
 
     def __init__(self, next_number: int, bytes_max: int = JOURNAL_GROUP_BYTES_MAX) -> None:
         self.durable_number = next_number - 1
-        self.bytes_waiting = 0
         self.in_flight: Group | None = None
         self._bytes_max = bytes_max
         self._next_number = next_number
@@ -163,7 +162,6 @@ class GroupQueue:
         group.parts += parts
         group.bytes += size_bytes
         group.waiters.append((done, statuses))
-        self.bytes_waiting += size_bytes
 
     def barrier(self, done: AddDone, statuses: Sequence[Status]) -> bool:
         """Let `done` wait for everything queued so far. False when there is nothing to wait for."""
@@ -185,7 +183,6 @@ class GroupQueue:
         group = self.in_flight = self._line.popleft()
         if group is self._open:
             self._open = None
-        self.bytes_waiting -= group.bytes - GROUP_HEADER_BYTES
         return group
 
     def written(self) -> Group:

@@ -29,7 +29,7 @@ from quire.bookie.server import BookieServer
 from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
 from quire.cli.assemble import bookie_metrics, listen, url_of
-from quire.cli.settings import Given, check_file, settings_options
+from quire.cli.settings import Given, check_cluster_store, check_file, check_log_level, settings_options
 from quire.cli.until_signal import run_until_signal, say_ready, told_to_stop, until_cancelled
 from quire.metadata.damage import DamageReports
 from quire.metadata.open import open_store
@@ -74,12 +74,8 @@ class BookieProcessSettings:
 
     def validate(self) -> None:
         """Raises `ConfigurationError`."""
-        if self.log_level not in ("debug", "info", "warning", "error"):
-            raise ConfigurationError(f"log_level {self.log_level!r} is not debug, info, warning or error")
-        if not self.metadata:
-            raise ConfigurationError(
-                "metadata must name the cluster's store, such as zk://127.0.0.1:2181/quire"
-            )
+        check_log_level(self.log_level)
+        check_cluster_store(self.metadata)
         for address in (self.listen, self.advertise, self.http):
             if address:
                 parse_address(address)

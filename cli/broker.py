@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import click
 
 from quire.cli.assemble import listen, look_at, serve_http, url_of
-from quire.cli.settings import Given, check_file, settings_options
+from quire.cli.settings import Given, check_cluster_store, check_file, check_log_level, settings_options
 from quire.cli.until_signal import ready, run_until_signal
 from quire.ledger.bookie_client import BookieClient
 from quire.ledger.directory import ClusterDirectory
@@ -73,12 +73,8 @@ class BrokerProcessSettings:
 
     def validate(self) -> None:
         """Raises `ConfigurationError`."""
-        if self.log_level not in ("debug", "info", "warning", "error"):
-            raise ConfigurationError(f"log_level {self.log_level!r} is not debug, info, warning or error")
-        if not self.metadata:
-            raise ConfigurationError(
-                "metadata must name the cluster's store, such as zk://127.0.0.1:2181/quire"
-            )
+        check_log_level(self.log_level)
+        check_cluster_store(self.metadata)
         if self.balance_moves_per_minute_max < 0:
             raise ConfigurationError("balance_moves_per_minute_max must not be negative")
         parse_address(self.http, "http")

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from quire.cli.assemble import listen, url_of
-from quire.cli.settings import Given, check_file, settings_options
+from quire.cli.settings import Given, check_cluster_store, check_file, check_log_level, settings_options
 from quire.cli.until_signal import ready, run_until_signal
 from quire.metadata.cluster import find_cluster
 from quire.metadata.open import look_at, open_store
@@ -40,12 +40,8 @@ class GatewaySettings:
 
     def validate(self) -> None:
         """Raises `ConfigurationError`."""
-        if self.log_level not in ("debug", "info", "warning", "error"):
-            raise ConfigurationError(f"log_level {self.log_level!r} is not debug, info, warning or error")
-        if not self.metadata:
-            raise ConfigurationError(
-                "metadata must name the cluster's store, such as zk://127.0.0.1:2181/quire"
-            )
+        check_log_level(self.log_level)
+        check_cluster_store(self.metadata)
         parse_address(self.listen)
         parse_address(self.http)
         if self.connections_max <= 0:

@@ -16,6 +16,7 @@ from urllib.request import Request, urlopen
 import click
 
 from quire.runtime.errors import AlreadyExists, ConfigurationError, InUse, NotFound, QuireError, Unavailable
+from quire.wire import topic_name
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 
@@ -108,12 +109,4 @@ def _reason(error: HTTPError) -> str:
 
 def topic_path(topic: str) -> str:
     """`persistent://t/n/x`, `t/n/x` or `x` as the path `persistent/t/n/x`. Raises `ConfigurationError`."""
-    domain, separator, rest = topic.partition("://")
-    if not separator:
-        domain, rest = "persistent", topic
-    parts = rest.split("/", 2)
-    if len(parts) == 1:
-        parts = ["public", "default", *parts]
-    if len(parts) != 3 or not all(parts) or domain not in ("persistent", "non-persistent"):
-        raise ConfigurationError(f"{topic!r} is not a topic, such as persistent://public/default/orders")
-    return "/".join([domain, *(quote(part, safe="") for part in parts)])
+    return "/".join(quote(part, safe="") for part in topic_name.split(topic))

@@ -20,6 +20,18 @@ from quire.runtime.settings import setting
 S = TypeVar("S")
 
 
+def check_log_level(level: str) -> None:
+    """Raises `ConfigurationError`."""
+    if level not in ("debug", "info", "warning", "error"):
+        raise ConfigurationError(f"log_level {level!r} is not debug, info, warning or error")
+
+
+def check_cluster_store(metadata: str) -> None:
+    """Raises `ConfigurationError`: a process of a cluster has no metadata store of its own."""
+    if not metadata:
+        raise ConfigurationError("metadata must name the cluster's store, such as zk://127.0.0.1:2181/quire")
+
+
 @dataclass(frozen=True)
 class StandaloneSettings:
     """Everything in one process. What is kept lies in the directory `data`, unless it is told otherwise."""
@@ -38,8 +50,7 @@ class StandaloneSettings:
 
     def validate(self) -> None:
         """Raises `ConfigurationError`."""
-        if self.log_level not in ("debug", "info", "warning", "error"):
-            raise ConfigurationError(f"log_level {self.log_level!r} is not debug, info, warning or error")
+        check_log_level(self.log_level)
         settings.parse_address(self.http, "http")
         if not self.data:
             raise ConfigurationError("data must name a directory")

@@ -13,6 +13,7 @@ from typing import Final, Protocol, TypeVar
 
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import NAME_CHARS_MAX
+from quire.wire import topic_name
 from quire.wire.hashing import java_string_hash, murmur3_32
 from quire.wire.message import OutgoingMessage
 
@@ -21,14 +22,7 @@ _PARTITION: Final = "-partition-"
 
 def full_name(topic: str) -> str:
     """`orders`, `tenant/namespace/orders` or a full name as a full name. Raises `ConfigurationError`."""
-    domain, separator, rest = topic.partition("://")
-    if not separator:
-        domain, rest = "persistent", topic
-    parts = rest.split("/", 2)
-    if len(parts) == 1:
-        parts = ["public", "default", *parts]
-    if len(parts) != 3 or not all(parts) or domain not in ("persistent", "non-persistent"):
-        raise ConfigurationError(f"{topic!r} is not a topic, such as persistent://public/default/orders")
+    domain, *parts = topic_name.split(topic)
     name = f"{domain}://{'/'.join(parts)}"
     if len(name) > NAME_CHARS_MAX:
         raise ConfigurationError(f"a topic's name has {len(name)} characters; allowed are {NAME_CHARS_MAX}")

@@ -23,6 +23,7 @@ from quire.runtime.limits import COMMAND_BYTES_MAX, FRAME_BYTES_MAX, KIB, MIB
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.message import OutgoingMessage, encode_one
+from tests.frames import ask_schema
 
 from .chaos.machine import Machine, Surprises
 from .chaos.raw import Raw, Refused
@@ -281,7 +282,7 @@ REQUESTS = st.one_of(
         POSITIONS,
         st.booleans(),
     ),
-    st.builds(lambda t: lambda r: commands.ask_schema(r, t), TOPICS),
+    st.builds(lambda t: lambda r: ask_schema(r, t), TOPICS),
     st.builds(lambda: lambda r: commands.ask_topics(r, "public/default")),
 )
 NOTICES = st.one_of(

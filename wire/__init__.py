@@ -6,9 +6,12 @@ Read in this order:
     frame          bytes from a socket into runs of SENDs and commands
     commands       commands parsed; replies, requests, receipts and message headers built
     message        an entry from the inside: metadata, batches (compression, hashing, checksum, varint help)
+    sticky_key     the key of an entry that key-shared subscriptions go by
+    deliver_at     when delayed entries are due
     block          the unit of everything behind the socket
     bookie         the requests between brokers and bookies, and the port they travel through
     bookie_codec   their bytes
+    topic_name     short names of topics made whole
 
 pulsar_pb2 is generated from pulsar.proto (`make proto`).
 """

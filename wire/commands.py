@@ -108,12 +108,6 @@ def frame(command: pb.BaseCommand) -> bytes:
     return _SIZES.pack(len(raw) + 4, len(raw)) + raw
 
 
-def frame_with_entry(command: pb.BaseCommand, entry: bytes | memoryview) -> list[bytes | memoryview]:
-    """`command` and the entry that belongs to it (from its 0x0e01 on), as buffers for `writelines`."""
-    raw = command.SerializeToString()
-    return [_SIZES.pack(len(raw) + 4 + len(entry), len(raw)) + raw, entry]
-
-
 def _whole(kind: pb.BaseCommand.Type, body: Message) -> bytes:
     """A frame of one command whose body is `body`."""
     command = pb.BaseCommand(type=kind)
@@ -420,11 +414,6 @@ def seek(
 def ask_last_message_id(consumer_id: int, request_id: int) -> bytes:
     body = pb.CommandGetLastMessageId(consumer_id=consumer_id, request_id=request_id)
     return _whole(_Type.GET_LAST_MESSAGE_ID, body)
-
-
-def ask_schema(request_id: int, topic: str, version: bytes | None = None) -> bytes:
-    body = pb.CommandGetSchema(request_id=request_id, topic=topic, schema_version=version)
-    return _whole(_Type.GET_SCHEMA, body)
 
 
 def close_producer(producer_id: int, request_id: int, service_url: str = "") -> bytes:

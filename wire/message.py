@@ -17,7 +17,6 @@ for a key; clients and Spark decode. Whatever is wrong with an entry raises `Und
 the reason), never anything else: the bytes were written by a client and are its own.
 """
 
-from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
@@ -228,38 +227,6 @@ def _batch(metadata: pb.MessageMetadata, payload: memoryview) -> list[DecodedMes
         )
         for index, (one, body) in enumerate(split_batch(metadata, payload))
     ]
-
-
-def sticky_key(entry: Buffer) -> bytes:
-    """The bytes a Key_Shared subscription hashes: the ordering key, else the key (its base64 decoded).
-
-    Looked up in the metadata, else in the first message of a batch; empty when there is none, or when
-    the entry cannot be decoded (all such entries go to one consumer).
-    """
-    try:
-        metadata, payload = read_metadata(entry)
-        key = _key_of(metadata)
-        if key is not None or not is_batch(metadata) or is_encrypted(metadata):
-            return key or b""
-        for single, _ in split_batch(metadata, plain_payload(metadata, payload)):
-            return _key_of(single) or b""
-    except Undecodable:
-        pass
-    return b""
-
-
-def _key_of(holder: pb.MessageMetadata | pb.SingleMessageMetadata) -> bytes | None:
-    if holder.HasField("ordering_key"):
-        return holder.ordering_key
-    if not holder.HasField("partition_key"):
-        return None
-    key = holder.partition_key.encode()
-    if holder.partition_key_b64_encoded:
-        try:
-            return b64decode(key, validate=True)
-        except ValueError:
-            return key
-    return key
 
 
 # -- Writing -------------------------------------------------------------------------------------------

@@ -35,7 +35,6 @@ from quire.wire.message import (
     split_batch,
 )
 
-_Parts = list[tuple[pb.SingleMessageMetadata, memoryview]]
 _Fate = tuple[str | None, bool]
 """A message's key (None: it has none, and stays), and whether it removes it."""
 

@@ -251,10 +251,6 @@ class Publisher:
         self.next_index = 0
 
     @property
-    def is_idle(self) -> bool:
-        return not self._waiting and not self._flights
-
-    @property
     def is_full(self) -> bool:
         """So much is unanswered that no more should be published until `when_drained`."""
         return self.held_bytes >= self._bytes_max
@@ -262,10 +258,6 @@ class Publisher:
     def when_drained(self, done: Done) -> None:
         """Call `done` once when half of what makes it full is answered, or all was dropped."""
         self._drained.append(done)
-
-    @property
-    def has_flights(self) -> bool:
-        return bool(self._flights)
 
     def attach(self, writer: Writer, next_index: int, clock_ms: int) -> None:
         """Write to a new, empty ledger; its first message has `next_index`, no block an earlier clock."""

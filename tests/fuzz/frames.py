@@ -6,7 +6,7 @@ from struct import Struct
 from typing import Any
 
 from quire.runtime.errors import ProtocolError
-from quire.wire import bookie_codec, commands, message
+from quire.wire import bookie_codec, commands, message, sticky_key
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.bookie_codec import BookieFrameCutter
 from quire.wire.checksum import crc32c
@@ -105,7 +105,7 @@ def _again(cut: Any) -> None:
 
 
 def _look_inside(entry: bytes) -> None:
-    message.sticky_key(entry)
+    sticky_key.key_at(memoryview(entry), 0)
     try:
         messages = message.decode(entry)
     except message.Undecodable:

@@ -24,6 +24,7 @@ from quire.wire import block, bookie_codec, commands, message
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.bookie import AddRequest, BookieId, ReadRequest, ReadResponse, Status
 from quire.wire.bookie_codec import AddResponse
+from tests.frames import with_entry
 from tests.fuzz.admin import admin, records
 from tests.fuzz.blocks import HEADER, archive, blocks, entry_log, journal
 from tests.fuzz.frames import bookie_frames, frames
@@ -71,7 +72,7 @@ def _frames() -> list[bytes]:
     for entry in (one, *(message.encode_batch(many, "p", 1, 2, codec) for codec in (0, 1, 2, 3, 4))):
         command = pb.BaseCommand(type=pb.BaseCommand.SEND)
         command.send.producer_id, command.send.sequence_id, command.send.num_messages = 3, 9, 3
-        whole.append(b"".join(map(bytes, commands.frame_with_entry(command, entry))))
+        whole.append(with_entry(command, entry))
     return [bytes([mode, 7]) + each for mode in (0, 1) for each in (*whole, b"".join(whole))]
 
 

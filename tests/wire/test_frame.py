@@ -14,6 +14,7 @@ from quire.wire import pulsar_pb2 as pb
 from quire.wire.checksum import crc32c
 from quire.wire.frame import Delivery, FrameCutter, FrameError, Send, SendRun
 from quire.wire.frame_buffer import READ_BUFFER_BYTES_MAX, READ_BUFFER_BYTES_MIN
+from tests.frames import with_entry
 
 
 def entry(payload: bytes) -> bytes:
@@ -77,7 +78,7 @@ def one_frame(draw: st.DrawFn) -> bytes:
     if kind == 5:
         return commands.ack(draw(ids), [commands.message_id(draw(ids), draw(ids), ack_set=[-1, 3])])
     chunk = pb.CommandSend(producer_id=draw(ids), sequence_id=draw(ids), is_chunk=True)
-    return b"".join(commands.frame_with_entry(pb.BaseCommand(type=pb.BaseCommand.SEND, send=chunk), body))
+    return with_entry(pb.BaseCommand(type=pb.BaseCommand.SEND, send=chunk), body)
 
 
 streams = st.lists(one_frame(), min_size=1, max_size=30).map(b"".join)
@@ -200,7 +201,7 @@ def test_chunks_transactions_and_markers_stand_alone() -> None:
         pb.CommandSend(producer_id=1, sequence_id=2, marker=True),
     ]
     envelopes = [pb.BaseCommand(type=pb.BaseCommand.SEND, send=body) for body in specials]
-    stream = b"".join(b"".join(commands.frame_with_entry(e, entry(b"x"))) for e in envelopes)
+    stream = b"".join(with_entry(e, entry(b"x")) for e in envelopes)
     cutter = FrameCutter()
     chunk, in_txn, marker = cutter.feed(stream)
     assert isinstance(chunk, Send) and chunk.is_chunk

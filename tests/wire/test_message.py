@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.runtime.limits import UNCOMPRESSED_BYTES_MAX
-from quire.wire import hashing, message
+from quire.wire import hashing, message, sticky_key
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.compression import NAMES, CompressionError, compress, decompress
 from quire.wire.message import OutgoingMessage, Undecodable
@@ -77,7 +77,7 @@ def test_a_flipped_bit_fails_the_checksum_and_never_breaks_the_decoder(
         message.decode(damaged)
     except Undecodable:
         pass
-    message.sticky_key(damaged)
+    sticky_key.key_at(memoryview(damaged), 0)
 
 
 @given(st.binary(max_size=200))
@@ -147,22 +147,6 @@ def test_a_chunk_says_so() -> None:
 def test_a_broken_batch_is_undecodable(payload: bytes) -> None:
     with pytest.raises(Undecodable):
         message.decode(message.seal(metadata(num_messages_in_batch=1), payload))
-
-
-def test_the_sticky_key() -> None:
-    def key_of(one: OutgoingMessage, codec: int = pb.NONE) -> bytes:
-        entry = message.encode_batch([one], "p", 1, 2, codec)
-        assert message.sticky_key(entry) == message.sticky_key(message.encode_one(one, "p", 1, 2, codec))
-        return message.sticky_key(entry)
-
-    assert key_of(OutgoingMessage(b"x", "key")) == b"key"
-    assert key_of(OutgoingMessage(b"x", "key", ordering_key=b"order"), pb.LZ4) == b"order"
-    assert key_of(OutgoingMessage(b"x")) == b""
-    coded = metadata(partition_key="a2V5", partition_key_b64_encoded=True)
-    assert message.sticky_key(message.seal(coded, b"")) == b"key"
-    inside = pb.SingleMessageMetadata(payload_size=1, partition_key="inner").SerializeToString()
-    batch = pack(">I", len(inside)) + inside + b"x"
-    assert message.sticky_key(message.seal(metadata(num_messages_in_batch=1), batch)) == b"inner"
 
 
 def test_hashes_are_those_of_the_field() -> None:

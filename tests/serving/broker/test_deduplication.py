@@ -8,6 +8,7 @@ import pytest
 from quire.serving.broker import Broker
 from quire.wire import commands, message
 from quire.wire import pulsar_pb2 as pb
+from tests.frames import with_entry
 from tests.serving.conftest import BrokerHouse, in_thread
 from tests.serving.session.test_connection import Client, producer
 
@@ -113,8 +114,7 @@ def chunk(sequence_id: int, chunk_id: int, total: int) -> list[bytes]:
     )
     body = pb.CommandSend(producer_id=1, sequence_id=sequence_id, is_chunk=True)
     sealed = message.seal(metadata, b"%04d" % chunk_id)
-    frame = commands.frame_with_entry(pb.BaseCommand(type=pb.BaseCommand.SEND, send=body), sealed)
-    return list(map(bytes, frame))
+    return [with_entry(pb.BaseCommand(type=pb.BaseCommand.SEND, send=body), sealed)]
 
 
 async def chunking(broker: Broker) -> tuple[Client, int]:

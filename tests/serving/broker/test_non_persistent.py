@@ -16,6 +16,7 @@ from quire.serving.ports import EARLIEST, NotAllowed
 from quire.wire import commands, message
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.frame import Delivery
+from tests.frames import with_entry
 from tests.serving.conftest import in_thread
 from tests.serving.session.test_connection import Client, entry, kinds, producer
 
@@ -238,7 +239,7 @@ async def test_chunks_pass_like_any_other_message(broker: Broker) -> None:
         )
         body = pb.CommandSend(producer_id=1, sequence_id=7, is_chunk=True)
         chunked = pb.BaseCommand(type=pb.BaseCommand.SEND, send=body)
-        client.send(*map(bytes, commands.frame_with_entry(chunked, message.seal(metadata, b"part"))))
+        client.send(with_entry(chunked, message.seal(metadata, b"part")))
     assert kinds(await client.answers(3)) == ["SEND_RECEIPT"] * 3
     assert len(await deliveries(consumer)) == 3
 

@@ -24,6 +24,7 @@ import pytest
 from quire.serving.broker import Broker
 from quire.wire import commands, message
 from quire.wire import pulsar_pb2 as pb
+from tests.frames import ask_schema
 from tests.serving.session.test_connection import Client
 
 NAMESPACE: Final = "persistent://public/default"
@@ -237,7 +238,7 @@ QUESTIONS: Final[dict[str, Callable[[Talker], bytes]]] = {
     "PARTITIONED_METADATA": lambda t: commands.ask_partitions(t.request("PARTITIONS"), _topic(t)),
     "LOOKUP": lambda t: commands.ask_lookup(t.request("LOOKUP"), _topic(t)),
     "GET_TOPICS_OF_NAMESPACE": _topics_of,
-    "GET_SCHEMA": lambda t: commands.ask_schema(t.request("GET_SCHEMA"), _topic(t)),
+    "GET_SCHEMA": lambda t: ask_schema(t.request("GET_SCHEMA"), _topic(t)),
 }
 
 

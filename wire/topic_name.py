@@ -1,0 +1,26 @@
+"""A topic's name as people and programs give it to a client: full, or one of the two short forms.
+
+    orders                                persistent://public/default/orders
+    tenant/namespace/orders               persistent://tenant/namespace/orders
+    DOMAIN://tenant/namespace/orders      itself
+
+It imports little: commands that only ask a broker over HTTP need it, and are to start at once.
+"""
+
+from __future__ import annotations
+
+from quire.runtime.errors import ConfigurationError
+
+
+def split(topic: str) -> tuple[str, str, str, str]:
+    """Domain, tenant, namespace and local name; the last may contain slashes. Raises `ConfigurationError`."""
+    domain, separator, rest = topic.partition("://")
+    if not separator:
+        domain, rest = "persistent", topic
+    parts = rest.split("/", 2)
+    if len(parts) == 1:
+        parts = ["public", "default", *parts]
+    if len(parts) != 3 or not all(parts) or domain not in ("persistent", "non-persistent"):
+        raise ConfigurationError(f"{topic!r} is not a topic, such as persistent://public/default/orders")
+    tenant, namespace, local = parts
+    return domain, tenant, namespace, local
