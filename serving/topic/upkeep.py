@@ -32,17 +32,21 @@ if TYPE_CHECKING:
     from quire.serving.topic.topic import Topic
 
 READ_BYTES: Final = 256 * 1024
+COMPACT_AGAIN_S: Final = 300.0
+"""After a compaction that failed: it reads the whole topic, and what stood in its way may stay there."""
 
 
 class Upkeep:
     """See the top of the file. One for each loaded topic."""
 
-    __slots__ = ("_clock", "_topic", "_used", "_without_consumer")
+    __slots__ = ("_clock", "_compacted", "_topic", "_used", "_without_consumer")
 
     def __init__(self, topic: Topic, clock: Clock) -> None:
         self._topic = topic
         self._clock = clock
         self._used = clock.monotonic()
+        self._compacted = 0.0
+        """When a compaction was begun last, by `monotonic`."""
         self._without_consumer: dict[str, float] | None = None
         """Since when; of durable subscriptions, while the policy is on."""
 
@@ -114,7 +118,11 @@ class Upkeep:
         compaction = self._topic.compaction
         if threshold_bytes <= 0 or compaction.is_running:
             return
+        now = self._clock.monotonic()
+        if compaction.error and now - self._compacted < COMPACT_AGAIN_S:
+            return
         if quota.backlog_bytes(self._topic.segments(), compaction.horizon) > threshold_bytes:
+            self._compacted = now
             compaction.start()
 
     # -- what nobody uses ------------------------------------------------------------------------------

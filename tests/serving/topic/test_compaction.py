@@ -22,9 +22,10 @@ from quire.serving.topic.compacted import SPAN_ENTRIES
 from quire.serving.topic.compacting import LastOfKey
 from quire.serving.topic.compaction import Output
 from quire.serving.topic.topic import Topic
+from quire.serving.topic.upkeep import COMPACT_AGAIN_S
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.message import OutgoingMessage, decode, encode_batch, encode_one, seal
-from tests.serving.conftest import BrokerHouse, in_thread
+from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread
 
 NAME = TopicName.parse("table")
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
@@ -386,6 +387,41 @@ async def test_one_that_fails_leaves_the_former_result_and_says_why(
     monkeypatch.undo()
     await table.compact()
     assert await table.read() == [("a", b"3")]
+
+
+async def test_one_that_fails_is_not_begun_again_at_every_look(
+    house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.clock = clock = AdvancedClock()
+    broker = await house.start()
+    topic = await broker.registry.open(NAME, create=True)
+    assert isinstance(topic, Topic)
+    table, begun = Table(broker, topic), 0
+
+    async def fail(*_: Any) -> Any:
+        nonlocal begun
+        begun += 1
+        raise Unavailable("no bookies")
+
+    monkeypatch.setattr(Output, "begin", fail)
+    await broker.change_topic_policies(str(NAME), lambda old: replace(old, compaction_threshold_bytes=1))
+    await broker.registry._apply_policies([NAME])
+    await in_thread(table.client.close)
+    topic._publisher.publish(_Silent(), [b"h"], [encode_one(OutgoingMessage(b"x", key="a"), "p", 1, 1)], None)  # type: ignore[arg-type]
+    await topic.flushed()
+    for expected in (1, 1, 2):
+        await topic.upkeep.look()
+        if topic.compaction._running is not None:
+            await asyncio.wait([topic.compaction._running])
+        assert begun == expected
+        if expected == 1:
+            clock.ahead_s += COMPACT_AGAIN_S / 2
+
+
+class _Silent:
+    def write(self, data: object) -> None: ...
+
+    def close(self, service_url: str = "") -> None: ...
 
 
 async def test_one_that_is_interrupted_leaves_nothing_behind(table: Table, house: BrokerHouse) -> None:
