@@ -122,7 +122,8 @@ class Broker(Operations):
         )
         self.ownerless = Ownerless(self.registry, self.ownership, self.services)
         self._server: asyncio.Server | None = None
-        self._sessions: set[Connection] = set()
+        self._sessions: dict[Connection, None] = {}
+        """In the order in which they came."""
         self._address = ""
         self._started_ms = clock.now_ms()
         self._names_given = 0
@@ -276,13 +277,13 @@ class Broker(Operations):
         return self.settings.message_bytes_max
 
     def session_opened(self, connection: Connection) -> bool:
-        self._sessions.add(connection)
+        self._sessions[connection] = None
         self._connections_total += 1
         return len(self._sessions) <= self.settings.connections_max
 
     def session_closed(self, connection: Connection) -> None:
         if connection in self._sessions:
-            self._sessions.remove(connection)
+            del self._sessions[connection]
             self._sends_of_closed[0] += connection.fast_sends
             self._sends_of_closed[1] += connection.slow_sends
 

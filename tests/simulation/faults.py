@@ -70,7 +70,7 @@ class Cluster:
             Machine(world, self.network, self.metadata, self.oracle, number) for number in range(plan.bookies)
         ]
         self.others: list[Host] = []
-        self._paused: set[Process] = set()
+        self._paused: dict[Process, None] = {}
         self._is_over = False
 
     def start(self) -> None:
@@ -92,7 +92,7 @@ class Cluster:
         self.metadata.loss = 0.0
         for process in list(self._paused):
             self._go_on(process)
-        for source, target in list(self.network.cuts):
+        for source, target in sorted(self.network.cuts):
             self.network.heal(source, target)
         self.network.slowness.clear()
         for machine in self.machines:
@@ -191,14 +191,14 @@ class Cluster:
         if process is None or process.is_halted:
             return
         process.pause()
-        self._paused.add(process)
+        self._paused[process] = None
         if host.store is not None:
             host.store.away()
         self.world.later(event.first, self._go_on, process)
 
     def _go_on(self, process: Process) -> None:
         if process in self._paused:
-            self._paused.discard(process)
+            del self._paused[process]
             process.resume()
             for host in (*self.machines, *self.others):
                 if host.process is process and host.store is not None:

@@ -105,6 +105,8 @@ class Oracle:
                 known.may_have_lost, "identity", f"{bookie} was {known.incarnation} and lost nothing"
             )
             known.incarnation = bookie.incarnation
+            for ledger_id in known.blocks.keys() - storage._intake.ledgers.keys():
+                del known.blocks[ledger_id]  # asked as it was before, it says that it cannot know
         kept = storage._intake.ledgers
         for ledger_id in known.fences - known.tombstones:
             state = kept.get(ledger_id)
