@@ -155,13 +155,19 @@ def _signed(number: int) -> int:
 
 
 def connected(server_version: str, client_protocol_version: int, message_bytes_max: int) -> bytes:
-    """CONNECTED: the lower of both protocol versions, and the largest message we take, in bytes."""
+    """CONNECTED: the lower of both protocol versions, and the largest message we take, in bytes.
+
+    That the number of partitions can be asked for without creating the topic has to be said: Java producers that are
+    not told so never learn of new partitions.
+    """
+    flags = pb.FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=True)
     return _whole(
         _Type.CONNECTED,
         pb.CommandConnected(
             server_version=server_version,
             protocol_version=min(PROTOCOL_VERSION, client_protocol_version),
             max_message_size=message_bytes_max,
+            feature_flags=flags,
         ),
     )
 

@@ -21,6 +21,8 @@ from quire.serving.ports import ConsumerBusy, NotAllowed
 from quire.serving.topic.producers import ProducerBusy, ProducerFenced, TopicTerminated
 from quire.wire import pulsar_pb2 as pb
 
+NO_TRANSACTIONS: Final = "this broker has no transactions"
+
 _CODES: Final[tuple[tuple[type[BaseException], pb.ServerError], ...]] = (
     (ProducerBusy, pb.ProducerBusy),
     (ProducerFenced, pb.ProducerFenced),

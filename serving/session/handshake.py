@@ -11,11 +11,11 @@ from typing import Final
 from quire import __version__
 from quire.runtime.errors import ProtocolError
 from quire.serving.session.connection import Connection, Handler
+from quire.serving.session.errors import NO_TRANSACTIONS
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 
 SERVER_VERSION: Final = f"Quire {__version__}"
-_NO_TRANSACTIONS: Final = "this broker has no transactions"
 
 
 def connect(connection: Connection, body: pb.CommandConnect) -> None:
@@ -43,7 +43,7 @@ def ignore(_connection: Connection, _body: object) -> None:
 
 def refuse_coordinator(connection: Connection, body: pb.CommandTcClientConnectRequest) -> None:
     answer = pb.CommandTcClientConnectResponse(
-        request_id=body.request_id, error=pb.NotAllowedError, message=_NO_TRANSACTIONS
+        request_id=body.request_id, error=pb.NotAllowedError, message=NO_TRANSACTIONS
     )
     kind = pb.BaseCommand.TC_CLIENT_CONNECT_RESPONSE
     connection.write(commands.frame(pb.BaseCommand(type=kind, tcClientConnectResponse=answer)))
@@ -51,7 +51,7 @@ def refuse_coordinator(connection: Connection, body: pb.CommandTcClientConnectRe
 
 def refuse_transaction(connection: Connection, body: pb.CommandNewTxn) -> None:
     answer = pb.CommandNewTxnResponse(
-        request_id=body.request_id, error=pb.NotAllowedError, message=_NO_TRANSACTIONS
+        request_id=body.request_id, error=pb.NotAllowedError, message=NO_TRANSACTIONS
     )
     connection.write(
         commands.frame(pb.BaseCommand(type=pb.BaseCommand.NEW_TXN_RESPONSE, newTxnResponse=answer))

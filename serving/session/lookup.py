@@ -9,12 +9,16 @@ from __future__ import annotations
 from typing import Final
 
 from quire.runtime.errors import ConfigurationError, QuireError
+from quire.serving.ports import NotAllowed
 from quire.serving.session.connection import Connection, Handler
-from quire.serving.session.errors import code_of
+from quire.serving.session.errors import NO_TRANSACTIONS, code_of
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 
 _Mode = pb.CommandGetTopicsOfNamespace
+
+_COORDINATORS: Final = "persistent://pulsar/system/transaction_coordinator_assign"
+"""What a client that wants transactions asks for first; that it is not there would tell its user nothing."""
 
 
 def partitioned_metadata(connection: Connection, body: pb.CommandPartitionedTopicMetadata) -> None:
@@ -23,6 +27,8 @@ def partitioned_metadata(connection: Connection, body: pb.CommandPartitionedTopi
 
 async def _partitions(connection: Connection, body: pb.CommandPartitionedTopicMetadata) -> None:
     try:
+        if body.topic == _COORDINATORS:
+            raise NotAllowed(NO_TRANSACTIONS)
         count = await connection.host.client_partitions(
             body.topic, create=body.metadata_auto_creation_enabled
         )

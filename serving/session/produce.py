@@ -20,7 +20,7 @@ from quire.runtime.clock import iso_time
 from quire.runtime.errors import NotFound, ProtocolError, QuireError, Unavailable
 from quire.runtime.limits import NAME_CHARS_MAX, PROPERTIES_BYTES_MAX
 from quire.serving.session.connection import Connection, Handler, Lane
-from quire.serving.session.errors import code_of
+from quire.serving.session.errors import NO_TRANSACTIONS, code_of
 from quire.serving.topic.producers import AccessMode, Admission, Stage
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
@@ -155,7 +155,7 @@ class ProducerEnd:
         elif not send.checksum_ok:
             self._refuse_one(target, send.sequence_id, pb.ChecksumError, "checksum does not match")
         elif send.txn is not None or send.is_marker:
-            self.connection.refuse(ProtocolError("this broker has no transactions"))
+            self.connection.refuse(ProtocolError(NO_TRANSACTIONS))
         else:
             self._publish_chunk(target, send)
 
@@ -292,7 +292,7 @@ def producer(connection: Connection, body: pb.CommandProducer) -> None:
 
 def _refusal(connection: Connection, body: pb.CommandProducer) -> tuple[pb.ServerError, str] | None:
     if body.txn_enabled:
-        return pb.NotAllowedError, "this broker has no transactions"
+        return pb.NotAllowedError, NO_TRANSACTIONS
     if max(len(body.producer_name), len(body.initial_subscription_name)) > NAME_CHARS_MAX:
         return (
             pb.NotAllowedError,

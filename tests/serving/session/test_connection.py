@@ -167,6 +167,20 @@ async def test_request_ids_may_collide_over_kinds(peer: Client) -> None:
     assert {one.body.request_id for one in answers} == {7}  # type: ignore[attr-defined]
 
 
+async def test_who_looks_for_transactions_is_told_that_there_are_none(peer: Client) -> None:
+    peer.send(commands.ask_partitions(7, "persistent://pulsar/system/transaction_coordinator_assign"))
+    (answer,) = await peer.answers(1)
+    assert answer.body.error == pb.NotAllowedError  # type: ignore[attr-defined]
+    assert answer.body.message == "this broker has no transactions"  # type: ignore[attr-defined]
+
+
+async def test_java_producers_may_ask_for_new_partitions() -> None:
+    """They never do where the broker does not say that the question creates nothing."""
+    (connected,) = FrameCutter().feed(commands.connected("x", 21, MESSAGE_BYTES_MAX))
+    flags = connected.body.feature_flags  # type: ignore[union-attr]
+    assert flags.supports_get_partitioned_metadata_without_auto_creation
+
+
 async def test_what_a_turn_says_leaves_in_one_write(peer: Client) -> None:
     before = len(peer.transport.writes)
     peer.send(*[commands.PING] * 50)
