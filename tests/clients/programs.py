@@ -108,7 +108,7 @@ def _build(target: Path, words: list[str], cwd: Path, **environment: str) -> Non
         return
     if _does_not_compile(said):
         pytest.fail(said[-3000:])
-    why = f"{words[0]} could not fetch or build the client: {said.strip()[-300:]}"
+    why = f"{words[0]} could not fetch or build the client: {' '.join(said.split())[-300:]}"
     failed.write_text(why)
     pytest.skip(why)
 

@@ -203,8 +203,8 @@ const scenarios = {
   },
 
   async key_shared(world) {
-    const options = { subscriptionType: 'KeyShared' };
-    return byKey([await world.subscribe(options), await world.subscribe(options)], await world.producer());
+    const member = (consumerName) => world.subscribe({ subscriptionType: 'KeyShared', consumerName });
+    return byKey([await member('a'), await member('b')], await world.producer());
   },
 
   async sticky(world) {
@@ -333,7 +333,8 @@ const scenarios = {
       if (number % 2 === 0) await consumer.acknowledge(message);
     }
     await consumer.close();
-    return { left: (await rest(await world.subscribe(options))).sort() };
+    const again = await world.subscribe(options);
+    return { left: [...await take(again, 5), ...await rest(again)].sort() };
   },
 
   async negative(world) {

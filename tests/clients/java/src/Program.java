@@ -185,7 +185,11 @@ public class Program extends World {
     }
 
     Map<String, Object> keyShared() throws Exception {
-        return byKey(List.of(subscribe(Key_Shared), subscribe(Key_Shared)));
+        List<Consumer<byte[]>> both = new ArrayList<>();
+        for (String name : List.of("a", "b")) {
+            both.add(consuming(Key_Shared).topic(topic("")).consumerName(name).subscribe());
+        }
+        return byKey(both);
     }
 
     Consumer<byte[]> member(int first, int last) throws Exception {
@@ -343,7 +347,7 @@ public class Program extends World {
             }
         }
         consumer.close();
-        return Map.of("left", new TreeSet<>(rest(consuming.subscribe())));
+        return Map.of("left", left(consuming.subscribe(), 5).stream().sorted().toList());
     }
 
     Map<String, Object> ackReceipts() throws Exception {
@@ -357,7 +361,7 @@ public class Program extends World {
             }
         }
         consumer.close();
-        return Map.of("left", rest(consuming.subscribe()));
+        return Map.of("left", left(consuming.subscribe(), 5));
     }
 
     Map<String, Object> negative() throws Exception {

@@ -173,6 +173,13 @@ class World implements AutoCloseable {
         return found;
     }
 
+    /** What is left: so many, and whatever comes after them. */
+    static List<String> left(Consumer<byte[]> consumer, int count) throws Exception {
+        List<String> found = take(consumer, count);
+        found.addAll(rest(consumer));
+        return found;
+    }
+
     static String read(Reader<byte[]> reader) throws Exception {
         Message<byte[]> message = reader.readNext(PATIENCE_MS, TimeUnit.MILLISECONDS);
         if (message == null) {
