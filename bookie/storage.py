@@ -32,13 +32,13 @@ from random import Random, SystemRandom
 from typing import Final
 
 from quire.bookie import memtable, scrub
-from quire.bookie.checkpoint import Checkpoint, decode_mark, encode_mark, perform, rebuild
+from quire.bookie.checkpoint import Checkpoint, decode_mark, perform
 from quire.bookie.collector import Collector
 from quire.bookie.disks import INDEX_DIRECTORY, BookieDisks, real_disks
 from quire.bookie.entry_log import EntryLogs
 from quire.bookie.flusher import Flusher
 from quire.bookie.identity import open_identity
-from quire.bookie.index import Index
+from quire.bookie.index_opening import distrust, open_index, trust_again
 from quire.bookie.intake import OK, CompareDone, Intake
 from quire.bookie.journal import Journal
 from quire.bookie.journal_core import CONTROL_BYTES, Control, ControlKind, encode_control
@@ -72,9 +72,6 @@ log = logging.getLogger(__name__)
 _LOGS_DIRECTORY: Final = "logs"
 DIRECTORIES: Final = (_LOGS_DIRECTORY, INDEX_DIRECTORY)
 """Where files lie on the entries' disk; the journal's lie at its root."""
-
-_DAMAGED_INDEX: Final = "index-is-damaged"
-"""A file of this name tells the next start to rebuild the index."""
 
 
 @dataclass(frozen=True)
@@ -154,9 +151,10 @@ class Storage:
         )
         self._logs.open()
         self._parts.callback(self._logs.close)
-        self._index, self._was_rebuilt, lost = self._open_index()
+        opened = open_index(disks, self._identity, self._logs)
+        self._index, self._was_rebuilt = opened.index, opened.was_rebuilt
         self._parts.callback(self._index.close)
-        self._blocks_lost = self._identity.is_suspect or lost
+        self._blocks_lost = self._identity.is_suspect or opened.lost_blocks
         self._collector = Collector(self._index, self._logs, self._clock, self._report_damage)
         self._reader = BlockReader(self._index, self._logs, cache_bytes=settings.read_cache_bytes)
         self._checkpointer = self._worker("checkpoint")
@@ -189,42 +187,6 @@ class Storage:
     async def _close_workers(self) -> None:
         for worker in self._workers:
             await worker.close()
-
-    def _open_index(self) -> tuple[Index, bool, bool]:
-        """The index; whether it had to be rebuilt; whether blocks were found missing meanwhile."""
-        disks = self._disks
-        if self._identity.is_new:
-            disks.index.discard()
-            index = disks.index.open()
-            index.commit((), {}, encode_mark(0))
-            self._identity.finish()
-            return index, False, False
-        if not disks.entries.exists(_DAMAGED_INDEX) and (whole := self._whole_index()) is not None:
-            return whole, False, False
-        log.error("the index in %s is lost; it is rebuilt from the entry logs", disks.entries.root)
-        # Until `_admit_loss` is done, or a crash before that would pass the new index off as one that knows all.
-        disks.entries.write_bytes(_DAMAGED_INDEX, b"it is being rebuilt")
-        disks.index.discard()
-        index = disks.index.open()
-        rebuilt = rebuild(self._logs, index)
-        log.warning("the index was rebuilt: %d runs, %d damaged places", rebuilt.rows, len(rebuilt.damage))
-        return index, True, bool(rebuilt.damage)
-
-    def _whole_index(self) -> Index | None:
-        """The index as it was left; None when not all of it can be trusted."""
-        try:
-            index = self._disks.index.open()
-        except CorruptionError as error:
-            log.error("%s", error)
-            return None
-        try:
-            index.verify()
-            if index.mark() and all(decode(*record) for record in index.ledgers()):
-                return index
-        except CorruptionError as error:
-            log.error("%s", error)
-        index.close()
-        return None
 
     def _recover(self) -> None:
         for ledger_id, record in self._index.ledgers():
@@ -265,8 +227,7 @@ class Storage:
         self._flush_blocking(self._journal.durable_number)
         self._journal.forget_damage()
         if self._was_rebuilt:
-            self._disks.entries.remove(_DAMAGED_INDEX)
-            self._disks.entries.sync_directory()
+            trust_again(self._disks.entries)
         what = "in limbo" if self._blocks_lost else "fenced"
         log.error(
             "bookie %s: state was lost; all %d ledgers are %s",
@@ -592,7 +553,7 @@ class Storage:
         log.error("bookie %s: damage found: %s", self.bookie_id, error)
         if isinstance(error, CorruptionError) and error.file.endswith(".mdb") and not self._index_is_suspect:
             self._index_is_suspect = True
-            self._disks.entries.write_bytes(_DAMAGED_INDEX, str(error).encode())
+            distrust(self._disks.entries, str(error))
 
 
 def _clock_of(block: Buffer) -> int:

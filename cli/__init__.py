@@ -2,11 +2,11 @@
 
 `main` is the entry point and finds the subcommands, one file per noun.
 
-Processes: `standalone` (by `assemble`: a broker, a bookie, a metadata store and an archive in one), `broker`, `bookie`,
-`gateway`, `zookeeper`, and `local`, which runs a cluster as child `processes`. What they share: `settings` (flags,
-environment and file), `until_signal` (run, say `ready`, stop cleanly).
+Processes: `standalone` (by `assemble`: a broker, a bookie, a metadata store and an archive in one), `broker`,
+`bookie`, `gateway`, `zookeeper`, and `local`, which runs a cluster as child `processes`. What they share:
+`settings` (flags, environment and file), `until_signal` (run, say `ready`, stop cleanly).
 
-For people: `topics`, `brokers`, `bookies`, `ledgers`, `archive` and `config` ask or change (`http` reaches a broker's
-REST interface); `produce` and `consume` are clients (`client_command`, `lines`); `demo` tells a story in five files.
-`output` prints tables or JSON and turns errors into one sentence and an exit code.
+For people: `topics` (`topics_explain`), `brokers`, `bookies`, `ledgers`, `archive` and `config` ask or change
+(`http` reaches a broker's REST interface); `produce` and `consume` are clients (`client_command`, `lines`); `demo`
+tells a story in five files. `output` prints tables or JSON and turns errors into one sentence and an exit code.
 """

@@ -7,7 +7,7 @@ its state log); `window` (what was dealt counts in messages) and `dispatcher` (w
 `key_shared`; `delivery` (frames out of a block); `consumer` and `request` (what a session calls and asks),
 `block_source` and `seek` (reading the topic), `counting` (backlogs in messages), `byte_index` and `lag` (in bytes and
 time), `meter` (rates), `blocked` and `stats`, `subscription` (the shell that joins these), `subscriptions` (all of a
-topic, by name).
+topic, by name), `non_persistent` (both, for topics that keep nothing).
 
 What reads the topic or joins the parts (`cursor_store`, `block_source`, `counting`, `lag`, `seek`, `stats`,
 `subscription`, `subscriptions`) is a shell; all others are cores.
