@@ -404,6 +404,8 @@ class Storage:
                 state, request.first_entry, min(request.bytes_max, READ_BYTES_MAX)
             )
         except (QuireError, OSError) as error:
+            if state.tombstone_version is not None:  # laid while the disk was read
+                return ReadResponse(Status.DELETED, state.lac)
             self._note_read_error(error, request.ledger_id, request.first_entry)
             return ReadResponse(Status.IO_ERROR, state.lac, detail=str(error))
         if blocks:
@@ -425,6 +427,8 @@ class Storage:
         return Status.LIMBO if lossy else Status.NO_SUCH_LEDGER
 
     def _absent(self, state: LedgerState, asked: BookieId) -> Status:
+        if state.tombstone_version is not None:  # laid while the disk was read
+            return Status.DELETED
         lossy = state.is_limbo or asked.incarnation < self._identity.lossy_before
         return Status.LIMBO if lossy else Status.NO_SUCH_ENTRY
 
