@@ -79,6 +79,8 @@ class Registration:
         """What the store did not answer may be written all the same, so `_told` is not what others read."""
         self._intent = BookieIntent.STAY
         self._intent_is_old = False
+        self._is_seen_as_told = True
+        """False when somebody changed what others read: a deletion of our own, made late, takes the new node away."""
         self._changed = asyncio.Event()
         self._cancels: list[Callable[[], None]] = []
         self.is_retired = False
@@ -93,6 +95,7 @@ class Registration:
         self._cancels = [
             self._store.on_session(self._on_session),
             self._store.watch(self._identity_path, self._on_identity),
+            self._store.watch(self._path, self._on_seen),
         ]
         # Before the watch, the coordinator may have retired the bookie by the record that its former process left.
         self._on_identity(self._identity_path)
@@ -177,6 +180,10 @@ class Registration:
         self._intent_is_old = True
         self._changed.set()
 
+    def _on_seen(self, _path: str) -> None:
+        self._is_seen_as_told = False
+        self._changed.set()
+
     async def _follow(self) -> None:
         wait_s = _REFRESH_S
         while not self.is_retired:
@@ -196,6 +203,8 @@ class Registration:
     async def _renew(self) -> None:
         if self._intent_is_old:
             await self._look_at_intent()
+        if not self._is_seen_as_told:
+            await self._look_whether_seen()
         if not self.is_retired and (self._is_in_doubt or self._told != self._describe()):
             await self._tell()
 
@@ -210,6 +219,16 @@ class Registration:
             self._intent_is_old = True
             raise
         self._obey(decode(BookieRecord, value, self._identity_path).intent)
+
+    async def _look_whether_seen(self) -> None:
+        self._is_seen_as_told = True
+        try:
+            await self._store.get(self._path)
+        except NotFound:
+            self._told = None
+        except QuireError:
+            self._is_seen_as_told = False
+            raise
 
     def _obey(self, intent: BookieIntent) -> None:
         if intent is not self._intent:

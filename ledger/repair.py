@@ -417,11 +417,12 @@ class Repair:
                 self._hurry_round(self._clock.monotonic())
 
     async def _forget_damage(self, ledger_id: int) -> None:
-        for bookie in sorted(self._damaged.pop(ledger_id, ())):
+        for bookie in sorted(self._damaged.get(ledger_id, ())):
             try:
                 await self._store.delete(paths.damage(bookie.rpartition(":")[0], ledger_id))
             except NotFound:
                 pass
+        self._damaged.pop(ledger_id, None)  # only now: a report that could not be removed is tried again
 
     async def _retire(self, view: View) -> None:
         """Remove the records of drained bookies that no ledger names any more."""

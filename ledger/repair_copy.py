@@ -63,7 +63,7 @@ class Copier:
         return record
 
     async def complete(self, record: LedgerRecord, holders: Mapping[int, Sequence[BookieId]]) -> bool:
-        """Put back the last blocks of fragments where a copy lacks them. True if one did.
+        """Put back blocks that a copy lacks: the last ones of fragments, and holes in the last. True if one did.
 
         An ack quorum was enough to confirm them, and the bookie that had not answered yet was left, or the ledger was
         closed. `holders` are the bookies with good copies of each fragment, by its index. Raises as `repair` does.
@@ -71,10 +71,11 @@ class Copier:
         changed = False
         for index, copies in holders.items():
             last_entry = states.last_entry_of(record, index)
-            is_last = last_entry == record.last_entry
-            look = self._first_missing if is_last else self._first_missing_inside
-            looks = (look(record, index, copy) for copy in copies)
-            missing = dict(zip(copies, await asyncio.gather(*looks), strict=True))
+            if last_entry == record.last_entry:
+                missing = await self._missing_at_end(record, index, copies)
+            else:
+                looks = (self._first_missing_inside(record, index, copy) for copy in copies)
+                missing = dict(zip(copies, await asyncio.gather(*looks), strict=True))
             lacking = tuple(copy for copy in copies if missing[copy] <= last_entry)
             if lacking:
                 sources = sorted(
@@ -88,14 +89,44 @@ class Copier:
                 changed = True
         return changed
 
-    async def _first_missing(self, record: LedgerRecord, index: int, copy: BookieId) -> int:
-        """From which entry on the ledger's end is not on `copy`; behind its last one when all is, or nobody knows."""
-        request = LedgerInfoRequest(copy, record.ledger_id)
-        info = await self._bookies.port(copy).ledger_info(request)
-        if info.status not in (Status.OK, Status.NO_SUCH_LEDGER):
-            return record.last_entry + 1
-        has = info.last_entry if info.status is Status.OK else -1
-        return max(record.fragments[index].first_entry, min(has, record.last_entry) + 1)
+    async def _missing_at_end(
+        self, record: LedgerRecord, index: int, copies: Sequence[BookieId]
+    ) -> dict[BookieId, int]:
+        """From which entry on each copy of the last fragment lacks some; behind the end when none, or nobody knows.
+
+        A recovery writes again what lies behind the LAC, also to a bookie that had missed a block before it: such a
+        copy has the end and a hole inside. It has fewer bytes than a whole one, and is then read through.
+        """
+        first_entry, end = record.fragments[index].first_entry, record.last_entry
+        asked = (
+            self._bookies.port(copy).ledger_info(LedgerInfoRequest(copy, record.ledger_id)) for copy in copies
+        )
+        infos = dict(zip(copies, await asyncio.gather(*asked), strict=True))
+        bytes_most = max((info.bytes for info in infos.values()), default=0)
+        missing: dict[BookieId, int] = {}
+        for copy, info in infos.items():
+            missing[copy] = end + 1
+            if info.status not in (Status.OK, Status.NO_SUCH_LEDGER):
+                continue
+            has = info.last_entry if info.status is Status.OK else -1
+            missing[copy] = max(first_entry, min(has, end) + 1)
+            if has >= end and info.bytes < bytes_most:
+                missing[copy] = await self._first_hole(record.ledger_id, copy, first_entry, end)
+        return missing
+
+    async def _first_hole(self, ledger_id: int, copy: BookieId, entry: int, last_entry: int) -> int:
+        """Read `copy` on from `entry`; the first that is explicitly not there, behind the last one when none is."""
+        while entry <= last_entry:
+            response = await self._bookies.port(copy).read(ReadRequest(copy, ledger_id, entry, _READ_BYTES))
+            if response.status is Status.NO_SUCH_ENTRY:
+                return entry
+            run = valid_run(response.blocks, ledger_id, entry)
+            if response.status is not Status.OK or not run.blocks:
+                break
+            size_bytes = sum(len(block) for block, _ in run.blocks)
+            await asyncio.sleep(self._pace.take(size_bytes, self._clock.monotonic()))
+            entry = run.blocks[-1][1].last_entry + 1
+        return last_entry + 1
 
     async def _first_missing_inside(self, record: LedgerRecord, index: int, copy: BookieId) -> int:
         """The same of a fragment that is not the last one: the bookie may hold later ones, so it is read from.

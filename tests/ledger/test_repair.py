@@ -298,6 +298,18 @@ async def test_last_blocks_that_lack_a_copy_get_it_in_a_round(cluster: Cluster) 
     assert cluster.repair.status().repaired == 1
 
 
+async def test_a_hole_before_what_a_recovery_wrote_again_is_filled_in_a_round(cluster: Cluster) -> None:
+    """A copy missed a block that two confirmed; the writer died, and recovery wrote again only what came behind it."""
+    record = await cluster.closed()
+    lacking = cluster.bookies[1].ledgers[record.ledger_id]
+    lacking.blocks.pop(lacking.firsts.pop(7))
+    assert "bookie-1:1" not in cluster.holders(record)
+    cluster.repair._wants_all = True
+    await cluster.repair.look()
+    assert len(cluster.holders(record)) == 3
+    assert cluster.repair.status().repaired == 1
+
+
 async def test_damage_of_a_deleted_ledger_is_forgotten(cluster: Cluster) -> None:
     record = await cluster.closed()
     await cluster.report_damage(1, record.ledger_id, 4)

@@ -253,6 +253,10 @@ def unrepaired(cluster: Cluster) -> str:
             if record.last_entry < 0 or states.last_entry_of(record, index) < fragment.first_entry:
                 continue
             gone = [name for name in fragment.bookies if name not in up]
+            if rots:  # a bookie that lost state and rots as well cannot take the copy, and there is no other
+                gone = [
+                    name for name in gone if not any(one.startswith(name.partition(":")[0]) for one in up)
+                ]
             if gone:
                 return f"ledger {record.ledger_id} still names {gone}, which are gone"
             if (
