@@ -404,7 +404,7 @@ class Storage:
                 state, request.first_entry, min(request.bytes_max, READ_BYTES_MAX)
             )
         except (QuireError, OSError) as error:
-            if state.tombstone_version is not None:  # laid while the disk was read
+            if self._absent(state, request.bookie) is Status.DELETED:
                 return ReadResponse(Status.DELETED, state.lac)
             self._note_read_error(error, request.ledger_id, request.first_entry)
             return ReadResponse(Status.IO_ERROR, state.lac, detail=str(error))
