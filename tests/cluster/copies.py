@@ -2,9 +2,8 @@
 
 `lacking` reads metadata only: every bookie that a ledger names is up, in the incarnation that it names, and closed
 ledgers have the three that they want. Open ledgers that no topic and no state log lists are left out: their maker died
-before it used them. `missing_blocks` asks the bookies themselves for an ack quorum of whole copies: the third may
-have a hole where a connection broke and was made again before the ensemble changed, which repair, looking at the ends
-of fragments, does not find before a reader does.
+before it used them. `missing_blocks` asks the bookies themselves for an ack quorum of whole copies: the third was
+once found with a hole inside, which repair finds in the last fragment only before a reader does.
 """
 
 from __future__ import annotations
