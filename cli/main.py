@@ -25,6 +25,7 @@ SUBCOMMANDS = {
     "topics": "Create, list, look into and delete topics.",
     "produce": "Publish lines from files or standard input.",
     "consume": "Print messages of a topic.",
+    "check": "Publish while you kill what you like, and prove that nothing is lost.",
     "archive": "Move sealed segments to the archive, and verify it.",
     "demo": "Publish, kill, recover, archive and read back with Spark: a tour, with a proof.",
     "config": "Show the effective settings and where each came from.",

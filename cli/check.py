@@ -1,0 +1,170 @@
+"""`quire check`: publish numbered messages while you kill what you like, then prove that nothing acknowledged is lost.
+
+What a run may find, by what it asked of the cluster:
+
+| a message                              | is                                                                       |
+|----------------------------------------|--------------------------------------------------------------------------|
+| acknowledged and read                  | as it should be                                                          |
+| acknowledged and not read              | **lost**                                                                 |
+| read, its first copies not in order    | **out of order**                                                         |
+| never acknowledged, read or not        | open: nothing was promised                                               |
+| read twice                             | sent again when a connection was lost; only deduplication rules that out |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+import click
+
+from quire.cli.client_command import client_options, open_client, run, until_interrupted
+from quire.cli.http import json_option
+from quire.cli.output import print_json
+
+if TYPE_CHECKING:
+    from quire.client import Client
+    from quire.client.batch import Publication
+
+PATIENCE_S: Final = 120.0
+"""How long a message may wait for its receipt: longer than any failover."""
+
+_TICK_S: Final = 0.02
+
+
+@dataclass
+class Verdict:
+    """What became of one run's messages, over all its topics."""
+
+    published: int = 0
+    acknowledged: int = 0
+    read: int = 0
+    lost: int = 0
+    out_of_order: int = 0
+    read_twice: int = 0
+    first_lost: list[str] = field(default_factory=list)
+
+    @property
+    def is_good(self) -> bool:
+        return not (self.lost or self.out_of_order)
+
+    def judge(self, topic: str, acknowledged: set[int], read: list[int]) -> None:
+        """Count one topic: numbers that were acknowledged, and numbers as they were read from its beginning."""
+        firsts = list(dict.fromkeys(read))
+        lost = sorted(acknowledged - set(firsts))
+        self.acknowledged += len(acknowledged)
+        self.read += len(firsts)
+        self.read_twice += len(read) - len(firsts)
+        self.out_of_order += sum(later < earlier for earlier, later in pairwise(firsts))
+        self.lost += len(lost)
+        self.first_lost += [f"{topic}: message {number}" for number in lost[:3]]
+
+    def __str__(self) -> str:
+        counts = (
+            f"published {self.published:,}, acknowledged {self.acknowledged:,}, read {self.read:,} "
+            f"({self.read_twice:,} of them twice)"
+        )
+        if self.is_good:
+            return f"{counts}\nNothing that was acknowledged is lost, and all is in order."
+        examples = "".join(f"\n  {one}" for one in self.first_lost)
+        return f"{counts}\nLOST: {self.lost:,}, out of order: {self.out_of_order:,}{examples}"
+
+
+@click.command("check")
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=60, show_default=True)
+@click.option(
+    "--rate", type=click.IntRange(1), default=1000, show_default=True, help="Messages/s over all topics."
+)
+@click.option("--topics", "count", type=click.IntRange(1), default=4, show_default=True)
+@client_options
+@json_option
+def command(
+    seconds: float,
+    rate: int,
+    count: int,
+    service_url: str,
+    token: str | None,
+    operation_timeout_ms: str,
+    as_json: bool,
+) -> None:
+    """Publish numbered messages to new topics, read them back, and say whether an acknowledged one is lost.
+
+    Kill, stop and cut off what you like meanwhile; Ctrl-C ends the publishing early. Exit code 1: something is lost.
+
+    \b
+    Examples:
+      quire check
+      quire check --seconds 600 --rate 5000 --topics 20
+    """
+    prefix = f"check-{uuid4().hex[:8]}"
+    names = [f"{prefix}-{number}" for number in range(count)]
+    verdict = run(_check(open_client(service_url, token, operation_timeout_ms), names, seconds, rate))
+    print_json(asdict(verdict)) if as_json else click.echo(str(verdict))
+    if not verdict.is_good:
+        sys.exit(1)
+
+
+async def _check(client: Client, names: list[str], seconds: float, rate: int) -> Verdict:
+    verdict = Verdict()
+    sent: dict[str, list[Publication]] = {name: [] for name in names}
+    async with client:
+        publishing = asyncio.create_task(_publish(client, sent, seconds, rate))
+        with until_interrupted(publishing):
+            await asyncio.wait([publishing])
+        if not publishing.cancelled():
+            publishing.result()
+        click.echo("published; waiting for receipts and reading back", err=True)
+        for name, publications in sent.items():
+            acknowledged = await _acknowledged(publications)
+            verdict.published += len(publications)
+            verdict.judge(name, acknowledged, await _read(client, name))
+    return verdict
+
+
+async def _publish(client: Client, sent: dict[str, list[Publication]], seconds: float, rate: int) -> None:
+    """Message n of a topic is the text of n. Producers stay open: what they wait for is judged later."""
+    from quire.client import ProducerSettings
+
+    settings = ProducerSettings(send_timeout_ms=int(PATIENCE_S * 1000))
+    producers = {name: client.producer(name, settings=settings) for name in sent}
+    for producer in producers.values():
+        await producer.start()
+    loop = asyncio.get_running_loop()
+    begin, count = loop.time(), 0
+    while (passed_s := loop.time() - begin) < seconds:
+        while count < passed_s * rate:
+            for name, producer in producers.items():
+                sent[name].append(await producer.enqueue(b"%d" % len(sent[name])))
+            count += len(producers)
+        await asyncio.sleep(_TICK_S)
+
+
+async def _acknowledged(publications: list[Publication]) -> set[int]:
+    from quire.client import PublishFailed, PublishUnknown
+
+    numbers = set()
+    for number, publication in enumerate(publications):
+        try:
+            await publication
+        except (PublishFailed, PublishUnknown):
+            continue
+        numbers.add(number)
+    return numbers
+
+
+async def _read(client: Client, topic: str) -> list[int]:
+    from quire.client import EARLIEST
+
+    numbers: list[int] = []
+    async with client.reader(topic, start=EARLIEST, inclusive=True) as reader:
+        last = await reader.last_message_id()
+        is_at_end = last == EARLIEST
+        while not is_at_end:
+            message = await reader.read(PATIENCE_S)
+            numbers.append(int(message.payload or b""))
+            is_at_end = message.id.place >= last.place
+    return numbers

@@ -1,0 +1,40 @@
+"""`quire check`: its judgement on histories made by hand, and a run against a real server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quire.cli.check import Verdict
+from tests.cli.running import quire, standalone
+
+
+@pytest.mark.parametrize(
+    "acknowledged, read, lost, out_of_order, read_twice",
+    [
+        ({0, 1, 2}, [0, 1, 2], 0, 0, 0),
+        ({0, 2}, [0, 1, 2, 3], 0, 0, 0),
+        ({0, 1, 2}, [0, 1, 0, 1, 2], 0, 0, 2),
+        ({0, 1, 2}, [0, 2], 1, 0, 0),
+        ({0, 1, 2}, [0, 2, 1], 0, 1, 0),
+        ({0, 1}, [], 2, 0, 0),
+        (set(), [], 0, 0, 0),
+    ],
+)
+def test_what_is_lost_and_what_is_not(
+    acknowledged: set[int], read: list[int], lost: int, out_of_order: int, read_twice: int
+) -> None:
+    verdict = Verdict()
+    verdict.judge("t", acknowledged, read)
+    assert (verdict.lost, verdict.out_of_order, verdict.read_twice) == (lost, out_of_order, read_twice)
+    assert verdict.is_good == (not lost and not out_of_order)
+    assert ("Nothing" in str(verdict)) == verdict.is_good
+
+
+def test_all_topics_are_read_back(tmp_path: Path) -> None:
+    with standalone(tmp_path) as server:
+        ran = quire("check", "--seconds", "1", "--topics", "3", "--service-url", server.service_url, "--json")
+    found = ran.json
+    assert found["published"] == found["acknowledged"] == found["read"] > 100
+    assert found["lost"] == found["out_of_order"] == 0
