@@ -9,7 +9,7 @@ from struct import pack
 from time import perf_counter
 
 from bench.report import show
-from quire.wire import commands, message, varint
+from quire.wire import commands, entry_frames, message, varint
 from quire.wire.checksum import crc32c
 from quire.wire.frame import FrameCutter
 
@@ -56,10 +56,12 @@ def main() -> None:
     batched = sends(1024, 20_000, 300, messages=100)
     show("cut a batch's SEND of 1024 B", us=best_us(lambda: cut(batched), 20_000))
     heads = [b"\x08\x01\x10" + varint.encode(300 + i) for i in range(1_000)]
-    show("a receipt", us=best_us(lambda: commands.receipt_run(77, 5_000, heads), 1_000))
-    show("a receipt alone", us=best_us(lambda: commands.receipt_run(77, 5_000, heads[:1]), 1))
+    show("a receipt", us=best_us(lambda: entry_frames.receipt_run(77, 5_000, heads), 1_000))
+    show("a receipt alone", us=best_us(lambda: entry_frames.receipt_run(77, 5_000, heads[:1]), 1))
     lengths = [1_100] * 1_000
-    show("a message header", us=best_us(lambda: commands.message_headers(1, 77, 0, 5_000, lengths), 1_000))
+    show(
+        "a message header", us=best_us(lambda: entry_frames.message_headers(1, 77, 0, 5_000, lengths), 1_000)
+    )
     messages = [message.OutgoingMessage(bytes(100), f"key {i}") for i in range(1_000)]
     batch = message.encode_batch(messages, "p", 0, 1)
     show("encode a message of a batch", us=best_us(lambda: message.encode_batch(messages, "p", 0, 1), 1_000))

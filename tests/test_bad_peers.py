@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.runtime.limits import COMMAND_BYTES_MAX, FRAME_BYTES_MAX, KIB, MIB
-from quire.wire import commands
+from quire.wire import commands, entry_frames
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.message import OutgoingMessage, encode_one
 from tests.frames import ask_schema
@@ -100,7 +100,7 @@ NONSENSE = {
     "anything before CONNECT": commands.ask_lookup(1, TOPIC),
     "a broker's command": CONNECT + commands.success(1),
     "a message": CONNECT
-    + b"".join([commands.message_header(1, commands.message_id(1, 1), len(message(1))), message(1)]),
+    + b"".join([entry_frames.message_header(1, commands.message_id(1, 1), len(message(1))), message(1)]),
 }
 
 

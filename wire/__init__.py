@@ -4,7 +4,8 @@ Read in this order:
 
     frame_buffer   the read buffer of a connection
     frame          bytes from a socket into runs of SENDs and commands
-    commands       commands parsed; replies, requests, receipts and message headers built
+    commands       commands parsed; replies and requests built
+    entry_frames   what goes out for every entry: receipts, and the headers of messages
     message        an entry from the inside: metadata, batches (compression, hashing, checksum, varint help)
     sticky_key     the key of an entry that key-shared subscriptions go by
     deliver_at     when delayed entries are due

@@ -13,14 +13,10 @@ What a peer sends may be any bytes. `parse` raises `CommandError` and nothing el
 for a command we do not know, for an envelope without its message, for a missing required field and for text
 that is not UTF-8 (which the parser would hand to whoever reads the field as bytes, far from here).
 
-Two builders are on the data path and do not touch protobuf. A receipt copies the producer's and sequence
-number's own bytes out of the SEND, which has them under the same tags, and looks up the entry id's last
-seven bits in a table; so does the header of a MESSAGE. Both work on runs of consecutive entries: everything
-but that one byte is constant over 128 entries.
+What is sent for every entry, receipts and the headers of messages, is in `entry_frames`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -38,7 +34,6 @@ NO_REQUEST: Final = (1 << 64) - 1
 
 _Type = pb.BaseCommand
 _SIZES: Final = Struct(">II")
-_U32: Final = Struct(">I")
 
 
 class CommandError(ProtocolError):
@@ -436,162 +431,3 @@ def close_consumer(consumer_id: int, request_id: int) -> bytes:
     """From a client: it is done. From a broker: look the topic up again."""
     body = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id)
     return _whole(_Type.CLOSE_CONSUMER, body)
-
-
-# -- The data path -------------------------------------------------------------------------------------
-
-_join: Final = b"".join
-
-# A head is the `08 producer 10 sequence` of a SEND, at most 22 bytes; with the message id below 64.
-_RECEIPT_PREFIXES: Final = tuple(_SIZES.pack(n + 8, n + 4) + b"\x08\x07\x3a%c" % n for n in range(64))
-
-
-def _chunks(first_entry: int, count: int) -> Iterator[tuple[int, int, bytes]]:
-    """Runs of entry ids that share all but their last seven bits: (first, end, varint of the bits above)."""
-    end = first_entry + count
-    while first_entry < end:
-        stop = min(end, (first_entry | 127) + 1)
-        high = first_entry >> 7
-        yield first_entry, stop, varint.encode(high) if high else b""
-        first_entry = stop
-
-
-def _low_bytes(first: int, stop: int) -> Sequence[bytes]:
-    """The first byte of the varint of each of `first` .. `stop`-1, which share all higher bits."""
-    table = varint.MORE if first >> 7 else varint.LAST
-    low = first & 127
-    return table[low : low + stop - first]
-
-
-_ID_PREFIXES: Final = tuple(b"\x1a%c" % n for n in range(32))
-
-
-@lru_cache(maxsize=8192)
-def _ledger_field(ledger_id: int) -> bytes:
-    """The start of a message id: the ledger, and the tag of the entry."""
-    return b"\x08" + varint.encode(ledger_id) + b"\x10"
-
-
-def receipt(ledger_id: int, entry_id: int, head: bytes) -> bytes:
-    """One SEND_RECEIPT, the cheap way for blocks of one entry; see `receipt_run`."""
-    ledger = _ledger_field(ledger_id)
-    entry = varint.LAST[entry_id] if entry_id < 128 else varint.encode(entry_id)
-    id_bytes = len(ledger) + len(entry)
-    return _join((_RECEIPT_PREFIXES[2 + id_bytes + len(head)], head, _ID_PREFIXES[id_bytes], ledger, entry))
-
-
-def receipt_run(ledger_id: int, first_entry: int, heads: Sequence[bytes]) -> list[bytes]:
-    """A SEND_RECEIPT for each of `heads`, whose entries are consecutive from `first_entry` on.
-
-    A head is the bytes `08 producer-id 10 sequence-id` of the SEND (`SendRun.heads`).
-    """
-    receipts: list[bytes] = []
-    ledger = b"\x08" + varint.encode(ledger_id) + b"\x10"
-    at = 0
-    for first, stop, high in _chunks(first_entry, len(heads)):
-        id_bytes = len(ledger) + 1 + len(high)
-        middle = b"\x1a%c" % id_bytes + ledger
-        prefixes = _RECEIPT_PREFIXES[2 + id_bytes :]
-        here = heads[at : at + stop - first]
-        receipts += [
-            _join((prefixes[len(head)], head, middle, low, high))
-            for head, low in zip(here, _low_bytes(first, stop), strict=True)
-        ]
-        at += stop - first
-    return receipts
-
-
-def message_headers(
-    consumer_id: int,
-    ledger_id: int,
-    partition: int,
-    first_entry: int,
-    entry_lengths: Sequence[int],
-    redelivery_count: int = 0,
-) -> list[bytes]:
-    """What goes before each of consecutive entries in a MESSAGE frame, so that [header, entry, ...] is sent.
-
-    `entry_lengths` in bytes; `partition` -1 for a topic that has none.
-    """
-    headers: list[bytes] = []
-    consumer = b"\x08" + varint.encode(consumer_id) + b"\x12"
-    ledger = b"\x08" + varint.encode(ledger_id) + b"\x10"
-    partition_field = b"\x18" + varint.encode(partition) if partition >= 0 else b""
-    redelivery = b"\x18" + varint.encode(redelivery_count) if redelivery_count else b""
-    pack = _U32.pack
-    at = 0
-    for first, stop, high in _chunks(first_entry, len(entry_lengths)):
-        id_bytes = len(ledger) + 1 + len(high) + len(partition_field)
-        body_bytes = len(consumer) + 1 + id_bytes + len(redelivery)
-        before = (
-            _U32.pack(body_bytes + 4) + b"\x08\x09\x4a%c" % body_bytes + consumer + b"%c" % id_bytes + ledger
-        )
-        after = high + partition_field + redelivery
-        fixed = body_bytes + 8
-        here = entry_lengths[at : at + stop - first]
-        headers += [
-            _join((pack(fixed + length), before, low, after))
-            for length, low in zip(here, _low_bytes(first, stop), strict=True)
-        ]
-        at += stop - first
-    return headers
-
-
-def scattered_message_headers(
-    consumer_id: int,
-    ledger_id: int,
-    partition: int,
-    entry_ids: Sequence[int],
-    entry_lengths: Sequence[int],
-    redelivery_count: int = 0,
-) -> list[bytes]:
-    """As `message_headers`, for entries that do not follow one another."""
-    consumer = b"\x08" + varint.encode(consumer_id) + b"\x12"
-    ledger = b"\x08" + varint.encode(ledger_id) + b"\x10"
-    partition_field = b"\x18" + varint.encode(partition) if partition >= 0 else b""
-    ending = partition_field + (b"\x18" + varint.encode(redelivery_count) if redelivery_count else b"")
-    headers: list[bytes] = []
-    pack, high, after = _U32.pack, -1, b""
-    for entry_id, length in zip(entry_ids, entry_lengths, strict=True):
-        if entry_id >> 7 != high:
-            high = entry_id >> 7
-            after = (varint.encode(high) if high else b"") + ending
-            id_bytes = len(ledger) + 1 + len(after) - len(ending) + len(partition_field)
-            body_bytes = len(consumer) + 1 + len(ledger) + 1 + len(after)
-            before = (
-                pack(body_bytes + 4) + b"\x08\x09\x4a%c" % body_bytes + consumer + b"%c" % id_bytes + ledger
-            )
-            table = varint.MORE if high else varint.LAST
-        headers.append(_join((pack(body_bytes + 8 + length), before, table[entry_id & 127], after)))
-    return headers
-
-
-def message_header(
-    consumer_id: int,
-    ids: pb.MessageIdData,
-    entry_length: int,
-    redelivery_count: int = 0,
-    ack_set: Iterable[int] = (),
-    entry_metadata: bytes = b"",
-) -> bytes:
-    """The header of one MESSAGE with all that a run does not have.
-
-    `ack_set`: signed 64-bit words, a set bit is a message of the batch to deliver. `entry_metadata`: what
-    `broker_entry_metadata` made, only for clients that asked for it.
-    """
-    body = pb.CommandMessage(consumer_id=consumer_id, message_id=ids, ack_set=ack_set)
-    if redelivery_count:
-        body.redelivery_count = redelivery_count
-    raw = pb.BaseCommand(type=_Type.MESSAGE, message=body).SerializeToString()
-    size = len(raw) + 4 + len(entry_metadata) + entry_length
-    return _SIZES.pack(size, len(raw)) + raw + entry_metadata
-
-
-def broker_entry_metadata(broker_time_ms: int, indexes: Iterable[int]) -> list[bytes]:
-    """The 0x0e02 prefixes of entries: magic, size (u32), and when and as which message the broker took it.
-
-    An index is that of the entry's last message; clients count back from it in a batch.
-    """
-    time = b"\x08" + varint.encode(broker_time_ms) + b"\x10"
-    numbers = [varint.encode(index) for index in indexes]
-    return [b"\x0e\x02" + _U32.pack(len(time) + len(number)) + time + number for number in numbers]

@@ -64,7 +64,7 @@ class FrameError(ProtocolError):
 class SendRun:
     """Consecutive SENDs of one producer, all with a right checksum, none special (see `Send`).
 
-    `heads` are the bytes `08 producer-id 10 sequence-id` of each, as `commands.receipt_run` takes them;
+    `heads` are the bytes `08 producer-id 10 sequence-id` of each, as `entry_frames.receipt_run` takes them;
     `entries` the bytes from each entry's magic on.
     """
 

@@ -2,7 +2,7 @@
 
 Little-endian groups of seven bits, the high bit of a byte says that more follow; at most ten bytes for a
 u64. `LAST` and `MORE` are the 128 possible final and non-final bytes as objects, so that a run of
-consecutive numbers is encoded by looking up one byte each (`quire.wire.commands`).
+consecutive numbers is encoded by looking up one byte each (`quire.wire.entry_frames`).
 """
 
 from typing import Final

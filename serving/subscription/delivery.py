@@ -1,7 +1,7 @@
 """From a block to MESSAGE frames: the block as a dispatcher sees it, and the bytes that a consumer gets.
 
 A MESSAGE frame is a header (which entry, for which consumer) and the entry as it lies in the block. The headers
-of a run of entries are made in one call (`commands.message_headers`) and laid between the entries. What leaves
+of a run of entries are made in one call (`entry_frames.message_headers`) and laid between the entries. What leaves
 here is one buffer for small entries and the row of pieces for large ones: below `JOIN_ENTRY_BYTES` copying an
 entry costs less than handing it to the transport by itself (bench/dispatch.py).
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyroaring import BitMap
 
 from quire.serving.subscription.cursor_record import words_of
-from quire.wire import block, commands
+from quire.wire import block, commands, entry_frames
 from quire.wire.block import BlockHeader, Buffer
 
 if TYPE_CHECKING:
@@ -155,10 +155,10 @@ def frames(delivery: Delivery, partition: int) -> list[Buffer]:
     if remaining:
         ids = commands.message_id(ledger_id, first + start, partition)
         words = words_of(remaining)
-        head = commands.message_header(consumer.consumer_id, ids, lengths[0], redelivery_count, words)
+        head = entry_frames.message_header(consumer.consumer_id, ids, lengths[0], redelivery_count, words)
         return [head, *prefixes, entries[0]]
     if offsets:
-        headers = commands.scattered_message_headers(
+        headers = entry_frames.scattered_message_headers(
             consumer.consumer_id,
             ledger_id,
             partition,
@@ -167,7 +167,7 @@ def frames(delivery: Delivery, partition: int) -> list[Buffer]:
             redelivery_count,
         )
     else:
-        headers = commands.message_headers(
+        headers = entry_frames.message_headers(
             consumer.consumer_id, ledger_id, partition, first + start, lengths, redelivery_count
         )
     stride = 3 if prefixes else 2
@@ -186,7 +186,7 @@ def _entry_metadata(delivery: Delivery) -> list[bytes]:
     view = delivery.view
     offsets = delivery.offsets or range(delivery.start, delivery.stop)
     indexes = [view.index_at(offset + 1) - 1 for offset in offsets]
-    return commands.broker_entry_metadata(view.header.clock_ms, indexes)
+    return entry_frames.broker_entry_metadata(view.header.clock_ms, indexes)
 
 
 def _entries(delivery: Delivery) -> tuple[list[memoryview], list[int]]:

@@ -35,7 +35,7 @@ from quire.serving.topic.topic import Topic
 from quire.wire import block as blocks
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
-from quire.wire.commands import receipt_run
+from quire.wire.entry_frames import receipt_run
 from quire.wire.frame import Send, SendRun
 
 ENTRIES_PER_LEDGER: Final = 1 << 30

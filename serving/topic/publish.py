@@ -35,7 +35,7 @@ from quire.runtime.limits import (
 from quire.serving.ports import Done, ProducerPort
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
-from quire.wire.commands import receipt, receipt_run
+from quire.wire.entry_frames import receipt, receipt_run
 
 NO_ENTRY: Final = 2**64 - 1
 """Ledger and entry of the receipt of a duplicate: it has no place of its own. Clients read it as -1."""

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 from google.protobuf.message import Message as Body
 
 from quire.runtime.limits import MESSAGE_BYTES_MAX
-from quire.wire import commands, message
+from quire.wire import commands, entry_frames, message
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.commands import Command
 from quire.wire.frame import FrameCutter, Send, SendRun
@@ -166,7 +166,7 @@ class FakeBroker:
             words = [] if bits == whole else [bits]
             ids = commands.message_id(LEDGER, at, _partition(to.topic))
             redelivered = cursor.redelivered[at]
-            header = commands.message_header(to.id, ids, len(entries[at]), redelivered, words)
+            header = entry_frames.message_header(to.id, ids, len(entries[at]), redelivered, words)
             to.session.transport.writelines([header, entries[at]])
 
     def acked(self, key: tuple[str, str], body: pb.CommandAck) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from quire.runtime.errors import ProtocolError
 from quire.runtime.limits import FRAME_BYTES_MAX
-from quire.wire import commands, varint
+from quire.wire import commands, entry_frames, varint
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.checksum import crc32c
 from quire.wire.frame import Delivery, FrameCutter, FrameError, Send, SendRun
@@ -73,8 +73,8 @@ def one_frame(draw: st.DrawFn) -> bytes:
         return commands.flow(draw(ids), draw(st.integers(0, 1000)))
     if kind == 4:
         at = commands.message_id(draw(ids), draw(ids))
-        prefix = commands.broker_entry_metadata(5, [6])[0] if draw(st.booleans()) else b""
-        return commands.message_header(draw(ids), at, len(body), entry_metadata=prefix) + body
+        prefix = entry_frames.broker_entry_metadata(5, [6])[0] if draw(st.booleans()) else b""
+        return entry_frames.message_header(draw(ids), at, len(body), entry_metadata=prefix) + body
     if kind == 5:
         return commands.ack(draw(ids), [commands.message_id(draw(ids), draw(ids), ack_set=[-1, 3])])
     chunk = pb.CommandSend(producer_id=draw(ids), sequence_id=draw(ids), is_chunk=True)
@@ -156,7 +156,7 @@ def test_the_fast_tier_holds_over_every_growth_of_the_sequence_id() -> None:
 def test_the_heads_of_a_run_become_its_receipts() -> None:
     (run,) = FrameCutter().feed(b"".join(plain(9, s, b"x" * 20) for s in range(100, 400)))
     assert isinstance(run, SendRun)
-    receipts = commands.receipt_run(7, 90, run.heads)
+    receipts = entry_frames.receipt_run(7, 90, run.heads)
     for i, command in enumerate(FrameCutter().feed(b"".join(receipts))):
         body = command.body  # type: ignore[union-attr]
         assert isinstance(body, pb.CommandSendReceipt)
@@ -211,8 +211,8 @@ def test_chunks_transactions_and_markers_stand_alone() -> None:
 
 
 def test_a_message_with_broker_metadata() -> None:
-    body, prefix = entry(b"x"), commands.broker_entry_metadata(123, [456])[0]
-    header = commands.message_header(3, commands.message_id(1, 2), len(body), 4, [-2], prefix)
+    body, prefix = entry(b"x"), entry_frames.broker_entry_metadata(123, [456])[0]
+    header = entry_frames.message_header(3, commands.message_id(1, 2), len(body), 4, [-2], prefix)
     (delivery,) = FrameCutter().feed(header + body)
     assert isinstance(delivery, Delivery)
     assert delivery.entry == body and delivery.checksum_ok

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.wire import block, commands, message
+from quire.wire import block, commands, entry_frames, message
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.bookie import (
     AddRequest,
@@ -59,8 +59,8 @@ BUILT: dict[str, bytes] = {
     "frame pong": commands.PONG,
     "frame send": b"".join(commands.send(1, 300, 1, ENTRY)),
     "frame send batch": b"".join(commands.send(300, 7, 2, BATCH, 8)),
-    "frame receipts": b"".join(commands.receipt_run(9, 127, HEADS)),
-    "frame message": b"".join(commands.message_headers(2, 9, 1, 128, [len(ENTRY)], 3)) + ENTRY,
+    "frame receipts": b"".join(entry_frames.receipt_run(9, 127, HEADS)),
+    "frame message": b"".join(entry_frames.message_headers(2, 9, 1, 128, [len(ENTRY)], 3)) + ENTRY,
     "entry one": ENTRY,
     "entry batch": BATCH,
     "block": BLOCK,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.wire import commands, message, sticky_key
+from quire.wire import entry_frames, message, sticky_key
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.hashing import key_slot
 
@@ -65,8 +65,8 @@ def test_scattered_headers_are_those_of_each_entry(
     ids: list[int], consumer_id: int, ledger_id: int, partition: int, count: int
 ) -> None:
     lengths = list(range(10, 10 + len(ids)))
-    made = commands.scattered_message_headers(consumer_id, ledger_id, partition, ids, lengths, count)
+    made = entry_frames.scattered_message_headers(consumer_id, ledger_id, partition, ids, lengths, count)
     for header, entry_id, length in zip(made, ids, lengths, strict=True):
-        assert [header] == commands.message_headers(
+        assert [header] == entry_frames.message_headers(
             consumer_id, ledger_id, partition, entry_id, [length], count
         )

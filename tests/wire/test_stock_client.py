@@ -13,7 +13,7 @@ import pulsar
 import pytest
 
 from quire.runtime.limits import MESSAGE_BYTES_MAX
-from quire.wire import commands, message
+from quire.wire import commands, entry_frames, message
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.commands import Command
 from quire.wire.compression import NAMES
@@ -60,7 +60,7 @@ class ScriptedServer:
             first, self._entry_id = self._entry_id, self._entry_id + len(cut)
             for entry, count in zip(cut.entries, cut.counts or [1] * len(cut), strict=True):
                 self.published.put((entry, count))
-            return commands.receipt_run(LEDGER, first, cut.heads)
+            return entry_frames.receipt_run(LEDGER, first, cut.heads)
         assert not isinstance(cut, Send)
         assert isinstance(cut, Command)
         match cut.body:
@@ -91,7 +91,7 @@ class ScriptedServer:
 
     def _deliveries(self, consumer_id: int) -> list[bytes]:
         entries, self.to_deliver = self.to_deliver, []
-        headers = commands.message_headers(consumer_id, LEDGER, -1, 120, list(map(len, entries)), 2)
+        headers = entry_frames.message_headers(consumer_id, LEDGER, -1, 120, list(map(len, entries)), 2)
         return [part for pair in zip(headers, entries, strict=True) for part in pair]
 
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 import pytest
 
 from quire.serving.broker import Broker
-from quire.wire import commands, message
+from quire.wire import commands, entry_frames, message
 from quire.wire import pulsar_pb2 as pb
 from tests.frames import ask_schema
 from tests.serving.session.test_connection import Client
@@ -245,7 +245,7 @@ QUESTIONS: Final[dict[str, Callable[[Talker], bytes]]] = {
 MISTAKES: Final[dict[str, Callable[[Talker], bytes]]] = {
     "a second CONNECT": lambda t: commands.connect("test"),
     "a broker's command": lambda t: commands.success(t.rng.randint(1, 9)),
-    "a MESSAGE": lambda t: commands.message_header(1, commands.message_id(1, 1), 2) + b"xx",
+    "a MESSAGE": lambda t: entry_frames.message_header(1, commands.message_id(1, 1), 2) + b"xx",
     "an unknown command": lambda t: b"\x00\x00\x00\x07\x00\x00\x00\x03\x08\xe7\x07",
     "garbage": lambda t: t.rng.randbytes(40),
     "a frame that is too large": lambda t: b"\x7f\xff\xff\xff\x00\x00\x00\x08" + bytes(64),
