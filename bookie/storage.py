@@ -1,7 +1,7 @@
 """The storage node: journal, memtables, entry logs and index joined into one bookie.
 
     add         intake (judge, memtable, journal queue in one step) → journal → answer
-    read        memtables → read cache → index and one direct read
+    read        memtables → read cache → index and one direct read (see `reads`)
     fence, LAC, tombstone: in memory at once, answered when the journal has them
     checkpoint  frozen memtable → entry log → index and mark → journal segments are free again
 
@@ -31,7 +31,6 @@ from functools import partial
 from random import Random, SystemRandom
 from typing import Final
 
-from quire.bookie import memtable, scrub
 from quire.bookie.checkpoint import Checkpoint, decode_mark, perform
 from quire.bookie.collector import Collector
 from quire.bookie.disks import INDEX_DIRECTORY, BookieDisks, real_disks
@@ -39,19 +38,18 @@ from quire.bookie.entry_log import EntryLogs
 from quire.bookie.flusher import Flusher
 from quire.bookie.identity import open_identity
 from quire.bookie.index_opening import distrust, open_index, trust_again
-from quire.bookie.intake import OK, CompareDone, Intake
+from quire.bookie.intake import OK, Intake
 from quire.bookie.journal import Journal
 from quire.bookie.journal_core import CONTROL_BYTES, Control, ControlKind, encode_control
 from quire.bookie.ledgers import LedgerState, decode
-from quire.bookie.read_cache import BlockReader
+from quire.bookie.reads import Reads
 from quire.bookie.replay import Replay
 from quire.bookie.scrub import Checked, Damage
 from quire.bookie.settings import BookieSettings
 from quire.runtime.clock import Clock, SystemClock
 from quire.runtime.disk import Worker
 from quire.runtime.errors import CorruptionError, DiskError, DiskFull, QuireError
-from quire.runtime.limits import ENTRY_LOG_RECORD_BYTES, ENTRY_LOG_STEP_BYTES, READ_BYTES_MAX
-from quire.wire.block import Buffer, read_header
+from quire.runtime.limits import ENTRY_LOG_RECORD_BYTES, ENTRY_LOG_STEP_BYTES
 from quire.wire.bookie import (
     AddDone,
     AddRequest,
@@ -114,8 +112,6 @@ class Storage:
         self._workers: list[Worker] = []
         self._mark = 0
         self._index_is_suspect = False
-        self._loss = "blocks were lost before an earlier start, whose log says where"
-        """What stands behind an answer of limbo."""
         self.failure = ""
         """What is broken for good, in a sentence; empty when all is well."""
 
@@ -156,9 +152,8 @@ class Storage:
         self._parts.callback(self._index.close)
         self._blocks_lost = self._identity.is_suspect or opened.lost_blocks
         self._collector = Collector(self._index, self._logs, self._clock, self._report_damage)
-        self._reader = BlockReader(self._index, self._logs, cache_bytes=settings.read_cache_bytes)
         self._checkpointer = self._worker("checkpoint")
-        self._readers = [self._worker(f"reader-{i}") for i in range(settings.read_threads)]
+        readers = [self._worker(f"reader-{i}") for i in range(settings.read_threads)]
         self._journal = Journal(
             disks.journal,
             self._worker("journal"),
@@ -177,7 +172,16 @@ class Storage:
             memtable_bytes=settings.memtable_bytes,
             request_bytes_max=settings.journal_group_bytes_max,
             make_room=lambda: self._flusher.begin(),
-            compare=self._compare,
+            compare=lambda *asked: self._reads.compare(*asked),
+        )
+        self._reads = Reads(
+            self._intake,
+            self._index,
+            self._logs,
+            readers,
+            self._identity,
+            cache_bytes=settings.read_cache_bytes,
+            on_error=self._note_read_error,
         )
 
     def _worker(self, name: str) -> Worker:
@@ -197,7 +201,7 @@ class Storage:
         )
         for sentence in replay.damage:
             log.error("journal damage: %s", sentence)
-            self._loss = sentence
+            self._reads.loss = sentence
         self._blocks_lost |= bool(replay.damage)
         if self._blocks_lost or self._was_rebuilt:
             self._admit_loss()
@@ -280,11 +284,7 @@ class Storage:
 
     async def check_run(self, ledger_id: int, entry: int) -> Checked:
         """Read and verify the flushed run that holds `entry`, or the next one; past every cache."""
-        check = partial(scrub.check_run, self._index, self._logs, ledger_id, entry)
-        checked = await self._reader_of(ledger_id).run(check)
-        if checked.damage is not None:
-            self._note_read_error(checked.damage, ledger_id, checked.damaged_entry)
-        return checked
+        return await self._reads.check_run(ledger_id, entry)
 
     @property
     def is_read_only(self) -> bool:
@@ -342,16 +342,6 @@ class Storage:
         mine = self._identity.bookie_id
         return bookie.uuid == mine.uuid and bookie.incarnation <= mine.incarnation
 
-    def _compare(self, ledger_id: int, first_entry: int, block: Buffer, done: CompareDone) -> None:
-        def compared(found: list[Buffer] | None, error: BaseException | None) -> None:
-            if error is not None or found is None:
-                self._note_read_error(error, ledger_id, first_entry)
-                done(Status.IO_ERROR)
-            else:
-                done(Status.OK if found and found[0] == block else Status.CONFLICT)
-
-        self._reader_of(ledger_id).submit(lambda: self._reader.read(ledger_id, first_entry, 1), compared)
-
     async def write_lac(self, request: WriteLacRequest) -> SimpleResponse:
         if request.bookie != self._identity.bookie_id:
             return SimpleResponse(Status.WRONG_BOOKIE)
@@ -369,7 +359,7 @@ class Storage:
         state = self._intake.state(request.ledger_id)
         if state.tombstone_version is None:
             state.bury(request.version)
-            self._reader.forget(request.ledger_id)
+            self._reads.forget(request.ledger_id)
         return SimpleResponse(await self._control(ControlKind.TOMBSTONE, request.ledger_id, request.version))
 
     async def _control(self, kind: ControlKind, ledger_id: int, value: int = 0) -> Status:
@@ -389,29 +379,11 @@ class Storage:
         """See `ReadRequest`. Only `NO_SUCH_ENTRY` denies that the entry exists."""
         if not self._is_for_me(request.bookie):
             return ReadResponse(Status.WRONG_BOOKIE)
-        state = self._intake.ledgers.get(request.ledger_id)
         if request.fence:
             state = self._intake.state(request.ledger_id)
             if state.tombstone_version is None and await self._fence(state) is not Status.OK:
                 return ReadResponse(Status.IO_ERROR, detail=f"cannot keep the fence: {self.failure}")
-        if state is None:
-            unheard = self._never_heard(request)
-            return ReadResponse(unheard, detail=self._loss if unheard is Status.LIMBO else "")
-        if state.tombstone_version is not None:
-            return ReadResponse(Status.DELETED, state.lac)
-        try:
-            blocks = await self._find_blocks(
-                state, request.first_entry, min(request.bytes_max, READ_BYTES_MAX)
-            )
-        except (QuireError, OSError) as error:
-            if self._absent(state, request.bookie) is Status.DELETED:
-                return ReadResponse(Status.DELETED, state.lac)
-            self._note_read_error(error, request.ledger_id, request.first_entry)
-            return ReadResponse(Status.IO_ERROR, state.lac, detail=str(error))
-        if blocks:
-            return ReadResponse(Status.OK, state.lac, blocks)
-        absent = self._absent(state, request.bookie)
-        return ReadResponse(absent, state.lac, detail=self._loss if absent is Status.LIMBO else "")
+        return await self._reads.read(request)
 
     async def _fence(self, state: LedgerState) -> Status:
         """Fence at once in memory; answer when every block taken before and the fence are durable.
@@ -422,56 +394,10 @@ class Storage:
         state.fence()
         return await self._control(ControlKind.FENCE, state.ledger_id)
 
-    def _never_heard(self, request: ReadRequest) -> Status:
-        lossy = request.bookie.incarnation < self._identity.lossy_before
-        return Status.LIMBO if lossy else Status.NO_SUCH_LEDGER
-
-    def _absent(self, state: LedgerState, asked: BookieId) -> Status:
-        if state.tombstone_version is not None:  # laid while the disk was read
-            return Status.DELETED
-        lossy = state.is_limbo or asked.incarnation < self._identity.lossy_before
-        return Status.LIMBO if lossy else Status.NO_SUCH_ENTRY
-
-    async def _find_blocks(self, state: LedgerState, first_entry: int, bytes_max: int) -> Sequence[Buffer]:
-        if first_entry > state.last_entry:
-            return ()
-        ledger_id = state.ledger_id
-        blocks = memtable.read(self._intake.tables, ledger_id, first_entry, bytes_max)
-        return blocks or await self._read_flushed(ledger_id, first_entry, bytes_max)
-
-    async def _read_flushed(self, ledger_id: int, first_entry: int, bytes_max: int) -> list[Buffer]:
-        """From the cache at once; else on the ledger's thread, which then reads ahead while the answer travels."""
-        worker = self._reader_of(ledger_id)
-        blocks = self._reader.peek(ledger_id, first_entry, bytes_max)
-        if not blocks:
-            blocks = await worker.run(partial(self._reader.read, ledger_id, first_entry, bytes_max))
-        if self._reader.wants_ahead(ledger_id):
-            worker.submit(partial(self._reader.read_ahead, ledger_id), lambda _, error: None)
-        return blocks
-
-    def _reader_of(self, ledger_id: int) -> Worker:
-        """One ledger's reads stay on one thread: it is one sequential reader."""
-        return self._readers[ledger_id % len(self._readers)]
-
     async def find_time(self, request: FindTimeRequest) -> SimpleResponse:
         if not self._is_for_me(request.bookie):
             return SimpleResponse(Status.WRONG_BOOKIE)
-        state = self._intake.ledgers.get(request.ledger_id)
-        if state is None:
-            return SimpleResponse(Status.NO_SUCH_LEDGER)
-        if state.tombstone_version is not None:
-            return SimpleResponse(Status.DELETED)
-        entry = memtable.find_time(self._intake.tables, request.ledger_id, request.time_ms, _clock_of)
-        find = partial(self._index.find_time, request.ledger_id, request.time_ms)
-        try:
-            flushed = await self._reader_of(request.ledger_id).run(find)
-            last_flushed = self._index.last_entry(request.ledger_id)
-        except QuireError as error:
-            self._note_read_error(error, request.ledger_id, 0)
-            return SimpleResponse(Status.IO_ERROR, detail=str(error))
-        if flushed <= last_flushed:
-            entry = flushed if entry is None else min(entry, flushed)
-        return SimpleResponse(Status.OK, state.last_entry + 1 if entry is None else entry)
+        return await self._reads.find_time(request)
 
     async def ledger_info(self, request: LedgerInfoRequest) -> LedgerInfo:
         """Who asks whether a ledger is flushed wants it to be: a checkpoint follows soon."""
@@ -558,7 +484,3 @@ class Storage:
         if isinstance(error, CorruptionError) and error.file.endswith(".mdb") and not self._index_is_suspect:
             self._index_is_suspect = True
             distrust(self._disks.entries, str(error))
-
-
-def _clock_of(block: Buffer) -> int:
-    return read_header(block).clock_ms

@@ -1,0 +1,163 @@
+"""The way out of a bookie: what readers, recoveries and scrubs ask, and how an answer of absence is chosen.
+
+    memtables → the reader's cache → index and one direct read on the ledger's thread
+
+| what is asked for is | answer |
+|---|---|
+| there | the blocks |
+| of a ledger with a tombstone, also one laid while the disk was read | DELETED |
+| not there, and blocks may have been lost since the asker's incarnation of this bookie | LIMBO |
+| not there, of a ledger with a record | NO_SUCH_ENTRY |
+| not there, of a ledger never heard of | NO_SUCH_LEDGER |
+| unreadable | IO_ERROR, reported by `on_error`; never one of absence |
+
+One ledger's reads stay on one thread: it is one sequential reader, whose cache and read-ahead need no lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from quire.bookie import memtable, scrub
+from quire.bookie.entry_log import EntryLogs
+from quire.bookie.identity import Identity
+from quire.bookie.index import Index
+from quire.bookie.intake import CompareDone, Intake
+from quire.bookie.ledgers import LedgerState
+from quire.bookie.read_cache import BlockReader
+from quire.bookie.scrub import Checked
+from quire.runtime.disk import Worker
+from quire.runtime.errors import QuireError
+from quire.runtime.limits import READ_BYTES_MAX
+from quire.wire.block import Buffer, read_header
+from quire.wire.bookie import BookieId, FindTimeRequest, ReadRequest, ReadResponse, SimpleResponse, Status
+
+OnError = Callable[[BaseException | None, int, int], None]
+"""The error, the ledger, and the entry where reading failed."""
+
+
+class Reads:
+    """See the top of the file. Whether a request is for this bookie at all was asked before."""
+
+    def __init__(
+        self,
+        intake: Intake,
+        index: Index,
+        logs: EntryLogs,
+        threads: Sequence[Worker],
+        identity: Identity,
+        *,
+        cache_bytes: int,
+        on_error: OnError,
+    ) -> None:
+        self._intake = intake
+        self._index = index
+        self._logs = logs
+        self._threads = threads
+        self._identity = identity
+        self._blocks = BlockReader(index, logs, cache_bytes=cache_bytes)
+        self._on_error = on_error
+        self.loss = "blocks were lost before an earlier start, whose log says where"
+        """What stands behind an answer of limbo."""
+
+    def forget(self, ledger_id: int) -> None:
+        """Of a deleted ledger nothing is kept in memory."""
+        self._blocks.forget(ledger_id)
+
+    # -- blocks ------------------------------------------------------------------------------------------
+    async def read(self, request: ReadRequest) -> ReadResponse:
+        """What this bookie has from the entry on; it was fenced before, if that was asked for."""
+        state = self._intake.ledgers.get(request.ledger_id)
+        if state is None:
+            return self._nothing(self._never_heard(request))
+        if state.tombstone_version is not None:
+            return ReadResponse(Status.DELETED, state.lac)
+        try:
+            blocks = await self._find(state, request.first_entry, min(request.bytes_max, READ_BYTES_MAX))
+        except (QuireError, OSError) as error:
+            if self._absent(state, request.bookie) is Status.DELETED:
+                return ReadResponse(Status.DELETED, state.lac)
+            self._on_error(error, request.ledger_id, request.first_entry)
+            return ReadResponse(Status.IO_ERROR, state.lac, detail=str(error))
+        if blocks:
+            return ReadResponse(Status.OK, state.lac, blocks)
+        return self._nothing(self._absent(state, request.bookie), state.lac)
+
+    def _nothing(self, status: Status, lac: int = -1) -> ReadResponse:
+        return ReadResponse(status, lac, detail=self.loss if status is Status.LIMBO else "")
+
+    def _never_heard(self, request: ReadRequest) -> Status:
+        lossy = request.bookie.incarnation < self._identity.lossy_before
+        return Status.LIMBO if lossy else Status.NO_SUCH_LEDGER
+
+    def _absent(self, state: LedgerState, asked: BookieId) -> Status:
+        if state.tombstone_version is not None:  # laid while the disk was read
+            return Status.DELETED
+        lossy = state.is_limbo or asked.incarnation < self._identity.lossy_before
+        return Status.LIMBO if lossy else Status.NO_SUCH_ENTRY
+
+    async def _find(self, state: LedgerState, first_entry: int, bytes_max: int) -> Sequence[Buffer]:
+        if first_entry > state.last_entry:
+            return ()
+        ledger_id = state.ledger_id
+        blocks = memtable.read(self._intake.tables, ledger_id, first_entry, bytes_max)
+        return blocks or await self._find_flushed(ledger_id, first_entry, bytes_max)
+
+    async def _find_flushed(self, ledger_id: int, first_entry: int, bytes_max: int) -> list[Buffer]:
+        """From the cache at once; else on the ledger's thread, which then reads ahead while the answer travels."""
+        thread = self._thread_of(ledger_id)
+        blocks = self._blocks.peek(ledger_id, first_entry, bytes_max)
+        if not blocks:
+            blocks = await thread.run(partial(self._blocks.read, ledger_id, first_entry, bytes_max))
+        if self._blocks.wants_ahead(ledger_id):
+            thread.submit(partial(self._blocks.read_ahead, ledger_id), lambda _, error: None)
+        return blocks
+
+    def _thread_of(self, ledger_id: int) -> Worker:
+        return self._threads[ledger_id % len(self._threads)]
+
+    # -- other questions ---------------------------------------------------------------------------------
+    def compare(self, ledger_id: int, first_entry: int, block: Buffer, done: CompareDone) -> None:
+        """See `intake`: is the block that was sent again the one that was flushed?"""
+
+        def compared(found: list[Buffer] | None, error: BaseException | None) -> None:
+            if error is not None or found is None:
+                self._on_error(error, ledger_id, first_entry)
+                done(Status.IO_ERROR)
+            else:
+                done(Status.OK if found and found[0] == block else Status.CONFLICT)
+
+        read = partial(self._blocks.read, ledger_id, first_entry, 1)
+        self._thread_of(ledger_id).submit(read, compared)
+
+    async def find_time(self, request: FindTimeRequest) -> SimpleResponse:
+        """The first entry that may be as late as the time asked for."""
+        state = self._intake.ledgers.get(request.ledger_id)
+        if state is None:
+            return SimpleResponse(Status.NO_SUCH_LEDGER)
+        if state.tombstone_version is not None:
+            return SimpleResponse(Status.DELETED)
+        entry = memtable.find_time(self._intake.tables, request.ledger_id, request.time_ms, _clock_of)
+        find = partial(self._index.find_time, request.ledger_id, request.time_ms)
+        try:
+            flushed = await self._thread_of(request.ledger_id).run(find)
+            last_flushed = self._index.last_entry(request.ledger_id)
+        except QuireError as error:
+            self._on_error(error, request.ledger_id, 0)
+            return SimpleResponse(Status.IO_ERROR, detail=str(error))
+        if flushed <= last_flushed:
+            entry = flushed if entry is None else min(entry, flushed)
+        return SimpleResponse(Status.OK, state.last_entry + 1 if entry is None else entry)
+
+    async def check_run(self, ledger_id: int, entry: int) -> Checked:
+        """Read and verify the flushed run that holds `entry`, or the next one; past every cache."""
+        check = partial(scrub.check_run, self._index, self._logs, ledger_id, entry)
+        checked = await self._thread_of(ledger_id).run(check)
+        if checked.damage is not None:
+            self._on_error(checked.damage, ledger_id, checked.damaged_entry)
+        return checked
+
+
+def _clock_of(block: Buffer) -> int:
+    return read_header(block).clock_ms
