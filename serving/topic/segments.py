@@ -164,6 +164,14 @@ class Segments:
             return self.active.last_clock_ms
         return self._sealed[-1].last_clock_ms if self._sealed else 0
 
+    async def reach(self) -> None:
+        """Return when the metadata store answers about the list. Raises `Unavailable`, `Fenced` when it is lost."""
+        self._refuse_if_lost()
+        try:
+            await self._store.get(self._snapshot.path)
+        except NotFound:
+            pass  # the next change finds out
+
     # -- changing --------------------------------------------------------------------------------------
 
     async def begin(
@@ -253,8 +261,7 @@ class Segments:
         `active` belongs to the snapshot: only a change may set it, when its turn has come.
         """
         async with self._change:
-            if self.lost:
-                raise Fenced(f"topic {self.record.name} is another broker's now")
+            self._refuse_if_lost()
             try:
                 self._snapshot = await change(self._snapshot)
             except (VersionConflict, OutcomeUnknown) as error:
@@ -265,3 +272,7 @@ class Segments:
                 # Either the segment was trimmed, or the record itself is gone.
                 raise
             self._index()
+
+    def _refuse_if_lost(self) -> None:
+        if self.lost:
+            raise Fenced(f"topic {self.record.name} is another broker's now")

@@ -3,13 +3,15 @@
 | state | leaves it when |
 |---|---|
 | ended (at first, and between two ledgers) | a new ledger is in the list: *writing* |
-| writing | `roll` (size, age, by hand) or `failed`: *ending* |
+| writing | `roll` (size, age, by hand): *about to roll*; `failed`: *ending* |
+| about to roll (still writing) | the metadata store answers, or `failed`: *ending* |
 | ending | the old ledger is closed or recovered, and what it kept is answered: *ended* |
 | lost | never: the list was changed by another broker |
 
 The order is always: end the old ledger, make the new one and add it to the list by version, only then write to it.
-While there is no ledger the publisher gathers, and the byte budget holds the clients back. A ledger is made in the
-transaction that lists it, and on unloading closed in the one that seals its segment: half the requests when
+While there is no ledger the publisher gathers, and the byte budget holds the clients back. So a full ledger is left
+only when the metadata store is known to answer; while it is silent the ledger grows beyond its size. A ledger is
+made in the transaction that lists it, and on unloading closed in the one that seals its segment: half the requests when
 thousands of topics change hands, and nothing is left behind by whoever is refused.
 
 A failed write does not tell where the ledger ends, and the protocol has no reply for "unknown". So the topic recovers
@@ -60,6 +62,7 @@ class Writing:
         self._persistence = persistence
         self._on_lost = on_lost
         self._writer: LedgerWriter | None = None
+        self._rolling: asyncio.Task[None] | None = None
         self._switching: asyncio.Task[None] | None = None
 
     @property
@@ -89,9 +92,21 @@ class Writing:
 
     def roll(self) -> asyncio.Task[None] | None:
         """End the ledger and go on in a new one. Answers the task that does it; None when there is no ledger."""
-        if self._switching is None and self._writer is not None:
-            self._switch(clean=True)
-        return self._switching
+        if self._rolling is None and self._switching is None and self._writer is not None:
+            self._rolling = self._services.tasks.start(self._roll(self._writer), f"roll {self._name}")
+        return self._rolling or self._switching
+
+    async def _roll(self, writer: LedgerWriter) -> None:
+        try:
+            await self._stubborn("roll", self._segments.reach)
+            if self._writer is writer and self._switching is None:
+                self._switch(clean=True)
+        except Fenced as error:
+            _log.warning("%s: does not roll: %s", self._name, error)
+        finally:
+            self._rolling = None
+        if self._switching is not None:
+            await asyncio.wait([self._switching])
 
     async def end(self) -> None:
         """For unloading: end the ledger and write down how it ended. Nothing is written afterwards.
@@ -140,8 +155,9 @@ class Writing:
 
     def abandon(self) -> None:
         """Write nothing more and close nothing: the topic may be another broker's already."""
-        if self._switching is not None and self._switching is not asyncio.current_task():
-            self._switching.cancel()
+        for task in (self._rolling, self._switching):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.abandon()
@@ -150,7 +166,7 @@ class Writing:
 
     def _switch(self, *, clean: bool) -> None:
         self._publisher.detach()
-        self._switching = self._services.tasks.start(self._switch_ledger(clean), f"roll {self._name}")
+        self._switching = self._services.tasks.start(self._switch_ledger(clean), f"switch {self._name}")
 
     async def _switch_ledger(self, clean: bool) -> None:
         writer, active = self._writer, self._segments.active

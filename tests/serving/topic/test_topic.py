@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from quire.metadata import paths, topics
 from quire.metadata.records import PersistencePolicy, RetentionPolicy, SegmentRecord, StateLogRecord, decode
+from quire.metadata.store import Node
 from quire.runtime.errors import Fenced, NotFound, OutcomeUnknown, Unavailable
 from quire.serving import bundles
 from quire.serving.broker import Broker
@@ -57,6 +58,34 @@ async def test_a_failed_ledger_costs_a_pause_and_no_message(
     assert topic.segments()[-1].ledger_id > first
     assert await in_thread(lambda: read_all(client)) == list(range(20))
     assert broker.budget.held_bytes == 0
+
+
+async def test_a_full_ledger_is_written_on_while_the_metadata_store_is_silent(
+    broker: Broker, client: pulsar.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else publishing would stop with the first segment that is full, long before the session is over."""
+    await in_thread(lambda: publish(client, range(5)))
+    topic = broker.registry.find(NAME)
+    assert topic is not None
+    store, answers = broker.services.store, asyncio.Event()
+    get = store.get
+
+    async def silent_get(path: str) -> Node:
+        await answers.wait()
+        return await get(path)
+
+    monkeypatch.setattr(store, "get", silent_get)
+    roll = topic.roll()
+    assert roll is not None
+    first = topic.segments()[-1].ledger_id
+    await in_thread(lambda: publish(client, range(5, 10)))
+    assert topic.last_confirmed == Position(first, 9)
+    assert topic.roll() is roll and not roll.done()
+
+    answers.set()
+    await roll
+    assert topic.segments()[-1].ledger_id > first
+    assert await in_thread(lambda: read_all(client)) == list(range(10))
 
 
 async def test_a_lost_topic_sends_its_clients_away(broker: Broker, client: pulsar.Client) -> None:
