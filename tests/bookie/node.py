@@ -99,3 +99,13 @@ class Node:
 
     async def info(self, ledger_id: int) -> LedgerInfo:
         return await self.storage.ledger_info(LedgerInfoRequest(self.id, ledger_id))
+
+
+async def restart(node: Node, machine: SimulatedNode) -> Node:
+    await node.storage.stop()
+    return await Node.on(machine)
+
+
+async def crash(machine: SimulatedNode) -> Node:
+    machine.crash()
+    return await Node.on(machine)

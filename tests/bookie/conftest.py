@@ -1,0 +1,12 @@
+"""What the tests of a bookie share."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.bookie.storage_sim import SimulatedNode
+
+
+@pytest.fixture
+def machine() -> SimulatedNode:
+    return SimulatedNode(seed=1)
