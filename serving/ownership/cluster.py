@@ -24,15 +24,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
 from quire.metadata import paths
-from quire.metadata.followed import Followed
 from quire.metadata.lease import Lease, LeaseState
-from quire.metadata.records import BrokerRecord, BundleReport, LoadRecord, OwnerRecord, decode, encode
+from quire.metadata.records import BrokerRecord, OwnerRecord, encode
 from quire.metadata.store import ANY_VERSION, MetadataStore
 from quire.runtime.clock import Clock
 from quire.runtime.errors import (
@@ -45,14 +43,15 @@ from quire.runtime.errors import (
 )
 from quire.runtime.tasks import Tasks
 from quire.serving.ownership import balance
-from quire.serving.ownership.port import BundleHost, BundleLoad, NotOwner, Owner
+from quire.serving.ownership.owners import Owners, path_of
+from quire.serving.ownership.port import BundleHost, NotOwner, Owner
 from quire.serving.ownership.probe import Probe
+from quire.serving.ownership.reports import Reports
 from quire.serving.ownership.table import BundleTable
 
 REPORT_S: Final = 3.0
 """How often loads are looked at; written when they changed enough to matter."""
 
-CHANGED_ENOUGH: Final = 0.1
 REST_MS: Final = 120_000
 """A bundle that came a moment ago is not given away by balance: rates need time to be true."""
 
@@ -66,7 +65,6 @@ INVITATION_S: Final = 2.0
 PATIENCE_S: Final = 2.0
 """Beyond the session's time-out, for what a dead broker left to go."""
 
-_NO_LOAD: Final = BundleLoad(balance.BUNDLE, 0)
 _log = logging.getLogger(__name__)
 
 
@@ -94,18 +92,11 @@ class ClusterOwnership:
         self._patience_s = store.session_timeout_ms / 1000 + PATIENCE_S
         self._tasks = Tasks("ownership")
         self._table = BundleTable()
-        self._known: dict[str, OwnerRecord] = {}
-        self._changes: Counter[str] = Counter()
-        self._changed: dict[str, asyncio.Future[None]] = {}
-        """For lookups that wait for the end of a dead owner's session."""
-        self._watched: set[str] = set()
+        self._owners = Owners(store, self._node_changed)
         self._taking: dict[str, asyncio.Task[Owner]] = {}
         self._leaving: dict[str, asyncio.Future[None]] = {}
-        self._brokers = Followed(store, paths.BROKERS, BrokerRecord, self._tasks)
-        self._loads = Followed(store, paths.LOADS, LoadRecord, self._tasks)
-        self._sent: Counter[str] = Counter()
+        self.reports = Reports(store, broker_id, self._table, self._tasks)
         self._balancer = balance.Balancer(broker_id, moves_per_minute_max)
-        self._reported: LoadRecord | None = None
         self._heard = asyncio.Event()
         """The store said something of the session."""
         self._is_stopping = False
@@ -128,8 +119,7 @@ class ClusterOwnership:
         )
         self._unwatch = self._store.on_session(lambda _: self._heard.set())
         await self._register_first()
-        await self._brokers.start()
-        await self._loads.start()
+        await self.reports.start(host)
         await self._report()
         self._tasks.start(self._keep_looking(), "loads")
 
@@ -158,8 +148,7 @@ class ClusterOwnership:
         await asyncio.gather(*map(hand_over, self._table.names()), return_exceptions=True)
         await self._delete(paths.load(self._id))
         self._unwatch()
-        self._brokers.stop()
-        self._loads.stop()
+        self.reports.stop()
 
     # -- the session -----------------------------------------------------------------------------------
 
@@ -175,8 +164,8 @@ class ClusterOwnership:
 
     def _drop_all(self) -> None:
         lost = self._table.over()
-        self._known.clear()
-        self._reported = None
+        self._owners.forget_all()
+        self.reports.lost()
         self._sessions_lost_total += 1
         _log.error("the session with the metadata store is over: dropped %d bundles", len(lost))
         self._host.drop(lost)
@@ -221,7 +210,7 @@ class ClusterOwnership:
         if self._table.holds(bundle):
             return
         if not take:
-            known = self._known.get(bundle)
+            known = self._owners.known(bundle)
             raise NotOwner(
                 f"bundle {bundle} is not served by this broker ({self._id}); look the topic up again",
                 None if known is None else self._owner(known.broker),
@@ -243,7 +232,7 @@ class ClusterOwnership:
         if known is None and self._table.get(bundle) is None:
             chosen = await self._choose_living(take=take)
             if chosen is not self._me:
-                self._sent[chosen.broker_id] += 1
+                self.reports.sent[chosen.broker_id] += 1
                 return self._owner(chosen)._replace(owns=False)
         return await self._take(bundle, "a client asked for it, and nobody owned it")
 
@@ -257,17 +246,14 @@ class ClusterOwnership:
 
     def _choose(self, *, take: bool) -> BrokerRecord:
         """Who should own what nobody owns."""
-        there = dict(self._brokers.records)
+        there = self.reports.registered()
         if self._is_stopping:
             there.pop(self._id, None)
         elif take or not there:
             return self._me
         if not there:
             raise Unavailable("this broker is stopping and there is no other; start one")
-        totals = {
-            broker: sum(loads.values()) + self._sent[broker] for broker, loads in self._all_loads().items()
-        }
-        chosen = balance.least_loaded({broker: totals.get(broker, 0.0) for broker in there})
+        chosen = self.reports.least_loaded(there)
         return self._me if chosen == self._id and not self._is_stopping else there[chosen]
 
     async def _choose_living(self, *, take: bool) -> BrokerRecord:
@@ -278,45 +264,15 @@ class ClusterOwnership:
 
     async def _find_living(self, bundle: str) -> OwnerRecord | None:
         """The owner; of one that takes no connections, wait for its session's end, for it is probably dead."""
-        changes = self._changes[bundle]
-        known = await self._find(bundle)
+        changes = self._owners.changes(bundle)
+        known = await self._owners.find(bundle)
         if known is None or self._is_mine(known) or await self._answers(known.broker.service_url):
             return known
-        if changes == self._changes[bundle]:
-            changed = self._changed.get(bundle)
-            if changed is None:
-                changed = self._changed[bundle] = asyncio.get_running_loop().create_future()
-            await asyncio.wait([changed], timeout=self._patience_s)
+        await self._owners.change_after(changes, bundle, self._patience_s)
         self._must_know()
-        return await self._find(bundle)
-
-    async def _find(self, bundle: str) -> OwnerRecord | None:
-        """The owner's record: read once, then known until its watch says that it changed."""
-        known = self._known.get(bundle)
-        if known is not None:
-            return known
-        path = _path(bundle)
-        self._watch(bundle)
-        changes = self._changes[bundle]
-        try:
-            found = decode(OwnerRecord, (await self._store.get(path)).value, path)
-        except NotFound:
-            return None
-        if changes == self._changes[bundle]:
-            self._known[bundle] = found
-        return found
-
-    def _watch(self, bundle: str) -> None:
-        if bundle not in self._watched:
-            self._watched.add(bundle)
-            self._store.watch(_path(bundle), lambda _: self._node_changed(bundle))
+        return await self._owners.find(bundle)
 
     def _node_changed(self, bundle: str) -> None:
-        self._changes[bundle] += 1
-        changed = self._changed.pop(bundle, None)
-        if changed is not None:
-            changed.set_result(None)
-        self._known.pop(bundle, None)
         if self._table.holds(bundle):
             self._tasks.start(self._verify(bundle), f"verify {bundle}")
 
@@ -325,14 +281,14 @@ class ClusterOwnership:
         owner's ledger, until it hears of the end.
         """
         if self._table.holds(bundle):
-            self._known.pop(bundle, None)
+            self._owners.forget(bundle)
             self._tasks.start(self._verify(bundle), f"verify {bundle}")
 
     async def _verify(self, bundle: str) -> None:
         """The node of a bundle of ours changed: somebody else deleted it, or it is our own creation that we hear of."""
         epoch = self._table.epoch
         try:
-            found = await self._find(bundle)
+            found = await self._owners.find(bundle)
         except QuireError:
             return  # the session's state will tell
         lost = found is None or not self._is_mine(found)
@@ -347,7 +303,7 @@ class ClusterOwnership:
         self._must_know()
         if self._is_stopping:
             raise Unavailable("this broker is stopping, too")
-        self._watch(bundle)
+        self._owners.watch(bundle)
         owner = await self._take(bundle, "its owner gave it to this broker")
         if not owner.is_here:
             raise NotOwner(f"bundle {bundle} is served by {owner.broker_id}", owner)
@@ -369,10 +325,10 @@ class ClusterOwnership:
         epoch, now_ms = self._table.epoch, self._clock.now_ms()
         record = OwnerRecord(broker=self._me, since_ms=now_ms, why=why)
         try:
-            await self._store.create(_path(bundle), encode(record), ephemeral=True)
+            await self._store.create(path_of(bundle), encode(record), ephemeral=True)
         except (AlreadyExists, OutcomeUnknown):
-            self._known.pop(bundle, None)
-            found = await self._find(bundle)
+            self._owners.forget(bundle)
+            found = await self._owners.find(bundle)
             if found is None:
                 raise Unavailable(f"bundle {bundle} has just changed hands; try again") from None
             if not self._is_mine(found):
@@ -397,13 +353,13 @@ class ClusterOwnership:
             handover = await self._host.hand_over(bundle)
             try:
                 if self._table.gone(bundle):  # else the session ended meanwhile, and the node with it
-                    await self._delete(_path(bundle))
+                    await self._delete(path_of(bundle))
                     heir = await self._pass_on(bundle)
             finally:  # the topics are closed: who is not sent away would wait for ever
                 handover.send_away("" if heir is None else heir.service_url)
         finally:
             self._table.gone(bundle)
-            self._known.pop(bundle, None)
+            self._owners.forget(bundle)
             del self._leaving[bundle]
             done.set_result(None)
         if heir is not None and handover.topics:
@@ -417,7 +373,7 @@ class ClusterOwnership:
             return None
         if chosen is self._me:
             return None
-        self._sent[chosen.broker_id] += 1
+        self.reports.sent[chosen.broker_id] += 1
         heir = self._owner(chosen)
         return heir if await self._invite(heir, bundle, ()) else None
 
@@ -433,7 +389,7 @@ class ClusterOwnership:
     async def _raise_not_owner(self, bundle: str) -> None:
         if bundle in self._leaving:
             raise Unavailable(f"bundle {bundle} is being handed over already")
-        found = await self._find(bundle)
+        found = await self._owners.find(bundle)
         owner = None if found is None or self._is_mine(found) else self._owner(found.broker)
         if owner is None:
             raise NotFound(f"nobody owns a bundle {bundle}; `quire brokers show` lists those that are owned")
@@ -446,17 +402,6 @@ class ClusterOwnership:
             pass  # it goes with the session
 
     # -- loads -----------------------------------------------------------------------------------------
-
-    def _report_of_now(self) -> LoadRecord:
-        loads = self._host.bundle_loads()
-        reports = {}
-        for bundle in self._table.names():
-            held, load = self._table.get(bundle), loads.get(bundle, _NO_LOAD)
-            assert held is not None
-            reports[bundle] = BundleReport(
-                load=round(load.load, 1), topics=load.topics, since_ms=held.since_ms, why=held.why
-            )
-        return LoadRecord(bundles=reports)
 
     async def look_at_loads(self) -> None:
         """Report this broker's loads, and give away what is too much. Raises `Unavailable`, `OutcomeUnknown`."""
@@ -474,82 +419,25 @@ class ClusterOwnership:
                 _log.info("loads are looked at again later: %s", error)
 
     async def _report(self) -> None:
-        """Write this broker's loads, if they changed enough to matter."""
-        if self._lease.state is not LeaseState.HELD:
-            return
-        report, before = self._report_of_now(), self._reported
-        if before is not None and not _differs(before, report):
-            return
-        path, value = paths.load(self._id), encode(report)
-        self._reported = None  # until the store answers: what it did not answer may be written all the same
-        try:
-            await self._store.put(path, value, ANY_VERSION)
-        except NotFound:
-            await self._store.create(path, value, ephemeral=True)
-        self._reported = report
-        self._sent.clear()
-
-    def _all_loads(self) -> dict[str, dict[str, float]]:
-        """By the last reports; this broker's own as it is now."""
-        loads = {
-            broker: {bundle: one.load for bundle, one in report.bundles.items()}
-            for broker, report in self._loads.records.items()
-            if broker in self._brokers.records
-        }
-        loads[self._id] = {bundle: one.load for bundle, one in self._report_of_now().bundles.items()}
-        return loads
+        if self._lease.state is LeaseState.HELD:
+            await self.reports.write()
 
     async def _give_away(self) -> None:
-        loads = self._all_loads()
-        for broker in self._brokers.records.keys() - loads.keys():
-            loads[broker] = {}
         young = self._clock.now_ms() - REST_MS
         resting = [
             name for name in self._table.names() if (held := self._table.get(name)) and held.since_ms > young
         ]
-        for bundle in self._balancer.plan(loads, self._clock.monotonic(), resting):
+        for bundle in self._balancer.plan(self.reports.loads(), self._clock.monotonic(), resting):
             self._moves_total += 1
             await self.release(bundle, "this broker has more load than the others")
 
     # -- for people ------------------------------------------------------------------------------------
 
     def brokers(self) -> list[dict[str, Any]]:
-        rows = []
-        for broker_id, broker in sorted(self._brokers.records.items()):
-            report = self._reports(broker_id)
-            rows.append(
-                {
-                    "broker": broker_id,
-                    "serviceUrl": broker.service_url,
-                    "httpUrl": broker.http_url,
-                    "startedMs": broker.started_ms,
-                    "bundles": len(report),
-                    "topics": sum(one.topics for one in report.values()),
-                    "load": round(sum(one.load for one in report.values()), 1),
-                }
-            )
-        return rows
+        return self.reports.brokers()
 
     def bundles(self) -> list[dict[str, Any]]:
-        rows = [
-            {
-                "bundle": bundle,
-                "broker": broker_id,
-                "topics": one.topics,
-                "load": one.load,
-                "sinceMs": one.since_ms,
-                "why": one.why,
-            }
-            for broker_id in self._brokers.records
-            for bundle, one in self._reports(broker_id).items()
-        ]
-        return sorted(rows, key=lambda row: (str(row["bundle"]), str(row["broker"])))
-
-    def _reports(self, broker_id: str) -> Mapping[str, BundleReport]:
-        if broker_id == self._id:
-            return self._report_of_now().bundles
-        report = self._loads.records.get(broker_id)
-        return {} if report is None else report.bundles
+        return self.reports.bundles()
 
     def metrics(self) -> Mapping[str, float]:
         return {
@@ -558,19 +446,3 @@ class ClusterOwnership:
             "quire_serving_sessions_lost_total": self._sessions_lost_total,
             "quire_serving_session_in_doubt": bool(self.why_not_ready()),
         }
-
-
-def _path(bundle: str) -> str:
-    tenant, namespace, part = bundle.split("/")
-    return paths.owner(tenant, namespace, part)
-
-
-def _differs(before: LoadRecord, now: LoadRecord) -> bool:
-    """Other bundles, or a load that moved by more than a tenth and more than a little."""
-    if before.bundles.keys() != now.bundles.keys():
-        return True
-    return any(
-        abs(one.load - before.bundles[bundle].load)
-        > max(CHANGED_ENOUGH * before.bundles[bundle].load, balance.SLACK / 10)
-        for bundle, one in now.bundles.items()
-    )

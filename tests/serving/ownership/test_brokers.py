@@ -151,7 +151,7 @@ async def test_a_client_that_comes_with_an_old_address_looks_up_again(brokers: B
         assert owner is not None
         other = two if owner is one else one
         for member in brokers.members:
-            member.ownership._sent.clear()
+            member.ownership.reports.sent.clear()
         await owned_by(brokers, other, publisher)
     count = await publisher.end()
     assert await in_thread(lambda: read(client, name(1))) == list(range(count))
@@ -162,7 +162,7 @@ async def move(brokers: Brokers, topic: str) -> None:
     owner = brokers.owner(topic)
     assert owner is not None
     for member in brokers.members:
-        member.ownership._sent[owner.name] += 1_000_000
+        member.ownership.reports.sent[owner.name] += 1_000_000
     bundle = await owner.broker.registry.bundle_of(TopicName.parse(topic))
     await owner.ownership.release(bundle, "a test moves it")
 
@@ -213,7 +213,9 @@ async def test_two_brokers_that_both_believe_to_own_a_topic(brokers: Brokers) ->
     before = await publisher.end()
 
     one.fall_asleep()
-    await until(lambda: one.name not in two.ownership._brokers.records)  # else a lookup may still lead to it
+    await until(
+        lambda: one.name not in two.ownership.reports.registered()
+    )  # else a lookup may still lead to it
     other = await Publisher.start(second, name(1))
     await other.more(5)
     assert name(1) in one.topics() and name(1) in two.topics()
@@ -283,7 +285,7 @@ async def test_cursors_move_with_their_bundle(brokers: Brokers) -> None:
     for target in (one, two, one):
         await owned_by(brokers, target, publisher)
         for member in brokers.members:
-            member.ownership._sent.clear()
+            member.ownership.reports.sent.clear()
         found += await in_thread(lambda: take(10))
     assert list(dict.fromkeys(found)) == list(range(max(found) + 1))
     await publisher.end()
@@ -333,7 +335,7 @@ async def test_who_owns_what_and_a_bundle_moved_by_hand(brokers: Brokers) -> Non
     await owned_by(brokers, one, publisher)
     for member in (one, two):
         await member.ownership.look_at_loads()
-    await until(lambda: all("broker-0" in m.ownership._loads.records for m in (one, two)))
+    await until(lambda: all("broker-0" in m.ownership.reports.reported() for m in (one, two)))
     async with aiohttp.ClientSession(two.broker.http_url) as http:
         rows = await (await http.get("/quire/v1/brokers")).json()
         assert [row["broker"] for row in rows] == ["broker-0", "broker-1"]
@@ -345,7 +347,7 @@ async def test_who_owns_what_and_a_bundle_moved_by_hand(brokers: Brokers) -> Non
         assert [row["topics"] for row in bundles] == [1]
         assert bundles[0]["why"] and bundles[0]["sinceMs"] > 0
         for member in (one, two):
-            member.ownership._sent["broker-0"] += 1_000_000
+            member.ownership.reports.sent["broker-0"] += 1_000_000
         answer = await http.put(f"/quire/v1/brokers/bundles/{bundles[0]['bundle']}/unload")
         assert answer.status == 204, await answer.text()
         answer = await http.put("/quire/v1/brokers/bundles/public/default/none/unload")
