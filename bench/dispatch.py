@@ -34,6 +34,7 @@ class Topic:
     last_confirmed = Position(1, -1)
     confirmed_index = 0
     delayed_delivery = DelayedDeliveryPolicy()
+    dispatch_limits = None
 
     async def compacted_view(self) -> None:
         pass

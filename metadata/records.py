@@ -212,6 +212,14 @@ class PublishRate(Record, frozen=True):
     bytes_per_s: int = 0
 
 
+class DispatchRate(Record, frozen=True):
+    """What consumers are dealt per period of `period_s` seconds at most, averaged; 0: as much as they take."""
+
+    messages: int = 0
+    bytes: int = 0
+    period_s: int = 1
+
+
 class Policies(Record, frozen=True):
     """What a namespace or a topic prescribes; None leaves it to the level above, at last to the broker's default."""
 
@@ -230,6 +238,8 @@ class Policies(Record, frozen=True):
     message_bytes_max: int | None = None
     publish_rate: PublishRate | None = None
     compaction_threshold_bytes: int | None = None
+    dispatch_rate: DispatchRate | None = None
+    subscription_dispatch_rate: DispatchRate | None = None
     permissions: dict[str, tuple[str, ...]] = {}
 
 

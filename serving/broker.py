@@ -40,6 +40,7 @@ from quire.serving.ownerless import Ownerless
 from quire.serving.ownership.port import BundleLoad, Handover, NotOwner, Owner, Ownership, SoleOwner
 from quire.serving.peers import Peers, added_up
 from quire.serving.policy.namespaces import Namespaces
+from quire.serving.policy.throttle import BrokerThrottles
 from quire.serving.ports import ConsumerHandle, ConsumerPort, SubscriptionHandle
 from quire.serving.registry import Registry
 from quire.serving.session.connection import Connection
@@ -112,6 +113,7 @@ class Broker(Operations):
             budget=self.budget,
             tail_cache=TailCache(settings.tail_cache_bytes),
             tasks=self.tasks,
+            throttles=BrokerThrottles.of(settings, clock),
         )
         self._ledgers = ledgers
         self.bookies = Bookies(ledgers)

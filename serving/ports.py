@@ -15,6 +15,7 @@ from pyroaring import BitMap
 
 from quire.metadata.records import DelayedDeliveryPolicy
 from quire.runtime.errors import QuireError
+from quire.serving.policy.throttle import DispatchLimits
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import BlockHeader, Buffer
 
@@ -59,6 +60,11 @@ class TopicPort(Protocol):
     @property
     def delayed_delivery(self) -> DelayedDeliveryPolicy:
         """Whether, and how exactly, times of delivery count."""
+        ...
+
+    @property
+    def dispatch_limits(self) -> DispatchLimits | None:
+        """What brakes its subscriptions; None: nothing."""
         ...
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import (
@@ -14,6 +15,12 @@ from quire.runtime.limits import (
     TAIL_CACHE_BYTES,
 )
 from quire.runtime.settings import BYTES, MILLISECONDS, parse_address, setting
+
+RATES: Final = tuple(
+    f"{what}_{unit}_per_s"
+    for what in ("publish", "broker_publish", "broker_dispatch")
+    for unit in ("messages", "bytes")
+)
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,18 @@ class BrokerSettings:
     )
     publish_bytes_per_s: int = setting(
         0, "What a topic takes where no policy says, as above; 0: no limit.", unit=BYTES
+    )
+    broker_publish_messages_per_s: int = setting(
+        0, "What all topics of this broker together take; producers are held off beyond it; 0: no limit."
+    )
+    broker_publish_bytes_per_s: int = setting(
+        0, "What all topics of this broker together take, as above; 0: no limit.", unit=BYTES
+    )
+    broker_dispatch_messages_per_s: int = setting(
+        0, "What all subscriptions of this broker together are dealt; 0: no limit."
+    )
+    broker_dispatch_bytes_per_s: int = setting(
+        0, "What all subscriptions of this broker together are dealt, as above; 0: no limit.", unit=BYTES
     )
     message_ttl_ms: int = setting(
         0,
@@ -103,7 +122,7 @@ class BrokerSettings:
             raise ConfigurationError(
                 f"message_bytes_max must be from {MESSAGE_BYTES_MIN} to {MESSAGE_BYTES_MAX}; clients chunk the rest"
             )
-        for name in ("publish_messages_per_s", "publish_bytes_per_s"):
+        for name in RATES:
             if getattr(self, name) < 0:
                 raise ConfigurationError(f"{name} must be 0 (no limit) or more")
         if self.message_ttl_ms < 0:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from quire.metadata.records import (
     BacklogQuota,
     DelayedDeliveryPolicy,
+    DispatchRate,
     InactiveTopicPolicy,
     PersistencePolicy,
     Policies,
@@ -35,6 +36,7 @@ DELETE_MODES = ("delete_when_no_subscriptions", "delete_when_subscriptions_caugh
 MINUTE_MS = 60_000
 QUORUM_MAX = 100
 TICK_MS_MAX = 60_000
+PERIOD_S_MAX = 86_400
 SECONDS_MAX = 1 << 32
 """Longer times and larger sizes than anybody means; what is kept of them fits 64 bits in ms and in bytes."""
 
@@ -207,6 +209,41 @@ def _show_publish_rate(rate: PublishRate) -> dict[str, int]:
     }
 
 
+def _dispatch_rate(value: Any) -> DispatchRate:
+    found = fields_of(
+        value,
+        dispatchThrottlingRateInMsg=int,
+        dispatchThrottlingRateInByte=int,
+        ratePeriodInSecond=int,
+        relativeToPublishRate=bool,
+    )
+    messages = found.get("dispatchThrottlingRateInMsg", -1)
+    byte_count = found.get("dispatchThrottlingRateInByte", -1)
+    period_s = found.get("ratePeriodInSecond", 1)
+    if not found.keys() & {"dispatchThrottlingRateInMsg", "dispatchThrottlingRateInByte"}:
+        raise ConfigurationError(
+            "a dispatch rate needs dispatchThrottlingRateInMsg or dispatchThrottlingRateInByte; -1: no limit"
+        )
+    if found.get("relativeToPublishRate", False):
+        raise ConfigurationError(
+            "relativeToPublishRate is not there: give what may be dealt as a number of its own, and false for this"
+        )
+    if not 1 <= period_s <= PERIOD_S_MAX:
+        raise ConfigurationError(f"ratePeriodInSecond must be 1 to {PERIOD_S_MAX}")
+    if max(messages, byte_count) > INT64_MAX:
+        raise ConfigurationError("a dispatch rate is beyond what anybody means; -1: no limit")
+    return DispatchRate(messages=max(messages, 0), bytes=max(byte_count, 0), period_s=period_s)
+
+
+def _show_dispatch_rate(rate: DispatchRate) -> dict[str, Any]:
+    return {
+        "dispatchThrottlingRateInMsg": rate.messages or -1,
+        "dispatchThrottlingRateInByte": rate.bytes or -1,
+        "ratePeriodInSecond": rate.period_s,
+        "relativeToPublishRate": False,
+    }
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ConfigurationError("the request's body must be a text")
@@ -230,6 +267,14 @@ POLICIES: Final = (
     _Policy("subscriptionExpirationTime", "subscription_expiration_ms", _minutes, lambda ms: ms // MINUTE_MS),
     _Policy("maxMessageSize", "message_bytes_max", _message_bytes, int, "maxMessageSize"),
     _Policy("publishRate", "publish_rate", _publish_rate, _show_publish_rate, "publishRate"),
+    _Policy("dispatchRate", "dispatch_rate", _dispatch_rate, _show_dispatch_rate, "dispatchRate"),
+    _Policy(
+        "subscriptionDispatchRate",
+        "subscription_dispatch_rate",
+        _dispatch_rate,
+        _show_dispatch_rate,
+        "subscriptionDispatchRate",
+    ),
     _Policy("compactionThreshold", "compaction_threshold_bytes", _bytes, int, "compactionThreshold"),
     _Policy("schemaCompatibilityStrategy", "schema_compatibility", _text, str),
     _Policy(

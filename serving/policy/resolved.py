@@ -17,6 +17,7 @@ from msgspec.structs import fields
 from quire.metadata.records import (
     BacklogQuota,
     DelayedDeliveryPolicy,
+    DispatchRate,
     InactiveTopicPolicy,
     PersistencePolicy,
     Policies,
@@ -44,6 +45,10 @@ class TopicPolicies(Record, frozen=True):
     message_bytes_max: int = 0
     publish_rate: PublishRate = PublishRate()
     compaction_threshold_bytes: int = 0
+    dispatch_rate: DispatchRate = DispatchRate()
+    """Of all subscriptions together."""
+    subscription_dispatch_rate: DispatchRate = DispatchRate()
+    """Of each subscription."""
 
     @property
     def quotas(self) -> tuple[BacklogQuota, ...]:

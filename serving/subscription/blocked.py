@@ -1,8 +1,8 @@
 """Why nothing is dealt: the words of `blockedReason` in `stats`. A core.
 
 of a consumer       what it lacks to be dealt something, the first of: permits, room in its connection, acknowledgements
-of a subscription   "" when everything is dealt; what its consumers lack when none of them is ready; else what the
-                    messages wait for: a read, or (Key_Shared) other consumers
+of a subscription   "" when everything is dealt; that the rest waits for its time; what its consumers lack when none of
+                    them is ready; else what the messages wait for: a rate, a read, or (Key_Shared) other consumers
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ NO_CONSUMER = "no consumer is connected"
 NO_PERMITS = "no permits: the client asks for no more messages"
 NOT_WRITABLE = "the connection takes no more bytes: the client does not read them"
 UNACKED = "too many unacknowledged messages"
+RATE_LIMITED = "rate limited: a dispatch rate of the subscription, its topic or the broker is spent"
+DELAYED = "delayed: what is left waits for its time of delivery"
 READING = "a read is in progress"
 DRAINING = "keys wait until the consumer that had them before acknowledges"
 NO_OWNER = "keys wait for a consumer that names their slots"
@@ -34,10 +36,12 @@ def of_consumer(dispatcher: Dispatcher, consumer: Consumer) -> str:
     return ""
 
 
-def of_subscription(dispatcher: Dispatcher, *, is_all_read: bool, read_error: str) -> str:
+def of_subscription(
+    dispatcher: Dispatcher, *, is_all_read: bool, read_error: str, is_rate_limited: bool = False
+) -> str:
     """`is_all_read`: the read position is behind the last confirmed entry."""
     if is_all_read and not (isinstance(dispatcher, Holding) and dispatcher.queue):
-        return ""
+        return DELAYED if isinstance(dispatcher, Holding) and dispatcher.delays else ""
     candidates = dispatcher.consumers
     if isinstance(dispatcher, SingleActive):
         candidates = [dispatcher.active] if dispatcher.active is not None else []
@@ -46,6 +50,8 @@ def of_subscription(dispatcher: Dispatcher, *, is_all_read: bool, read_error: st
     lacks = dict.fromkeys(of_consumer(dispatcher, one) for one in candidates)
     if "" not in lacks:
         return "; ".join(lacks)
+    if is_rate_limited:
+        return RATE_LIMITED
     if dispatcher.wanted() is not None and not (is_all_read and dispatcher.wanted() == dispatcher.read):
         return f"reading fails: {read_error}" if read_error else READING
     return _of_keys(dispatcher) if isinstance(dispatcher, KeyShared) else ""

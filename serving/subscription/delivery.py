@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
+from copy import copy
 from itertools import accumulate
 from operator import sub
 from struct import Struct
@@ -64,6 +65,14 @@ class BlockView:
     def bytes(self) -> int:
         return self.header.length
 
+    def head(self, count: int) -> BlockView:
+        """The same block as if it ended behind its first `count` entries."""
+        part = copy(self)
+        part.count = count
+        part.counts = None if self.counts is None else self.counts[:count]
+        part._sums = part._all = None
+        return part
+
     def holds(self, ledger_id: int, entry_id: int) -> bool:
         return self.ledger_id == ledger_id and self.first_entry <= entry_id < self.first_entry + self.count
 
@@ -108,10 +117,10 @@ class BlockView:
         if self._all is None:
             header = self.header
             body = memoryview(self.buffer)[header.entries_offset : header.length]
-            if self.count == 1:
+            if header.entry_count == 1:
                 self._all = [body], [len(body)]
             else:
-                self._all = _cut(body, block.ends(self.buffer, header), 0)
+                self._all = _cut(body, block.ends(self.buffer, header)[: self.count], 0)
         return self._all
 
     def _accumulate(self, counts: array[int]) -> list[int]:

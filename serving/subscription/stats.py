@@ -30,6 +30,7 @@ async def describe(subscription: Subscription, now_ms: int) -> dict[str, Any]:
         dispatcher,
         is_all_read=dispatcher.read > subscription.topic.last_confirmed,
         read_error=subscription.last_read_error,
+        is_rate_limited=subscription.is_rate_limited,
     )
     return {
         "type": subscription.kind.label,

@@ -44,6 +44,7 @@ from quire.serving.subscription.failover import Failover
 from quire.serving.subscription.holding import Holding
 from quire.serving.subscription.key_shared import KeyShared
 from quire.serving.subscription.meter import Meter
+from quire.serving.subscription.pace import Pace
 from quire.serving.subscription.positions import Segments, preceding
 from quire.serving.subscription.request import Done, KeySharing, SubscribeRequest, SubscriptionKind
 from quire.serving.subscription.shared import Shared
@@ -82,6 +83,7 @@ class Subscription:
         self._delays: Delays | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ms = 0
+        self._pace: Pace | None = None
         self.is_deleted = False
         self.meter = Meter()
         self.byte_index = byte_index or ByteIndex()
@@ -145,7 +147,8 @@ class Subscription:
             return
         if self._delays is not None:
             self._delays.now_ms = self._clock.now_ms()
-        if wanted == (view.ledger_id, view.first_entry) and not self._is_pumping:
+        is_next = wanted == (view.ledger_id, view.first_entry)
+        if is_next and not self._is_pumping and self._pace is None:
             self._source.drop()
             self._deal(view)
             self._deliver()
@@ -174,7 +177,7 @@ class Subscription:
             bytes_dealt = 0
             while bytes_dealt < DEAL_BYTES_PER_TURN:
                 view = self._next_block()
-                if view is None:
+                if view is None or not (self._pace is None or self._pace.may_deal()):
                     break
                 # What was only looked at is work too.
                 bytes_dealt += self._deal(view) or view.bytes
@@ -205,15 +208,23 @@ class Subscription:
 
     def _deal(self, view: BlockView) -> int:
         """Deal what `view` has for consumers that are ready; the bytes dealt."""
-        total = 0
+        pace = self._pace
+        if pace is not None:
+            wanted = self.dispatcher.wanted()
+            assert wanted is not None
+            view = pace.cut(view, wanted)
+        total = messages = 0
         for delivery in self.dispatcher.offer(view):
             parts = frames(delivery, self._partition)
             size = sum(map(len, parts))
             total += size
+            messages += delivery.messages
             again = delivery.redelivery_count > 0
             delivery.consumer.meter.count(delivery.messages, size, redelivered=again)
             self.meter.count(delivery.messages, size, redelivered=again)
             self._output.setdefault(delivery.consumer, []).extend(parts)
+        if pace is not None:
+            pace.passed(messages, total)
         return total
 
     def _deliver(self) -> None:
@@ -222,9 +233,28 @@ class Subscription:
             if consumer.is_open:
                 consumer.port.deliver(parts)
 
-    # -- what is delayed -------------------------------------------------------------------------------
+    # -- policies, and what is delayed -----------------------------------------------------------------
 
-    def heed_delays(self) -> None:
+    def heed_policies(self) -> None:
+        """Others hold from now on, or for another kind of dispatcher."""
+        self._heed_rates()
+        self._heed_delays()
+
+    @property
+    def is_rate_limited(self) -> bool:
+        """It waits until a dispatch rate lets it deal more."""
+        return self._pace is not None and self._pace.is_waiting
+
+    def _heed_rates(self) -> None:
+        former, limits = self._pace, self.topic.dispatch_limits
+        if limits is (None if former is None else former.limits):
+            return
+        self._pace = None if limits is None else Pace(limits, self._clock, self.wake)
+        if former is not None:
+            former.stop()
+            self.wake()
+
+    def _heed_delays(self) -> None:
         """Let times of delivery count, or not, as the topic's policies say: in subscriptions that deal in no order."""
         dispatcher, policy = self.dispatcher, self.topic.delayed_delivery
         if not isinstance(dispatcher, Holding):
@@ -349,7 +379,7 @@ class Subscription:
                 raise NotFound(f"subscription {self.name} was deleted")
             await self._look_at(request)
             self._become(request.kind, request.sharing)
-            self.heed_delays()
+            self.heed_policies()
             self._arrivals += 1
             consumer = Consumer(
                 self,
@@ -526,6 +556,8 @@ class Subscription:
     def _silence(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
+        if self._pace is not None:
+            self._pace.stop()
 
     # -- counting --------------------------------------------------------------------------------------
 

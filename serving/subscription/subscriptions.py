@@ -90,7 +90,7 @@ class Subscriptions:
     def policies_changed(self) -> None:
         """Others hold from now on."""
         for subscription in self:
-            subscription.heed_delays()
+            subscription.heed_policies()
 
     def compacted(self) -> None:
         """There is a new result of compaction: who reads compacted data comes again, and reads that."""

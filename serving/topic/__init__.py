@@ -4,7 +4,7 @@ Read `topic` for the parts, then a message's way: `publish`, `writing`, `segment
 `producers` (who may publish) and `entrance` (its shell), `dedup`, `schemas`, `stats`. `services` is what all topics of
 a broker share. `non_persistent` is a topic that keeps nothing.
 
-What policies do: `gate` and `rate_limit` (before a message is taken), `upkeep` (when all else is looked at), `quota`,
+What policies do: `gate` (before a message is taken), `upkeep` (when all else is looked at), `quota`,
 `retention`, `rest` (unloading what nobody uses), and `explain` (in words); `compacting` (the last of each key),
 `compaction` (the run) and `compacted` (its result, and the topic as its readers see it).
 """

@@ -31,6 +31,7 @@ from pyroaring import BitMap
 from quire.metadata.records import CompactedRecord, DelayedDeliveryPolicy
 from quire.runtime.errors import CorruptionError, NotFound
 from quire.runtime.limits import READ_BYTES_MAX
+from quire.serving.policy.throttle import DispatchLimits
 from quire.serving.ports import Position, SegmentView, TopicPort
 from quire.serving.topic.reading import LedgerOpener, SegmentReader
 from quire.wire import block as blocks
@@ -119,6 +120,10 @@ class CompactedView:
         # Indexes count gaps as one message each, and meet the topic's own behind the horizon.
         self._masks: dict[Position, tuple[int, int]] = {}
         self._first_index = record.horizon_index - compacted.entries_before[-1] - record.extra_messages
+
+    @property
+    def dispatch_limits(self) -> DispatchLimits | None:
+        return self._topic.dispatch_limits
 
     @property
     def delayed_delivery(self) -> DelayedDeliveryPolicy:

@@ -1,8 +1,9 @@
 """What a topic's policies ask of each run of SENDs before it is taken: its rate, and the size of its messages.
 
-A topic without such policies has no gate, so what is off costs one look at an attribute per run. Producers that come
-too fast wait here, one behind the other over all connections, and are called back one by one as the rate allows;
-what they sent meanwhile waits with their sessions, which stop reading when it gets too much.
+A topic without such policies, on a broker without limits of its own, has no gate, so what is off costs one look at an
+attribute per run. Producers that come too fast wait at a throttle, the topic's or the broker's, one behind the other
+over all connections, and are called back one by one as the rate allows; what they sent meanwhile waits with their
+sessions, which stop reading when it gets too much.
 
 When other limits hold, the former gate is opened (`regated`), and everybody asks the new one.
 """
@@ -10,88 +11,62 @@ When other limits hold, the former gate is opened (`regated`), and everybody ask
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 
 from quire.runtime.clock import Clock
 from quire.serving.policy.resolved import TopicPolicies
+from quire.serving.policy.throttle import Throttle, publish_throttle
 from quire.serving.ports import Done
-from quire.serving.topic.rate_limit import RateLimit
-
-TIMER_SLACK_S = 0.001
-"""A timer that fires a moment early would only be set again."""
 
 
 class Gate:
     """See the top of the file. `message_bytes_max` 0: any size that a frame can have."""
 
-    def __init__(self, limit: RateLimit | None, message_bytes_max: int, clock: Clock) -> None:
-        self._limit = limit
-        self._clock = clock
-        self._waiting: deque[Done] = deque()
-        self._timer: asyncio.TimerHandle | None = None
-        self._is_releasing = False
+    def __init__(self, own: Throttle | None, brokers: Throttle | None, message_bytes_max: int) -> None:
+        self._own = own
+        self._throttles = tuple(one for one in (own, brokers) if one is not None)
         self.waits = 0
         """How often a producer had to wait."""
         self.message_bytes_max = message_bytes_max
 
     def is_open(self) -> bool:
         """A run may pass now. Else `wait`."""
-        if self._limit is None:
-            return True
-        is_next = self._is_releasing or not self._waiting
-        return is_next and self._limit.wait_s(self._clock.monotonic()) <= 0
+        return all(throttle.is_open() for throttle in self._throttles)
 
     def wait(self, resume: Done) -> None:
         """Call `resume` when a run may pass, behind all who waited before."""
         self.waits += 1
-        self._waiting.append(resume)
-        if self._timer is None:
-            self._arm()
+        closed = next((one for one in self._throttles if not one.is_open()), self._throttles[0])
+        closed.wait(resume)
 
     def passed(self, messages: int, byte_count: int) -> None:
         """A run was taken."""
-        if self._limit is not None:
-            self._limit.take(messages, byte_count)
+        for throttle in self._throttles:
+            throttle.passed(messages, byte_count)
 
     def open(self) -> None:
-        """Other policies hold, or the topic is closed: nobody waits any more."""
-        self._limit = None
-        if self._timer is not None:
-            self._timer.cancel()
-        waiting, self._waiting = self._waiting, deque()
-        for resume in waiting:
-            resume()
-
-    def _arm(self) -> None:
-        wait_s = 0.0 if self._limit is None else self._limit.wait_s(self._clock.monotonic())
-        delay_s = wait_s + TIMER_SLACK_S
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._release)
-
-    def _release(self) -> None:
-        """Let in who waits, each with what it has, as far as the rate allows."""
-        self._timer = None
-        self._is_releasing = True
-        while self._waiting and self.is_open():
-            self._waiting.popleft()()
-        self._is_releasing = False
-        if self._waiting and self._timer is None:
-            self._arm()
+        """Other policies hold, or the topic is closed: nobody waits for its rate any more."""
+        if self._own is not None:
+            self._own.open()
 
 
-def make_gate(policies: TopicPolicies, clock: Clock) -> Gate | None:
-    """None where the policies limit nothing."""
-    rate = policies.publish_rate
-    is_limited = rate.messages_per_s > 0 or rate.bytes_per_s > 0
-    if not is_limited and policies.message_bytes_max <= 0:
+def make_gate(policies: TopicPolicies, clock: Clock, brokers: Throttle | None = None) -> Gate | None:
+    """None where the policies limit nothing, and neither does the broker."""
+    own = publish_throttle(policies.publish_rate, clock)
+    if own is None and brokers is None and policies.message_bytes_max <= 0:
         return None
-    limit = RateLimit(rate, clock.monotonic()) if is_limited else None
-    return Gate(limit, policies.message_bytes_max, clock)
+    return Gate(own, brokers, policies.message_bytes_max)
 
 
-def regated(gate: Gate | None, former: TopicPolicies, policies: TopicPolicies, clock: Clock) -> Gate | None:
+def regated(
+    gate: Gate | None,
+    former: TopicPolicies,
+    policies: TopicPolicies,
+    clock: Clock,
+    brokers: Throttle | None = None,
+) -> Gate | None:
     """The gate for `policies`: the same when nothing that it knows has changed; who waited at another one asks anew."""
     if (former.publish_rate, former.message_bytes_max) == (policies.publish_rate, policies.message_bytes_max):
         return gate
     if gate is not None:
         asyncio.get_running_loop().call_soon(gate.open)
-    return make_gate(policies, clock)
+    return make_gate(policies, clock, brokers)

@@ -23,6 +23,7 @@ from quire.runtime.errors import Unavailable
 from quire.runtime.limits import BLOCK_ENTRIES_MAX
 from quire.serving.names import TopicName
 from quire.serving.policy.resolved import TopicPolicies
+from quire.serving.policy.throttle import dispatch_limits, limited_anew
 from quire.serving.ports import EARLIEST, Position, ProducerPort, SegmentView, SubscriptionsPort
 from quire.serving.topic import schemas
 from quire.serving.topic.entrance import Entrance
@@ -51,7 +52,8 @@ class NonPersistentTopic:
         self.topic_name = name
         self.name = str(name)
         self.policies = policies
-        self.gate = make_gate(policies, services.clock)
+        self.gate = make_gate(policies, services.clock, services.throttles.publish)
+        self.dispatch_limits = dispatch_limits(policies, services.clock, services.throttles)
         self._services = services
         self._totals = totals
         self.producers = Entrance(
@@ -76,7 +78,11 @@ class NonPersistentTopic:
     def apply(self, policies: TopicPolicies) -> None:
         """Other policies hold from now on."""
         former, self.policies = self.policies, policies
-        self.gate = regated(self.gate, former, policies, self._services.clock)
+        clock, throttles = self._services.clock, self._services.throttles
+        self.gate = regated(self.gate, former, policies, clock, throttles.publish)
+        if limited_anew(former, policies):
+            self.dispatch_limits = dispatch_limits(policies, clock, throttles)
+        self.subscriptions.policies_changed()
 
     async def compacted_view(self) -> None:
         """There is nothing to compact."""

@@ -12,6 +12,7 @@ from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import Clock
 from quire.runtime.errors import QuireError
 from quire.runtime.tasks import Tasks
+from quire.serving.policy.throttle import BrokerThrottles
 from quire.serving.settings import BrokerSettings
 from quire.serving.topic.publish import Turn
 from quire.serving.topic.reading import LedgerOpener, SegmentReader
@@ -92,3 +93,4 @@ class Services:
     budget: ByteBudget
     tail_cache: TailCache
     tasks: Tasks
+    throttles: BrokerThrottles

@@ -26,6 +26,7 @@ from quire.runtime.errors import NotFound, QuireError, Unavailable
 from quire.runtime.limits import NAME_CHARS_MAX
 from quire.serving.names import TopicName
 from quire.serving.policy.resolved import TopicPolicies
+from quire.serving.policy.throttle import dispatch_limits, limited_anew
 from quire.serving.ports import CompactedPort, Position, ProducerPort, SegmentView, SubscriptionsPort
 from quire.serving.topic import schemas
 from quire.serving.topic.compaction import Compaction
@@ -91,7 +92,8 @@ class Topic:
         self.topic_name = name
         self.name = str(name)
         self.policies = policies
-        self.gate = make_gate(policies, services.clock)
+        self.gate = make_gate(policies, services.clock, services.throttles.publish)
+        self.dispatch_limits = dispatch_limits(policies, services.clock, services.throttles)
         self._services = services
         self._on_lost = on_lost
         self._totals = Totals() if totals is None else totals
@@ -151,7 +153,10 @@ class Topic:
     def apply(self, policies: TopicPolicies) -> None:
         """Other policies hold from now on; but for deduplication, which needs a load."""
         former, self.policies = self.policies, policies
-        self.gate = regated(self.gate, former, policies, self._services.clock)
+        clock, throttles = self._services.clock, self._services.throttles
+        self.gate = regated(self.gate, former, policies, clock, throttles.publish)
+        if limited_anew(former, policies):
+            self.dispatch_limits = dispatch_limits(policies, clock, throttles)
         self.subscriptions.policies_changed()
 
     @property

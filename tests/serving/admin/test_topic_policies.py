@@ -20,6 +20,15 @@ RETENTION = {"retentionTimeInMinutes": 10, "retentionSizeInMB": 5}
 QUOTA = {"limit": 10, "limitSize": 10, "limitTime": -1, "policy": "producer_exception"}
 
 
+def dispatch_rate(messages: int, byte_count: int, period_s: int) -> dict[str, Any]:
+    return {
+        "dispatchThrottlingRateInMsg": messages,
+        "dispatchThrottlingRateInByte": byte_count,
+        "ratePeriodInSecond": period_s,
+        "relativeToPublishRate": False,
+    }
+
+
 async def until(condition: Callable[[], bool]) -> None:
     """Let the loop run until watches have told and their tasks have acted."""
     for _ in range(1000):
@@ -38,6 +47,8 @@ async def until(condition: Callable[[], bool]) -> None:
         ("maxMessageSize", 1000),
         ("publishRate", {"publishThrottlingRateInMsg": 100, "publishThrottlingRateInByte": -1}),
         ("compactionThreshold", 1 << 20),
+        ("dispatchRate", dispatch_rate(100, -1, 10)),
+        ("subscriptionDispatchRate", dispatch_rate(-1, 1 << 20, 1)),
         ("delayedDelivery", {"active": False, "tickTime": 50, "maxDeliveryDelayInMillis": 1000}),
         (
             "inactiveTopicPolicies",
@@ -164,6 +175,41 @@ async def test_deduplication_that_is_turned_on_loads_the_topic_anew(rest: Rest, 
 async def test_a_publish_rate_that_is_none_is_refused(rest: Rest, body: Any) -> None:
     assert (await rest.post(f"{NAMESPACE}/publishRate", body)).status == 400
     assert (await rest.get(f"{NAMESPACE}/publishRate")).body is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        5,
+        {"dispatchThrottlingRateInMsg": "many"},
+        {"ratePeriodInSecond": 5},
+        dispatch_rate(10, -1, 0),
+        dispatch_rate(1 << 70, -1, 1),
+        {**dispatch_rate(10, -1, 1), "relativeToPublishRate": True},
+    ],
+)
+async def test_a_dispatch_rate_that_is_none_is_refused(rest: Rest, body: Any) -> None:
+    for word in ("dispatchRate", "subscriptionDispatchRate"):
+        answer = await rest.post(f"{NAMESPACE}/{word}", body)
+        assert answer.status == 400 and answer.body["reason"]
+        assert (await rest.get(f"{NAMESPACE}/{word}")).body is None
+
+
+async def test_a_dispatch_rate_reaches_the_subscriptions_of_a_loaded_topic(
+    rest: Rest, broker: Broker
+) -> None:
+    await rest.put(TOPIC)
+    topic = await broker.registry.open(NAME)
+    assert topic.dispatch_limits is None
+    assert (await rest.post(f"{NAMESPACE}/dispatchRate", dispatch_rate(7, -1, 1))).status == 204
+    await until(lambda: topic.dispatch_limits is not None)
+    limited = topic.dispatch_limits
+    await rest.post(f"{NAMESPACE}/messageTTL", 5)
+    await until(lambda: topic.policies.message_ttl_ms == 5000)
+    assert topic.dispatch_limits is limited, "another policy does not forgive a debt"
+    assert (await rest.delete(f"{NAMESPACE}/dispatchRate")).status == 204
+    await until(lambda: topic.dispatch_limits is None)
 
 
 async def test_topics_without_policies_of_their_own_share_one_object(rest: Rest, broker: Broker) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from quire.metadata.records import DelayedDeliveryPolicy
 from quire.runtime.errors import NotFound, QuireError
+from quire.serving.policy.throttle import DispatchLimits
 from quire.serving.ports import Position, SegmentView
 from quire.serving.subscription.positions import following
 from quire.wire import block, commands, message
@@ -41,6 +42,7 @@ class FakeTopic:
         self.marked: list[str] = []
         self.failure: QuireError | None = None
         self.delayed_delivery = DelayedDeliveryPolicy()
+        self.dispatch_limits: DispatchLimits | None = None
         self.listener: Callable[[Buffer, block.BlockHeader], None] = lambda *_: None
 
     def publish(

@@ -43,7 +43,9 @@ SHARINGS = {
 class Machine:
     """Events in; what each consumer was dealt is checked against the model on the way out."""
 
-    def __init__(self, kind: str, partition: int = -1) -> None:
+    def __init__(self, kind: str, partition: int = -1, pace: int = 0) -> None:
+        self.pace = pace
+        """Blocks are offered so many messages at a time, as a dispatch rate has it; 0: whole."""
         self.topic = FakeTopic()
         self.cursor = Cursor(CursorKey(self.topic.name, 0, "s"), Position(1, -1))
         self.dispatcher = dispatcher_of(kind, self.cursor, self.topic, partition)
@@ -182,6 +184,8 @@ class Machine:
                 if wanted == self.dispatcher.read and self.dispatcher.normalise():
                     continue
                 break
+            if self.pace:
+                view = view.head(view.cover(wanted.entry_id - view.first_entry, view.count, self.pace)[0])
             said += [self._dealt(delivery) for delivery in self.dispatcher.offer(view)]
         self.check()
         return said

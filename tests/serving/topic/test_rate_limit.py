@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.metadata.records import PublishRate
+from quire.metadata.records import DispatchRate, PublishRate
 from quire.runtime.clock import ManualClock
+from quire.serving.policy.rate_limit import RateLimit, TokenBucket, dispatch_limit, publish_limit
 from quire.serving.policy.resolved import TopicPolicies
+from quire.serving.policy.throttle import Throttle, publish_throttle
 from quire.serving.topic.gate import Gate, make_gate, regated
-from quire.serving.topic.rate_limit import RateLimit, TokenBucket
 
 
 def test_a_bucket_starts_with_a_second_s_worth_and_goes_into_debt() -> None:
@@ -27,12 +28,24 @@ def test_a_bucket_starts_with_a_second_s_worth_and_goes_into_debt() -> None:
 
 
 def test_the_slower_of_both_kinds_counts() -> None:
-    limit = RateLimit(PublishRate(messages_per_s=10, bytes_per_s=1000), 0.0)
+    limit = RateLimit(TokenBucket(10, 0.0), TokenBucket(1000, 0.0))
     limit.take(1, 3000)
     assert limit.wait_s(0.0) == pytest.approx(2.001)
     limit.take(40, 0)
     assert limit.wait_s(0.0) == pytest.approx(3.2)
-    assert RateLimit(PublishRate(messages_per_s=1), 0.0).wait_s(0.0) == 0
+    only = publish_limit(PublishRate(messages_per_s=1), 0.0)
+    assert only is not None and only.wait_s(0.0) == 0
+    assert publish_limit(PublishRate(), 0.0) is None
+
+
+def test_dispatching_waits_until_some_of_the_rate_has_gathered() -> None:
+    limit = dispatch_limit(DispatchRate(messages=1000, bytes=5000, period_s=10), 0.0)
+    assert limit is not None and limit.wait_s(0.0) == 0
+    assert limit.allowance() == (1000, 5000), "a period's worth at once"
+    limit.take(998, 0)
+    assert limit.wait_s(0.0) == pytest.approx(0.03), "5 are a twentieth of a second's worth, and 2 are left"
+    assert limit.wait_s(0.03) == 0 and limit.allowance() == (5, 5000)
+    assert dispatch_limit(DispatchRate(), 0.0) is None
 
 
 @given(
@@ -62,6 +75,11 @@ def limited(rate: int, clock: ManualClock) -> Gate:
     return gate
 
 
+def throttle_of(gate: Gate) -> Throttle:
+    assert gate._own is not None
+    return gate._own
+
+
 def test_policies_that_limit_nothing_have_no_gate() -> None:
     assert make_gate(TopicPolicies(), ManualClock()) is None
 
@@ -84,7 +102,7 @@ async def test_who_waits_is_let_in_one_by_one_in_order() -> None:
     assert let_in == []
     for expected in ("a", "ab", "abc"):
         clock.advance_ms(1200)
-        gate._release()
+        throttle_of(gate)._release()
         assert "".join(let_in) == expected
 
 
@@ -96,8 +114,26 @@ async def test_a_newcomer_does_not_overtake_who_waits() -> None:
     gate.wait(lambda: told.append("waited"))
     clock.advance_ms(60_000)
     assert not gate.is_open(), "the timer has not fired yet, and somebody is before it"
-    gate._release()
+    throttle_of(gate)._release()
     assert told == ["waited"] and gate.is_open()
+
+
+async def test_the_broker_s_rate_holds_for_all_topics_together() -> None:
+    clock = ManualClock()
+    shared = publish_throttle(PublishRate(messages_per_s=10), clock)
+    assert shared is not None
+    first, second = (make_gate(TopicPolicies(), clock, shared) for _ in range(2))
+    assert first is not None and second is not None
+    first.passed(20, 0)
+    assert not second.is_open()
+    told: list[str] = []
+    second.wait(lambda: told.append("second"))
+    first.wait(lambda: told.append("first"))
+    second.open()
+    assert not told, "a topic that is closed lets nobody pass whom the broker holds"
+    clock.advance_ms(1200)
+    shared._release()
+    assert told == ["second", "first"]
 
 
 async def test_other_policies_let_everybody_ask_anew() -> None:
