@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from quire.runtime.errors import ConfigurationError
 from quire.spark_source.broker import Broker
-from quire.spark_source.decode import Origin
+from quire.spark_source.columns import Origin
 from quire.spark_source.options import Options
 from quire.spark_source.positions import CLOCK_SKEW_MS, Bound, Window
 

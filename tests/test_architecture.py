@@ -93,6 +93,8 @@ CORES = (
     "spark_source/positions.py",
     "spark_source/protobuf.py",
     "spark_source/batches.py",
+    "spark_source/rows.py",
+    "spark_source/columns.py",
     "spark_source/decode.py",
     "spark_source/plain.py",
     "client/permits.py",

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.spark_source import plain, schema
-from quire.spark_source.decode import Decoder, Origin
+from quire.spark_source.columns import Origin
+from quire.spark_source.decode import Decoder
 from quire.spark_source.plain import UndecodableEntry
 from quire.spark_source.positions import Window
 from quire.wire import block, message

@@ -1,0 +1,153 @@
+"""Rows to columns: Arrow arrays, each made on demand from the places that `rows` found.
+
+The bytes of a column are gathered by Arrow itself: an array whose offsets are (start, end, start, end ...) over the
+chunk has every value at an even place, and `take` of the even places copies just those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from quire.spark_source import plain, schema
+from quire.spark_source.protobuf import Bytes, Flags, Ints, Shape, read
+from quire.spark_source.rows import PRODUCER, Entries, Metadata, Odd, Rows
+
+_KEY_VALUE: Final = Shape(numbers=frozenset(), spans=frozenset((1, 2)))
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What all rows of a segment have in common."""
+
+    topic: str
+    """Full name without `-partition-N`: the column's value."""
+    partition: int
+    ledger_id: int
+    name: str
+    """The name for errors."""
+
+
+def gather(data: Bytes, start: Ints, end: Ints, null: Flags | None = None) -> pa.Array:
+    """The bytes `[start, end)` of each row as one binary array, copied by Arrow."""
+    count = len(start)
+    offsets = np.empty(2 * count + 1, np.int32)
+    offsets[0 : 2 * count : 2] = start
+    offsets[1 : 2 * count : 2] = end
+    offsets[2 * count] = len(data)
+    every = pa.Array.from_buffers(
+        pa.binary(), 2 * count, [None, pa.py_buffer(offsets), pa.py_buffer(data.data)]
+    )
+    return every.take(pa.array(np.arange(0, 2 * count, 2), mask=null))
+
+
+@dataclass(frozen=True)
+class Columns:
+    """One run's rows, from which each column is made on demand."""
+
+    origin: Origin
+    rows: Rows
+    entries: Entries
+    metadata: Metadata
+
+    def topic(self) -> pa.Array:
+        return self._same(self.origin.topic, pa.string())
+
+    def partition(self) -> pa.Array:
+        return self._same(self.origin.partition, pa.int32())
+
+    def ledger(self) -> pa.Array:
+        return self._same(self.origin.ledger_id, pa.int64())
+
+    def undecoded(self) -> pa.Array:
+        return pa.nulls(len(self.rows.entry), pa.string())
+
+    def entry(self) -> pa.Array:
+        return pa.array(self.entries.id[self.rows.entry])
+
+    def batch_index(self) -> pa.Array:
+        return pa.array(self.rows.batch_index.astype(np.int32))
+
+    def message_index(self) -> pa.Array:
+        return pa.array(self.entries.first_index[self.rows.entry] + self.rows.number)
+
+    def key(self) -> pa.Array:
+        rows = self.rows
+        if not rows.key_given.any():
+            return pa.nulls(len(rows.entry), pa.binary())
+        keys = gather(rows.data, *rows.key, null=~rows.key_given)
+        self._text(keys)
+        if not rows.key_is_base64.any():
+            return keys
+        coded = zip(keys.to_pylist(), rows.key_is_base64.tolist(), strict=True)
+        return pa.array(
+            [plain.key_bytes(None if key is None else key.decode(), b64) for key, b64 in coded], pa.binary()
+        )
+
+    def value(self) -> pa.Array:
+        null = self.rows.value_null
+        return gather(self.rows.data, *self.rows.value, null=null if null.any() else None)
+
+    def properties(self) -> pa.Array:
+        owner, start, end = self.rows.properties
+        count = len(self.rows.entry)
+        offsets = np.zeros(count + 1, np.int32)
+        np.cumsum(np.bincount(owner, minlength=count), out=offsets[1:])
+        pairs = read(self.rows.data, start, end, _KEY_VALUE)
+        keys, values = pairs.spans(1), pairs.spans(2)
+        if pairs.odd.any() or not (keys.present & values.present).all():
+            raise self._all_odd()
+        names = self._text(gather(self.rows.data, keys.start, keys.end))
+        if len(owner) > 1 and (owner[1:] == owner[:-1]).any():
+            self._refuse_duplicates(owner, names)
+        texts = self._text(gather(self.rows.data, values.start, values.end))
+        return pa.MapArray.from_arrays(pa.array(offsets), names, texts, type=schema.PROPERTIES)
+
+    def publish_time(self) -> pa.Array:
+        return _times(self.metadata.publish_time_ms[self.rows.entry], None)
+
+    def event_time(self) -> pa.Array:
+        times = self.rows.event_time_ms
+        return _times(times, times == 0) if times.any() else pa.nulls(len(times), schema.TIME)
+
+    def producer(self) -> pa.Array:
+        spans = self.metadata.table.spans(PRODUCER)
+        names = self._text(gather(self.entries.data, spans.start, spans.end))
+        one_each = len(names) == len(self.rows.entry) and (self.rows.batch_index < 0).all()
+        return names if one_each else names.take(pa.array(self.rows.entry))
+
+    def sequence(self) -> pa.Array:
+        return pa.array(self.rows.sequence)
+
+    def _same(self, value: Any, kind: pa.DataType) -> pa.Array:
+        return pa.repeat(pa.scalar(value, kind), len(self.rows.entry))
+
+    def _text(self, array: pa.Array) -> pa.Array:
+        """Bytes as text; the plain decoder finds the entry with bytes that are none."""
+        try:
+            return array.cast(pa.string())
+        except pa.ArrowInvalid:
+            raise self._all_odd() from None
+
+    def _refuse_duplicates(self, owner: Ints, names: pa.Array) -> None:
+        """A name twice in one message: the last counts, which the plain decoder knows."""
+        coded = names.dictionary_encode()
+        pairs = owner * len(coded.dictionary) + coded.indices.to_numpy()
+        if len(np.unique(pairs)) != len(pairs):
+            raise self._all_odd()
+
+    def _all_odd(self) -> Odd:
+        return Odd(np.ones(len(self.entries.id), np.bool_))
+
+
+def _times(times_ms: Ints, null: Flags | None) -> pa.Array:
+    return pa.array(times_ms * 1000, mask=null).cast(schema.TIME)
+
+
+COLUMNS: Final[dict[str, Callable[[Columns], pa.Array]]] = {
+    name: getattr(Columns, name) for name in schema.FIELDS
+}
