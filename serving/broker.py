@@ -35,14 +35,14 @@ from quire.runtime.tasks import Tasks
 from quire.serving.bundles import Bundles, split_evenly
 from quire.serving.names import NON_PERSISTENT, TopicName
 from quire.serving.offloading import Offloading
-from quire.serving.operations import Operations, subscriptions_of
+from quire.serving.operations import Operations
 from quire.serving.ownerless import Ownerless
 from quire.serving.ownership.port import BundleLoad, Handover, NotOwner, Owner, Ownership, SoleOwner
 from quire.serving.peers import Peers, added_up
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.policy.throttle import BrokerThrottles
 from quire.serving.ports import ConsumerHandle, ConsumerPort, SubscriptionHandle
-from quire.serving.registry import Registry
+from quire.serving.registry import Registry, subscriptions_of
 from quire.serving.session.connection import Connection
 from quire.serving.session.table import TABLE
 from quire.serving.settings import BrokerSettings

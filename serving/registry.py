@@ -489,3 +489,9 @@ class Registry:
         for name, result in zip(names, results, strict=True):
             if isinstance(result, BaseException):
                 _log.warning("%s was not closed cleanly, it will be recovered: %s", name, result)
+
+
+def subscriptions_of(topic: AnyTopic) -> Subscriptions:
+    """The concrete type behind the port; the registry makes no other."""
+    assert isinstance(topic.subscriptions, Subscriptions)
+    return topic.subscriptions

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from quire.metadata.records import DelayedDeliveryPolicy
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
-from quire.serving.operations import subscriptions_of
+from quire.serving.registry import subscriptions_of
 from quire.serving.subscription.subscription import Subscription
 from tests.serving.conftest import BrokerHouse, in_thread
 

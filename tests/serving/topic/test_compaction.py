@@ -16,7 +16,7 @@ from quire.metadata.records import RetentionPolicy
 from quire.runtime.errors import AlreadyExists, QuireError, Unavailable
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
-from quire.serving.operations import subscriptions_of
+from quire.serving.registry import subscriptions_of
 from quire.serving.topic import compaction
 from quire.serving.topic.compacted import SPAN_ENTRIES
 from quire.serving.topic.compacting import LastOfKey

@@ -13,8 +13,8 @@ from quire.metadata.records import BacklogQuota, InactiveTopicPolicy, Policies, 
 from quire.runtime.errors import NotFound
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
-from quire.serving.operations import subscriptions_of
 from quire.serving.ports import EARLIEST, LATEST, Position, SegmentView
+from quire.serving.registry import subscriptions_of
 from quire.serving.topic import quota
 from quire.serving.topic.topic import Topic
 from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread

@@ -1,0 +1,259 @@
+"""What is told of a topic: Pulsar's `stats` and `internalStats`, the plan for Spark, why segments are still here.
+
+Everything is computed when somebody asks, from counters that are there anyway. JSON with Pulsar's names, so that its
+tools show it; what is ours among it is in `docs/architecture.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from quire.metadata.records import CompactedRecord, SegmentRecord, SegmentState
+from quire.runtime.errors import QuireError
+from quire.serving.registry import subscriptions_of
+from quire.serving.topic.explain import Circumstances, explain
+from quire.serving.topic.non_persistent import AnyTopic
+from quire.serving.topic.services import Ledgers, Services
+from quire.serving.topic.topic import Topic
+from quire.tiering.offload import segment_state
+
+_SUMMED = (
+    "msgRateIn",
+    "msgThroughputIn",
+    "msgRateOut",
+    "msgThroughputOut",
+    "bytesInCounter",
+    "msgInCounter",
+    "bytesOutCounter",
+    "msgOutCounter",
+    "storageSize",
+    "offloadedStorageSize",
+)
+_SUBSCRIPTION_SUMMED = (
+    "msgBacklog",
+    "backlogSize",
+    "unackedMessages",
+    "msgRateOut",
+    "msgThroughputOut",
+    "msgRateRedeliver",
+    "msgOutCounter",
+    "bytesOutCounter",
+)
+
+# -- stats -------------------------------------------------------------------------------------------------
+
+
+async def of_topic(loaded: AnyTopic, now_s: float) -> dict[str, Any]:
+    """As Pulsar's `stats`. `now_s`: the monotonic clock, for rates."""
+    subscriptions = await subscriptions_of(loaded).stats()
+    publishers = [_publisher(admission.port) for admission in loaded.producers.all()]
+    rate, throughput = loaded.rate_in.per_second(now_s, loaded.messages_in, loaded.bytes_in)
+    return {
+        "msgRateIn": rate,
+        "msgThroughputIn": throughput,
+        "msgRateOut": _sum(subscriptions, "msgRateOut"),
+        "msgThroughputOut": _sum(subscriptions, "msgThroughputOut"),
+        "bytesInCounter": loaded.bytes_in,
+        "msgInCounter": loaded.messages_in,
+        "bytesOutCounter": int(_sum(subscriptions, "bytesOutCounter")),
+        "msgOutCounter": int(_sum(subscriptions, "msgOutCounter")),
+        "averageMsgSize": loaded.bytes_in / loaded.messages_in if loaded.messages_in else 0.0,
+        **(_storage(loaded) if isinstance(loaded, Topic) else _drops(subscriptions)),
+        "publishRateLimitedTimes": 0 if loaded.gate is None else loaded.gate.waits,
+        "publishers": publishers,
+        "subscriptions": subscriptions,
+        "replication": {},
+        "deduplicationStatus": "Enabled" if loaded.deduplicates else "Disabled",
+    }
+
+
+def of_partitions(partitions: Mapping[str, dict[str, Any]], count: int) -> dict[str, Any]:
+    """As Pulsar's `partitioned-stats`: the sums of the `stats` of those of its `count` partitions that were used."""
+    return {
+        **{key: sum(one[key] for one in partitions.values()) for key in _SUMMED},
+        "publishers": [one for stats in partitions.values() for one in stats["publishers"]],
+        "subscriptions": _merged([stats["subscriptions"] for stats in partitions.values()]),
+        "replication": {},
+        "metadata": {"partitions": count},
+        "partitions": partitions,
+    }
+
+
+def _storage(topic: Topic) -> dict[str, Any]:
+    archived = (one.archive.bytes for one in topic.segment_list.sealed if one.archive is not None)
+    return {
+        "storageSize": sum(view.bytes for view in topic.segments()),
+        "offloadedStorageSize": sum(archived),
+    }
+
+
+def _drops(subscriptions: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What a topic that keeps nothing tells instead: messages that consumers could not take, per second and in all."""
+    return {
+        "storageSize": 0,
+        "offloadedStorageSize": 0,
+        "msgDropRate": _sum(subscriptions, "msgDropRate"),
+        "msgDropCounter": int(_sum(subscriptions, "msgDropCounter")),
+    }
+
+
+def _sum(rows: dict[str, dict[str, Any]], key: str) -> float:
+    return sum(float(row.get(key, 0)) for row in rows.values())
+
+
+def _merged(partitions: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """The subscriptions of all partitions by name: numbers added, consumers one after the other."""
+    merged: dict[str, dict[str, Any]] = {}
+    for name, one in ((name, one) for partition in partitions for name, one in partition.items()):
+        sums = merged.setdefault(name, {"type": one["type"], "isDurable": one["isDurable"], "consumers": []})
+        sums["consumers"] += one["consumers"]
+        for key in _SUBSCRIPTION_SUMMED:
+            sums[key] = sums.get(key, 0) + one[key]
+    return merged
+
+
+def _publisher(port: Any) -> dict[str, Any]:
+    """What the session's end of a producer tells of itself; ports of tests tell their name alone."""
+    describe = getattr(port, "stats", None)
+    return describe() if describe is not None else {"producerName": port.name}
+
+
+# -- segments ----------------------------------------------------------------------------------------------
+
+
+async def internal(loaded: Topic, ledgers: Ledgers) -> dict[str, Any]:
+    """As Pulsar's `internalStats`; each of `ledgers` has a `state` and an `archive`."""
+    views = loaded.segments()
+    position = loaded.last_confirmed
+    cursors = {one.name: one.cursor_stats() for one in subscriptions_of(loaded) if one.is_durable}
+    active = loaded.segment_list.active
+    return {
+        "entriesAddedCounter": sum(view.last_entry + 1 for view in views),
+        "numberOfEntries": sum(view.last_entry + 1 for view in views),
+        "numberOfMessages": sum(view.messages for view in views),
+        "totalSize": sum(view.bytes for view in views),
+        "currentLedgerEntries": active.last_entry + 1 if active else 0,
+        "currentLedgerSize": active.bytes if active else 0,
+        "lastConfirmedEntry": f"{position.ledger_id}:{position.entry_id}",
+        "state": "Terminated" if loaded.is_terminated else "LedgerOpened" if active else "Closed",
+        "ledgers": await _ledgers_of(loaded, ledgers),
+        "compactedLedger": _compacted_row(loaded.compaction.record),
+        "cursors": cursors,
+    }
+
+
+async def _ledgers_of(topic: Topic, ledgers: Ledgers) -> list[dict[str, Any]]:
+    sealed = topic.segment_list.sealed
+    rows = [_segment_row(segment, await state_of(segment, ledgers)) for segment in sealed]
+    active = topic.segment_list.active
+    if active is not None:
+        record = active.sealed(0)
+        rows.append(_segment_row(record, SegmentState.ACTIVE))
+    return rows
+
+
+async def state_of(segment: SegmentRecord, ledgers: Ledgers) -> SegmentState:
+    """Where a sealed segment is on its way from the bookies to the archive."""
+    if segment.archive is not None:
+        return segment_state(segment, is_flushed=True)
+    try:
+        is_flushed = await ledgers.is_flushed(segment.ledger_id)
+    except QuireError:
+        is_flushed = False
+    return segment_state(segment, is_flushed=is_flushed)
+
+
+def _segment_row(segment: SegmentRecord, state: SegmentState) -> dict[str, Any]:
+    return {
+        "ledgerId": segment.ledger_id,
+        "entries": segment.last_entry + 1,
+        "messages": segment.messages,
+        "size": segment.bytes,
+        "firstIndex": segment.first_index,
+        "createdMs": segment.created_ms,
+        "sealedMs": segment.sealed_ms,
+        "offloaded": segment.archive is not None,
+        "onBookies": segment.on_bookies,
+        "state": str(state),
+        "archive": _archive_row(segment),
+    }
+
+
+def _compacted_row(record: CompactedRecord | None) -> dict[str, Any]:
+    """As Pulsar's; -1 where the topic was never compacted."""
+    if record is None:
+        return {"ledgerId": -1, "entries": -1, "size": -1, "offloaded": False}
+    horizon = f"{record.horizon_ledger}:{record.horizon_entry}"
+    return {
+        "ledgerId": record.ledger_id,
+        "entries": record.entries,
+        "size": record.bytes,
+        "offloaded": False,
+        "horizon": horizon,
+    }
+
+
+async def plan(loaded: Topic, ledgers: Ledgers) -> dict[str, Any]:
+    """What Spark reads: where each segment's bytes are, and the confirmed end; see `quire.spark_source.plan`."""
+    end = loaded.last_confirmed
+    sealed = loaded.segment_list.sealed
+    rows = [_plan_row(segment, await state_of(segment, ledgers)) for segment in sealed]
+    active = loaded.segment_list.active
+    if active is not None and active.last_entry >= 0:
+        rows.append(_plan_row(active.sealed(0), SegmentState.ACTIVE))
+    return {
+        "topic": loaded.name,
+        "partitions": 0,
+        "end": {"ledger": end.ledger_id, "entry": end.entry_id},
+        "segments": rows,
+    }
+
+
+def _plan_row(segment: SegmentRecord, state: SegmentState) -> dict[str, Any]:
+    return {
+        "ledger_id": segment.ledger_id,
+        "first_index": segment.first_index,
+        "last_entry": segment.last_entry,
+        "messages": segment.messages,
+        "bytes": segment.bytes,
+        "first_clock_ms": segment.first_clock_ms,
+        "last_clock_ms": segment.last_clock_ms,
+        "state": str(state),
+        "archive": _archive_row(segment),
+        "on_bookies": segment.on_bookies,
+    }
+
+
+def _archive_row(segment: SegmentRecord) -> dict[str, Any] | None:
+    pointer = segment.archive
+    if pointer is None:
+        return None
+    return {"store": pointer.store, "name": pointer.name, "bytes": pointer.bytes, "crc": pointer.crc}
+
+
+def explained(loaded: Topic, services: Services) -> dict[str, Any]:
+    """Why each segment is still here, and when it will go; see `quire.serving.topic.explain`."""
+    active = loaded.segment_list.active
+    policies = loaded.policies
+    written = [] if active is None else [replace(active.sealed(0), sealed_ms=0)]
+    case = Circumstances(
+        segments=[*loaded.segment_list.sealed, *written],
+        marks={one.name: one.mark_delete for one in loaded.subscriptions if one.is_durable},
+        retention=policies.retention,
+        compacted_to=loaded.compaction.keeps,
+        settings=services.settings,
+        has_archive=services.archive is not None,
+        now_ms=services.clock.now_ms(),
+    )
+    return {
+        "topic": loaded.name,
+        "nowMs": case.now_ms,
+        "retentionMs": policies.retention.retention_ms,
+        "retentionBytes": policies.retention.retention_bytes,
+        "messageTtlMs": policies.message_ttl_ms,
+        "producersHeldOff": "" if loaded.refusal is None else loaded.refusal[1],
+        "segments": explain(case),
+    }
