@@ -57,6 +57,10 @@ class Followed(Generic[R]):
             unwatch()
         self._watches.clear()
 
+    async def refresh(self, name: str) -> None:
+        """Read one record now, whether or not a watch has told of it."""
+        await self._read(f"{self._folder}/{paths.encode(name)}", may_be_new=True)
+
     def _on_change(self, path: str) -> None:
         self._stale[path] = None
         self._changed.set()
@@ -100,13 +104,13 @@ class Followed(Generic[R]):
             self._stale.pop(path, None)
             self.records.pop(self._name(path), None)
 
-    async def _read(self, path: str) -> None:
+    async def _read(self, path: str, *, may_be_new: bool = False) -> None:
         try:
             value = (await self._store.get(path)).value
         except NotFound:
             self.records.pop(self._name(path), None)
         else:
-            if path in self._watches:
+            if may_be_new or path in self._watches:
                 self.records[self._name(path)] = decode(self._kind, value, path)
 
     def _name(self, path: str) -> str:

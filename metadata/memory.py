@@ -120,6 +120,9 @@ class MemoryStore:
     async def transact(self, steps: Sequence[Step]) -> None:
         self._change(lambda tree: tree.transact(steps, self._session))
 
+    async def sync(self) -> None:
+        self._check()
+
     def watch(self, path: str, callback: WatchCallback) -> Callable[[], None]:
         return self.watches.watch(path, callback)
 

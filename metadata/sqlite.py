@@ -159,6 +159,9 @@ class SqliteStore:
         self.counts.changes += 1
         await self._call(lambda tree: tree.transact(steps, SESSION))
 
+    async def sync(self) -> None:
+        """There is one session, which sees what it did."""
+
     def watch(self, path: str, callback: WatchCallback) -> Callable[[], None]:
         return self._watches.watch(path, callback)
 

@@ -147,6 +147,10 @@ class MetadataStore(Protocol):
         """All steps or none. Raises what the first refused step would raise."""
         ...
 
+    async def sync(self) -> None:
+        """What any session was told is done before this call is seen by reads after it."""
+        ...
+
     def watch(self, path: str, callback: WatchCallback) -> Callable[[], None]:
         """Call `callback(path)` on the loop after each change to the node or its list of children.
 

@@ -177,6 +177,11 @@ class ZooKeeperStore:
         if steps:
             await self._transact(list(steps))
 
+    async def sync(self) -> None:
+        full = self._full(ROOT)
+        self.counts.reads += 1
+        await self._ask(ROOT, lambda kazoo: kazoo.sync_async(full))
+
     def watch(self, path: str, callback: WatchCallback) -> Callable[[], None]:
         cancel = self._watches.watch(path, callback)
         if self._session.state is SessionState.CONNECTED:

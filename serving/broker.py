@@ -405,15 +405,6 @@ class Broker(Operations):
         status = added_up([work.status(), *answers, {"failing": silent}])
         return {**status, "segments": await work.count_by_state()}
 
-    async def _ask_others(
-        self, method: str, path: str, timeout_s: float
-    ) -> tuple[list[dict[str, Any]], list[str]]:
-        """What the cluster's other brokers answer, and why some do not."""
-        others = [row["httpUrl"] for row in self.ownership.brokers() if row["httpUrl"] != self.http_url]
-        found = await self.peers.ask_all(method, others, path, timeout_s=timeout_s)
-        silent = [str(one) for one in found if isinstance(one, QuireError)]
-        return [one for one in found if not isinstance(one, QuireError)], silent
-
     async def archive_verify(self, *, delete_orphans: bool) -> dict[str, Any]:
         return await self._archive_work().verify(delete_orphans=delete_orphans)
 

@@ -5,15 +5,19 @@ Everything here is off the data path. Names are full or short; errors are those 
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
+from urllib.parse import quote
 
 from quire.metadata.records import Policies
-from quire.runtime.errors import ConfigurationError, InUse, NotFound
+from quire.runtime.errors import ConfigurationError, InUse, NotFound, QuireError
 from quire.serving import statistics
 from quire.serving.names import TopicName
 from quire.serving.ownership.port import NotOwner, Ownership
 from quire.serving.peers import Peers, topic_path
+from quire.serving.policy.namespaces import Namespaces
 from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.ports import EARLIEST, LATEST, Position
 from quire.serving.registry import Registry, subscriptions_of
@@ -25,6 +29,11 @@ from quire.serving.topic.topic import Topic
 from quire.wire import commands
 from quire.wire.block import Buffer
 
+HOLD_S: Final = 5.0
+"""How long a change of a policy waits for other brokers to heed it."""
+
+_log = logging.getLogger(__name__)
+
 
 class Operations:
     """See the top of the file. `Broker` adds the process to it."""
@@ -33,6 +42,17 @@ class Operations:
     services: Services
     peers: Peers
     ownership: Ownership
+    namespaces: Namespaces
+    http_url: str
+
+    async def _ask_others(
+        self, method: str, path: str, timeout_s: float
+    ) -> tuple[list[dict[str, Any]], list[str]]:
+        """What the cluster's other brokers answer, and why some do not."""
+        others = [row["httpUrl"] for row in self.ownership.brokers() if row["httpUrl"] != self.http_url]
+        found = await self.peers.ask_all(method, others, path, timeout_s=timeout_s)
+        silent = [str(one) for one in found if isinstance(one, QuireError)]
+        return [one for one in found if not isinstance(one, QuireError)], silent
 
     async def _topic(self, name: str) -> Topic:
         return await self.registry.open_persistent(TopicName.parse(name))
@@ -133,9 +153,35 @@ class Operations:
         return await self.registry.policies.of(TopicName.parse(topic))
 
     async def change_topic_policies(self, topic: str, change: Callable[[Policies], Policies]) -> None:
-        """Replace what the topic prescribes. Raises `NotFound`, `VersionConflict`."""
+        """Replace what the topic prescribes; see `_hold`. Raises `NotFound`, `VersionConflict`, `Unavailable`."""
         await self.partitions(topic)
-        await self.registry.policies.change(TopicName.parse(topic), change)
+        name = TopicName.parse(topic)
+        await self.registry.policies.change(name, change)
+        await self._hold(name.tenant, name.namespace, f"?topic={quote(str(name), safe='')}")
+
+    async def change_namespace_policies(
+        self, tenant: str, namespace: str, change: Callable[[Policies], Policies]
+    ) -> None:
+        """Replace what the namespace prescribes; see `_hold`. Raises as `change_topic_policies`."""
+        await self.namespaces.change(tenant, namespace, change)
+        await self._hold(tenant, namespace)
+
+    async def _hold(self, tenant: str, namespace: str, which: str = "") -> None:
+        """Policies that were written hold on every broker that answers: for who connects when this has returned.
+
+        One that does not answer follows by its watch, as soon as it can.
+        """
+        path = "/quire/v1/policies/" + "/".join(quote(part, safe="") for part in (tenant, namespace))
+        others = self._ask_others("PUT", path + which, HOLD_S)
+        (_, silent), _ = await asyncio.gather(others, self.registry.apply_policies(tenant, namespace))
+        for why in silent:
+            _log.warning("the policies of %s/%s may hold later there: %s", tenant, namespace, why)
+
+    async def refresh_policies(self, tenant: str, namespace: str, topic: str | None) -> None:
+        """What another broker has written holds here when this returns. Raises `NotFound`, `Unavailable`."""
+        name = None if topic is None else TopicName.parse(topic)
+        await self.registry.policies.refresh(tenant, namespace, name)
+        await self.registry.apply_policies(tenant, namespace)
 
     async def terminate_topic(self, topic: str) -> Position:
         """No more messages, for good. Answers the last position."""

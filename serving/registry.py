@@ -29,7 +29,7 @@ from quire.serving.ownership.balance import load_of
 from quire.serving.ownership.port import BundleLoad, NotOwner, Ownership
 from quire.serving.policy.book import PolicyBook
 from quire.serving.policy.namespaces import Namespaces
-from quire.serving.policy.resolved import defaults_of
+from quire.serving.policy.resolved import TopicPolicies, defaults_of
 from quire.serving.subscription.non_persistent import NonPersistentSubscriptions
 from quire.serving.subscription.subscriptions import Subscriptions
 from quire.serving.topic.non_persistent import AnyTopic, NonPersistentTopic
@@ -142,7 +142,9 @@ class Registry:
             else:
                 topic = await self._make_non_persistent(name, namespace, create)
             try:
-                topic.apply(await self.policies.of(name))  # they may have changed meanwhile
+                while not await self._is_up_to_date(topic):
+                    await topic.unload()
+                    topic = await self._load_persistent(name, namespace, create)
                 if not self._ownership.holds(of):
                     raise NotOwner(f"{name} went to another broker while it was being loaded")
             except BaseException:
@@ -150,6 +152,12 @@ class Registry:
                 raise
             self._topics[name] = topic
             return topic
+
+    async def _is_up_to_date(self, topic: AnyTopic) -> bool:
+        """The policies may have changed while it was loaded; False when they ask for another load."""
+        policies = await self.policies.of(topic.topic_name)
+        topic.apply(policies)
+        return not _must_be_loaded_anew(topic, policies)
 
     async def _load_persistent(self, name: TopicName, namespace: NamespaceRecord, create: bool) -> Topic:
         snapshot = await self._snapshot(name, namespace, create)
@@ -317,28 +325,47 @@ class Registry:
     # -- policies --------------------------------------------------------------------------------------
 
     def _policies_changed(self, tenant: str, namespace: str) -> None:
-        names = [name for name in self._topics if name[1:3] == (tenant, namespace)]
-        if names:
-            self._services.tasks.start(self._apply_policies(names), f"policies of {tenant}/{namespace}")
+        if self._of_namespace(tenant, namespace):
+            work = self._follow_policies(tenant, namespace)
+            self._services.tasks.start(work, f"policies of {tenant}/{namespace}")
 
-    async def _apply_policies(self, names: list[TopicName]) -> None:
-        """Give loaded topics what holds for them now, however long the metadata store takes to tell."""
-        for count, name in enumerate(names, 1):
-            while (topic := self._topics.get(name)) is not None:
-                try:
-                    policies = await self.policies.of(name)
-                except NotFound:
-                    break  # its namespace is gone
-                except QuireError as error:
-                    _log.warning("the policies of %s cannot be read, trying again: %s", name, error)
-                    await asyncio.sleep(POLICY_RETRY_S)
-                    continue
-                topic.apply(policies)
-                if name.is_persistent and policies.deduplication != topic.deduplicates:
-                    await self.unload(name)  # what was sent before is learnt by a load
-                break
+    async def apply_policies(self, tenant: str, namespace: str) -> None:
+        """What is known to be prescribed holds for every topic when this returns: for those that are being loaded, too.
+
+        Raises `Unavailable` when it cannot be read; then it holds later.
+        """
+        for count, name in enumerate(self._of_namespace(tenant, namespace), 1):
+            await self._apply_policies(name)
             if count % POLICY_BATCH == 0:
                 await asyncio.sleep(0)
+
+    def _of_namespace(self, tenant: str, namespace: str) -> list[TopicName]:
+        return [name for name in self._topics if name[1:3] == (tenant, namespace)]
+
+    async def _apply_policies(self, name: TopicName) -> None:
+        """Give a topic, if it is loaded, what holds for it now."""
+        try:
+            policies = await self.policies.of(name)
+        except NotFound:
+            return  # its namespace is gone
+        topic = self._topics.get(name)
+        if topic is not None:
+            topic.apply(policies)
+            if _must_be_loaded_anew(topic, policies):
+                await self.unload(name)
+
+    async def _follow_policies(self, tenant: str, namespace: str) -> None:
+        """As `apply_policies`, however long the metadata store takes to tell."""
+        while True:
+            try:
+                await self.apply_policies(tenant, namespace)
+            except QuireError as error:
+                _log.warning(
+                    "policies of %s/%s cannot be applied, trying again: %s", tenant, namespace, error
+                )
+                await asyncio.sleep(POLICY_RETRY_S)
+            else:
+                return
 
     # -- leaving ---------------------------------------------------------------------------------------
 
@@ -495,3 +522,8 @@ def subscriptions_of(topic: AnyTopic) -> Subscriptions:
     """The concrete type behind the port; the registry makes no other."""
     assert isinstance(topic.subscriptions, Subscriptions)
     return topic.subscriptions
+
+
+def _must_be_loaded_anew(topic: AnyTopic, policies: TopicPolicies) -> bool:
+    """Deduplication is turned on and off by a load, which learns what was sent before."""
+    return isinstance(topic, Topic) and policies.deduplication != topic.deduplicates

@@ -104,7 +104,7 @@ def _grant(target: AdminTarget) -> Handler:
         def change(all: Policies) -> Policies:
             return replace(all, permissions={**all.permissions, role: tuple(actions)})
 
-        await target.namespaces.change(*_names(request), change)
+        await target.change_namespace_policies(*_names(request), change)
         return no_content()
 
     return handle
@@ -118,7 +118,7 @@ def _revoke(target: AdminTarget) -> Handler:
             rest = {name: actions for name, actions in all.permissions.items() if name != role}
             return replace(all, permissions=rest)
 
-        await target.namespaces.change(*_names(request), change)
+        await target.change_namespace_policies(*_names(request), change)
         return no_content()
 
     return handle

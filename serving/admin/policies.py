@@ -32,6 +32,9 @@ from quire.serving.admin.target import AdminTarget
 
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 TOPIC = "/admin/v2/{domain:persistent}/{tenant}/{namespace}/{topic}"
+REFRESH = "/quire/v1/policies/{tenant}/{namespace}"
+"""What one broker asks of the others when it has changed a policy: to heed it before the change is answered."""
+
 DELETE_MODES = ("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up")
 MINUTE_MS = 60_000
 QUORUM_MAX = 100
@@ -332,7 +335,7 @@ def _of_namespaces(target: AdminTarget) -> _Level:
 
     async def change(request: web.Request, change: Change) -> None:
         part = request.match_info
-        await target.namespaces.change(part["tenant"], part["namespace"], change)
+        await target.change_namespace_policies(part["tenant"], part["namespace"], change)
 
     return _Level(read, change)
 
@@ -351,8 +354,14 @@ def _of_topics(target: AdminTarget) -> _Level:
 
 
 def routes(target: AdminTarget) -> list[web.RouteDef]:
+    async def refresh(request: web.Request) -> web.Response:
+        part = request.match_info
+        await target.refresh_policies(part["tenant"], part["namespace"], request.query.get("topic"))
+        return no_content()
+
     namespaces, topics = _of_namespaces(target), _of_topics(target)
-    found = _quota_routes(NAMESPACE, namespaces) + _quota_routes(TOPIC, topics)
+    found = [web.put(REFRESH, refresh)]
+    found += _quota_routes(NAMESPACE, namespaces) + _quota_routes(TOPIC, topics)
     for policy in POLICIES:
         if policy.word:
             found += _routes_of(f"{NAMESPACE}/{policy.word}", namespaces, policy)

@@ -98,6 +98,16 @@ class AdminTarget(Protocol):
         """Replace what the topic prescribes. Raises `NotFound`, `VersionConflict`."""
         ...
 
+    async def change_namespace_policies(
+        self, tenant: str, namespace: str, change: Callable[[Policies], Policies]
+    ) -> None:
+        """Replace what the namespace prescribes. Raises `NotFound`, `VersionConflict`."""
+        ...
+
+    async def refresh_policies(self, tenant: str, namespace: str, topic: str | None) -> None:
+        """What another broker has written holds here when this returns."""
+        ...
+
     async def terminate_topic(self, topic: str) -> Position: ...
 
     async def terminate_partitions(self, topic: str) -> dict[int, Position]:

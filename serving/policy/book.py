@@ -49,8 +49,9 @@ class PolicyBook:
 
     async def of(self, name: TopicName) -> TopicPolicies:
         """What holds for a topic. Raises `NotFound` for an unknown namespace, `Unavailable`."""
-        own = await self.own(name)
+        followed = await self._follow(name.tenant, name.namespace)
         prescribed = (await self._namespaces.get(name.tenant, name.namespace)).policies
+        own = followed.records.get(_holder(name), NO_POLICIES)  # behind all waiting: both are of one moment
         if own is not NO_POLICIES:
             return resolve(self._default, prescribed, own)
         key = (name.tenant, name.namespace)
@@ -77,7 +78,13 @@ class PolicyBook:
             made = change(decode(Policies, node.value, path))
             await self._store.put(path, encode(made), node.version)
         followed.records[_holder(name)] = made
-        self._changed(name.tenant, name.namespace)
+
+    async def refresh(self, tenant: str, namespace: str, name: TopicName | None = None) -> None:
+        """Know what anybody was told holds by now: for the namespace and, if it is given, the topic."""
+        await self._store.sync()
+        await self._namespaces.refresh(tenant, namespace)
+        if name is not None:
+            await (await self._follow(tenant, namespace)).refresh(_holder(name))
 
     async def forget(self, name: TopicName) -> None:
         """The topic is deleted: a later one of its name begins without policies of its own."""

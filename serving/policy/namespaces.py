@@ -113,6 +113,11 @@ class Namespaces:
             self._cache[f"{tenant}/{name}"] = record
         return record
 
+    async def refresh(self, tenant: str, name: str) -> None:
+        """Read it now, whether or not a watch has told of a change. Raises `NotFound`."""
+        self._cache.pop(f"{tenant}/{name}", None)
+        await self.get(tenant, name)
+
     def _forget(self, tenant: str, name: str) -> Callable[[str], None]:
         def changed(_: str) -> None:
             self._drop(tenant, name)

@@ -261,3 +261,9 @@ async def test_many_at_once_lose_no_update(store: MetadataStore) -> None:
 
     await asyncio.gather(*(add_one() for _ in range(20)))
     assert await store.get("/n") == (b"20", 20, False)
+
+
+async def test_behind_a_sync_reads_see_what_was_done(store: MetadataStore) -> None:
+    await store.create("/a", b"1")
+    await store.sync()
+    assert (await store.get("/a")).value == b"1"

@@ -141,6 +141,9 @@ class SimulatedStore:
         what = ", ".join(f"{type(step).__name__} {step.path}" for step in steps)
         await self._change(what, lambda tree: tree.transact(steps, session))
 
+    async def sync(self) -> None:
+        await self._call("sync", lambda: None)
+
     def watch(self, path: str, callback: WatchCallback) -> Callable[[], None]:
         return self.watches.watch(path, callback)
 

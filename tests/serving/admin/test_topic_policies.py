@@ -167,8 +167,43 @@ async def test_deduplication_that_is_turned_on_loads_the_topic_anew(rest: Rest, 
     await rest.put(TOPIC)
     topic = await broker.registry.open(NAME)
     await rest.post(f"{TOPIC}/deduplicationEnabled", True)
-    await until(lambda: topic.is_closed)
+    assert topic.is_closed, "who comes right behind the answer gets the new one"
     assert (await broker.registry.open(NAME)).deduplicates
+
+
+async def test_a_policy_holds_when_it_is_answered(rest: Rest, broker: Broker) -> None:
+    await rest.put(TOPIC)
+    topic = await broker.registry.open(NAME)
+    await rest.post(f"{NAMESPACE}/messageTTL", 5)
+    assert topic.policies.message_ttl_ms == 5_000
+    await rest.post(f"{TOPIC}/messageTTL", 6)
+    assert topic.policies.message_ttl_ms == 6_000
+    await rest.delete(f"{TOPIC}/messageTTL")
+    await rest.delete(f"{NAMESPACE}/messageTTL")
+    assert topic.policies.message_ttl_ms == 0
+
+
+@pytest.mark.parametrize("path", [f"{TOPIC}/deduplicationEnabled", f"{NAMESPACE}/deduplication"])
+async def test_a_topic_that_is_being_loaded_when_a_policy_is_set_heeds_it(
+    rest: Rest, broker: Broker, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """It has read its policies and begun to load by them."""
+    await rest.put(TOPIC)
+    reserve, reached, may_go_on = broker.services.ledgers.reserve, asyncio.Event(), asyncio.Event()
+
+    async def held(above: int) -> int:
+        reached.set()
+        await may_go_on.wait()
+        return await reserve(above)
+
+    monkeypatch.setattr(broker.services.ledgers, "reserve", held)
+    opening = asyncio.ensure_future(broker.registry.open(NAME))
+    await reached.wait()
+    assert (await rest.post(path, True)).status == 204
+    may_go_on.set()
+    topic = await opening
+    assert topic.deduplicates and topic.policies.deduplication
+    assert broker.registry.find(NAME) is topic
 
 
 @pytest.mark.parametrize("body", [{}, {"publishThrottlingRateInMsg": "many"}, 5])

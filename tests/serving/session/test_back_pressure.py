@@ -74,6 +74,17 @@ async def test_too_fast_a_producer_waits_and_others_of_its_connection_do_not(bro
     assert broker.budget.held_bytes == 0
 
 
+async def test_a_broker_s_own_rate_holds_for_its_topics_together(house: BrokerHouse) -> None:
+    broker = await house.start(broker_publish_messages_per_s=40)
+    client = await publishing(broker, TOPIC, OTHER)
+    send(client, 1, *range(50))
+    assert len(await client.answers(50)) == 50, "what comes together is taken together"
+    send(client, 2, 0)
+    loaded = broker.registry.find(TopicName.parse(OTHER))
+    assert loaded is not None and loaded.gate is not None and loaded.gate.waits == 1
+    assert kinds(await client.answers(1)) == ["SEND_RECEIPT"], "and goes on when the rate allows"
+
+
 async def test_what_waits_keeps_its_order(broker: Broker) -> None:
     await limit(broker, TOPIC, publish_rate=PublishRate(messages_per_s=100))
     client = await publishing(broker, TOPIC)

@@ -1,0 +1,93 @@
+"""A policy that was answered holds on every broker of the cluster, though its watches are late."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from msgspec.structs import replace
+
+from quire.metadata.records import Policies
+from quire.metadata.watches import Watches
+from quire.runtime.errors import NotFound
+from quire.serving.names import TopicName
+from tests.serving.ownership.cluster import Brokers, Member
+
+
+@pytest.fixture
+async def brokers() -> AsyncIterator[Brokers]:
+    made = Brokers()
+    yield made
+    await made.close()
+
+
+def ttl(policies: Policies) -> Policies:
+    return replace(policies, message_ttl_ms=5_000)
+
+
+def deduplicated(policies: Policies) -> Policies:
+    return replace(policies, deduplication=True)
+
+
+async def loaded_by(member: Member, *topics: str) -> list[TopicName]:
+    """Topics that the broker has loaded, wherever a lookup would send them."""
+    names = [TopicName.parse(topic) for topic in topics]
+    for name in names:
+        await member.broker.registry.open(name, create=True, take=True)
+    return names
+
+
+async def deaf(brokers: Brokers) -> tuple[Member, Member]:
+    """Two brokers; the second has read what is prescribed, and from now on hears of no change of it."""
+    one, two = await brokers.start(), await brokers.start()
+    await loaded_by(two, "before")
+    two.store.watches = Watches()
+    return one, two
+
+
+async def test_of_a_namespace(brokers: Brokers) -> None:
+    one, two = await deaf(brokers)
+    (name,) = await loaded_by(two, "here")
+    await one.broker.change_namespace_policies("public", "default", ttl)
+    topic = two.broker.registry.find(name)
+    assert topic is not None and topic.policies.message_ttl_ms == 5_000
+    (later,) = await loaded_by(two, "later")
+    found = two.broker.registry.find(later)
+    assert found is not None and found.policies.message_ttl_ms == 5_000
+
+
+async def test_of_a_topic(brokers: Brokers) -> None:
+    one, two = await deaf(brokers)
+    here, other = await loaded_by(two, "here", "other")
+    former = two.broker.registry.find(here)
+    await one.broker.change_topic_policies(str(here), deduplicated)
+    assert former is not None and former.is_closed, "it learns by a load what was sent before"
+    (again,) = await loaded_by(two, "here")
+    topic = two.broker.registry.find(again)
+    assert topic is not None and topic.deduplicates
+    untouched = two.broker.registry.find(other)
+    assert untouched is not None and not untouched.deduplicates
+    await one.broker.change_topic_policies(str(here), lambda _: Policies())
+    await loaded_by(two, "here")
+    topic = two.broker.registry.find(here)
+    assert topic is not None and not topic.deduplicates
+
+
+async def test_a_broker_that_does_not_answer_holds_nobody_up(
+    brokers: Brokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = await deaf(brokers)
+    await two.rest.cleanup()
+    await one.broker.change_namespace_policies("public", "default", ttl)
+    assert "may hold later there" in caplog.text
+    (name,) = await loaded_by(one, "mine")
+    topic = one.broker.registry.find(name)
+    assert topic is not None and topic.policies.message_ttl_ms == 5_000
+
+
+async def test_what_is_not_there_is_said(brokers: Brokers) -> None:
+    one = await brokers.start()
+    with pytest.raises(NotFound):
+        await one.broker.change_namespace_policies("public", "nowhere", ttl)
+    with pytest.raises(NotFound):
+        await one.broker.refresh_policies("public", "nowhere", None)
