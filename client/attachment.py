@@ -14,16 +14,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from random import Random
-from typing import Final, Protocol
+from typing import Any, Final
 
 from quire.client.backoff import Backoff
-from quire.client.connection import Connection
-from quire.client.errors import Moved, is_final
+from quire.client.connection import UNASKED, A, Connection
+from quire.client.errors import Moved, TimedOut, is_final
 from quire.client.lookup import Lookup
 from quire.client.settings import ClientSettings
 from quire.runtime.errors import QuireError, Unavailable
 from quire.runtime.tasks import Tasks
+from quire.wire import pulsar_pb2 as pb
 
 HEALTHY_AFTER_S: Final = 5.0
 MOVED_AFTER_S: Final = 0.5
@@ -32,22 +35,69 @@ MOVED_AFTER_S: Final = 0.5
 _log = logging.getLogger(__name__)
 
 
-class Attachable(Protocol):
-    """A partition's producer or consumer."""
+class Attachable(ABC):
+    """A partition's producer or consumer, and the connection it is on, if it is on one."""
 
-    topic: str
+    def __init__(self, topic: str, member_id: int) -> None:
+        self.topic = topic
+        self.attachment: Attachment | None = None
+        self._id = member_id
+        """Its producer or consumer id: unique within the client, so within every connection."""
+        self._connection: Connection | None = None
 
+    @abstractmethod
     async def attach(self, connection: Connection) -> None:
         """Become known to the broker; raises the broker's refusal."""
-        ...
+
+    @abstractmethod
+    def fail(self, error: QuireError) -> None:
+        """It will never be attached again."""
+
+    @abstractmethod
+    def _members(self, connection: Connection) -> dict[int, Any]:
+        """Those of its kind on `connection`, by their ids."""
+
+    @abstractmethod
+    def _close_command(self, request_id: int) -> bytes: ...
+
+    async def _enter(
+        self, connection: Connection, what: str, request: Callable[[int], bytes], answer: type[A]
+    ) -> A:
+        """Have the broker make it; from then on the connection hands on what is for it."""
+        members = self._members(connection)
+        members[self._id] = self
+        answered = None
+        try:
+            answered = await connection.request(what, request, answer)
+        except (TimedOut, asyncio.CancelledError):
+            # The broker may make it all the same; it must not hold the topic, a name or the subscription.
+            connection.write(self._close_command(UNASKED))
+            raise
+        finally:
+            if answered is None:
+                members.pop(self._id, None)
+        return answered
+
+    def detached(self, reason: QuireError) -> None:
+        """The broker or the connection let go of it."""
+        self._connection = None
+        if self.attachment is not None:
+            self.attachment.lost(reason)
 
     def detach(self) -> None:
         """The broker has forgotten it."""
-        ...
+        if self._connection is not None:
+            self._members(self._connection).pop(self._id, None)
+            self._connection = None
 
-    def fail(self, error: QuireError) -> None:
-        """It will never be attached again."""
-        ...
+    async def _take_leave(self, connection: Connection | None, what: str) -> None:
+        """Tell the broker that it is closed. Never raises for the broker's sake."""
+        if connection is None or connection.ended is not None:
+            return
+        try:
+            await connection.request(what, self._close_command, pb.CommandSuccess)
+        except QuireError as error:
+            _log.debug("%s", error)
 
 
 class Attachment:

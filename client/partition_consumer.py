@@ -14,9 +14,9 @@ import logging
 from typing import Protocol
 
 from quire.client.acks import Acks, Entry, from_words
-from quire.client.attachment import Attachment
-from quire.client.connection import UNASKED, Connection
-from quire.client.errors import MessageUndecodable, TimedOut
+from quire.client.attachment import Attachable
+from quire.client.connection import Connection, ConsumerEnd
+from quire.client.errors import MessageUndecodable
 from quire.client.messages import EARLIEST, Message, MessageId
 from quire.client.permits import Permits
 from quire.client.routing import partition_index
@@ -50,25 +50,22 @@ class Sink(Protocol):
     def fail(self, error: QuireError) -> None: ...
 
 
-class PartitionConsumer:
+class PartitionConsumer(Attachable):
     """One consumer of one topic."""
 
     def __init__(
         self, topic: str, consumer_id: int, how: SubscribeAs, settings: ConsumerSettings, sink: Sink
     ) -> None:
-        self.topic = topic
-        self.attachment: Attachment | None = None
+        super().__init__(topic, consumer_id)
         self.generation = 0
         self.is_active = True
         """Failover: whether this consumer is the one that gets the messages."""
         self.last_taken: Message | None = None
         self._partition = partition_index(topic)
-        self._id = consumer_id
         self._how = how
         self._settings = settings
         self._sink = sink
         self._loop = asyncio.get_running_loop()
-        self._connection: Connection | None = None
         self._may_attach = asyncio.Event()
         self._may_attach.set()
         self._start, self._start_inclusive = how.start, how.start_inclusive
@@ -278,19 +275,8 @@ class PartitionConsumer:
     async def attach(self, connection: Connection) -> None:
         await self._may_attach.wait()
         self._begin_again()
-        connection.consumers[self._id] = self
-        answer = None
-        try:
-            answer = await connection.request(
-                f"the subscription {self._how.subscription} on {self.topic}", self._request, pb.CommandSuccess
-            )
-        except (TimedOut, asyncio.CancelledError):
-            # The broker may make it all the same; it must not hold the subscription.
-            connection.write(commands.close_consumer(self._id, UNASKED))
-            raise
-        finally:
-            if answer is None:
-                connection.consumers.pop(self._id, None)
+        what = f"the subscription {self._how.subscription} on {self.topic}"
+        await self._enter(connection, what, self._request, pb.CommandSuccess)
         self._connection = connection
         self._send_acks()
         self._grant_permits()
@@ -308,15 +294,11 @@ class PartitionConsumer:
         start, inclusive = self._start, self._start_inclusive
         return commands.subscribe(self._how.request(self.topic, self._id, request_id, start, inclusive))
 
-    def detached(self, reason: QuireError) -> None:
-        self._connection = None
-        if self.attachment is not None:
-            self.attachment.lost(reason)
+    def _members(self, connection: Connection) -> dict[int, ConsumerEnd]:
+        return connection.consumers
 
-    def detach(self) -> None:
-        if self._connection is not None:
-            self._connection.consumers.pop(self._id, None)
-            self._connection = None
+    def _close_command(self, request_id: int) -> bytes:
+        return commands.close_consumer(self._id, request_id)
 
     def fail(self, error: QuireError) -> None:
         self._connection = None
@@ -336,16 +318,7 @@ class PartitionConsumer:
                     timer.cancel()
             if self.attachment is not None:
                 await self.attachment.stop()
-        if connection is None or connection.ended is not None:
-            return
-        try:
-            await connection.request(
-                f"closing a consumer on {self.topic}",
-                lambda request_id: commands.close_consumer(self._id, request_id),
-                pb.CommandSuccess,
-            )
-        except QuireError as error:
-            _log.debug("%s", error)
+        await self._take_leave(connection, f"closing a consumer on {self.topic}")
 
 
 def _decode(delivery: Delivery) -> list[DecodedMessage]:

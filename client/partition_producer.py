@@ -16,18 +16,16 @@ attempt or never left; `PublishUnknown` when it left and nobody knows.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 
-from quire.client.attachment import Attachment
+from quire.client.attachment import Attachable
 from quire.client.batch import Batch, Publication, Window
-from quire.client.connection import UNASKED, Connection
+from quire.client.connection import Connection, ProducerEnd
 from quire.client.errors import (
     Closed,
     ConnectionLost,
     PublishFailed,
     PublishUnknown,
-    TimedOut,
     TopicTerminated,
     from_server,
 )
@@ -41,10 +39,8 @@ from quire.wire import pulsar_pb2 as pb
 from quire.wire.compression import NAMES
 from quire.wire.message import OutgoingMessage
 
-_log = logging.getLogger(__name__)
 
-
-class PartitionProducer:
+class PartitionProducer(Attachable):
     """One PRODUCER of one topic; `window` is shared by the partitions of a producer."""
 
     def __init__(
@@ -57,23 +53,20 @@ class PartitionProducer:
         window: Window,
         clock: Clock,
     ) -> None:
-        self.topic = topic
+        super().__init__(topic, producer_id)
         self.name = name
-        self.attachment: Attachment | None = None
         self.unseen_error: QuireError | None = None
         """The first failure of a batch that nobody awaited; `flush` raises it."""
         self.last_sequence_id = -1
         """The highest that was given to a message, or that the broker has of an earlier producer of this name."""
         self._is_named_by_user = bool(name)
         self._partition = partition_index(topic)
-        self._id = producer_id
         self._access_mode = access_mode
         self._settings = settings
         self._codec = NAMES[settings.compression]
         self._window = window
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._connection: Connection | None = None
         self._message_bytes_max = MESSAGE_BYTES_MAX
         self._epoch = -1
         self._last_added = -1
@@ -243,19 +236,8 @@ class PartitionProducer:
 
     async def attach(self, connection: Connection) -> None:
         self._epoch += 1
-        connection.producers[self._id] = self
-        answer = None
-        try:
-            answer = await connection.request(
-                f"a producer on {self.topic}", self._request, pb.CommandProducerSuccess
-            )
-        except (TimedOut, asyncio.CancelledError):
-            # The broker may make it all the same; it must not hold the name or the topic.
-            connection.write(commands.close_producer(self._id, UNASKED))
-            raise
-        finally:
-            if answer is None:
-                connection.producers.pop(self._id, None)
+        what = f"a producer on {self.topic}"
+        answer = await self._enter(connection, what, self._request, pb.CommandProducerSuccess)
         self.name = answer.producer_name
         self._message_bytes_max = connection.message_bytes_max
         self.last_sequence_id = max(self.last_sequence_id, answer.last_sequence_id)
@@ -276,15 +258,11 @@ class PartitionProducer:
             )
         )
 
-    def detached(self, reason: QuireError) -> None:
-        self._connection = None
-        if self.attachment is not None:
-            self.attachment.lost(reason)
+    def _members(self, connection: Connection) -> dict[int, ProducerEnd]:
+        return connection.producers
 
-    def detach(self) -> None:
-        if self._connection is not None:
-            self._connection.producers.pop(self._id, None)
-            self._connection = None
+    def _close_command(self, request_id: int) -> bytes:
+        return commands.close_producer(self._id, request_id)
 
     def fail(self, error: QuireError) -> None:
         """No message will be taken any more; what is pending ends now."""
@@ -313,13 +291,4 @@ class PartitionProducer:
         if self.attachment is not None:
             await self.attachment.stop()
         self.fail(Closed(f"the producer of {self.topic} was closed"))
-        if connection is None or connection.ended is not None:
-            return
-        try:
-            await connection.request(
-                f"closing a producer on {self.topic}",
-                lambda request_id: commands.close_producer(self._id, request_id),
-                pb.CommandSuccess,
-            )
-        except QuireError as error:
-            _log.debug("%s", error)
+        await self._take_leave(connection, f"closing a producer on {self.topic}")

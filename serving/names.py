@@ -1,8 +1,6 @@
-"""Topic names: `persistent://tenant/namespace/name`, and the short forms that clients allow.
+"""Topic names in a broker: `wire.topic_name` made whole, the record's path, and partitions.
 
-name                        persistent://public/default/name
-tenant/namespace/name       persistent://tenant/namespace/name
-NAME-partition-3            partition 3 of the partitioned topic NAME
+NAME-partition-3 is partition 3 of the partitioned topic NAME.
 """
 
 from __future__ import annotations
@@ -13,10 +11,10 @@ from typing import Final, NamedTuple
 from quire.metadata import paths
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import NAME_CHARS_MAX
+from quire.wire import topic_name
 
 _PARTITION: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})")
 NON_PERSISTENT: Final = "non-persistent"
-DOMAINS: Final = ("persistent", NON_PERSISTENT)
 
 
 class TopicName(NamedTuple):
@@ -30,17 +28,11 @@ class TopicName(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> TopicName:
         """Raises `ConfigurationError` for what is no topic name."""
-        domain, separator, rest = text.partition("://")
-        if not separator:
-            parts = text.split("/")
-            if len(parts) == 1:
-                parts = ["public", "default", text]
-            domain, rest = "persistent", "/".join(parts)
-        tenant, _, rest = rest.partition("/")
-        namespace, _, local = rest.partition("/")
-        if domain not in DOMAINS or not (tenant and namespace and local) or len(text) > NAME_CHARS_MAX:
-            raise ConfigurationError(f"{text!r} is no topic name; write persistent://tenant/namespace/topic")
-        return cls(domain, tenant, namespace, local)
+        if len(text) > NAME_CHARS_MAX:
+            raise ConfigurationError(
+                f"a topic name of {len(text)} characters is too long; {NAME_CHARS_MAX} is most"
+            )
+        return cls(*topic_name.split(text))
 
     def __str__(self) -> str:
         return f"{self.domain}://{self.tenant}/{self.namespace}/{self.local}"

@@ -16,10 +16,8 @@ def split(topic: str) -> tuple[str, str, str, str]:
     """Domain, tenant, namespace and local name; the last may contain slashes. Raises `ConfigurationError`."""
     domain, separator, rest = topic.partition("://")
     if not separator:
-        domain, rest = "persistent", topic
+        domain, rest = "persistent", topic if "/" in topic else f"public/default/{topic}"
     parts = rest.split("/", 2)
-    if len(parts) == 1:
-        parts = ["public", "default", *parts]
     if len(parts) != 3 or not all(parts) or domain not in ("persistent", "non-persistent"):
         raise ConfigurationError(f"{topic!r} is not a topic, such as persistent://public/default/orders")
     tenant, namespace, local = parts
