@@ -7,7 +7,7 @@ ROOMS := runtime wire metadata bookie ledger tiering serving client spark_source
 # Spark looks for data sources through the folders of the path, where an editable install shows no modules.
 SHOW_TO_SPARK = ln -sf "$(CURDIR)/pyspark_quire.py" "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/"
 
-.PHONY: run demo test chaos simulate model fuzz check typecheck format proto bench clean
+.PHONY: run demo test chaos simulate mutations model fuzz check typecheck format proto bench clean
 
 run: $(VENV)/.run
 	@$(BIN)/quire standalone
@@ -34,6 +34,10 @@ fuzz: $(VENV)/.dev
 SEEDS ?= 10000
 simulate: $(VENV)/.dev
 	$(BIN)/python -m tests.simulation --seeds 0:$(SEEDS)
+
+# Put mistakes into production code, one at a time, and count the seeds that the simulation takes to find each.
+mutations: $(VENV)/.dev
+	$(BIN)/python -m tests.simulation.mutations $(NAMES)
 
 check: $(VENV)/.dev typecheck
 	$(BIN)/ruff check .

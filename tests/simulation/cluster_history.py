@@ -3,6 +3,7 @@
 While it runs, beside what holds for ledgers:
 
     single writer   when a ledger of a topic confirms, no later ledger of that topic has confirmed anything
+    lease           a broker that hears nothing from the metadata store gives up what it owns in time
     archive         a pointer names an object that is there, whole; bookies' copies go only after that
 
 The end, in bounded virtual time after the last fault: applications stop producing, every message with a receipt reaches
@@ -35,6 +36,7 @@ from .application import CLIENT, CONSUMER, TYPES, Application, Facts
 from .broker_host import PORT, BrokerHost
 from .client import LAST_TRIES
 from .faults import Cluster
+from .leases import LeaseWatch
 from .ledger_history import adverse_limits, unrepaired
 from .loop import Process
 from .objects import SimulatedBucket
@@ -219,6 +221,7 @@ class ClusterHistory:
     async def run(self) -> None:
         with adverse_times(self.world.rng("limits")):
             self.cluster.start()
+            LeaseWatch(self.world, self.cluster.brokers).start()
             await asyncio.sleep(self.plan.seconds)
             self.world.note("-- faults are over")
             self.cluster.heal()

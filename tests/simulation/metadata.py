@@ -100,7 +100,8 @@ class SimulatedStore:
         self._last_arrival = 0.0
         self._absences = 0
         """How many times it was cut off: to know whether an expiry that was due is still meant."""
-        self._is_away = False
+        self.is_away = False
+        """Nothing of it reaches the server."""
         server.stores.append(self)
         process.on_death.append(lambda: self.away(for_ever=True))
 
@@ -163,8 +164,8 @@ class SimulatedStore:
         """Nothing of this session reaches the server: the process is dead or paused, or the link is cut."""
         if self.is_closed:
             return
-        if not self._is_away:
-            self._is_away = True
+        if not self.is_away:
+            self.is_away = True
             self._absences += 1
             timeout_s = self.session_timeout_ms / 1000 * self.server.rng.choice((1.0, 1.0, 1.3, 2.5))
             self.world.later(timeout_s, self._expire_if_away, self._absences)
@@ -177,8 +178,8 @@ class SimulatedStore:
             self._tell(0.0, SessionEvent.SUSPENDED)
 
     def back(self) -> None:
-        if self._is_away and not self.is_closed:
-            self._is_away = False
+        if self.is_away and not self.is_closed:
+            self.is_away = False
             self._reconnect_soon()
 
     def expire(self) -> None:
@@ -186,11 +187,11 @@ class SimulatedStore:
         if not self.is_closed and not self.is_expired:
             self.is_expired = True
             self.server.end_session(self.session)
-            if not self._is_away:
+            if not self.is_away:
                 self._lose_connection()
 
     def _expire_if_away(self, absence: int) -> None:
-        if self._is_away and absence == self._absences and not self.is_expired:
+        if self.is_away and absence == self._absences and not self.is_expired:
             self.is_expired = True
             self.server.end_session(self.session)
 
@@ -204,7 +205,7 @@ class SimulatedStore:
         self.world.later(self.server.rng.random() * RECONNECT_S, self._reconnect)
 
     def _reconnect(self) -> None:
-        if self._is_away or self.is_connected or self.is_closed:
+        if self.is_away or self.is_connected or self.is_closed:
             return
         self.is_connected = True
         if self.is_expired:
@@ -266,7 +267,7 @@ class SimulatedStore:
                 answer.set_exception(lost)
 
         def arrive() -> None:
-            if self._is_away or (self.is_expired and session == self.session):
+            if self.is_away or (self.is_expired and session == self.session):
                 self._at(0.0, give_up)
                 return
             try:

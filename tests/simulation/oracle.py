@@ -4,6 +4,7 @@ Of each bookie (by UUID), by what it answered:
     kept        a block that it acknowledged is never denied: after any restart it is there, or an error says so
     same bytes  a block has one content, everywhere and always
     fence       after a fence was answered, a writer that comes later is refused
+    refused     a block that was refused is not there after a restart
     tombstone   after a deletion was answered, the ledger is gone there for good
     lac         an explicit LAC that was answered is not forgotten
     identity    the incarnation changes only when something may have been lost
@@ -11,12 +12,14 @@ Of each bookie (by UUID), by what it answered:
 Of each ledger, by its metadata record and by what its writer, its readers and its recoveries hear:
     states      only the changes of the table in `ledger/states`; a closed ledger's end never moves
     quorum      what is confirmed lies on Qa bookies of the fragment that the metadata name
+    fragment    an ensemble change begins behind everything that is confirmed
     end         nothing confirmed lies beyond a closed ledger's end
     readers     only confirmed entries are seen, with the bytes that were written
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -47,6 +50,9 @@ MAY_FOLLOW: Final = {
     LedgerState.DELETING: set(),
 }
 
+REFUSALS: Final = frozenset({Status.FENCED, Status.DELETED, Status.READ_ONLY, Status.WRONG_BOOKIE})
+"""Answers to a block that say: it was not taken."""
+
 
 @dataclass
 class Promises:
@@ -61,8 +67,21 @@ class Promises:
     """Ledgers of which a writer, not only a recovery or repair, sent something that was kept."""
     dying: set[int] = field(default_factory=set)
     """Deletion was asked for."""
+    offered: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """Ledger and first entry of blocks that came, each as often as it came and was not refused."""
+    refused: set[tuple[int, int]] = field(default_factory=set)
+    """Blocks of which every copy that came was refused."""
     lacs: dict[int, int] = field(default_factory=dict)
     may_have_lost: bool = False
+
+    def offers(self, ledger_id: int, first: int) -> None:
+        self.offered[ledger_id, first] += 1
+        self.refused.discard((ledger_id, first))
+
+    def refuses(self, ledger_id: int, first: int) -> None:
+        self.offered[ledger_id, first] -= 1
+        if self.offered[ledger_id, first] == 0:
+            self.refused.add((ledger_id, first))
 
     def holds(self, ledger_id: int, entry: int) -> bool:
         blocks = self.blocks.get(ledger_id)
@@ -128,15 +147,18 @@ class Oracle:
             state = storage._intake.ledgers.get(ledger_id)
             if ledger_id in known.dying or (state is not None and state.is_limbo):
                 continue
-            for first, last in blocks.items():
-                there = any(
-                    table.overlapping(ledger_id, first, last) is not None for table in storage._intake.tables
-                ) or storage._index.find(ledger_id, first)
+            for first in blocks:
                 self.world.check(
-                    bool(there),
+                    _is_there(storage, ledger_id, first),
                     "kept",
                     f"{bookie} lost block {first} of ledger {ledger_id} that it acknowledged",
                 )
+        for ledger_id, first in known.refused:
+            self.world.check(
+                not _is_there(storage, ledger_id, first),
+                "refused",
+                f"{bookie} has block {first} of ledger {ledger_id}, which it refused",
+            )
 
     def wiped(self, host: str) -> None:
         self.hosts.pop(host, None)
@@ -154,6 +176,7 @@ class Oracle:
         headers = [read_header(block) for block in request.blocks]
         for header, block in zip(headers, request.blocks, strict=True):
             self._check_bytes(header.ledger_id, header.first_entry, block, "an add")
+            known.offers(header.ledger_id, header.first_entry)
         fenced = [
             header.ledger_id in known.tombstones
             or (header.ledger_id in known.fences and not request.recovery)
@@ -174,6 +197,8 @@ class Oracle:
                         known.written.add(ledger_id)
                 else:
                     self.world.saw(f"add {status.name}")
+                    if status in REFUSALS:
+                        known.refuses(ledger_id, first)
             self.world.note(
                 f"{bookie.uuid[:4]} add{' (recovery)' * request.recovery} "
                 + ", ".join(
@@ -327,6 +352,13 @@ class Oracle:
             "states",
             f"ledger {ledger_id} went from {before.state} to {record.state}",
         )
+        if record.state is LedgerState.OPEN and record.fragments != before.fragments:
+            first, confirmed = record.fragments[-1].first_entry, self.confirmed.get(ledger_id, -1)
+            self.world.check(
+                first == confirmed + 1,
+                "fragment",
+                f"ledger {ledger_id} has a new fragment from {first}, and {confirmed} is confirmed",
+            )
         if before.state is record.state is LedgerState.CLOSED:
             self.world.check(before.last_entry == record.last_entry, "end", f"ledger {ledger_id}'s end moved")
             self.world.saw("repaired")
@@ -358,3 +390,10 @@ class Oracle:
         for first, block in zip(found, blocks, strict=True):
             self._check_bytes(ledger_id, first, block, "a copy")
         return found
+
+
+def _is_there(storage: Storage, ledger_id: int, entry: int) -> bool:
+    """Has the bookie, in memory or in the index, a place for an entry?"""
+    tables = storage._intake.tables
+    in_memory = any(table.overlapping(ledger_id, entry, entry) is not None for table in tables)
+    return in_memory or bool(storage._index.find(ledger_id, entry))

@@ -47,7 +47,7 @@ def run(plan: Plan, *, timeline: bool = False, mutation: str = "") -> Outcome:
     """Run a plan to its end, or to the first violation."""
     begin = process_time()
     world = World(plan.seed, timeline=timeline)
-    with MUTATIONS[mutation]() if mutation else nullcontext():
+    with MUTATIONS[mutation].apply() if mutation else nullcontext():
         world.run(HISTORIES[plan.kind](plan, world).run())
     error = world.violation
     rule = "" if error is None else error.rule if isinstance(error, Violation) else type(error).__name__
@@ -67,7 +67,7 @@ def run_many(
     todo = list(seeds)
     chunks = [todo[i : i + CHUNK] for i in range(0, len(todo), CHUNK)]
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=_prepare) as pool:
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=prepare) as pool:
         try:
             for outcomes in pool.map(_run_chunk, ((kind, chunk, mutation) for chunk in chunks)):
                 yield from outcomes
@@ -75,7 +75,7 @@ def run_many(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _prepare() -> None:
+def prepare() -> None:
     """What was imported is never garbage: the collector need not look at it after each history.
 
     What it finds of a failed one, whose error holds its world for a while, dies in silence, too.

@@ -1,0 +1,56 @@
+"""A broker that is cut off from the metadata store owns nothing any more at the time-out of its session, by its own clock.
+
+Nobody loses a message when one does not keep that, for the next owner fences. But until a client of its happens to meet
+the fence it would serve beside the owner: consumers are given what others have acknowledged, lookups lead astray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from quire.serving.ownership.cluster import ClusterOwnership
+
+from .broker_host import BrokerHost
+from .world import World
+
+LOOK_S: Final = 0.25
+TOLERANCE: Final = 1.1
+"""A broker's clock may be a little slow."""
+
+
+class LeaseWatch:
+    """See the top of the file."""
+
+    def __init__(self, world: World, brokers: Sequence[BrokerHost]) -> None:
+        self._world = world
+        self._brokers = brokers
+        self._away_since: dict[Any, float] = {}
+        """Of each process that runs and is cut off, since when it does both."""
+
+    def start(self) -> None:
+        self._look()
+
+    def _look(self) -> None:
+        now = self._world.loop.time()
+        away = [host for host in self._brokers if self._runs_alone(host)]
+        self._away_since = {host.process: self._away_since.get(host.process, now) for host in away}
+        for host in away:
+            self._check(host, now - self._away_since[host.process])
+        self._world.later(LOOK_S, self._look)
+
+    def _runs_alone(self, host: BrokerHost) -> bool:
+        process, store = host.process, host.store
+        return process is not None and not process.is_halted and store is not None and store.is_away
+
+    def _check(self, host: BrokerHost, away_s: float) -> None:
+        assert host.store is not None
+        if away_s <= host.store.session_timeout_ms / 1000 * TOLERANCE + LOOK_S or host.broker is None:
+            return
+        self._world.saw("broker alone for longer than its session")
+        ownership = host.broker.ownership
+        assert isinstance(ownership, ClusterOwnership)
+        bundles = ownership._table.names()
+        self._world.check(
+            not bundles, "lease", f"{host.host} is cut off for {away_s:.1f} s and still serves {bundles}"
+        )

@@ -1,0 +1,235 @@
+"""Mistakes of a storage node: what it forgets, what it says too early, whom it takes itself for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+from quire.bookie import checkpoint, flusher, identity, journal, storage
+from quire.bookie.checkpoint import Checkpoint, encode_mark
+from quire.bookie.intake import DUPLICATE, Intake, _InEntryLog
+from quire.bookie.journal import Journal
+from quire.bookie.journal_core import (
+    GROUP_HEADER_BYTES,
+    Chain,
+    FoundGroup,
+    GroupQueue,
+    SegmentHeader,
+    _group_at,
+)
+from quire.bookie.ledgers import LedgerState
+from quire.bookie.storage import Storage
+from quire.ledger.recovery_core import RecoveryCore
+from quire.runtime.disk import PAGE_BYTES, pages_up
+from quire.wire.block import read_header
+from quire.wire.bookie import AddDone, ReadRequest, ReadResponse, Status
+
+from .registry import mutation
+
+
+# -- what was answered, and is not on disk ---------------------------------------------------------------
+@mutation("17", "ledger")
+def blocks_are_acknowledged_before_they_are_synced() -> Iterator[None]:
+    """The journal writes, and does not wait for the disk to have it."""
+    begin = Journal.__init__
+
+    def without_sync(self: Journal, *args: Any, **how: Any) -> None:
+        begin(self, *args, **{**how, "durable": False})
+
+    with patch.object(Journal, "__init__", without_sync):
+        yield
+
+
+@mutation("10", "ledger")
+def fences_are_not_journalled() -> Iterator[None]:
+    """A fence is answered from memory."""
+
+    async def fence(self: Storage, state: LedgerState) -> Status:
+        state.fence()
+        return Status.OK
+
+    with patch.object(Storage, "_fence", fence):
+        yield
+
+
+@mutation("6", "ledger")
+def a_duplicate_is_answered_before_its_first_copy_is_durable() -> Iterator[None]:
+    """A block that is in the memtable already is answered at once, though its journal group is still on its way."""
+    answer = Intake._answer_mixed
+
+    def answer_at_once(self: Intake, blocks: Any, verdicts: Any, done: AddDone) -> None:
+        waits = any(verdict is Status.OK or isinstance(verdict, _InEntryLog) for verdict in verdicts)
+        if waits or DUPLICATE not in verdicts:
+            answer(self, blocks, verdicts, done)
+        else:
+            statuses = [Status.OK if verdict is DUPLICATE else verdict for verdict in verdicts]
+            asyncio.get_running_loop().call_soon(done, statuses)
+
+    with patch.object(Intake, "_answer_mixed", answer_at_once):
+        yield
+
+
+# -- checkpoints -----------------------------------------------------------------------------------------
+@mutation("21", "ledger")
+def the_mark_is_ahead_of_the_flush() -> Iterator[None]:
+    """The mark is committed, and then the entry log is written."""
+
+    def perform(work: Checkpoint, logs: Any, index: Any) -> None:
+        index.commit((), {}, encode_mark(work.mark))
+        checkpoint.perform(work, logs, index)
+
+    with patch.object(flusher, "perform", perform), patch.object(storage, "perform", perform):
+        yield
+
+
+@mutation("21", "ledger")
+def a_journal_group_spans_two_memtables() -> Iterator[None]:
+    """The memtable changes, and the open journal group goes on: the mark passes blocks that are not flushed."""
+
+    def seal(self: GroupQueue) -> int:
+        return self._next_number - 1
+
+    with patch.object(GroupQueue, "seal", seal):
+        yield
+
+
+@mutation("21", "ledger")
+def a_checkpoint_leaves_fences_out() -> Iterator[None]:
+    """A fence is in the journal and in memory, and not in what a checkpoint commits with the mark."""
+    encode = LedgerState.encode
+
+    def unfenced(self: LedgerState) -> bytes:
+        was, self.is_fenced = self.is_fenced, False
+        try:
+            return encode(self)
+        finally:
+            self.is_fenced = was
+
+    with patch.object(LedgerState, "encode", unfenced):
+        yield
+
+
+# -- replay ----------------------------------------------------------------------------------------------
+@mutation("23", "ledger")
+def a_rotten_group_is_taken_for_the_torn_tail() -> Iterator[None]:
+    """Replay ends at the first group that is not valid, whatever comes after it."""
+
+    def group(self: Chain, file: str, found: FoundGroup, end_number: int | None) -> bool:
+        if found.number != self.last_number + 1:
+            return False
+        self.last_number = found.number
+        return True
+
+    with patch.object(Chain, "group", group), patch.object(Chain, "_missing", lambda *args: None):
+        yield
+
+
+@mutation("23", "ledger")
+def the_stale_tail_of_a_recycled_segment_is_replayed() -> Iterator[None]:
+    """Groups that an earlier use of the file left behind the last one of this use count as the end of the journal.
+
+    Salt, epoch and number each keep them out, so all three are taken away. Their blocks do no harm even so, for the
+    index knows them; what remains is that the journal goes on behind a number which the mark has passed long ago.
+    """
+    begin_epoch = Journal._begin_epoch
+
+    def begin_without_salt(self: Journal, segment: Any, first_number: int) -> None:
+        begin_epoch(self, segment, first_number)
+        segment.header = segment.header._replace(salt=0)
+
+    def scan_all(image: memoryview, header: SegmentHeader) -> Iterator[FoundGroup]:
+        position = PAGE_BYTES
+        while position + GROUP_HEADER_BYTES <= len(image):
+            epoch = int.from_bytes(image[position + 16 : position + 24], "big")
+            found = _group_at(image, position, header._replace(epoch=epoch))
+            if found is not None:
+                yield found
+            position += PAGE_BYTES if found is None else pages_up(found.length)
+
+    def group(self: Chain, file: str, found: FoundGroup, end_number: int | None) -> bool:
+        self.last_number = found.number
+        return found.number > self.mark
+
+    with (
+        patch.object(Journal, "_begin_epoch", begin_without_salt),
+        patch.object(journal, "scan_segment", scan_all),
+        patch.object(Chain, "group", group),
+        patch.object(Chain, "segment", lambda *args: None),
+    ):
+        yield
+
+
+# -- fences, tombstones, refusals, absence ---------------------------------------------------------------
+@mutation("20", "ledger")
+def a_tombstone_does_not_fence() -> Iterator[None]:
+    """A ledger that was deleted still takes its writer's next block."""
+
+    def bury(self: LedgerState, version: int) -> None:
+        self.tombstone_version = version
+
+    with patch.object(LedgerState, "bury", bury):
+        yield
+
+
+@mutation("24", "ledger")
+def a_refused_block_is_journalled() -> Iterator[None]:
+    """A request of which some blocks are refused is journalled whole."""
+    append = Journal.append
+    answer = Intake._answer_mixed
+
+    def answer_and_journal(self: Intake, blocks: Sequence[Any], verdicts: Any, done: AddDone) -> None:
+        refused = [
+            block
+            for block, verdict in zip(blocks, verdicts, strict=True)
+            if isinstance(verdict, Status) and verdict is not Status.OK
+        ]
+        if refused:
+            append(self._journal, refused, sum(map(len, refused)), lambda statuses: None, ())
+        answer(self, blocks, verdicts, done)
+
+    with patch.object(Intake, "_answer_mixed", answer_and_journal):
+        yield
+
+
+@mutation("25", "ledger")
+def a_later_block_counts_as_a_negative() -> Iterator[None]:
+    """A bookie that cannot tell about an entry answers what it has behind it, and a recovery takes that for "no"."""
+    read, judge = Storage.read, RecoveryCore._read
+
+    async def read_on(self: Storage, request: ReadRequest) -> ReadResponse:
+        response = await read(self, request)
+        state = self._intake.ledgers.get(request.ledger_id)
+        if response.status in (Status.IO_ERROR, Status.LIMBO) and state is not None:
+            for entry in range(request.first_entry + 1, state.last_entry + 1):
+                later = await read(self, replace(request, first_entry=entry, fence=False))
+                if later.status is Status.OK:
+                    return later
+        return response
+
+    def judge_negative(self: RecoveryCore, bookie: Any, response: ReadResponse) -> None:
+        if response.status is Status.OK and read_header(response.blocks[0]).first_entry > self._entry:
+            response = ReadResponse(Status.NO_SUCH_ENTRY, response.lac)
+        judge(self, bookie, response)
+
+    with patch.object(Storage, "read", read_on), patch.object(RecoveryCore, "_read", judge_negative):
+        yield
+
+
+# -- identity --------------------------------------------------------------------------------------------
+@mutation("18", "ledger")
+def a_bookie_is_its_address() -> Iterator[None]:
+    """Empty disks at an old address are taken for the bookie that was there. (Each machine has its own dice.)"""
+    move_in = identity._move_in
+    at: dict[Random, str] = {}
+
+    def move_in_as_before(journal: Any, entries: Any, rng: Random, uuid: str = "") -> Any:
+        moved = move_in(journal, entries, rng, uuid or at.get(rng, ""))
+        at[rng] = moved.bookie_id.uuid
+        return moved
+
+    with patch.object(identity, "_move_in", move_in_as_before):
+        yield
