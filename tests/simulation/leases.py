@@ -1,4 +1,4 @@
-"""A broker that is cut off from the metadata store owns nothing any more at the time-out of its session, by its own clock.
+"""A broker that is cut off from the metadata store owns nothing any more when its session's time is over by its clock.
 
 Nobody loses a message when one does not keep that, for the next owner fences. But until a client of its happens to meet
 the fence it would serve beside the owner: consumers are given what others have acknowledged, lookups lead astray.
