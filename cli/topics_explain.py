@@ -21,7 +21,8 @@ def explain(topic: str, admin_url: str, as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return
-    click.echo(f"{answer['topic']}: {len(answer['segments'])} segments, oldest first")
+    count = len(answer["segments"])
+    click.echo(f"{answer['topic']}: " + ("one segment" if count == 1 else f"{count} segments, oldest first"))
     if answer["producersHeldOff"]:
         click.echo(f"producers are held off: {answer['producersHeldOff']}")
     for segment in answer["segments"]:

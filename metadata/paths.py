@@ -14,6 +14,8 @@
     /quire/tenants/{tenant}                                 TenantRecord
     /quire/namespaces/{tenant}/{namespace}                  NamespaceRecord: policies, bundle boundaries
     /quire/policies/{tenant}/{namespace}/{name}             Policies of one topic (of a parent: of all its partitions)
+    /quire/schemas/{tenant}/{namespace}/{name}              SchemasRecord of one topic (a parent's: of all partitions)
+    /quire/schema-bodies/{tenant}/{namespace}/{name}-{uuid} immutable SchemaBody that its topic's node has no room for
     /quire/owners/{tenant}/{namespace}/{bundle}             ephemeral OwnerRecord: the broker that owns it
     /quire/state/{tenant}/{namespace}/{bundle}              StateLogRecord: ledgers of the bundle's state log
     /quire/topics/{tenant}/{namespace}/{domain}/{name}      TopicRecord: segments or partitions
@@ -42,6 +44,8 @@ LOADS = f"{ROOT}/loads"
 TENANTS = f"{ROOT}/tenants"
 NAMESPACES = f"{ROOT}/namespaces"
 POLICIES = f"{ROOT}/policies"
+SCHEMAS = f"{ROOT}/schemas"
+SCHEMA_BODIES = f"{ROOT}/schema-bodies"
 STATE = f"{ROOT}/state"
 TOPICS = f"{ROOT}/topics"
 MANIFESTS = f"{ROOT}/manifests"
@@ -101,6 +105,16 @@ def policies_of(tenant_name: str, namespace_name: str) -> str:
 
 def policies(tenant_name: str, namespace_name: str, topic_name: str) -> str:
     return f"{policies_of(tenant_name, namespace_name)}/{encode(topic_name)}"
+
+
+def schemas(tenant_name: str, namespace_name: str, topic_name: str) -> str:
+    return f"{SCHEMAS}/{encode(tenant_name)}/{encode(namespace_name)}/{encode(topic_name)}"
+
+
+def schema_body(schemas_path: str, unique: str) -> str:
+    """A node for the body of one version of the schema at `schemas_path`."""
+    assert schemas_path.startswith(f"{SCHEMAS}/")
+    return f"{SCHEMA_BODIES}{schemas_path.removeprefix(SCHEMAS)}-{unique}"
 
 
 def owner(tenant_name: str, namespace_name: str, bundle: str) -> str:

@@ -230,6 +230,10 @@ class Policies(Record, frozen=True):
     backlog_quota: BacklogQuota | None = None
     auto_topic_creation: bool | None = None
     schema_compatibility: str | None = None
+    schema_auto_update: bool | None = None
+    """Whether clients may bring schemas; if not, an operator adds them."""
+    schema_enforced: bool | None = None
+    """Whether a topic that has a schema refuses producers without one."""
     age_quota: BacklogQuota | None = None
     """The quota of Pulsar's type message_age; `backlog_quota` is that of destination_storage."""
     inactive_topics: InactiveTopicPolicy | None = None
@@ -241,6 +245,35 @@ class Policies(Record, frozen=True):
     dispatch_rate: DispatchRate | None = None
     subscription_dispatch_rate: DispatchRate | None = None
     permissions: dict[str, tuple[str, ...]] = {}
+
+
+class SchemaBody(Record, frozen=True):
+    """A schema's definition; see `quire.serving.schema.definition`."""
+
+    data: bytes = b""
+    properties: dict[str, str] = {}
+    name: str = ""
+
+
+class SchemaVersion(Record, frozen=True):
+    """One version of a topic's schema. Its body is here, or in a node of its own that `apart` names.
+
+    `deleted`: no schema, but the end of all before it; they can still be asked for by number.
+    """
+
+    number: int
+    kind: str = ""
+    fingerprint: str = ""
+    created_ms: int = 0
+    body: SchemaBody | None = None
+    apart: str = ""
+    deleted: bool = False
+
+
+class SchemasRecord(Record, frozen=True):
+    """All versions of a topic's schema, by number from 0 on. Partitions have their parent's."""
+
+    versions: tuple[SchemaVersion, ...] = ()
 
 
 class NamespaceRecord(Record, frozen=True):

@@ -145,6 +145,14 @@ NAME_CHARS_MAX: Final = 512
 """A tenant, namespace, topic, subscription or producer name."""
 
 PROPERTIES_BYTES_MAX: Final = 64 * KIB
+SCHEMA_BYTES_MAX: Final = 256 * KIB
+"""One version of a schema with its properties: a node of the metadata store holds less than 1 MiB, in base64."""
+
+SCHEMA_VERSIONS_MAX: Final = 1_000
+"""Of one topic; their list stays in one node, a few hundred bytes each, and a transitive check reads them all."""
+
+SCHEMAS_INLINE_BYTES_MAX: Final = 64 * KIB
+"""Schemas kept in that node; beyond it a version has a node of its own."""
 
 assert BLOCK_BYTES_MAX <= ADD_REQUEST_BYTES_MAX
 assert BLOCK_BYTES_HARD_MAX <= ADD_REQUEST_BYTES_MAX
@@ -158,3 +166,4 @@ assert READ_CHUNK_BYTES <= READ_BYTES_MAX
 assert 2 * READS_MAX * READ_CHUNK_BYTES <= READ_HELD_BYTES_MAX
 assert ENTRY_LOG_RECORD_BYTES + BLOCK_BYTES_HARD_MAX <= ENTRY_LOG_STEP_BYTES <= ENTRY_LOG_BYTES
 assert INDEX_RUN_BYTES_MAX <= READ_CHUNK_BYTES_MIN <= READ_CHUNK_BYTES_MAX
+assert SCHEMA_VERSIONS_MAX * 300 + 2 * SCHEMAS_INLINE_BYTES_MAX < MIB and 2 * SCHEMA_BYTES_MAX < MIB

@@ -43,6 +43,7 @@ from quire.serving.policy.namespaces import Namespaces
 from quire.serving.policy.throttle import BrokerThrottles
 from quire.serving.ports import ConsumerHandle, ConsumerPort, SubscriptionHandle
 from quire.serving.registry import Registry, subscriptions_of
+from quire.serving.schema.registry import from_wire, to_wire
 from quire.serving.session.connection import Connection
 from quire.serving.session.table import TABLE
 from quire.serving.settings import BrokerSettings
@@ -313,6 +314,20 @@ class Broker(Operations):
         name = TopicName.parse(topic)
         # What keeps nothing is there as soon as somebody asks for it.
         return await self.registry.open(name, create=create or not name.is_persistent, take=False)
+
+    async def admit_producer_schema(self, topic: AnyTopic, schema: pb.Schema | None) -> bytes:
+        return await self.registry.schemas.for_producer(topic.topic_name, topic.policies, schema)
+
+    async def admit_consumer_schema(self, topic: AnyTopic, schema: pb.Schema) -> None:
+        in_use = topic.has_messages or bool(topic.producers.all())
+        await self.registry.schemas.for_consumer(topic.topic_name, topic.policies, schema, in_use=in_use)
+
+    async def find_schema(self, topic: str, version: bytes | None) -> tuple[bytes, pb.Schema]:
+        name = TopicName.parse(topic)
+        found = await self.registry.schemas.find(name, None if version is None else from_wire(version))
+        if found is None:
+            raise NotFound(f"topic {name} has no {'schema' if version is None else 'schema of this version'}")
+        return to_wire(found.number), found.definition.message()
 
     async def ensure_subscription(self, topic: AnyTopic, name: str) -> None:
         try:

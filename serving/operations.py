@@ -21,6 +21,7 @@ from quire.serving.policy.namespaces import Namespaces
 from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.ports import EARLIEST, LATEST, Position
 from quire.serving.registry import Registry, subscriptions_of
+from quire.serving.schema.registry import Schemas
 from quire.serving.subscription import seek
 from quire.serving.subscription.subscription import Subscription
 from quire.serving.topic.non_persistent import AnyTopic
@@ -151,6 +152,14 @@ class Operations:
         """What holds for the topic: its own policies over its namespace's over the broker's defaults."""
         await self.partitions(topic)
         return await self.registry.policies.of(TopicName.parse(topic))
+
+    @property
+    def schemas(self) -> Schemas:
+        return self.registry.schemas
+
+    async def policies_of(self, name: TopicName) -> TopicPolicies:
+        """What holds for a topic, or would if it were there. Raises `NotFound` for an unknown namespace."""
+        return await self.registry.policies.of(name)
 
     async def change_topic_policies(self, topic: str, change: Callable[[Policies], Policies]) -> None:
         """Replace what the topic prescribes; see `_hold`. Raises `NotFound`, `VersionConflict`, `Unavailable`."""

@@ -30,6 +30,7 @@ from quire.serving.ownership.port import BundleLoad, NotOwner, Ownership
 from quire.serving.policy.book import PolicyBook
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.policy.resolved import TopicPolicies, defaults_of
+from quire.serving.schema.registry import Schemas
 from quire.serving.subscription.non_persistent import NonPersistentSubscriptions
 from quire.serving.subscription.subscriptions import Subscriptions
 from quire.serving.topic.non_persistent import AnyTopic, NonPersistentTopic
@@ -64,6 +65,7 @@ class Registry:
         self.policies = PolicyBook(
             services.store, namespaces, services.tasks, defaults_of(services.settings), self._policies_changed
         )
+        self.schemas = Schemas(services.store, services.clock)
         self._slots = asyncio.Semaphore(services.settings.topic_loads_max)
         self.is_stopping = False
 
@@ -86,9 +88,10 @@ class Registry:
 
     async def open_persistent(self, name: TopicName) -> Topic:
         """As `open`, for what only a topic that keeps messages can answer. Raises `ConfigurationError`."""
-        topic = await self.open(name)
-        if not isinstance(topic, Topic):
+        if not name.is_persistent:
             raise ConfigurationError(f"{name} keeps no messages, so this cannot be asked of it")
+        topic = await self.open(name)
+        assert isinstance(topic, Topic)
         return topic
 
     async def open(self, name: TopicName, *, create: bool = False, take: bool = True) -> AnyTopic:
@@ -404,7 +407,12 @@ class Registry:
             return
         await self._leave(name, topic.delete)
         if name.parent is None or await self.record(name.parent) is None:
-            await self.policies.forget(name)
+            await self._forget(name)
+
+    async def _forget(self, name: TopicName) -> None:
+        """What is kept of a topic beside its record, or of all partitions of one."""
+        await self.policies.forget(name)
+        await self.schemas.forget(name)
 
     async def _to_delete(self, name: TopicName) -> AnyTopic:
         """The loaded topic; one whose deletion was interrupted is made without being loaded."""
@@ -421,7 +429,7 @@ class Registry:
     async def delete_parent(self, name: TopicName) -> None:
         """Delete the record of a partitioned topic, whose partitions are gone."""
         await topics.delete(self._services.store, await topics.load(self._services.store, name.path))
-        await self.policies.forget(name)
+        await self._forget(name)
 
     async def _leave(self, name: TopicName, leave: Callable[[], Awaitable[None]]) -> None:
         """Carry out `leave` while nobody can open the topic, and when nobody else is at it."""

@@ -83,7 +83,7 @@ def of_partitions(partitions: Mapping[str, dict[str, Any]], count: int) -> dict[
 
 
 def _storage(topic: Topic) -> dict[str, Any]:
-    archived = (one.archive.bytes for one in topic.segment_list.sealed if one.archive is not None)
+    archived = (one.bytes for one in topic.segment_list.sealed if one.archive is not None)
     return {
         "storageSize": sum(view.bytes for view in topic.segments()),
         "offloadedStorageSize": sum(archived),

@@ -35,6 +35,7 @@ from quire.serving.admin import (
     namespaces,
     policies,
     probes,
+    schemas,
     subscriptions,
     tenants,
     topics,
@@ -42,6 +43,7 @@ from quire.serving.admin import (
 from quire.serving.admin.target import AdminTarget
 from quire.serving.ownership.port import NotOwner
 from quire.serving.ports import ConsumerBusy
+from quire.serving.schema.definition import SchemaRefused
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +63,7 @@ def make_app(target: AdminTarget, more_metrics: Sequence[probes.MetricSource] = 
         policies,
         topics,
         subscriptions,
+        schemas,
         lookup,
         archive,
         blocks,
@@ -77,7 +80,7 @@ async def _errors_as_json(request: web.Request, handler: _Handler) -> web.Stream
     except web.HTTPException as error:
         if error.status < 400:
             raise
-        return _refusal(error.status, error.reason)
+        return _refusal(error.status, _said(request, error))
     except NotOwner as error:
         if error.owner is None or not error.owner.http_url:
             return _refusal(503, str(error))
@@ -89,6 +92,17 @@ async def _errors_as_json(request: web.Request, handler: _Handler) -> web.Stream
         return _refusal(status, str(error))
 
 
+def _said(request: web.Request, error: web.HTTPException) -> str:
+    """What the router or a reader of bodies refused, in a sentence."""
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        return f"{request.path} takes {', '.join(sorted(error.allowed_methods))}, and not {error.method}"
+    if isinstance(error, web.HTTPNotFound):
+        return f"there is nothing at {request.path}: see whether the path is written right"
+    if isinstance(error, web.HTTPRequestEntityTooLarge):
+        return f"the body of a request has {REQUEST_BYTES_MAX} bytes at most"
+    return error.reason
+
+
 def _refusal(status: int, reason: str) -> web.Response:
     return web.json_response({"reason": reason}, status=status)
 
@@ -97,7 +111,7 @@ def status_of(error: QuireError) -> int:
     """The HTTP status that tells a client what kind of error this was."""
     if isinstance(error, NotFound):
         return 404
-    if isinstance(error, AlreadyExists | VersionConflict | NotEmpty):
+    if isinstance(error, AlreadyExists | VersionConflict | NotEmpty | SchemaRefused):
         return 409
     if isinstance(error, InUse | ConsumerBusy):
         return 412

@@ -12,7 +12,7 @@ from quire.serving.admin.requests import natural, topic_of
 from quire.serving.admin.target import AdminTarget
 from quire.serving.ports import Position
 
-TOPIC = "/quire/v1/topics/{domain:persistent}/{tenant}/{namespace}/{topic}"
+TOPIC = "/quire/v1/topics/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 
 
 def routes(target: AdminTarget) -> list[web.RouteDef]:

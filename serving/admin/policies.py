@@ -29,12 +29,14 @@ from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import MESSAGE_BYTES_MAX
 from quire.serving.admin.requests import INT64_MAX, fields_of, flag, json_of, natural, no_content, topic_of
 from quire.serving.admin.target import AdminTarget
+from quire.serving.schema.compatibility import UNDEFINED, Strategy
 
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 TOPIC = "/admin/v2/{domain:persistent}/{tenant}/{namespace}/{topic}"
 REFRESH = "/quire/v1/policies/{tenant}/{namespace}"
 """What one broker asks of the others when it has changed a policy: to heed it before the change is answered."""
 
+QUOTA_ACTIONS = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
 DELETE_MODES = ("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up")
 MINUTE_MS = 60_000
 QUORUM_MAX = 100
@@ -120,8 +122,10 @@ def _quota(value: Any) -> BacklogQuota:
     if limit > INT64_MAX or seconds > SECONDS_MAX:
         raise ConfigurationError("a backlog quota's limits are beyond what anybody means")
     action = found.get("policy", "producer_request_hold")
-    if action not in ("producer_request_hold", "producer_exception", "consumer_backlog_eviction"):
-        raise ConfigurationError(f"{action!r} is not an action of a backlog quota")
+    if action not in QUOTA_ACTIONS:
+        raise ConfigurationError(
+            f"{action!r} is not an action of a backlog quota: use {', '.join(QUOTA_ACTIONS)}"
+        )
     return BacklogQuota(
         limit_bytes=max(limit, -1), limit_ms=seconds * 1000 if seconds > 0 else -1, action=action
     )
@@ -247,10 +251,12 @@ def _show_dispatch_rate(rate: DispatchRate) -> dict[str, Any]:
     }
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ConfigurationError("the request's body must be a text")
-    return value
+def _strategy(value: Any) -> str | None:
+    if value != UNDEFINED and value not in list(Strategy):
+        raise ConfigurationError(
+            f"the request's body must be one of {', '.join(Strategy)}, or {UNDEFINED} for the level above"
+        )
+    return None if value == UNDEFINED else str(value)
 
 
 def _auto_creation(value: Any) -> bool:
@@ -279,7 +285,15 @@ POLICIES: Final = (
         "subscriptionDispatchRate",
     ),
     _Policy("compactionThreshold", "compaction_threshold_bytes", _bytes, int, "compactionThreshold"),
-    _Policy("schemaCompatibilityStrategy", "schema_compatibility", _text, str),
+    _Policy(
+        "schemaCompatibilityStrategy",
+        "schema_compatibility",
+        _strategy,
+        str,
+        "schemaCompatibilityStrategy",
+    ),
+    _Policy("isAllowAutoUpdateSchema", "schema_auto_update", _bool, bool),
+    _Policy("schemaValidationEnforced", "schema_enforced", _bool, bool, "schemaValidationEnforced"),
     _Policy(
         "autoTopicCreation",
         "auto_topic_creation",
@@ -394,6 +408,9 @@ def _quota_routes(parent: str, level: _Level) -> list[web.RouteDef]:
     async def get(request: web.Request) -> web.Response:
         return web.json_response(_quotas_shown(await level.read(request)))
 
+    async def get_map(request: web.Request) -> web.Response:
+        return web.json_response(_quotas_shown(await level.read(request)) or {})
+
     async def put(request: web.Request) -> web.Response:
         return await _put(request, level, meant(request))
 
@@ -403,7 +420,7 @@ def _quota_routes(parent: str, level: _Level) -> list[web.RouteDef]:
     path = f"{parent}/backlogQuota"
     return [
         web.get(path, get),
-        web.get(f"{path}Map", get),
+        web.get(f"{path}Map", get_map),
         web.post(path, put),
         web.put(path, put),
         web.delete(path, delete),

@@ -11,10 +11,12 @@ from typing import Any, Protocol
 
 from quire.ledger.bookies import Bookies
 from quire.metadata.records import Policies
+from quire.serving.names import TopicName
 from quire.serving.ownership.port import Owner, Ownership
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.ports import Position
+from quire.serving.schema.registry import Schemas
 from quire.wire.block import Buffer
 
 
@@ -92,6 +94,13 @@ class AdminTarget(Protocol):
 
     async def applied_policies(self, topic: str) -> TopicPolicies:
         """What holds for the topic."""
+        ...
+
+    @property
+    def schemas(self) -> Schemas: ...
+
+    async def policies_of(self, name: TopicName) -> TopicPolicies:
+        """What holds for a topic, or would if it were there. Raises `NotFound` for an unknown namespace."""
         ...
 
     async def change_topic_policies(self, topic: str, change: Callable[[Policies], Policies]) -> None:

@@ -25,6 +25,7 @@ from quire.metadata.records import (
     Record,
     RetentionPolicy,
 )
+from quire.serving.schema.compatibility import DEFAULT
 from quire.serving.settings import BrokerSettings
 
 NO_POLICIES: Final = Policies()
@@ -49,6 +50,10 @@ class TopicPolicies(Record, frozen=True):
     """Of all subscriptions together."""
     subscription_dispatch_rate: DispatchRate = DispatchRate()
     """Of each subscription."""
+    schema_compatibility: str = DEFAULT
+    """A `quire.serving.schema.compatibility.Strategy`."""
+    schema_auto_update: bool = True
+    schema_enforced: bool = False
 
     @property
     def quotas(self) -> tuple[BacklogQuota, ...]:

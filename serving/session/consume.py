@@ -94,7 +94,7 @@ class ConsumerEnd:
         body, host = self.body, self.connection.host
         topic = await host.open_topic(body.topic, create=body.force_topic_creation)
         if body.HasField("schema"):
-            await topic.check_schema(body.schema)
+            await host.admit_consumer_schema(topic, body.schema)
         handle, subscription = await host.subscribe(topic, body, self, self.connection.address)
         if topic.is_closed:
             handle.close()

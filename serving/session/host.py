@@ -66,6 +66,18 @@ class SessionHost(Protocol):
         """Full names, partitions one by one, their parents not. Raises `NotFound`."""
         ...
 
+    async def admit_producer_schema(self, topic: AnyTopic, schema: pb.Schema | None) -> bytes:
+        """The version of what a producer will write, which may be new. Raises `SchemaRefused`, `SchemaInvalid`."""
+        ...
+
+    async def admit_consumer_schema(self, topic: AnyTopic, schema: pb.Schema) -> None:
+        """Raises as `admit_producer_schema`."""
+        ...
+
+    async def find_schema(self, topic: str, version: bytes | None) -> tuple[bytes, pb.Schema]:
+        """A version of a topic's schema, or the newest, and its number on the wire. Raises `NotFound`."""
+        ...
+
     async def open_topic(self, topic: str, *, create: bool = True) -> AnyTopic:
         """Load a topic, with `create` making it where that is allowed.
 

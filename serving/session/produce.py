@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from quire.runtime.clock import iso_time
-from quire.runtime.errors import NotFound, ProtocolError, QuireError, Unavailable
+from quire.runtime.errors import ProtocolError, QuireError, Unavailable
 from quire.runtime.limits import NAME_CHARS_MAX, PROPERTIES_BYTES_MAX
 from quire.serving.session.connection import Connection, Handler, Lane
 from quire.serving.session.errors import NO_TRANSACTIONS, code_of
@@ -198,7 +198,8 @@ class ProducerEnd:
         """Be admitted to the topic."""
         body = self.body
         topic = await self.connection.host.open_topic(body.topic)
-        self.schema_version = await topic.check_schema(body.schema if body.HasField("schema") else None)
+        schema = body.schema if body.HasField("schema") else None
+        self.schema_version = await self.connection.host.admit_producer_schema(topic, schema)
         if self.connection.is_closed:
             raise Unavailable("the connection is closed")
         if body.initial_subscription_name:
@@ -319,16 +320,13 @@ def get_schema(connection: Connection, body: pb.CommandGetSchema) -> None:
 
 
 async def _get_schema(connection: Connection, body: pb.CommandGetSchema) -> None:
-    version = body.schema_version if body.HasField("schema_version") else None
+    version = body.schema_version or None  # some clients send an empty one for the newest
     try:
-        topic = await connection.host.open_topic(body.topic)
-        found = topic.schema(version)
-        if found is None:
-            raise NotFound(f"topic {topic.name} has no such schema")
+        number, found = await connection.host.find_schema(body.topic, version)
     except QuireError as error:
         connection.write(commands.schema_failed(body.request_id, code_of(error), str(error)))
     else:
-        connection.write(commands.schema_found(body.request_id, found, topic.schema_version))
+        connection.write(commands.schema_found(body.request_id, found, number))
 
 
 def get_or_create_schema(connection: Connection, body: pb.CommandGetOrCreateSchema) -> None:
@@ -338,7 +336,7 @@ def get_or_create_schema(connection: Connection, body: pb.CommandGetOrCreateSche
 async def _get_or_create_schema(connection: Connection, body: pb.CommandGetOrCreateSchema) -> None:
     try:
         topic = await connection.host.open_topic(body.topic)
-        version = await topic.check_schema(body.schema)
+        version = await connection.host.admit_producer_schema(topic, body.schema)
     except QuireError as error:
         connection.write(commands.schema_refused(body.request_id, code_of(error), str(error)))
     else:

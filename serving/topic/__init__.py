@@ -1,7 +1,7 @@
 """Topics: one loaded partition each.
 
 Read `topic` for the parts, then a message's way: `publish`, `writing`, `segments`, `tail_cache`, `reading`; then
-`producers` (who may publish) and `entrance` (its shell), `dedup`, `schemas`, `stats`. `services` is what all topics of
+`producers` (who may publish) and `entrance` (its shell), `dedup`, `stats`. `services` is what all topics of
 a broker share. `non_persistent` is a topic that keeps nothing.
 
 What policies do: `gate` (before a message is taken), `upkeep` (when all else is looked at), `quota`,

@@ -25,16 +25,13 @@ from quire.serving.names import TopicName
 from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.policy.throttle import dispatch_limits, limited_anew
 from quire.serving.ports import EARLIEST, Position, ProducerPort, SegmentView, SubscriptionsPort
-from quire.serving.topic import schemas
 from quire.serving.topic.entrance import Entrance
 from quire.serving.topic.gate import make_gate, regated
 from quire.serving.topic.producers import NO_EPOCH, Admission
-from quire.serving.topic.schemas import SchemaRefused
 from quire.serving.topic.services import Services
 from quire.serving.topic.stats import Rate, Totals
 from quire.serving.topic.topic import Topic
 from quire.wire import block as blocks
-from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
 from quire.wire.entry_frames import receipt_run
 from quire.wire.frame import Send, SendRun
@@ -65,7 +62,6 @@ class NonPersistentTopic:
         self.rate_in = Rate()
         self._ledger_id = services.clock.now_ms()
         self._next_entry = 0
-        self._properties: dict[str, str] = {}
         self._was_idle = False
 
     # -- life ------------------------------------------------------------------------------------------
@@ -96,6 +92,11 @@ class NonPersistentTopic:
     def is_terminated(self) -> bool:
         """It has no end: there is no record that could say so."""
         return False
+
+    @property
+    def has_messages(self) -> bool:
+        """Some passed through."""
+        return self.messages_in > 0
 
     @property
     def is_full(self) -> bool:
@@ -192,26 +193,6 @@ class NonPersistentTopic:
         self.bytes_in += byte_count
         self._totals.messages_in += messages
         self._totals.bytes_in += byte_count
-
-    # -- schema: as long as the topic is loaded ----------------------------------------------------------
-
-    @property
-    def schema_version(self) -> bytes:
-        return schemas.VERSION if schemas.PROPERTY in self._properties else b""
-
-    def schema(self, version: bytes | None = None) -> pb.Schema | None:
-        return schemas.load(self._properties) if version in (None, b"", schemas.VERSION) else None
-
-    async def check_schema(self, schema: pb.Schema | None) -> bytes:
-        """As `Topic.check_schema`."""
-        if schema is None or not schemas.is_schema(schema):
-            return self.schema_version
-        known = self.schema()
-        if known is None:
-            self._properties = schemas.stored(self._properties, schema)
-        elif not schemas.is_same(known, schema):
-            raise SchemaRefused(f"topic {self.name} has another schema; this broker keeps one per topic")
-        return schemas.VERSION
 
     # -- what subscriptions see: TopicPort -------------------------------------------------------------
 

@@ -28,7 +28,6 @@ from quire.serving.names import TopicName
 from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.policy.throttle import dispatch_limits, limited_anew
 from quire.serving.ports import CompactedPort, Position, ProducerPort, SegmentView, SubscriptionsPort
-from quire.serving.topic import schemas
 from quire.serving.topic.compaction import Compaction
 from quire.serving.topic.dedup import LAST, Deduplicator, Snapshot
 from quire.serving.topic.entrance import Entrance
@@ -38,14 +37,12 @@ from quire.serving.topic.publish import NO_ENTRY, Flight, Publisher
 from quire.serving.topic.reading import TopicReader
 from quire.serving.topic.rest import Rest
 from quire.serving.topic.retention import trimmable
-from quire.serving.topic.schemas import SchemaRefused
 from quire.serving.topic.segments import Segments
 from quire.serving.topic.services import Services
 from quire.serving.topic.stats import Rate, Totals
 from quire.serving.topic.upkeep import Upkeep
 from quire.serving.topic.writing import Writing
 from quire.wire import block as blocks
-from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
 from quire.wire.entry_frames import receipt_run
 from quire.wire.frame import Send, SendRun
@@ -145,6 +142,11 @@ class Topic:
     def is_used(self) -> bool:
         """Somebody publishes or consumes."""
         return bool(self.producers.all()) or any(one.consumers for one in self.subscriptions)
+
+    @property
+    def has_messages(self) -> bool:
+        """It keeps some; acknowledged or not."""
+        return any(view.messages for view in self.segments())
 
     @property
     def deduplicates(self) -> bool:
@@ -380,32 +382,6 @@ class Topic:
             self._dedup_due += flight.entry_count
             if self._dedup_due >= DEDUP_SNAPSHOT_ENTRIES:
                 self._snapshot_dedup()
-
-    # -- schema ----------------------------------------------------------------------------------------
-
-    @property
-    def schema_version(self) -> bytes:
-        """Eight bytes, or none when the topic has no schema."""
-        return schemas.VERSION if schemas.PROPERTY in self.segment_list.record.properties else b""
-
-    def schema(self, version: bytes | None = None) -> pb.Schema | None:
-        """The topic's schema (of `version`), if it has one."""
-        if version not in (None, b"", schemas.VERSION):
-            return None
-        return schemas.load(self.segment_list.record.properties)
-
-    async def check_schema(self, schema: pb.Schema | None) -> bytes:
-        """The version of `schema`, which becomes the topic's if that has none. Raises `SchemaRefused`."""
-        if schema is None or not schemas.is_schema(schema):
-            return self.schema_version
-        known = self.schema()
-        if known is None:
-            await self.segment_list.update(
-                lambda record: replace(record, properties=schemas.stored(record.properties, schema))
-            )
-        elif not schemas.is_same(known, schema):
-            raise SchemaRefused(f"topic {self.name} has another schema; this broker keeps one per topic")
-        return schemas.VERSION
 
     # -- deduplication's memory ------------------------------------------------------------------------
 

@@ -72,7 +72,7 @@ def test_stats_for_people_and_for_programs(server: Server) -> None:
 def test_why_segments_are_still_here(server: Server) -> None:
     publish(server, "explained", 5)
     shown = quire("topics", "explain", "explained").out
-    assert "1 segments, oldest first" in shown and "5 messages" in shown
+    assert "explained: one segment\n" in shown and "5 messages" in shown
     assert "  kept    it is written to" in shown and "  copies  the bookies have it alone" in shown
     (segment,) = quire("topics", "explain", "explained", "--json").json["segments"]
     assert segment["keptBy"][0]["by"] == "active" and segment["messages"] == 5

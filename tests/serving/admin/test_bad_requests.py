@@ -85,3 +85,26 @@ async def test_a_path_that_is_none_is_a_refusal_or_harmless(rest: Rest, method: 
     answer = await rest.ask(method, path)
     assert answer.status < 500, answer
     assert answer.status < 300 or answer.body["reason"]
+
+
+async def test_what_is_not_there_is_named(rest: Rest) -> None:
+    answer = await rest.get("/admin/v2/persistant/public/default/orders")
+    assert (answer.status, answer.body["reason"]) == (
+        404,
+        "there is nothing at /admin/v2/persistant/public/default/orders: see whether the path is written right",
+    )
+    answer = await rest.ask("PATCH", TOPIC)
+    assert (answer.status, answer.body["reason"]) == (405, f"{TOPIC} takes DELETE, PUT, and not PATCH")
+
+
+async def test_a_quotas_action_that_is_none_is_refused_with_those_that_are(rest: Rest) -> None:
+    answer = await rest.post(f"{NAMESPACE}/backlogQuota", {"policy": "panic"})
+    assert answer.status == 400 and "consumer_backlog_eviction" in answer.body["reason"]
+    assert (await rest.get(f"{NAMESPACE}/backlogQuotaMap")).body == {}
+
+
+async def test_what_a_topic_that_keeps_nothing_cannot_tell(rest: Rest) -> None:
+    topic = "non-persistent/public/default/orders"
+    for path in (f"/quire/v1/topics/{topic}/explain", f"/admin/v2/{topic}/internalStats"):
+        answer = await rest.get(path)
+        assert answer.status == 400 and "keeps no messages" in answer.body["reason"]

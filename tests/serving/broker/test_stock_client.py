@@ -183,24 +183,6 @@ async def test_reader_from_the_beginning_and_from_a_message(client: pulsar.Clien
     await in_thread(work)
 
 
-async def test_a_schema_is_kept_and_another_refused(client: pulsar.Client) -> None:
-    from pulsar.schema import JsonSchema, Record, String, StringSchema
-
-    class Order(Record):  # type: ignore[misc]
-        item = String()
-
-    def work() -> None:
-        topic = fresh()
-        producer = client.create_producer(topic, schema=JsonSchema(Order))
-        consumer = client.subscribe(topic, "s", schema=JsonSchema(Order))
-        producer.send(Order(item="paper"))
-        assert consumer.receive(WAIT_MS).value().item == "paper"
-        with pytest.raises(pulsar.IncompatibleSchema):
-            client.create_producer(topic, schema=StringSchema())
-
-    await in_thread(work)
-
-
 async def test_unknown_namespace_is_refused(client: pulsar.Client) -> None:
     def work() -> None:
         with pytest.raises(pulsar.TopicNotFound):

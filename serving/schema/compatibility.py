@@ -1,0 +1,97 @@
+"""What a strategy asks of a new schema, in Pulsar's words. A core.
+
+    BACKWARD      who has the new schema reads what was written by the last one
+    FORWARD       who has the last one reads what is written by the new one
+    FULL          both
+    …_TRANSITIVE  and so for every version, not only the last
+    ALWAYS_COMPATIBLE, ALWAYS_INCOMPATIBLE   anything; nothing but what is there
+
+A schema of another kind fits only where anything does. Kinds without a definition are the same by their kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Final
+
+from quire.serving.schema import avro
+from quire.serving.schema.definition import AVRO_KINDS, Definition, key_and_value, parsed, root_message
+
+
+class Strategy(StrEnum):
+    """See the top of the file."""
+
+    ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
+    ALWAYS_COMPATIBLE = "ALWAYS_COMPATIBLE"
+    BACKWARD = "BACKWARD"
+    FORWARD = "FORWARD"
+    FULL = "FULL"
+    BACKWARD_TRANSITIVE = "BACKWARD_TRANSITIVE"
+    FORWARD_TRANSITIVE = "FORWARD_TRANSITIVE"
+    FULL_TRANSITIVE = "FULL_TRANSITIVE"
+
+    @property
+    def is_transitive(self) -> bool:
+        return self.value.endswith("_TRANSITIVE")
+
+    @property
+    def asks_backward(self) -> bool:
+        return self.value.startswith(("BACKWARD", "FULL"))
+
+    @property
+    def asks_forward(self) -> bool:
+        return self.value.startswith(("FORWARD", "FULL"))
+
+
+UNDEFINED: Final = "UNDEFINED"
+"""Leaves it to the level above."""
+
+DEFAULT: Final = Strategy.FULL
+
+
+def for_consumer(strategy: Strategy) -> Strategy:
+    """What is asked of a consumer's schema, which nobody will write by: that it reads what is there."""
+    if strategy in (Strategy.ALWAYS_COMPATIBLE, Strategy.ALWAYS_INCOMPATIBLE):
+        return strategy
+    every = strategy.is_transitive and strategy.asks_backward
+    return Strategy.BACKWARD_TRANSITIVE if every else Strategy.BACKWARD
+
+
+def refusal(new: Definition, old: Definition, strategy: Strategy) -> str | None:
+    """Why `new` does not go with `old`; None when it does. Both were validated."""
+    if strategy is Strategy.ALWAYS_COMPATIBLE:
+        return None
+    if new.kind != old.kind:
+        return f"it is {new.kind}, and not {old.kind}"
+    if strategy is Strategy.ALWAYS_INCOMPATIBLE:
+        return f"strategy {strategy} allows no other one"
+    if strategy.asks_backward and (why := unreadable(new, old)):
+        return f"it cannot read what was written before: {why}"
+    if strategy.asks_forward and (why := unreadable(old, new)):
+        return f"what it writes cannot be read by those who have the former one: {why}"
+    return None
+
+
+def unreadable(reader: Definition, writer: Definition) -> str | None:
+    """Why messages written by `writer` cannot be read by `reader`, of the same kind."""
+    if reader.kind in AVRO_KINDS:
+        try:
+            return avro.unreadable(parsed(reader), parsed(writer))
+        except avro.AvroError as error:
+            return str(error)
+    if reader.kind == "PROTOBUF_NATIVE":
+        to_read, written = root_message(reader), root_message(writer)
+        return None if to_read == written else f"message {written} is not {to_read}"
+    if reader.kind == "KEY_VALUE":
+        return next(filter(None, _unreadable_parts(reader, writer)), None)
+    return None
+
+
+def _unreadable_parts(reader: Definition, writer: Definition) -> Iterator[str | None]:
+    parts = zip(("key", "value"), key_and_value(reader), key_and_value(writer), strict=True)
+    for which, to_read, written in parts:
+        if to_read.kind != written.kind:
+            yield f"its {which} is {written.kind}, and not {to_read.kind}"
+        elif why := unreadable(to_read, written):
+            yield f"its {which}: {why}"

@@ -1,0 +1,268 @@
+"""The schemas of topics: where their versions are kept, and who is let in with which. The shell.
+
+    producer ─ PRODUCER, GET_OR_CREATE_SCHEMA ─┐                              ┌─ its version, eight bytes
+    REST ──────────────────────────────────────┼▶ known? else: compatible? ───┤
+    consumer ─ SUBSCRIBE ──────────────────────┘   then the next version      └─ `SchemaRefused`, with the reason
+
+A topic's versions are one record of the metadata store, changed by version only, and shared by its partitions: brokers
+that own different partitions give the same numbers. What is asked of it is read each time, so nothing here can be
+stale, and nothing is kept for topics that are idle; only clients that open producers or consumers with a schema ask.
+
+A schema that is the same as a version there is that version, also after a lost answer. Deleting ends all versions so
+far: the next one needs to fit none of them, and has the next number, so that messages tell which schema they
+were written by for ever.
+
+Avro's comparison takes up to tenths of a second for hostile definitions; between versions everybody else has a turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+from uuid import uuid4
+
+from msgspec.structs import replace
+
+from quire.metadata import paths
+from quire.metadata.records import SchemaBody, SchemasRecord, SchemaVersion, decode, encode
+from quire.metadata.store import ANY_VERSION, Check, Create, Delete, MetadataStore, Put, Step
+from quire.runtime.clock import Clock
+from quire.runtime.errors import AlreadyExists, LimitExceeded, NotFound, Unavailable, VersionConflict
+from quire.runtime.limits import SCHEMA_VERSIONS_MAX, SCHEMAS_INLINE_BYTES_MAX
+from quire.serving.names import TopicName
+from quire.serving.policy.resolved import TopicPolicies
+from quire.serving.schema.compatibility import Strategy, for_consumer, refusal
+from quire.serving.schema.definition import Definition, SchemaRefused, fingerprint, validate
+from quire.wire import pulsar_pb2 as pb
+
+ATTEMPTS: Final = 10
+"""Changes by others that one change outlives."""
+
+VERSION_BYTES: Final = 8
+NO_VERSION: Final = b""
+"""What a client is told whose messages have no schema."""
+
+
+class Known(NamedTuple):
+    """A topic's record as it was read; `node_version` is None when there is none."""
+
+    path: str
+    record: SchemasRecord
+    node_version: int | None
+
+    @property
+    def current(self) -> tuple[SchemaVersion, ...]:
+        """The versions that count, oldest first: those since the last deletion."""
+        versions = self.record.versions
+        ends = [at for at, version in enumerate(versions) if version.deleted]
+        return versions[ends[-1] + 1 :] if ends else versions
+
+    def find(self, number: int) -> SchemaVersion | None:
+        """That version, also one that counts no longer."""
+        versions = self.record.versions
+        return versions[number] if 0 <= number < len(versions) and not versions[number].deleted else None
+
+
+class Version(NamedTuple):
+    """One version with its definition."""
+
+    number: int
+    created_ms: int
+    definition: Definition
+
+    @property
+    def wire(self) -> bytes:
+        return to_wire(self.number)
+
+
+def to_wire(number: int) -> bytes:
+    """A version's number as clients know it."""
+    return number.to_bytes(VERSION_BYTES, "big")
+
+
+def from_wire(version: bytes) -> int:
+    """The reverse; -1 for what is none."""
+    return int.from_bytes(version, "big") if len(version) == VERSION_BYTES else -1
+
+
+class Schemas:
+    """See the top of the file."""
+
+    def __init__(self, store: MetadataStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    # -- clients ---------------------------------------------------------------------------------------
+
+    async def for_producer(self, name: TopicName, policies: TopicPolicies, schema: pb.Schema | None) -> bytes:
+        """The version of what a producer will write; a new one becomes the topic's. Raises `SchemaRefused`,
+        `SchemaInvalid`, `LimitExceeded`."""
+        definition = None if schema is None else Definition.of(schema)
+        if definition is None or not definition.is_schema:
+            if policies.schema_enforced and (await self._read(name)).current:
+                raise SchemaRefused(f"topic {name} takes no messages without a schema: give the producer one")
+            return NO_VERSION
+        strategy = Strategy(policies.schema_compatibility)
+        return to_wire(await self.add(name, definition, strategy, allowed=policies.schema_auto_update))
+
+    async def for_consumer(
+        self, name: TopicName, policies: TopicPolicies, schema: pb.Schema | None, *, in_use: bool
+    ) -> None:
+        """Let a consumer in whose schema reads what the topic has. Raises `SchemaRefused`, `SchemaInvalid`.
+
+        The first schema of a topic that is not `in_use` (has neither messages nor producers) becomes the topic's.
+        """
+        definition = None if schema is None else Definition.of(schema)
+        if definition is None or not definition.is_schema:
+            return
+        strategy = Strategy(policies.schema_compatibility)
+        validate(definition)
+        current = (await self._read(name)).current or (await self._read_again(name)).current
+        if current:
+            await self._check(name, current, definition, for_consumer(strategy))
+        elif not in_use:
+            await self.add(name, definition, strategy, allowed=policies.schema_auto_update)
+        elif strategy is not Strategy.ALWAYS_COMPATIBLE:
+            raise SchemaRefused(
+                f"topic {name} has messages or producers, and no schema: consume it without one"
+            )
+
+    # -- versions --------------------------------------------------------------------------------------
+
+    async def find(self, name: TopicName, number: int | None = None) -> Version | None:
+        """The newest version, or the one of that number."""
+        known = await self._read(name)
+        if number is None:
+            found = known.current[-1] if known.current else None
+        else:
+            found = known.find(number) or (await self._read_again(name)).find(number)
+        return None if found is None else await self._load(found)
+
+    async def versions(self, name: TopicName) -> list[Version]:
+        """All that count, oldest first."""
+        return [await self._load(one) for one in (await self._read(name)).current]
+
+    async def number_of(self, name: TopicName, definition: Definition) -> int | None:
+        """The version that is the same. Raises `SchemaInvalid`."""
+        validate(definition)
+        return _same(await self._read(name), fingerprint(definition))
+
+    async def check(self, name: TopicName, definition: Definition, strategy: Strategy) -> None:
+        """Raise `SchemaRefused` unless the topic's schema could be followed by this one; `SchemaInvalid`."""
+        validate(definition)
+        await self._check(name, (await self._read(name)).current, definition, strategy)
+
+    async def add(
+        self, name: TopicName, definition: Definition, strategy: Strategy, *, allowed: bool = True
+    ) -> int:
+        """The number of the version that is the same, or of the new one. Raises as `for_producer`."""
+        validate(definition)
+        mark = fingerprint(definition)
+        for _ in range(ATTEMPTS):
+            known = await self._read(name)
+            same = _same(known, mark)
+            if same is not None:
+                return same
+            if not allowed:
+                raise SchemaRefused(
+                    f"topic {name} has no such schema, and clients may not bring new ones: add it over REST"
+                )
+            await self._check(name, known.current, definition, strategy)
+            if await self._append(name, known, definition, mark):
+                return len(known.record.versions)
+        raise Unavailable(f"the schema of {name} is being changed by others; try again")
+
+    async def delete(self, name: TopicName) -> int:
+        """End all versions so far; the number that this takes. Raises `NotFound`."""
+        for _ in range(ATTEMPTS):
+            known = await self._read(name)
+            if not known.current:
+                raise NotFound(f"topic {name} has no schema")
+            end = SchemaVersion(
+                number=len(known.record.versions), created_ms=self._clock.now_ms(), deleted=True
+            )
+            if await self._write(known, end):
+                return end.number
+        raise Unavailable(f"the schema of {name} is being changed by others; try again")
+
+    async def forget(self, name: TopicName) -> None:
+        """The topic is deleted: nothing of its schemas stays."""
+        for _ in range(ATTEMPTS):
+            known = await self._read(name)
+            if known.node_version is None:
+                return
+            steps: list[Step] = [Delete(known.path, known.node_version)]
+            steps += [Delete(one.apart, ANY_VERSION) for one in known.record.versions if one.apart]
+            if await self._commit(steps):
+                return
+        raise Unavailable(f"the schema of {name} is being changed by others; delete the topic again")
+
+    # -- the record ------------------------------------------------------------------------------------
+
+    async def _read(self, name: TopicName) -> Known:
+        path = paths.schemas(name.tenant, name.namespace, (name.parent or name).local)
+        try:
+            node = await self._store.get(path)
+        except NotFound:
+            return Known(path, SchemasRecord(), None)
+        return Known(path, decode(SchemasRecord, node.value, path), node.version)
+
+    async def _read_again(self, name: TopicName) -> Known:
+        """As `_read`, behind a transaction: a server of ZooKeeper that was behind has caught up by its answer."""
+        await self._commit([Check(paths.CLUSTER, ANY_VERSION)])
+        return await self._read(name)
+
+    async def _check(
+        self, name: TopicName, current: Sequence[SchemaVersion], new: Definition, strategy: Strategy
+    ) -> None:
+        for old in current if strategy.is_transitive else current[-1:]:
+            why = refusal(new, (await self._load(old)).definition, strategy)
+            if why is not None:
+                raise SchemaRefused(
+                    f"this schema does not go with version {old.number} of topic {name} ({strategy}): {why}"
+                )
+            await asyncio.sleep(0)
+
+    async def _load(self, version: SchemaVersion) -> Version:
+        body = version.body
+        if body is None:
+            body = decode(SchemaBody, (await self._store.get(version.apart)).value, version.apart)
+        definition = Definition(version.kind, body.data, body.properties, body.name)
+        return Version(version.number, version.created_ms, definition)
+
+    async def _append(self, name: TopicName, known: Known, definition: Definition, mark: str) -> bool:
+        number = len(known.record.versions)
+        if number >= SCHEMA_VERSIONS_MAX:
+            raise LimitExceeded(f"topic {name} has {number} versions of its schema, and may have no more")
+        body = SchemaBody(data=definition.data, properties=dict(definition.properties), name=definition.name)
+        new = SchemaVersion(
+            number=number,
+            kind=definition.kind,
+            fingerprint=mark,
+            created_ms=self._clock.now_ms(),
+            body=body,
+        )
+        kept = sum(len(encode(one)) for one in known.record.versions if one.body is not None)
+        if kept + len(encode(new)) <= SCHEMAS_INLINE_BYTES_MAX:
+            return await self._write(known, new)
+        apart = paths.schema_body(known.path, uuid4().hex)
+        return await self._write(known, replace(new, body=None, apart=apart), Create(apart, encode(body)))
+
+    async def _write(self, known: Known, version: SchemaVersion, *beside: Step) -> bool:
+        """Add the version; False when somebody else was faster."""
+        value = encode(SchemasRecord(versions=(*known.record.versions, version)))
+        if known.node_version is None:
+            return await self._commit([Create(known.path, value), *beside])
+        return await self._commit([Put(known.path, value, known.node_version), *beside])
+
+    async def _commit(self, steps: Sequence[Step]) -> bool:
+        try:
+            await self._store.transact(steps)
+        except (AlreadyExists, VersionConflict, NotFound):
+            return False
+        return True
+
+
+def _same(known: Known, mark: str) -> int | None:
+    return next((one.number for one in reversed(known.current) if one.fingerprint == mark), None)
