@@ -9,7 +9,7 @@ from urllib.parse import quote
 import click
 
 from quire.cli.http import Admin, admin_url_option, json_option
-from quire.cli.output import print_fields, print_json, print_table
+from quire.cli.output import print_answer, print_fields, print_json, print_rows
 from quire.runtime.errors import NotFound
 from quire.runtime.limits import GIB
 
@@ -41,25 +41,19 @@ def list_bookies(admin_url: str, as_json: bool) -> None:
     Example:
       quire bookies list
     """
-    rows = Admin(admin_url).get(BOOKIES)
-    if as_json:
-        print_json(rows)
-        return
-    print_table(
-        ("bookie", "address", "rack", "state", "free GiB", "of GiB", "damaged", "to leave"),
-        [
-            (
-                row["uuid"],
-                row["address"],
-                row["rack"],
-                row["state"],
-                row["freeBytes"] // GIB,
-                row["totalBytes"] // GIB,
-                row["damaged"],
-                row["ledgersLeft"],
-            )
-            for row in rows
-        ],
+    print_rows(
+        Admin(admin_url).get(BOOKIES),
+        as_json,
+        {
+            "bookie": "uuid",
+            "address": "address",
+            "rack": "rack",
+            "state": "state",
+            "free GiB": lambda row: row["freeBytes"] // GIB,
+            "of GiB": lambda row: row["totalBytes"] // GIB,
+            "damaged": "damaged",
+            "to leave": "ledgersLeft",
+        },
         right=("free GiB", "of GiB", "damaged", "to leave"),
     )
 
@@ -103,7 +97,7 @@ def decommission(bookie: str, wait: bool, admin_url: str, as_json: bool) -> None
     if wait:
         _follow(admin, row["uuid"])
         row = {"uuid": row["uuid"], "state": "retired"}
-    print_json(row) if as_json else print_fields(row)
+    print_answer(row, as_json)
 
 
 @command.command("recover")
@@ -117,8 +111,7 @@ def recover(bookie: str, admin_url: str, as_json: bool) -> None:
     Example:
       quire bookies recover 5f0c
     """
-    row = Admin(admin_url).put(f"{_path(bookie)}/recover")
-    print_json(row) if as_json else print_fields(row)
+    print_answer(Admin(admin_url).put(f"{_path(bookie)}/recover"), as_json)
 
 
 @command.command("keep")
@@ -132,8 +125,7 @@ def keep(bookie: str, admin_url: str, as_json: bool) -> None:
     Example:
       quire bookies keep bookie-3:3181
     """
-    row = Admin(admin_url).put(f"{_path(bookie)}/keep")
-    print_json(row) if as_json else print_fields(row)
+    print_answer(Admin(admin_url).put(f"{_path(bookie)}/keep"), as_json)
 
 
 @command.command("repair")
@@ -150,8 +142,7 @@ def repair(run: bool, admin_url: str, as_json: bool) -> None:
     admin = Admin(admin_url)
     if run:
         admin.post(f"{REPAIR}/run")
-    answer = admin.get(REPAIR)
-    print_json(answer) if as_json else print_fields(answer)
+    print_answer(admin.get(REPAIR), as_json)
 
 
 def _path(bookie: str) -> str:

@@ -7,7 +7,7 @@ import time
 import click
 
 from quire.cli.http import Admin, admin_url_option, json_option
-from quire.cli.output import print_json, print_table
+from quire.cli.output import print_json, print_rows
 from quire.runtime.errors import ConfigurationError
 
 BROKERS = "/quire/v1/brokers"
@@ -37,13 +37,10 @@ def list_brokers(admin_url: str, as_json: bool) -> None:
     Example:
       quire brokers list
     """
-    rows = Admin(admin_url).get(BROKERS)
-    if as_json:
-        print_json(rows)
-        return
-    print_table(
-        ("broker", "bundles", "topics", "load", "rest"),
-        [(row["broker"], row["bundles"], row["topics"], row["load"], row["httpUrl"]) for row in rows],
+    print_rows(
+        Admin(admin_url).get(BROKERS),
+        as_json,
+        {"broker": "broker", "bundles": "bundles", "topics": "topics", "load": "load", "rest": "httpUrl"},
         right=("bundles", "topics", "load"),
     )
 
@@ -60,15 +57,17 @@ def show(broker: str | None, admin_url: str, as_json: bool) -> None:
       quire brokers show broker-1:6650
     """
     rows = [row for row in Admin(admin_url).get(f"{BROKERS}/bundles") if broker in (None, row["broker"])]
-    if as_json:
-        print_json(rows)
-        return
-    print_table(
-        ("bundle", "broker", "topics", "load", "since", "why"),
-        [
-            (row["bundle"], row["broker"], row["topics"], row["load"], _since(row["sinceMs"]), row["why"])
-            for row in rows
-        ],
+    print_rows(
+        rows,
+        as_json,
+        {
+            "bundle": "bundle",
+            "broker": "broker",
+            "topics": "topics",
+            "load": "load",
+            "since": lambda row: _since(row["sinceMs"]),
+            "why": "why",
+        },
         right=("topics", "load"),
     )
 

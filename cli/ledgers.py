@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from quire.cli.http import Admin, admin_url_option, json_option
-from quire.cli.output import print_fields, print_json
+from quire.cli.output import print_answer
 
 
 @click.group("ledgers")
@@ -35,4 +35,4 @@ def recover(ledger: int, accept_loss: bool, admin_url: str, as_json: bool) -> No
     """Fence LEDGER, find its end and close it."""
     flag = str(accept_loss).lower()
     answer = Admin(admin_url).post(f"/quire/v1/ledgers/{ledger}/recover?accept_loss={flag}")
-    print_json(answer) if as_json else print_fields(answer)
+    print_answer(answer, as_json)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -70,6 +70,26 @@ def print_table(
     if not console.is_terminal:
         console = Console(stderr=err, width=240)
     console.print(table)
+
+
+def print_rows(
+    rows: Sequence[Mapping[str, Any]],
+    as_json: bool,
+    columns: Mapping[str, str | Callable[[Mapping[str, Any]], Any]],
+    *,
+    right: Sequence[str] = (),
+) -> None:
+    """A broker's rows: as they are to programs, to people as a table whose `columns` name a key or make a cell."""
+    if as_json:
+        print_json(rows)
+        return
+    cells = [[row[of] if isinstance(of, str) else of(row) for of in columns.values()] for row in rows]
+    print_table(list(columns), cells, right=right)
+
+
+def print_answer(values: Mapping[str, Any], as_json: bool) -> None:
+    """One thing with its fields: JSON to programs, names and values to people."""
+    print_json(values) if as_json else print_fields(values)
 
 
 def print_fields(values: Mapping[str, Any]) -> None:

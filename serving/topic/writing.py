@@ -65,10 +65,6 @@ class Writing:
         self._rolling: asyncio.Task[None] | None = None
         self._switching: asyncio.Task[None] | None = None
 
-    @property
-    def is_writing(self) -> bool:
-        return self._writer is not None and self._switching is None
-
     # -- what the ledger's writer tells ----------------------------------------------------------------
 
     def confirmed(self, last_entry: int) -> None:
