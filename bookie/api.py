@@ -11,6 +11,7 @@ from quire.wire.bookie import (
     AddDone,
     AddRequest,
     DeleteRequest,
+    FindHoleRequest,
     FindTimeRequest,
     LedgerInfo,
     LedgerInfoRequest,
@@ -41,6 +42,9 @@ class LocalBookie:
 
     async def find_time(self, request: FindTimeRequest) -> SimpleResponse:
         return await self._storage.find_time(request)
+
+    async def find_hole(self, request: FindHoleRequest) -> SimpleResponse:
+        return await self._storage.find_hole(request)
 
     async def ledger_info(self, request: LedgerInfoRequest) -> LedgerInfo:
         return await self._storage.ledger_info(request)

@@ -24,8 +24,11 @@ One thread writes; any thread may read. Errors: `CorruptionError` names the file
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import merge
+from typing import Final, NamedTuple, Protocol
+
+_ROWS_AT_ONCE: Final = 500
 
 
 class IndexRow(NamedTuple):
@@ -127,6 +130,26 @@ def search_time(index: Index, ledger_id: int, time_ms: int) -> int:
             low = row.last_entry + 1
     found = index.rows(ledger_id, low, 1)
     return found[0].first_entry if found else low
+
+
+def find_hole(
+    index: Index, kept: Sequence[tuple[int, int]], ledger_id: int, entry: int, last_entry: int
+) -> int:
+    """The first entry from `entry` on that lies in no row and in no span of `kept`; behind the last one when none.
+
+    What was in memory when `kept` was taken may be in the index by now, and never in neither.
+    """
+    for first, last in merge(_spans(index, ledger_id, entry), kept):
+        if first > entry or entry > last_entry:
+            break
+        entry = max(entry, last + 1)
+    return min(entry, last_entry + 1)
+
+
+def _spans(index: Index, ledger_id: int, entry: int) -> Iterator[tuple[int, int]]:
+    while rows := index.rows(ledger_id, entry, _ROWS_AT_ONCE):
+        yield from ((row.first_entry, row.last_entry) for row in rows)
+        entry = rows[-1].last_entry + 1
 
 
 class MemoryIndex:

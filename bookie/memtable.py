@@ -104,6 +104,12 @@ def read(tables: tuple[Memtable, ...], ledger_id: int, first_entry: int, bytes_m
             place += 1
 
 
+def spans(tables: tuple[Memtable, ...], ledger_id: int) -> list[tuple[int, int]]:
+    """First and last entry of each block of a ledger, in order."""
+    columns = [found for table in tables if (found := table.ledgers.get(ledger_id)) is not None]
+    return sorted(span for column in columns for span in zip(column.firsts, column.lasts, strict=True))
+
+
 def find_time(
     tables: tuple[Memtable, ...], ledger_id: int, time_ms: int, clock_of: Callable[[Buffer], int]
 ) -> int | None:

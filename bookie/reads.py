@@ -22,7 +22,7 @@ from functools import partial
 from quire.bookie import memtable, scrub
 from quire.bookie.entry_log import EntryLogs
 from quire.bookie.identity import Identity
-from quire.bookie.index import Index
+from quire.bookie.index import Index, find_hole
 from quire.bookie.intake import CompareDone, Intake
 from quire.bookie.ledgers import LedgerState
 from quire.bookie.read_cache import BlockReader
@@ -31,7 +31,15 @@ from quire.runtime.disk import Worker
 from quire.runtime.errors import QuireError
 from quire.runtime.limits import READ_BYTES_MAX
 from quire.wire.block import Buffer, read_header
-from quire.wire.bookie import BookieId, FindTimeRequest, ReadRequest, ReadResponse, SimpleResponse, Status
+from quire.wire.bookie import (
+    BookieId,
+    FindHoleRequest,
+    FindTimeRequest,
+    ReadRequest,
+    ReadResponse,
+    SimpleResponse,
+    Status,
+)
 
 OnError = Callable[[BaseException | None, int, int], None]
 """The error, the ledger, and the entry where reading failed."""
@@ -149,6 +157,24 @@ class Reads:
         if flushed <= last_flushed:
             entry = flushed if entry is None else min(entry, flushed)
         return SimpleResponse(Status.OK, state.last_entry + 1 if entry is None else entry)
+
+    async def find_hole(self, request: FindHoleRequest) -> SimpleResponse:
+        """The first entry of a range that is not here. Repair asks it of every copy, before a reader meets the hole."""
+        ledger_id = request.ledger_id
+        state = self._intake.ledgers.get(ledger_id)
+        if state is None:
+            return SimpleResponse(Status.NO_SUCH_LEDGER)
+        kept = memtable.spans(self._intake.tables, ledger_id)
+        find = partial(find_hole, self._index, kept, ledger_id, request.first_entry, request.last_entry)
+        try:
+            entry = await self._thread_of(ledger_id).run(find)
+        except QuireError as error:
+            self._on_error(error, ledger_id, request.first_entry)
+            return SimpleResponse(Status.IO_ERROR, detail=str(error))
+        absent = self._absent(state, request.bookie)
+        if absent is Status.DELETED or (absent is Status.LIMBO and entry <= request.last_entry):
+            return SimpleResponse(absent)
+        return SimpleResponse(Status.OK, entry)
 
     async def check_run(self, ledger_id: int, entry: int) -> Checked:
         """Read and verify the flushed run that holds `entry`, or the next one; past every cache."""

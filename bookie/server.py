@@ -25,6 +25,7 @@ from quire.wire.block import Buffer
 from quire.wire.bookie import (
     AddRequest,
     DeleteRequest,
+    FindHoleRequest,
     FindTimeRequest,
     LedgerInfoRequest,
     ReadRequest,
@@ -170,6 +171,8 @@ class _Connection(asyncio.BufferedProtocol):
                 self._later(request_id, storage.delete(request))
             case FindTimeRequest() as request:
                 self._later(request_id, storage.find_time(request))
+            case FindHoleRequest() as request:
+                self._later(request_id, storage.find_hole(request))
             case LedgerInfoRequest() as request:
                 self._later(request_id, storage.ledger_info(request))
             case _:

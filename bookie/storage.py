@@ -55,6 +55,7 @@ from quire.wire.bookie import (
     AddRequest,
     BookieId,
     DeleteRequest,
+    FindHoleRequest,
     FindTimeRequest,
     LedgerInfo,
     LedgerInfoRequest,
@@ -398,6 +399,11 @@ class Storage:
         if not self._is_for_me(request.bookie):
             return SimpleResponse(Status.WRONG_BOOKIE)
         return await self._reads.find_time(request)
+
+    async def find_hole(self, request: FindHoleRequest) -> SimpleResponse:
+        if not self._is_for_me(request.bookie):
+            return SimpleResponse(Status.WRONG_BOOKIE)
+        return await self._reads.find_hole(request)
 
     async def ledger_info(self, request: LedgerInfoRequest) -> LedgerInfo:
         """Who asks whether a ledger is flushed wants it to be: a checkpoint follows soon."""

@@ -29,6 +29,7 @@ from quire.wire.bookie import (
     AddDone,
     AddRequest,
     DeleteRequest,
+    FindHoleRequest,
     FindTimeRequest,
     LedgerInfo,
     LedgerInfoRequest,
@@ -265,6 +266,9 @@ class BookieClient:
         return await self._ask(request, SimpleResponse)
 
     async def find_time(self, request: FindTimeRequest) -> SimpleResponse:
+        return await self._ask(request, SimpleResponse)
+
+    async def find_hole(self, request: FindHoleRequest) -> SimpleResponse:
         return await self._ask(request, SimpleResponse)
 
     async def ledger_info(self, request: LedgerInfoRequest) -> LedgerInfo:

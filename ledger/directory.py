@@ -25,6 +25,7 @@ from quire.wire.bookie import (
     BookieId,
     BookiePort,
     DeleteRequest,
+    FindHoleRequest,
     FindTimeRequest,
     LedgerInfo,
     LedgerInfoRequest,
@@ -64,6 +65,9 @@ class UnreachablePort:
         return SimpleResponse(Status.UNREACHABLE)
 
     async def find_time(self, request: FindTimeRequest) -> SimpleResponse:
+        return SimpleResponse(Status.UNREACHABLE)
+
+    async def find_hole(self, request: FindHoleRequest) -> SimpleResponse:
         return SimpleResponse(Status.UNREACHABLE)
 
     async def ledger_info(self, request: LedgerInfoRequest) -> LedgerInfo:

@@ -27,6 +27,7 @@ from quire.wire.bookie import (
     AddRequest,
     BookieId,
     DeleteRequest,
+    FindHoleRequest,
     FindTimeRequest,
     LedgerInfo,
     LedgerInfoRequest,
@@ -38,7 +39,9 @@ from quire.wire.bookie import (
 )
 
 R = TypeVar("R")
-Q = TypeVar("Q", ReadRequest, WriteLacRequest, DeleteRequest, FindTimeRequest, LedgerInfoRequest)
+Q = TypeVar(
+    "Q", ReadRequest, WriteLacRequest, DeleteRequest, FindTimeRequest, FindHoleRequest, LedgerInfoRequest
+)
 Deliver = Callable[[Callable[[], None]], None]
 
 
@@ -110,6 +113,9 @@ class MemoryBookie:
 
     async def find_time(self, request: FindTimeRequest) -> SimpleResponse:
         return await self._answer(request, self._find_time, SimpleResponse)
+
+    async def find_hole(self, request: FindHoleRequest) -> SimpleResponse:
+        return await self._answer(request, self._find_hole, SimpleResponse)
 
     async def ledger_info(self, request: LedgerInfoRequest) -> LedgerInfo:
         return await self._answer(request, self._info, LedgerInfo)
@@ -229,6 +235,17 @@ class MemoryBookie:
                 return SimpleResponse(Status.OK, first)
             entry = header.last_entry + 1
         return SimpleResponse(Status.OK, entry)
+
+    def _find_hole(self, request: FindHoleRequest) -> SimpleResponse:
+        ledger = self.ledgers.get(request.ledger_id)
+        if ledger is None:
+            return SimpleResponse(Status.NO_SUCH_LEDGER)
+        if ledger.is_deleted or self.limbo:
+            return SimpleResponse(Status.DELETED if ledger.is_deleted else Status.LIMBO)
+        entry = request.first_entry
+        while entry <= request.last_entry and (first := ledger.containing(entry)) is not None:
+            entry = ledger.blocks[first][0].last_entry + 1
+        return SimpleResponse(Status.OK, min(entry, request.last_entry + 1))
 
     def _info(self, request: LedgerInfoRequest) -> LedgerInfo:
         ledger = self.ledgers.get(request.ledger_id)

@@ -6,8 +6,10 @@ A tick serves so many ledgers that ten thousand of them do not all
 write to the metadata store at once.
 
 What lies in the closed fragments is repair's, which looks at all ledgers when a bookie came. A ledger that was open at
-that moment, or that narrowed because a connection broke while no bookie went, would wait for the round of the day: so
-who closes a narrow ledger knocks at repair's door (`Knock`).
+that moment, or that lost a bookie because a connection broke while none went, would wait for the round of the day. So
+who closes a ledger of which some copy may be missing, or lack blocks that its ack quorum has, knocks at repair's
+door (`Knock`): it was narrow, it changed its ensemble, a bookie still owed answers, or a recovery ended it, which
+cannot know what was owed.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ class Narrow:
 
 
 class Knock:
-    """Tells repair that there are closed ledgers with too few copies: at once, then every few seconds at most."""
+    """Tells repair that closed ledgers may lack copies, or blocks in them: at once, then every few seconds at most."""
 
     def __init__(self, store: MetadataStore, tasks: Tasks) -> None:
         self._store = store
@@ -77,14 +79,14 @@ class Knock:
         self._is_due = False
         self._is_knocking = False
 
-    def closed(self, record: LedgerRecord) -> None:
-        """`record` has just been closed by this process."""
-        if all(len(each.bookies) >= record.write_quorum for each in record.fragments):
+    def closed(self, record: LedgerRecord, *, is_whole: bool) -> None:
+        """`record` has just been closed by this process. `is_whole`: every bookie it names now answered every block."""
+        if is_whole and [len(each.bookies) for each in record.fragments] == [record.write_quorum]:
             return
         self._is_due = True
         if not self._is_knocking:
             self._is_knocking = True
-            self._tasks.start(self._knock(), "tell repair of narrow ledgers")
+            self._tasks.start(self._knock(), "tell repair what may lack copies")
 
     async def _knock(self) -> None:
         try:

@@ -58,7 +58,7 @@ async def recover(parts: Parts, ledger_id: int, *, accept_loss: bool = False) ->
 
 async def _close(parts: Parts, path: str, version: int, end: LedgerRecord) -> LedgerRecord:
     await parts.store.put(path, encode(end), version)
-    parts.knock.closed(end)
+    parts.knock.closed(end, is_whole=False)
     _log.info("ledger %d recovered: it ends with entry %d", end.ledger_id, end.last_entry)
     return end
 

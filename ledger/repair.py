@@ -2,12 +2,12 @@
 
     Repair.start → wait for the lease → look every few seconds (at no cost to the store) →
         a round over all ledgers    when a bookie must be left (lost, given up, drained) and no round since found its
-                                    ledgers clean; when one came that may take copies of narrow ledgers, or narrow
-                                    ledgers were closed; and once a day
+                                    ledgers clean; a while after one came that may take copies of narrow ledgers, or
+                                    ledgers were closed that may lack copies, or it was elected; and once a day
         only those that were left   while there are some, and those with a damage report
 
-In a round each closed ledger's record is read once and judged (`repair_core`), and its bookies are asked whether they
-have the end of each fragment, whose last blocks may lack a copy. What needs it is copied (`repair_copy`), a few
+In a round each closed ledger's record is read once and judged (`repair_core`), and each of its bookies is asked where
+its copy has a hole: an ack quorum was enough to confirm a block. What needs it is copied (`repair_copy`), a few
 ledgers at a time, from many sources to many targets, at one limited rate. A bookie that is drained is retired, by
 removing its record, when two rounds in a row found no ledger that names it: writers that chose it before it turned
 read-only have written their records by then.
@@ -160,7 +160,10 @@ class Repair:
         self._left = _Left()
         self._takers: frozenset[str] = frozenset()
         self._incarnations: dict[str, int] = {}
-        self._round_due = self._clock.monotonic() + self._settings.repair_round_ms / 1000
+        self._round_due = (
+            self._clock.monotonic()
+            + min(self._settings.repair_round_ms, self._settings.repair_delay_ms) / 1000
+        )
         self._open_again_at = self._failed_again_at = 0.0
         self._wants_all = False
         self._absences.forget()
@@ -342,7 +345,7 @@ class Repair:
     async def _mend_ledger(self, ledger_id: int, view: View, thorough: bool) -> None:
         """Read, judge, repair, and look again when somebody changed it meanwhile.
 
-        A `thorough` look asks the bookies as well whether they have the fragments' ends.
+        A `thorough` look asks the bookies as well whether their copies have holes.
         """
         path = paths.ledger(ledger_id)
         worries = frozenset(view.worries())
@@ -402,7 +405,10 @@ class Repair:
             raise
 
     async def _look_at_narrow(self) -> None:
-        """Have a round if a narrow ledger was closed since the last look; a watch may call for nothing."""
+        """Have a round if a ledger that may lack something was closed since the last look (`Knock`).
+
+        A watch may call for nothing.
+        """
         self._narrow_told = False
         try:
             version = (await self._store.get(paths.REPAIR_NARROW)).version

@@ -27,7 +27,7 @@ from quire.runtime.clock import Clock
 from quire.runtime.errors import CorruptionError, NotFound, QuireError, Unavailable
 from quire.runtime.limits import MIB
 from quire.wire.block import Buffer
-from quire.wire.bookie import AddRequest, BookieId, LedgerInfoRequest, ReadRequest, Status
+from quire.wire.bookie import AddRequest, BookieId, FindHoleRequest, ReadRequest, Status
 
 _READ_BYTES: Final = 2 * MIB
 _BUSY_TRIES: Final = 50
@@ -63,100 +63,64 @@ class Copier:
         return record
 
     async def complete(self, record: LedgerRecord, holders: Mapping[int, Sequence[BookieId]]) -> bool:
-        """Put back blocks that a copy lacks: the last ones of fragments, and holes in the last. True if one did.
+        """Put back blocks that a copy lacks, wherever in it. True if one did.
 
-        An ack quorum was enough to confirm them, and the bookie that had not answered yet was left, or the ledger was
-        closed. `holders` are the bookies with good copies of each fragment, by its index. Raises as `repair` does.
+        An ack quorum was enough to confirm them. The bookie that had not answered yet was left, or was busy, or the
+        ledger was closed; and a recovery writes again only what lies behind the LAC. `holders` are the bookies with
+        good copies of each fragment, by its index. Raises as `repair` does.
         """
-        changed = False
+        changed, failure = False, None
         for index, copies in holders.items():
-            last_entry = states.last_entry_of(record, index)
-            if last_entry == record.last_entry:
-                missing = await self._missing_at_end(record, index, copies)
-            else:
-                looks = (self._first_missing_inside(record, index, copy) for copy in copies)
-                missing = dict(zip(copies, await asyncio.gather(*looks), strict=True))
-            lacking = tuple(copy for copy in copies if missing[copy] <= last_entry)
-            if lacking:
-                sources = sorted(
-                    states.ensemble(record.fragments[index]),
-                    key=lambda copy: missing.get(copy, 0),
-                    reverse=True,
-                )
-                first_entry = min(missing[copy] for copy in lacking)
-                plan = FragmentPlan(index, first_entry, last_entry, tuple(sources), lacking, tuple(copies))
-                await self._copy(record.ledger_id, plan)
-                changed = True
+            for copy in copies:
+                try:
+                    changed |= await self._fill(record, index, copy)
+                except QuireError as error:
+                    failure = error  # a bookie that takes nothing must not keep the others from theirs
+        if failure is not None:
+            raise failure
         return changed
 
-    async def _missing_at_end(
-        self, record: LedgerRecord, index: int, copies: Sequence[BookieId]
-    ) -> dict[BookieId, int]:
-        """From which entry on each copy of the last fragment lacks some; behind the end when none, or nobody knows.
-
-        A recovery writes again what lies behind the LAC, also to a bookie that had missed a block before it: such a
-        copy has the end and a hole inside. It has fewer bytes than a whole one, and is then read through.
-        """
-        first_entry, end = record.fragments[index].first_entry, record.last_entry
-        asked = (
-            self._bookies.port(copy).ledger_info(LedgerInfoRequest(copy, record.ledger_id)) for copy in copies
-        )
-        infos = dict(zip(copies, await asyncio.gather(*asked), strict=True))
-        bytes_most = max((info.bytes for info in infos.values()), default=0)
-        missing: dict[BookieId, int] = {}
-        for copy, info in infos.items():
-            missing[copy] = end + 1
-            if info.status not in (Status.OK, Status.NO_SUCH_LEDGER):
-                continue
-            has = info.last_entry if info.status is Status.OK else -1
-            missing[copy] = max(first_entry, min(has, end) + 1)
-            if has >= end and info.bytes < bytes_most:
-                missing[copy] = await self._first_hole(record.ledger_id, copy, first_entry, end)
-        return missing
+    async def _fill(self, record: LedgerRecord, index: int, copy: BookieId) -> bool:
+        """Fill the holes of one copy of one fragment; a copy that cannot say where it has some is left alone."""
+        ledger_id, fragment = record.ledger_id, record.fragments[index]
+        entry, last_entry = fragment.first_entry, states.last_entry_of(record, index)
+        sources = [source for source in states.ensemble(fragment) if source != copy]
+        changed = False
+        while (entry := await self._first_hole(ledger_id, copy, entry, last_entry)) <= last_entry:
+            if not changed:
+                await self._fence(ledger_id, copy)
+            changed = True
+            entry = await self._copy_some(ledger_id, entry, last_entry, sources, (copy,))
+        return changed
 
     async def _first_hole(self, ledger_id: int, copy: BookieId, entry: int, last_entry: int) -> int:
-        """Read `copy` on from `entry`; the first that is explicitly not there, behind the last one when none is."""
-        while entry <= last_entry:
-            response = await self._bookies.port(copy).read(ReadRequest(copy, ledger_id, entry, _READ_BYTES))
-            if response.status is Status.NO_SUCH_ENTRY:
-                return entry
-            run = valid_run(response.blocks, ledger_id, entry)
-            if response.status is not Status.OK or not run.blocks:
-                break
-            size_bytes = sum(len(block) for block, _ in run.blocks)
-            await asyncio.sleep(self._pace.take(size_bytes, self._clock.monotonic()))
-            entry = run.blocks[-1][1].last_entry + 1
-        return last_entry + 1
-
-    async def _first_missing_inside(self, record: LedgerRecord, index: int, copy: BookieId) -> int:
-        """The same of a fragment that is not the last one: the bookie may hold later ones, so it is read from.
-
-        A bookie is given blocks in order, so what lacks is the end: looked for backwards in growing steps. What is
-        found too much is copied over itself.
-        """
-        first_entry, last_entry = record.fragments[index].first_entry, states.last_entry_of(record, index)
-        found, step = last_entry + 1, 1
-        while found > first_entry:
-            entry = max(first_entry, found - step)
-            request = ReadRequest(copy, record.ledger_id, entry, 1)
-            status = (await self._bookies.port(copy).read(request)).status
-            if status is Status.OK:
-                break
-            if status not in (Status.NO_SUCH_ENTRY, Status.NO_SUCH_LEDGER):
-                return last_entry + 1
-            found, step = entry, 2 * step
-        return found
+        """The first entry that `copy` lacks; behind the last one when there is none, or nobody knows."""
+        answer = await self._bookies.port(copy).find_hole(FindHoleRequest(copy, ledger_id, entry, last_entry))
+        if answer.status is Status.NO_SUCH_LEDGER:
+            return entry
+        return answer.entry if answer.status is Status.OK else last_entry + 1
 
     async def _copy(self, ledger_id: int, plan: FragmentPlan) -> None:
         await asyncio.gather(*(self._fence(ledger_id, target) for target in plan.targets))
         entry, sources = plan.first_entry, list(plan.sources)
         while entry <= plan.last_entry and plan.targets:
-            blocks, next_entry = await self._read(ledger_id, entry, plan.last_entry, sources)
-            size_bytes = sum(map(len, blocks)) * len(plan.targets)
-            await asyncio.sleep(self._pace.take(size_bytes, self._clock.monotonic()))
-            await asyncio.gather(*(self._write(ledger_id, target, blocks) for target in plan.targets))
-            self.bytes_copied += size_bytes
-            entry = next_entry
+            entry = await self._copy_some(ledger_id, entry, plan.last_entry, sources, plan.targets)
+
+    async def _copy_some(
+        self,
+        ledger_id: int,
+        entry: int,
+        last_entry: int,
+        sources: list[BookieId],
+        targets: Sequence[BookieId],
+    ) -> int:
+        """Copy what one read gives, at the pace; answer where to go on."""
+        blocks, next_entry = await self._read(ledger_id, entry, last_entry, sources)
+        size_bytes = sum(map(len, blocks)) * len(targets)
+        await asyncio.sleep(self._pace.take(size_bytes, self._clock.monotonic()))
+        await asyncio.gather(*(self._write(ledger_id, target, blocks) for target in targets))
+        self.bytes_copied += size_bytes
+        return next_entry
 
     async def _fence(self, ledger_id: int, target: BookieId) -> None:
         request = ReadRequest(target, ledger_id, BEYOND, 1, fence=True)

@@ -71,7 +71,7 @@ class FarBookie:
             self._near.add(request, done)
 
     def __getattr__(self, name: str) -> Any:
-        """read, write_lac, delete, find_time, ledger_info."""
+        """read, write_lac, delete, find_time, find_hole, ledger_info."""
         method = getattr(self._near, name)
 
         async def call(request: Any) -> Any:

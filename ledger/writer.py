@@ -38,6 +38,7 @@ from quire.wire.block import Buffer
 from quire.wire.bookie import BookieId, WriteLacRequest
 
 CHANGE_DELAY_MS_MAX: Final = 1_000
+LATE_ANSWERS_S: Final = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -282,14 +283,28 @@ class LedgerWriter(BlockWriter):
         end = states.closed(self._record, core.fragments, core.last_confirmed, self._bytes, now_ms)
         try:
             await self._put(end, beside)
-            self._parts.knock.closed(end)
             self._error = Fenced(f"ledger {self.ledger_id} is closed")
+            self._await_late_answers(end)
         except QuireError as error:
             self._error = error
+            core.finish()
             raise
         finally:
-            core.finish()
             self._leave()
+
+    def _await_late_answers(self, end: LedgerRecord) -> None:
+        """The third bookie usually answers a moment after the quorum; one that does not may lack blocks for good."""
+        core, knock = self.core, self._parts.knock
+
+        def look() -> None:
+            knock.closed(end, is_whole=core.is_whole)
+            core.finish()
+
+        core.close()
+        if core.is_whole or core.failed_bookies():
+            look()
+        else:
+            asyncio.get_running_loop().call_later(LATE_ANSWERS_S, look)
 
     async def _commit(self, fragments: tuple[Fragment, ...]) -> None:
         async with self._metadata:

@@ -164,6 +164,11 @@ class WriterCore:
     def failed_bookies(self) -> list[BookieId]:
         return [replica.bookie for replica in self._replicas if not replica.is_live]
 
+    @property
+    def is_whole(self) -> bool:
+        """Every bookie of the ensemble has answered every confirmed block of this writer that it was sent."""
+        return not self._lagging and not self.failed_bookies()
+
     # -- events ----------------------------------------------------------------------------------------
     def add(self, block: Buffer, last_entry: int) -> None:
         """The next block, whose last entry is `last_entry`."""
@@ -254,6 +259,12 @@ class WriterCore:
         if self.state is not State.ENDED:
             self.finish()
             self._effects.failed(error)
+
+    def close(self) -> None:
+        """End here, with all confirmed; answers that are owed for confirmed blocks still count, until `finish`."""
+        assert not self._unconfirmed
+        self.state = State.ENDED
+        self._change = None
 
     def finish(self) -> None:
         """End here in silence: the ledger is closed, or nobody wants to know."""

@@ -146,6 +146,16 @@ class FindTimeRequest:
 
 
 @dataclass(slots=True)
+class FindHoleRequest:
+    """Which entry from `first_entry` to `last_entry` is the first that is not held here? Nothing is read for it."""
+
+    bookie: BookieId
+    ledger_id: int
+    first_entry: int
+    last_entry: int
+
+
+@dataclass(slots=True)
 class LedgerInfoRequest:
     bookie: BookieId
     ledger_id: int
@@ -153,7 +163,10 @@ class LedgerInfoRequest:
 
 @dataclass(slots=True)
 class SimpleResponse:
-    """The answer to `WriteLacRequest` and `DeleteRequest`, and, with `entry`, to `FindTimeRequest`."""
+    """The answer to `WriteLacRequest` and `DeleteRequest`; with `entry` to `FindTimeRequest` and `FindHoleRequest`.
+
+    Where there is no hole `entry` is the one behind the last that was asked about.
+    """
 
     status: Status
     entry: int = -1
@@ -190,5 +203,7 @@ class BookiePort(Protocol):
     async def delete(self, request: DeleteRequest) -> SimpleResponse: ...
 
     async def find_time(self, request: FindTimeRequest) -> SimpleResponse: ...
+
+    async def find_hole(self, request: FindHoleRequest) -> SimpleResponse: ...
 
     async def ledger_info(self, request: LedgerInfoRequest) -> LedgerInfo: ...

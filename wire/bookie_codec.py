@@ -18,10 +18,11 @@
       4 delete       u64 ledger, i64 version
       5 find time    u64 ledger, i64 time in ms
       6 ledger info  u64 ledger
+      7 find hole    u64 ledger, u64 first entry, u64 last entry
     an answer
       0x81 to add    u32 count, u8 status of each block
       0x82 to read   i64 LAC, u16 length and UTF-8 of the detail, u32 count, u32 length of each block, then the blocks
-      0x83 to write LAC, delete and find time: i64 entry, u16 length and UTF-8 of the detail
+      0x83 to write LAC, delete, find time and find hole: i64 entry, u16 length and UTF-8 of the detail
       0x86 to info   i64 last entry, i64 LAC, u64 bytes        flags: bit 0 fenced, bit 1 flushed
 
 Answers come in any order. A frame is valid when its crc is right, its kind is known, and sizes and counts add up to
@@ -43,6 +44,7 @@ from quire.wire.bookie import (
     AddRequest,
     BookieId,
     DeleteRequest,
+    FindHoleRequest,
     FindTimeRequest,
     LedgerInfo,
     LedgerInfoRequest,
@@ -63,13 +65,14 @@ _HEAD: Final = Struct(">BBBBQ")
 _LEDGER: Final = Struct(">Q")
 _READ: Final = Struct(">QQI")
 _LEDGER_AND_NUMBER: Final = Struct(">Qq")
+_LEDGER_AND_RANGE: Final = Struct(">QQQ")
 _INFO: Final = Struct(">qqQ")
 _INCARNATION: Final = Struct(">QB")
 _U16: Final = Struct(">H")
 _U32: Final = Struct(">I")
 _I64: Final = Struct(">q")
 
-_ADD, _READ_KIND, _WRITE_LAC, _DELETE, _FIND_TIME, _INFO_KIND = range(1, 7)
+_ADD, _READ_KIND, _WRITE_LAC, _DELETE, _FIND_TIME, _INFO_KIND, _FIND_HOLE = range(1, 8)
 _ADD_ANSWER, _READ_ANSWER, _SIMPLE_ANSWER, _INFO_ANSWER = 0x81, 0x82, 0x83, 0x86
 
 BUFFER_BYTES_MAX: Final = 4 * MIB
@@ -90,7 +93,15 @@ class AddResponse:
     statuses: Sequence[Status]
 
 
-Request = AddRequest | ReadRequest | WriteLacRequest | DeleteRequest | FindTimeRequest | LedgerInfoRequest
+Request = (
+    AddRequest
+    | ReadRequest
+    | WriteLacRequest
+    | DeleteRequest
+    | FindTimeRequest
+    | LedgerInfoRequest
+    | FindHoleRequest
+)
 Response = AddResponse | ReadResponse | SimpleResponse | LedgerInfo
 
 
@@ -121,6 +132,9 @@ def encode(request_id: int, body: Request | Response) -> list[Buffer]:
             return _frame(request_id, _FIND_TIME, 0, 0, _about(body.bookie, body.ledger_id, body.time_ms))
         case LedgerInfoRequest():
             return _frame(request_id, _INFO_KIND, 0, 0, _bookie(body.bookie) + _LEDGER.pack(body.ledger_id))
+        case FindHoleRequest():
+            rest = _LEDGER_AND_RANGE.pack(body.ledger_id, body.first_entry, body.last_entry)
+            return _frame(request_id, _FIND_HOLE, 0, 0, _bookie(body.bookie) + rest)
         case AddResponse():
             return _frame(
                 request_id, _ADD_ANSWER, 0, 0, pack(">I", len(body.statuses)) + bytes(body.statuses)
@@ -269,6 +283,7 @@ _READERS: Final[dict[int, Callable[[_Reader], Request | Response]]] = {
     _DELETE: lambda r: DeleteRequest(r.bookie(), *r.take(_LEDGER_AND_NUMBER)),
     _FIND_TIME: lambda r: FindTimeRequest(r.bookie(), *r.take(_LEDGER_AND_NUMBER)),
     _INFO_KIND: lambda r: LedgerInfoRequest(r.bookie(), *r.take(_LEDGER)),
+    _FIND_HOLE: lambda r: FindHoleRequest(r.bookie(), *r.take(_LEDGER_AND_RANGE)),
     _ADD_ANSWER: _read_add_answer,
     _READ_ANSWER: _read_read_answer,
     _SIMPLE_ANSWER: _read_simple_answer,

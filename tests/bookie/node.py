@@ -15,6 +15,7 @@ from quire.wire.bookie import (
     AddRequest,
     BookieId,
     DeleteRequest,
+    FindHoleRequest,
     FindTimeRequest,
     LedgerInfo,
     LedgerInfoRequest,
@@ -96,6 +97,10 @@ class Node:
 
     async def find_time(self, ledger_id: int, time_ms: int) -> int:
         return (await self.storage.find_time(FindTimeRequest(self.id, ledger_id, time_ms))).entry
+
+    async def hole(self, ledger_id: int, first_entry: int, last_entry: int) -> tuple[Status, int]:
+        answer = await self.storage.find_hole(FindHoleRequest(self.id, ledger_id, first_entry, last_entry))
+        return answer.status, answer.entry
 
     async def info(self, ledger_id: int) -> LedgerInfo:
         return await self.storage.ledger_info(LedgerInfoRequest(self.id, ledger_id))

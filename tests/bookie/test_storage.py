@@ -12,7 +12,7 @@ from quire.bookie.storage import Storage
 from quire.bookie.storage_sim import SimulatedNode
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import KIB, MIB
-from quire.wire.bookie import BookieId, Status
+from quire.wire.bookie import BookieId, FindHoleRequest, Status
 from tests.bookie.node import OK, Node, crash, one, restart
 
 
@@ -193,6 +193,30 @@ async def test_a_request_for_another_bookie_is_refused(machine: SimulatedNode) -
         assert await node.add(one(1, 1), bookie=stranger) == [Status.WRONG_BOOKIE]
         assert await node.add(one(1, 1), bookie=stranger, recovery=True) == [Status.WRONG_BOOKIE]
         assert (await node.read(1, 0, bookie=stranger)).status is Status.WRONG_BOOKIE
+
+
+# -- holes ------------------------------------------------------------------------------------------------
+async def test_a_hole_is_found_wherever_the_blocks_around_it_lie(machine: SimulatedNode) -> None:
+    node = await Node.on(machine)
+    await node.add(*[one(1, entry) for entry in range(10) if entry not in (4, 7)])
+    assert await node.hole(1, 0, 9) == (OK, 4)
+    await node.storage.flush()
+    await node.add(one(1, 4), one(1, 11))
+    assert await node.hole(1, 0, 11) == (OK, 7)
+    node = await restart(node, machine)
+    assert await node.hole(1, 8, 11) == (OK, 10)
+    assert await node.hole(1, 8, 9) == (OK, 10)
+    assert await node.hole(1, 11, 20) == (OK, 12)
+    stranger = FindHoleRequest(BookieId("0" * 36, 1), 1, 0, 9)
+    assert (await node.storage.find_hole(stranger)).status is Status.WRONG_BOOKIE
+
+
+async def test_a_bookie_in_limbo_does_not_say_where_it_has_a_hole(machine: SimulatedNode) -> None:
+    node = await Node.on(machine)
+    await node.add(one(1, 0), one(1, 1), one(1, 3))
+    node.storage._intake.state(1).is_limbo = True
+    assert await node.hole(1, 0, 1) == (OK, 2)
+    assert (await node.hole(1, 0, 3))[0] is Status.LIMBO
 
 
 # -- time and information ----------------------------------------------------------------------------------

@@ -2,8 +2,7 @@
 
 `lacking` reads metadata only: every bookie that a ledger names is up, in the incarnation that it names, and closed
 ledgers have the three that they want. Open ledgers that no topic and no state log lists are left out: their maker died
-before it used them. `missing_blocks` asks the bookies themselves for an ack quorum of whole copies: the third was
-once found with a hole inside, which repair finds in the last fragment only before a reader does.
+before it used them. `missing_blocks` reads every copy of every block.
 """
 
 from __future__ import annotations
@@ -57,15 +56,12 @@ async def _missing(record: LedgerRecord, clients: dict[str, BookieClient]) -> li
     found = []
     for index, fragment in enumerate(record.fragments):
         last = states.last_entry_of(record, index)
-        lacks = []
         for bookie in states.ensemble(fragment):
             entry, status = await _read(
                 clients[bookie.uuid], bookie, record.ledger_id, fragment.first_entry, last
             )
             if entry <= last:
-                lacks.append(f"ledger {record.ledger_id} at {bookie}, entry {entry} of {last}: {status.name}")
-        if len(lacks) > len(fragment.bookies) - record.ack_quorum:
-            found += lacks
+                found.append(f"ledger {record.ledger_id} at {bookie}, entry {entry} of {last}: {status.name}")
     return found
 
 

@@ -216,7 +216,7 @@ class Story:
         while missing := await missing_blocks(self.cluster.store):
             assert time.monotonic() < deadline, f"copies are missing: {missing[:5]}"
             await asyncio.sleep(POLL_S)
-        self.tell("read every copy of every closed ledger: all have their ack quorum")
+        self.tell("read every copy of every closed ledger: all are whole")
 
 
 def _rounds(faults: Faults, rng: Random) -> Iterator[list[Fault]]:

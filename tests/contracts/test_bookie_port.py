@@ -21,6 +21,7 @@ from quire.wire.bookie import (
     BookieId,
     BookiePort,
     DeleteRequest,
+    FindHoleRequest,
     FindTimeRequest,
     LedgerInfoRequest,
     ReadRequest,
@@ -151,6 +152,23 @@ async def test_seek_by_time(port: Port) -> None:
     assert (await port.port.find_time(FindTimeRequest(port.bookie, 1, 1_003))).entry <= 3
     assert (await port.port.find_time(FindTimeRequest(port.bookie, 1, 0))).entry == 0
     assert (await port.port.find_time(FindTimeRequest(port.bookie, 1, 9_999))).entry == 5
+
+
+async def test_the_first_hole(port: Port) -> None:
+    await port.add(made(1, 0, 2), made(1, 2), made(1, 5, 3))
+
+    async def hole(first_entry: int, last_entry: int) -> int:
+        answer = await port.port.find_hole(FindHoleRequest(port.bookie, 1, first_entry, last_entry))
+        assert answer.status is OK
+        return answer.entry
+
+    assert [await hole(0, 9), await hole(1, 2), await hole(3, 9), await hole(4, 4)] == [3, 3, 3, 4]
+    assert [await hole(5, 6), await hole(6, 7), await hole(5, 9), await hole(20, 30)] == [7, 8, 8, 20]
+    other = await port.port.find_hole(FindHoleRequest(port.bookie, 9, 0, 1))
+    assert other.status is Status.NO_SUCH_LEDGER
+    await port.port.delete(DeleteRequest(port.bookie, 1, 3))
+    deleted = await port.port.find_hole(FindHoleRequest(port.bookie, 1, 0, 7))
+    assert deleted.status is Status.DELETED
 
 
 async def test_ledger_info(port: Port) -> None:

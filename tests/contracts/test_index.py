@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.bookie.index import Index, IndexRow, MemoryIndex
+from quire.bookie.index import Index, IndexRow, MemoryIndex, find_hole
 from quire.bookie.index_lmdb import LmdbIndex
 
 Reopen = Callable[[Index], Index]
@@ -79,6 +79,20 @@ def test_a_time_is_found_at_its_run(opened: tuple[Index, Reopen]) -> None:
     assert index.find_time(1, 1191) == 1000
     assert index.find_time(1, 11_090) == 1000
     assert index.find_time(1, 11_091) == 1010
+
+
+def test_the_first_hole_is_found_over_many_rows_and_what_is_only_in_memory(
+    opened: tuple[Index, Reopen],
+) -> None:
+    index, _ = opened
+    index.commit([row(1, 2 * i, 2 * i + 1) for i in range(1_200) if i not in (7, 1_100)], {}, b"")
+    assert find_hole(index, [], 1, 0, 5_000) == 14
+    assert find_hole(index, [(14, 14)], 1, 3, 5_000) == 15
+    assert find_hole(index, [(14, 15), (16, 17)], 1, 0, 2_000) == 2_001
+    assert find_hole(index, [(14, 15), (2_200, 2_201)], 1, 0, 2_399) == 2_400
+    assert find_hole(index, [(14, 15), (2_200, 2_201), (2_400, 2_450)], 1, 0, 5_000) == 2_451
+    assert find_hole(index, [], 1, 16, 5_000) == 2_200
+    assert find_hole(index, [], 2, 5, 9) == 5
 
 
 def test_everything_of_a_commit_is_found_by_the_next_process(opened: tuple[Index, Reopen]) -> None:

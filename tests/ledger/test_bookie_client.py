@@ -21,6 +21,7 @@ from quire.wire.bookie import (
     AddRequest,
     BookieId,
     DeleteRequest,
+    FindHoleRequest,
     FindTimeRequest,
     LedgerInfoRequest,
     ReadRequest,
@@ -91,6 +92,8 @@ class Server:
                 return await self.bookie.delete(body)
             case FindTimeRequest():
                 return await self.bookie.find_time(body)
+            case FindHoleRequest():
+                return await self.bookie.find_hole(body)
             case LedgerInfoRequest():
                 return await self.bookie.ledger_info(body)
         raise AssertionError(body)
@@ -125,6 +128,7 @@ async def test_all_requests(client):
     assert (read.status, read.lac, [bytes(each) for each in read.blocks]) == (Status.OK, 2, [first, second])
     assert (await client.write_lac(WriteLacRequest(ID, 7, 3))).status is Status.OK
     assert (await client.find_time(FindTimeRequest(ID, 7, 6))).entry == 3
+    assert (await client.find_hole(FindHoleRequest(ID, 7, 0, 9))).entry == 4
     assert (await client.ledger_info(LedgerInfoRequest(ID, 7))).lac == 3
     assert (await client.delete(DeleteRequest(ID, 7, 4))).status is Status.OK
     assert (await client.read(ReadRequest(ID, 7, 1, 1000))).status is Status.DELETED

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
+from quire.ledger.memory_bookie import deliver_soon
 from quire.ledger.memory_cluster import Listener, MemoryCluster, cut, expected, read_all, turns_until, write
 from quire.metadata import paths
 from quire.metadata.records import BookieRecord, LedgerState, encode
@@ -39,6 +41,61 @@ async def test_close_waits_for_what_is_pending():
     writer = await cluster.ledgers.create("test", Listener())
     last = write(writer, blocks=5)
     assert (await writer.close()).last_entry == last
+
+
+async def _knocked(cluster: MemoryCluster) -> bool:
+    """Whether repair was told that a closed ledger may lack something."""
+    await asyncio.sleep(0.01)
+    return await cluster.store.children(paths.REPAIR_NARROW.rpartition("/")[0]) != []
+
+
+async def test_a_ledger_that_every_bookie_has_wholly_is_no_matter_for_repair(monkeypatch):
+    """The last one answers after the ledger was closed."""
+    monkeypatch.setattr("quire.ledger.writer.LATE_ANSWERS_S", 0.01)
+    late: list[Callable[[], None]] = []
+    cluster = MemoryCluster(2)
+    third = cluster.grow(late.append)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, blocks=5))
+    await writer.close()
+    assert writer.bytes_pending > 0
+    third.deliver = deliver_soon
+    for answer in late:
+        answer()
+    assert writer.bytes_pending == 0
+    assert not await _knocked(cluster)
+
+
+async def test_repair_is_told_of_a_bookie_that_still_owes_answers(monkeypatch):
+    monkeypatch.setattr("quire.ledger.writer.LATE_ANSWERS_S", 0)
+    cluster = MemoryCluster(3)
+    cluster.bookies[2].refuses = Status.BUSY
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, blocks=5))
+    await writer.close()
+    assert await _knocked(cluster)
+    assert writer.bytes_pending == 0
+
+
+async def test_repair_is_told_of_a_ledger_that_left_a_bookie_or_was_recovered():
+    cluster = MemoryCluster(4)
+    whole = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(whole, blocks=5))
+    await whole.close()
+    assert not await _knocked(cluster)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, blocks=5))
+    cluster.ensemble(writer)[0].unreachable = True
+    await listener.until(write(writer, blocks=5))
+    await writer.close()
+    assert await _knocked(cluster)
+
+    cluster = MemoryCluster(3)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, blocks=5))
+    writer.abandon()
+    await cluster.ledgers.recover(writer.ledger_id)
+    assert await _knocked(cluster)
 
 
 async def test_a_ledger_that_failed_while_it_drained_is_no_empty_one():

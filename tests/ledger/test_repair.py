@@ -310,6 +310,46 @@ async def test_a_hole_before_what_a_recovery_wrote_again_is_filled_in_a_round(cl
     assert cluster.repair.status().repaired == 1
 
 
+async def test_a_hole_inside_a_fragment_that_is_not_the_last_is_filled_in_a_round(cluster: Cluster) -> None:
+    """Other holes in every copy, so no copy is greater than another."""
+    await one_more(cluster)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 9))
+    cluster.ensemble(writer)[0].unreachable = True
+    await listener.until(write(writer, 1))
+    await turns_until(lambda: len(writer.core.fragments) == 2)
+    await listener.until(write(writer, 9))
+    for each in cluster.bookies:
+        each.unreachable = False
+    record = await writer.close()
+    for number, bookie in enumerate(record.fragments[0].bookies):
+        holed = cluster.named(bookie).ledgers[record.ledger_id]
+        for first in (2 * number, 2 * number + 1, number + 6):
+            holed.blocks.pop(first)
+            holed.firsts.remove(first)
+    cluster.repair._wants_all = True
+    await cluster.repair.look()
+    for bookie in record.fragments[0].bookies:
+        assert all(cluster.named(bookie).holds(record.ledger_id, entry) for entry in range(9)), bookie
+
+
+async def test_a_bookie_that_takes_nothing_does_not_keep_the_others_from_theirs(cluster: Cluster) -> None:
+    record = await cluster.closed()
+    for number in (0, 2):
+        lacking = cluster.bookies[number].ledgers[record.ledger_id]
+        lacking.blocks.pop(lacking.firsts.pop(3))
+    cluster.bookies[0].refuses = Status.READ_ONLY
+    cluster.repair._wants_all = True
+    await cluster.repair.look()
+    assert cluster.repair.status().failed == 1
+    assert cluster.bookies[2].holds(record.ledger_id, 3)
+    cluster.bookies[0].refuses = None
+    cluster.clock.advance_ms(60_000)
+    cluster.repair._wants_all = True
+    await cluster.repair.look()
+    assert cluster.bookies[0].holds(record.ledger_id, 3)
+
+
 async def test_damage_of_a_deleted_ledger_is_forgotten(cluster: Cluster) -> None:
     record = await cluster.closed()
     await cluster.report_damage(1, record.ledger_id, 4)

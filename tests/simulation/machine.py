@@ -32,6 +32,7 @@ from quire.wire.bookie import (
     AddDone,
     AddRequest,
     DeleteRequest,
+    FindHoleRequest,
     FindTimeRequest,
     LedgerInfo,
     LedgerInfoRequest,
@@ -309,6 +310,9 @@ class WatchedStorage:
 
     async def find_time(self, request: FindTimeRequest) -> SimpleResponse:
         return await self._storage.find_time(request)
+
+    async def find_hole(self, request: FindHoleRequest) -> SimpleResponse:
+        return await self._storage.find_hole(request)
 
     async def ledger_info(self, request: LedgerInfoRequest) -> LedgerInfo:
         return await self._storage.ledger_info(request)
