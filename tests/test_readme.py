@@ -27,11 +27,6 @@ def test_a_program_is_the_file_that_the_tests_run(name: str) -> None:
     assert file.strip() in [text.strip() for _, text in BLOCKS]
 
 
-def test_links_lead_somewhere() -> None:
-    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
-        assert (ROOT / target).exists(), target
-
-
 def test_the_commands_work_as_typed(tmp_path: Path) -> None:
     """On other ports, which the environment tells, or which are put in place of the usual ones."""
     script = tmp_path / "quire"

@@ -1,0 +1,52 @@
+"""The pages lead somewhere: links have an end, files that are named are there, each word is explained once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", ROOT / "deploy" / "README.md", *(ROOT / "docs").rglob("*.md")])
+FOLDERS = {
+    folder.name: folder.parent
+    for parent in (ROOT / "serving", ROOT)  # pages name `topic/gate` for `serving/topic/gate.py`
+    for folder in parent.iterdir()
+    if folder.is_dir() and any(folder.glob("*.*"))
+}
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\((?!\w+:)([^)#]*)(#[^)]*)?\)", page.read_text()):
+        there = (page.parent / target) if target else page
+        assert there.exists(), f"{name_of(page)} links to {target}"
+        if anchor and there.suffix == ".md":
+            assert anchor[1:] in anchors(there.read_text()), f"{name_of(page)} links to {target}{anchor}"
+
+
+def anchors(text: str) -> set[str]:
+    """What headings can be linked to by."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_files_that_a_page_names_are_there(page: Path) -> None:
+    for name in re.findall(r"`([\w-]+/[\w./-]+)`", page.read_text()):
+        folder = FOLDERS.get(name.split("/")[0])
+        if folder is None or name == "data/archive":  # where the README's server keeps its data
+            continue
+        found = [folder / name, folder / f"{name}.py"]
+        assert any(file.exists() for file in found), f"{name_of(page)} names {name}"
+
+
+def test_the_glossary_explains_each_word_once_and_in_order() -> None:
+    rows = re.findall(r"^\| \*\*(.+?)\*\*", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    assert len(rows) > 50
+    assert rows == sorted(set(rows), key=str.lower)
