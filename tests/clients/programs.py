@@ -39,7 +39,7 @@ def go() -> list[str]:
 def java() -> list[str]:
     for tool in ("java", "mvn"):
         _need(tool)
-    target = _target("java", "pom.xml", "src/Program.java", "src/World.java")
+    target = _target("java", "pom.xml", "src/Program.java", "src/World.java", "src/Schemas.java")
     jars = target / "jars"
     if not jars.exists():
         _build(target, _maven(target), cwd=HERE / "java")

@@ -71,6 +71,8 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "compaction": {"view": ["b1", "a2"]},
     "terminated": {"refused": Says("TopicTerminated"), "received": numbers(3)},
     "end_of_topic": {"received": numbers(3), "end": True},
+    "schemas": {"received": ["paper", "ink"], "refused": Says("IncompatibleSchema")},
+    "auto_consume": {"received": ["0 paper", "1 ink"]},
     "transactions": {"refused": Says("NotAllowed", "this broker has no transactions")},
 }
 
@@ -84,9 +86,11 @@ LACKS: dict[str, dict[str, str]] = {
         "retry_letter": "the client has no retry letters",
         "growth": "the client looks once a minute, and that is not a setting",
         "end_of_topic": "the client does not know the command",
+        "auto_consume": "the client has no such schema",
         "transactions": "the client has no transactions",
     },
     "go": {
+        "auto_consume": "the client has no such schema",
         "fencing": "the client has no such access mode",
         "last_sequence": "the client tells only what it published itself",
         "end_of_topic": "the client does not know the command",
@@ -100,6 +104,7 @@ LACKS: dict[str, dict[str, str]] = {
         "end_of_topic": "the client does not know the command",
         "transactions": "the client has no transactions",
         "last_sequence": "the client does not tell the last sequence id",
+        "auto_consume": "the client has no such schema",
     },
 }
 

@@ -46,7 +46,7 @@ var scenarios = map[string]func(*world) facts{
 	"non_persistent": nonPersistent, "http_lookup": httpLookup, "cumulative": cumulative, "batch_index": batchIndex,
 	"ack_receipts": ackReceipts, "negative": negative, "dead_letter": deadLetter, "retry_letter": retryLetter,
 	"delayed": delayed, "seek": seek, "reader": reader, "pattern": pattern, "discovery": discovery, "partitions": partitions,
-	"growth": growth, "compaction": compaction, "terminated": terminated, "transactions": transactions, "kill": kill,
+	"growth": growth, "compaction": compaction, "terminated": terminated, "transactions": transactions, "schemas": schemas, "kill": kill,
 }
 
 func main() {

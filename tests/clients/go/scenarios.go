@@ -467,6 +467,31 @@ func terminated(w *world) facts {
 	return facts{"refused": refused, "received": take(w.subscribe(pulsar.ConsumerOptions{}), 3)}
 }
 
+const (
+	order  = `{"type": "record", "name": "Order", "fields": [{"name": "item", "type": "string"}]}`
+	priced = `{"type": "record", "name": "Priced", "fields": [{"name": "item", "type": "string"},
+		{"name": "cents", "type": "int", "default": 1}]}`
+	strict = `{"type": "record", "name": "Strict", "fields": [{"name": "item", "type": "string"},
+		{"name": "euros", "type": "int"}]}`
+)
+
+func schemas(w *world) facts {
+	with := func(definition string) pulsar.ProducerOptions {
+		return pulsar.ProducerOptions{Schema: pulsar.NewAvroSchema(definition, nil)}
+	}
+	send(w.producer(with(order)), &pulsar.ProducerMessage{Value: map[string]any{"item": "paper"}})
+	send(w.producer(with(priced)), &pulsar.ProducerMessage{Value: map[string]any{"item": "ink", "cents": 7}})
+	refused := refusal(w.tryProducer(with(strict)))
+	consumer := w.subscribe(pulsar.ConsumerOptions{Schema: pulsar.NewAvroSchema(priced, nil)})
+	received := []string{}
+	for range 2 {
+		var value map[string]any
+		check(next(consumer).GetSchemaValue(&value))
+		received = append(received, value["item"].(string))
+	}
+	return facts{"received": received, "refused": refused}
+}
+
 func transactions(w *world) facts {
 	return facts{"refused": refusal(connect(pulsar.ClientOptions{URL: os.Args[1], EnableTransaction: true}))}
 }

@@ -448,6 +448,20 @@ const scenarios = {
     return { refused, received: await take(await world.subscribe(), 3) };
   },
 
+  async schemas(world) {
+    const fields = [{ name: 'item', type: 'string' }, { name: 'cents', type: 'int', default: 1 }];
+    const json = (name, its) => ({
+      schemaType: 'Json', name, schema: JSON.stringify({ type: 'record', name, fields: its }),
+    });
+    const priced = json('Priced', fields);
+    await publish(await world.producer({ schema: json('Order', fields.slice(0, 1)) }), ['{"item": "paper"}']);
+    await publish(await world.producer({ schema: priced }), ['{"item": "ink", "cents": 7}']);
+    const strict = json('Strict', [fields[0], { name: 'euros', type: 'int' }]);
+    const refused = await refusal(() => world.producer({ schema: strict }));
+    const found = await take(await world.subscribe({ schema: priced }), 2);
+    return { received: found.map((one) => JSON.parse(one).item), refused };
+  },
+
   // -- a cluster
 
   async kill(world) {

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pulsar
+from pulsar.schema import Integer, JsonSchema, Record, String
 
 AT_ONCE = 6
 PATIENCE_MS = 20_000
@@ -453,6 +454,28 @@ def terminated(world: World) -> dict[str, Any]:
     world.admin("POST", "/terminate")
     refused = refusal(lambda: world.producer())
     return {"refused": refused, "received": take(world.subscribe(), 3)}
+
+
+def schemas(world: World) -> dict[str, Any]:
+    class Order(Record):  # type: ignore[misc]
+        item = String(required=True)
+
+    class Priced(Record):  # type: ignore[misc]
+        item = String(required=True)
+        cents = Integer(required_default=True)
+
+    class Strict(Record):  # type: ignore[misc]
+        item = String(required=True)
+        euros = Integer(required=True)
+
+    world.producer(schema=JsonSchema(Order)).send(Order(item="paper"))
+    world.producer(schema=JsonSchema(Priced)).send(Priced(item="ink", cents=7))
+    refused = refusal(lambda: world.producer(schema=JsonSchema(Strict)))
+    consumer = world.subscribe(schema=JsonSchema(Priced))
+    return {
+        "received": [consumer.receive(PATIENCE_MS).value().item for _ in range(2)],
+        "refused": refused,
+    }
 
 
 # -- a cluster -----------------------------------------------------------------------------------------------

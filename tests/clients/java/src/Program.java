@@ -108,6 +108,8 @@ public class Program extends World {
             case "terminated" -> terminated();
             case "end_of_topic" -> endOfTopic();
             case "transactions" -> transactions();
+            case "schemas" -> new Schemas(this).evolve();
+            case "auto_consume" -> new Schemas(this).autoConsume();
             case "kill" -> kill();
             default -> throw new IllegalArgumentException(scenario);
         };
