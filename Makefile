@@ -44,8 +44,10 @@ check: $(VENV)/.dev typecheck
 	$(BIN)/ruff format --check .
 
 # Type checkers do not follow the mapping in pyproject.toml, so the rooms are linked into one folder for them.
+TYPED_TESTS := tests.chaos tests.fuzz tests.history tests.model tests.simulation bench
 typecheck: build/typed/quire
-	MYPYPATH=build/typed $(BIN)/mypy --cache-dir build/mypy $(if $(ROOM),-p quire.$(ROOM),-p quire)
+	MYPYPATH=build/typed:. $(BIN)/mypy --cache-dir build/mypy \
+		$(if $(ROOM),-p quire.$(ROOM),-p quire $(addprefix -p ,$(TYPED_TESTS)))
 
 build/typed/quire: Makefile
 	@mkdir -p $@

@@ -110,7 +110,7 @@ def blocks_of(entry_bytes: int, entries: int, messages: int, count: int) -> list
 
 async def subscribed(kind: SubscriptionKind, consumers: int) -> tuple[Topic, Subscriptions, list[Consumer]]:
     topic, store = Topic(), CursorStore()
-    store.attach(Log())  # type: ignore[arg-type]
+    store.attach(Log())
     subscriptions = Subscriptions(topic, store, 0, SystemClock())
     made = []
     for number in range(consumers):
@@ -197,7 +197,7 @@ async def fan_out_us(count: int, entry_bytes: int, entries: int) -> float:
     best = float("inf")
     for _ in range(5):
         topic, store = Topic(), CursorStore()
-        store.attach(Log())  # type: ignore[arg-type]
+        store.attach(Log())
         subscriptions = Subscriptions(topic, store, 0, SystemClock())
         for number in range(count):
             request = SubscribeRequest(str(number), SubscriptionKind.EXCLUSIVE, number, initial_earliest=True)

@@ -127,7 +127,7 @@ class Producers:
         self._per_topic = self._round.count if len(producers) == 1 else 1
         self._window = arguments.outstanding
         self._count_max = arguments.count
-        self._rate = arguments.rate / arguments.batch
+        self._rate: float = arguments.rate / arguments.batch
         self._sequence = SEQUENCE_FIRST
         self._pending: memoryview = memoryview(b"")
         self._rest = b""
@@ -180,7 +180,7 @@ class Producers:
     def _wait_ms(self, now: float, begin: float) -> float:
         if not self._rate or self._pending:
             return 100.0
-        return max(0.0, min(100.0, 1000 * (begin + (self.sent + 1) / self._rate - now)))
+        return max(0.0, min(100.0, 1000.0 * (begin + (self.sent + 1) / self._rate - now)))
 
     def _receipts(self, begin: float) -> None:
         data = self._rest + self._connection.socket.recv(1 << 20)

@@ -47,7 +47,7 @@ def _prune(kept: Path) -> None:
 
 
 def _fuzz(name: str, flags: list[str]) -> None:
-    import atheris  # type: ignore[import-not-found,unused-ignore]
+    import atheris  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     with atheris.instrument_imports(include=["quire"]):
         for module in [each for each in sys.modules if each.startswith(("quire.", "tests.fuzz."))]:

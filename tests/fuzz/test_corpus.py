@@ -13,7 +13,7 @@ CORPUS_BYTES_MAX = 500 << 10
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_nothing_but_declared_errors(name):
+def test_nothing_but_declared_errors(name: str) -> None:
     kept = {**{f"seed {n}": seed for n, seed in enumerate(seeds(name))}, **corpus(name)}
     tracemalloc.start()
     try:
@@ -30,5 +30,5 @@ def test_nothing_but_declared_errors(name):
         tracemalloc.stop()
 
 
-def test_the_corpus_is_small():
+def test_the_corpus_is_small() -> None:
     assert sum(path.stat().st_size for path in CORPUS.rglob("*") if path.is_file()) <= CORPUS_BYTES_MAX

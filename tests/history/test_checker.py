@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -245,25 +247,25 @@ ANOMALIES = {
 
 
 @pytest.mark.parametrize("text", CLEAN.values(), ids=CLEAN)
-def test_nothing_is_wrong_with(text):
+def test_nothing_is_wrong_with(text: str) -> None:
     assert not check(history(text))
 
 
 @pytest.mark.parametrize("kind", ANOMALIES)
-def test_an_anomaly_is_found_and_no_other(kind):
+def test_an_anomaly_is_found_and_no_other(kind: str) -> None:
     assert kinds(ANOMALIES[kind], EXACTLY_ONCE) == [kind]
 
 
-def test_a_duplicate_is_one_only_where_they_are_dropped():
+def test_a_duplicate_is_one_only_where_they_are_dropped() -> None:
     assert kinds(ANOMALIES["duplicate"]) == []
 
 
-def test_unseen_is_judged_only_when_all_was_read():
+def test_unseen_is_judged_only_when_all_was_read() -> None:
     assert kinds(ANOMALIES["unseen"], Promises(is_complete=False)) == []
     assert kinds(ANOMALIES["lost write"], Promises(is_complete=False)) == ["lost write"]
 
 
-def test_a_cumulative_acknowledgement_covers_all_before_it():
+def test_a_cumulative_acknowledgement_covers_all_before_it() -> None:
     text = (
         SENT
         + READ
@@ -281,7 +283,7 @@ def test_a_cumulative_acknowledgement_covers_all_before_it():
     assert kinds(text.replace("s+", "s")) == []
 
 
-def test_a_redelivery_that_began_before_the_answer_is_none():
+def test_a_redelivery_that_began_before_the_answer_is_none() -> None:
     text = (
         SENT
         + READ
@@ -297,20 +299,20 @@ def test_a_redelivery_that_began_before_the_answer_is_none():
     assert kinds(text) == []
 
 
-def test_topics_are_judged_apart():
+def test_topics_are_judged_apart() -> None:
     operations = history(SENT + READ)
     other = [Operation("q", F.POLL, Outcome.OK, "other", (Message(9, Position(1, 1)),))]
     assert [(each.kind, each.topic) for each in check([*operations, *other])] == [("phantom", "other")]
 
 
-def test_an_anomaly_shows_its_operations():
+def test_an_anomaly_shows_its_operations() -> None:
     (anomaly,) = check(history(ANOMALIES["poll skip"]))
     assert str(anomaly).splitlines()[0].startswith("poll skip on t: [2] lie between 1 at")
     assert [operation.process for operation in anomaly.shown_by] == ["q", "q"]
     assert "q: poll ok t 3@6:0:0" in str(anomaly)
 
 
-def test_a_history_is_kept_in_a_file(tmp_path):
+def test_a_history_is_kept_in_a_file(tmp_path: Path) -> None:
     operations = history(CLEAN["what is acknowledged does not come again"])
     save(operations, tmp_path / "history.jsonl")
     assert list(load(tmp_path / "history.jsonl")) == operations
@@ -318,7 +320,7 @@ def test_a_history_is_kept_in_a_file(tmp_path):
     assert not list(load(tmp_path / "history.jsonl", "other"))
 
 
-def test_anomalies_are_found_in_a_file(tmp_path):
+def test_anomalies_are_found_in_a_file(tmp_path: Path) -> None:
     both = history(ANOMALIES["poll skip"])
     both += [msgspec.structs.replace(operation, topic="other") for operation in history(ANOMALIES["phantom"])]
     save(both, tmp_path / "history.jsonl")
@@ -328,7 +330,7 @@ def test_anomalies_are_found_in_a_file(tmp_path):
     ]
 
 
-def test_a_recorder_writes_as_it_goes_and_a_line_cut_short_is_left_out(tmp_path):
+def test_a_recorder_writes_as_it_goes_and_a_line_cut_short_is_left_out(tmp_path: Path) -> None:
     file = tmp_path / "history.jsonl"
     record = Recorder(file)
     record("p", F.SEND, Outcome.INVOKE, TOPIC, [Message(1)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import fields
+from typing import Any
 
 from tests.model.omissions import OMISSIONS, Omission
 from tests.model.search import search
@@ -40,7 +41,8 @@ def _bounds(words: dict[str, str]) -> Bounds:
     unknown = words.keys() - {field.name for field in fields(Bounds)}
     if unknown:
         sys.exit(f"no such bound: {', '.join(sorted(unknown))}; there are {', '.join(vars(Bounds()))}")
-    return Bounds(**{name: int(value) for name, value in words.items()})
+    numbers: dict[str, Any] = {name: int(value) for name, value in words.items()}
+    return Bounds(**numbers)
 
 
 def main(arguments: list[str]) -> int:

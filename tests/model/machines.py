@@ -114,8 +114,8 @@ class Recorder:
     def read(self, bookie: BookieId, first_entry: int) -> None:
         self.effects.append(Read(NUMBER[bookie], first_entry))
 
-    def write(self, found: bytes, header: block.BlockHeader) -> None:
-        self.effects.append(Write(found, header.first_entry))
+    def write(self, found: block.Buffer, header: block.BlockHeader) -> None:
+        self.effects.append(Write(bytes(found), header.first_entry))
 
     def end(self, last_entry: int) -> None:
         self.effects.append(End(last_entry))

@@ -69,7 +69,7 @@ async def walk(seed: int) -> Mirror:
     return mirror
 
 
-def test_its_bookies_answer_as_bookies_do():
+def test_its_bookies_answer_as_bookies_do() -> None:
     compared = dict.fromkeys(("block", "read", "writes again"), 0)
     for seed in range(WALKS):
         for kind, count in asyncio.run(walk(seed)).compared.items():
@@ -77,7 +77,7 @@ def test_its_bookies_answer_as_bookies_do():
     assert all(count > WALKS for count in compared.values()), compared
 
 
-def test_a_bookie_that_forgets_its_fence_would_be_noticed(monkeypatch):
+def test_a_bookie_that_forgets_its_fence_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(World, "_serve", lambda world, state, *_: (state, Status.NO_SUCH_ENTRY, -1, ()))
     with pytest.raises(AssertionError):
         for seed in range(WALKS):

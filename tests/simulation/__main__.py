@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import click
@@ -63,6 +64,10 @@ def show(outcome: Outcome) -> bool:
     return bool(outcome.rule)
 
 
+def _breaks(rule: str, plan: Plan) -> bool:
+    return run(plan).rule == rule
+
+
 def sweep(kind: str, seeds: range, processes: int, mutation: str, shrinks: bool) -> int:
     """Run seeds; print what failed, smaller. Answers how many failed. Under a mutation the first one is enough."""
     begin, cpu_s, virtual_s = time.monotonic(), 0.0, 0.0
@@ -79,7 +84,7 @@ def sweep(kind: str, seeds: range, processes: int, mutation: str, shrinks: bool)
                 break
     for outcome in failed[:3] if shrinks and not mutation else ():
         rule = outcome.rule
-        smaller = shrink(outcome.plan, lambda plan, rule=rule: run(plan).rule == rule)
+        smaller = shrink(outcome.plan, partial(_breaks, rule))
         click.echo(f"{kind} seed {outcome.plan.seed} made smaller; {rule} breaks with\n{smaller}")
     click.echo(
         f"{kind}: {len(seeds)} seeds, {len(failed)} failed, {time.monotonic() - begin:.0f} s, {cpu_s:.0f} s of CPU, "

@@ -143,6 +143,9 @@ class Application:
         text = f"{self.host} {topic} {number} ".encode()
         return text + bytes(number * 37 % 700)
 
+    def _goes_on(self) -> bool:
+        return not self.stops
+
     # -- consuming -------------------------------------------------------------------------------------
     async def _consume(self, client: Client, topic: str, kind: str) -> None:
         while not self.stops:
@@ -151,7 +154,7 @@ class Application:
                     topic, kind, type=kind, start=EARLIEST, settings=CONSUMER
                 ) as consumer:
                     until = self.world.loop.time() + self.rng.choice((2.0, 10.0, 60.0))
-                    while not self.stops and self.world.loop.time() < until:
+                    while self._goes_on() and self.world.loop.time() < until:
                         await self._receive_some(consumer, topic, kind)
             except QuireError as error:
                 self.world.note(

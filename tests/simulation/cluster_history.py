@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from random import Random
 from typing import Any, Final
 from unittest import mock
@@ -272,13 +273,13 @@ class ClusterHistory:
             rng=self.world.rng("judge"),
         ) as client:
             for topic in self.cluster.topics:
-                read = await self._at_last(lambda topic=topic: self._read(client, topic))
-                again = await self._at_last(lambda topic=topic: self._read(client, topic))
+                read = await self._at_last(partial(self._read, client, topic))
+                again = await self._at_last(partial(self._read, client, topic))
                 self.world.check(read == again, "order", f"two readers of {topic} do not agree")
                 self._check_order(topic, read)
                 self._check_receipts(topic, read)
                 for kind in TYPES:
-                    await self._at_last(lambda topic=topic, kind=kind: self._check_acks(client, topic, kind))
+                    await self._at_last(partial(self._check_acks, client, topic, kind))
 
     async def _at_last(self, work: Callable[[], Awaitable[Any]]) -> Any:
         """Bundles may still move, and a consumer's dead connection be unknown; nobody is to be refused for long."""

@@ -19,7 +19,7 @@ hosts (clients, brokers) that a history adds. An event's target counts the booki
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 from .loop import Process
@@ -110,8 +110,12 @@ class Cluster:
 
     # -- who -------------------------------------------------------------------------------------------
     def host(self, number: int) -> Any:
-        everybody: list[Any] = [*self.machines, *self.others]
+        everybody = self.everybody()
         return everybody[number % len(everybody)]
+
+    def everybody(self) -> list[Any]:
+        """Whoever has a host and a process: machines, then what stands around them."""
+        return [*self.machines, *self.others]
 
     def machine(self, event: Event) -> Machine:
         return self.machines[event.target % len(self.machines)]
@@ -171,12 +175,16 @@ class Cluster:
 
     def _isolate(self, event: Event) -> None:
         one = self.host(event.target).host
-        everybody = [each.host for each in (*self.machines, *self.others) if each.host != one]
+        everybody = [each.host for each in self.everybody() if each.host != one]
         pairs = [pair for other in everybody for pair in ((one, other), (other, one))]
         for pair in pairs:
             self.network.cut(*pair)
-        self.world.later(event.first, lambda: [self.network.heal(*pair) for pair in pairs])
+        self.world.later(event.first, self._join, pairs)
         self._metadata_cut(event)
+
+    def _join(self, pairs: Iterable[tuple[str, str]]) -> None:
+        for pair in pairs:
+            self.network.heal(*pair)
 
     def _reset(self, event: Event) -> None:
         self.network.reset(self.host(event.target).host, self.host(int(event.first)).host)
@@ -200,7 +208,7 @@ class Cluster:
         if process in self._paused:
             del self._paused[process]
             process.resume()
-            for host in (*self.machines, *self.others):
+            for host in self.everybody():
                 if host.process is process and host.store is not None:
                     host.store.back()
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import methodcaller
 from random import Random
 from typing import Any, Final
 from unittest import mock
@@ -147,9 +148,9 @@ class LedgerHistory:
                     and not busy
                     and all(ledger_id not in each.open for each in self.cluster.clients)
                 ):
-                    judges[ledger_id] = tuple(self._begin(lambda one, i=ledger_id: one.recover(i, 1)))
+                    judges[ledger_id] = tuple(self._begin(methodcaller("recover", ledger_id, 1)))
                 elif record.state is LedgerState.DELETING and not busy:
-                    judges[ledger_id] = tuple(self._begin(lambda one, i=ledger_id: one.delete(i, 1)))
+                    judges[ledger_id] = tuple(self._begin(methodcaller("delete", ledger_id, 1)))
             await asyncio.sleep(STEP_S)
         if why:
             raise Violation("liveness", f"{SETTLE_S:g} s after the last fault, {why}")
@@ -159,7 +160,7 @@ class LedgerHistory:
         """What an operator does about bookies that never come back: deleted ledgers wait for it."""
         for uuid in self.cluster.metadata.tree.children(paths.BOOKIES):
             is_gone = uuid not in self.oracle.hosts.values() and uuid not in asked
-            if is_gone and self._begin(lambda one, gone=uuid: one.decommission(gone, 200)):
+            if is_gone and self._begin(methodcaller("decommission", uuid, 200)):
                 asked.add(uuid)
 
     def _begin(self, work: Callable[[Client], Any]) -> list[asyncio.Task[Any]]:
@@ -223,8 +224,11 @@ class LedgerHistory:
 
     async def _held_by_all(self, ledger_id: int) -> dict[str, set[int]]:
         record = self.oracle.records[ledger_id]
-        machines = [each for each in self.cluster.machines if each.storage]
-        return {str(each.storage.bookie_id): await self._held(each, record) for each in machines}
+        return {
+            str(each.storage.bookie_id): await self._held(each, record)
+            for each in self.cluster.machines
+            if each.storage is not None
+        }
 
     async def _held(self, machine: Any, record: LedgerRecord) -> set[int]:
         """First entries of the blocks that a bookie gives."""

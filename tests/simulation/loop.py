@@ -135,7 +135,7 @@ class SimulatedLoop(BaseEventLoop):
         while scheduled and scheduled[0]._when <= self._now:  # type: ignore[attr-defined]
             handle = heapq.heappop(scheduled)
             handle._scheduled = False  # type: ignore[attr-defined]
-            if not handle._cancelled:  # type: ignore[attr-defined]
+            if not handle._cancelled:
                 due.append(handle)
         return due if len(due) < 2 else self._interleave(due)
 
@@ -160,10 +160,14 @@ class SimulatedLoop(BaseEventLoop):
     def _write_to_self(self) -> None:
         pass
 
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> Handle:
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> Handle:
         return self.call_soon(callback, *args, context=context)
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> Any:
         """Later, on the loop."""
         future = self.create_future()
 
@@ -171,9 +175,11 @@ class SimulatedLoop(BaseEventLoop):
             try:
                 result = func(*args)
             except Exception as error:
-                future.cancelled() or future.set_exception(error)
+                if not future.cancelled():
+                    future.set_exception(error)
             else:
-                future.cancelled() or future.set_result(result)
+                if not future.cancelled():
+                    future.set_result(result)
 
         self.call_later(self._rng.expovariate(500), work)
         return future
