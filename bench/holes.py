@@ -1,7 +1,8 @@
 """A subscription with a million holes: memory, bytes in the state log, and time until it deals again after failover.
 
 Every other entry of two million is acknowledged, a thousand to an ACK; then another broker replays the log and deals
-the rest. Memory is by what the process grew, records of the log included.
+the rest. Or of each of a million batches of ten messages one is acknowledged. Memory is by what the process grew,
+records of the log included.
 
 python -m bench.holes
 """
@@ -27,22 +28,25 @@ from quire.serving.subscription.subscriptions import (
     Subscriptions,
 )
 from quire.wire import commands
+from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
 
 ENTRIES = 2_000_000
 BLOCK_ENTRIES = 1_000
+BATCH = 10
 
 
 class Kept(Topic):
     """A topic of small entries that can be read again."""
 
-    def __init__(self) -> None:
-        self.blocks = [buffer for buffer, _ in blocks_of(20, BLOCK_ENTRIES, 1, ENTRIES // BLOCK_ENTRIES)]
-        self.last_confirmed = Position(1, ENTRIES - 1)
-        self.confirmed_index = ENTRIES
+    def __init__(self, entries: int, messages: int) -> None:
+        made = blocks_of(20, BLOCK_ENTRIES, messages, entries // BLOCK_ENTRIES)
+        self.blocks = [buffer for buffer, _ in made]
+        self.last_confirmed = Position(1, entries - 1)
+        self.confirmed_index = entries * messages
 
     def segments(self) -> list[SegmentView]:
-        return [SegmentView(1, ENTRIES - 1, 0, ENTRIES, 0)]
+        return [SegmentView(1, self.last_confirmed.entry_id, 0, self.confirmed_index, 0)]
 
     def cached(self, position: Position) -> list[Buffer]:
         at = position.entry_id // BLOCK_ENTRIES
@@ -77,22 +81,41 @@ async def memory_bytes() -> int:
     return usage(os.getpid()).resident_bytes
 
 
-async def measure(kind: SubscriptionKind) -> None:
-    topic = Kept()
+def each_but_one(first: int) -> list[pb.MessageIdData]:
+    """Of two thousand entries every other one."""
+    return [commands.message_id(1, entry) for entry in range(first + 1, first + 2 * BLOCK_ENTRIES, 2)]
+
+
+def one_of_each(first: int) -> list[pb.MessageIdData]:
+    """Of two thousand batches the first message."""
+    return [
+        pb.MessageIdData(ledgerId=1, entryId=entry, batch_size=BATCH, ack_set=[(1 << BATCH) - 2])
+        for entry in range(first, first + 2 * BLOCK_ENTRIES)
+    ]
+
+
+async def measure(kind: SubscriptionKind, *, partly: bool) -> None:
+    entries, messages, acks = (ENTRIES // 2, BATCH, one_of_each) if partly else (ENTRIES, 1, each_but_one)
+    topic = Kept(entries, messages)
     subscriptions, log = await opened(topic, [], kind)
     made = await subscriptions.subscribe(SubscribeRequest("s", kind, 1, initial_earliest=True), Port())
     await asyncio.sleep(0)
     before = await memory_bytes()
-    for first in range(0, ENTRIES, 2 * BLOCK_ENTRIES):
-        made.flow(2 * BLOCK_ENTRIES)
+    acking = 0.0
+    for first in range(0, entries, 2 * BLOCK_ENTRIES):
+        made.flow(2 * BLOCK_ENTRIES * messages)
         made.unacked = 0
         await asyncio.sleep(0)
-        made.ack([commands.message_id(1, entry) for entry in range(first + 1, first + 2 * BLOCK_ENTRIES, 2)])
+        ids = acks(first)
+        begin = process_time()
+        made.ack(ids)
+        acking += process_time() - begin
         await asyncio.sleep(0)
     held = await memory_bytes() - before
     deltas = sum(map(len, log.records))
     subscription = made.subscription
-    assert len(subscription.cursor.acked) == ENTRIES // 2
+    acked = entries if partly else ENTRIES // 2
+    backlog = entries * messages - acked
     store = subscription._store
     assert store is not None
     records = list(store.snapshot())
@@ -103,7 +126,7 @@ async def measure(kind: SubscriptionKind) -> None:
     again.flow(1)
     opening = process_time() - begin
     begin = process_time()
-    assert (await again.subscription.stats())["msgBacklog"] == ENTRIES // 2
+    assert (await again.subscription.stats())["msgBacklog"] == backlog
     counting = process_time() - begin
     begin, got = process_time(), again.meter.messages_out
     while again.meter.messages_out < 100_000:
@@ -112,7 +135,8 @@ async def measure(kind: SubscriptionKind) -> None:
         await asyncio.sleep(0)
     dealing = process_time() - begin
     show(
-        f"a million holes, {kind.label}",
+        f"a million batches in part, {kind.label}" if partly else f"a million holes, {kind.label}",
+        ack_us=acking / acked * 1e6,
         memory_mib=held / 2**20,
         deltas_mib=deltas / 2**20,
         snapshot_kib=sum(map(len, records)) / 1024,
@@ -124,11 +148,12 @@ async def measure(kind: SubscriptionKind) -> None:
 
 def main() -> None:
     if len(sys.argv) > 1:
-        asyncio.run(measure(SubscriptionKind[sys.argv[1]]))
+        asyncio.run(measure(SubscriptionKind[sys.argv[1]], partly=sys.argv[2:] == ["partly"]))
         return
-    for kind in (SubscriptionKind.SHARED, SubscriptionKind.KEY_SHARED, SubscriptionKind.EXCLUSIVE):
+    kinds = (SubscriptionKind.SHARED, SubscriptionKind.KEY_SHARED, SubscriptionKind.EXCLUSIVE)
+    for words in ([kind.name, how] for how in ("whole", "partly") for kind in kinds):
         # A process of its own each: what one has freed, the next would not seem to take.
-        subprocess.run([sys.executable, "-m", "bench.holes", kind.name], check=True)
+        subprocess.run([sys.executable, "-m", "bench.holes", *words], check=True)
 
 
 if __name__ == "__main__":

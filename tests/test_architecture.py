@@ -60,6 +60,7 @@ CORES = (
     "serving/subscription/positions.py",
     "serving/subscription/entry_set.py",
     "serving/subscription/redelivery.py",
+    "serving/subscription/partial_acks.py",
     "serving/subscription/cursor.py",
     "serving/subscription/cursor_record.py",
     "serving/subscription/delays.py",

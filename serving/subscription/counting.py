@@ -8,7 +8,6 @@ reading the blocks concerned. What changes while that is awaited is looked up ag
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from pyroaring import BitMap
@@ -46,18 +45,18 @@ async def _count_ahead(topic: TopicPort, dispatcher: Dispatcher) -> None:
     """Count the messages that were acknowledged before they were read."""
     ahead = dispatcher.acknowledged_ahead()
     messages = 0
-    for ledger_id, entries, partial in ahead:
-        messages += await _messages(topic, ledger_id, entries, partial)
+    for ledger_id, entries, left in ahead:
+        messages += await _messages(topic, ledger_id, entries) - left
     if dispatcher.acknowledged_ahead() == ahead:
         dispatcher.ahead, dispatcher.ahead_known = messages, True
 
 
-async def _messages(topic: TopicPort, ledger_id: int, entries: BitMap, partial: Mapping[int, int]) -> int:
-    """Messages of `entries`, without the remaining ones of those in `partial`."""
-    messages = -sum(bits.bit_count() for bits in partial.values())
+async def _messages(topic: TopicPort, ledger_id: int, entries: BitMap) -> int:
+    """Messages of `entries`, acknowledged or not."""
+    messages = 0
     if any(one.ledger_id == ledger_id and one.messages == one.last_entry + 1 for one in topic.segments()):
         # Nothing of the segment is a batch, so nothing need be read.
-        return messages + len(entries)
+        return len(entries)
     left = entries.copy()
     while left:
         position = Position(ledger_id, left.min())

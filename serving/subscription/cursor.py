@@ -27,6 +27,7 @@ from pyroaring import BitMap
 
 from quire.serving.ports import Position
 from quire.serving.subscription.entry_set import EntrySet, run_end
+from quire.serving.subscription.partial_acks import Chunk, PartialAcks, chunks_of
 from quire.serving.subscription.positions import Segments
 from quire.serving.subscription.redelivery import RedeliveryCounts
 
@@ -42,12 +43,12 @@ class CursorKey(NamedTuple):
 class Delta(NamedTuple):
     """What changed: acked entries and changed partial ones are behind `mark_delete`.
 
-    `partial` holds the remaining bits; `redelivered` are (ledger, bit, entries): add 2^bit to their counts.
+    `partial` holds remaining bits; `redelivered` are (ledger, bit, entries): add 2^bit to their counts.
     """
 
     mark_delete: Position
     acked: EntrySet
-    partial: Mapping[Position, int]
+    partial: list[Chunk]
     redelivered: list[tuple[int, int, BitMap]]
 
 
@@ -74,12 +75,12 @@ class Cursor:
         self.properties = dict(properties or {})
         self.mark_delete = mark_delete
         self.acked = EntrySet()
-        self.partial: dict[int, dict[int, int]] = {}
+        self.partial = PartialAcks()
         self.redeliveries = RedeliveryCounts()
         self.is_reset = True
         """The next record must be the whole state: the cursor is new or was moved."""
         self._delta_acked = EntrySet()
-        self._delta_partial: dict[Position, int] = {}
+        self._delta_partial: dict[int, dict[int, int]] = {}
         self._delta_redelivered: list[tuple[int, int, BitMap]] = []
 
     # -- asking ----------------------------------------------------------------------------------------
@@ -102,7 +103,7 @@ class Cursor:
 
     def remaining(self, position: Position) -> int:
         """The bits of a partly acknowledged entry's messages that are still to come; 0 for any other entry."""
-        return self.partial.get(position.ledger_id, {}).get(position.entry_id, 0)
+        return self.partial.get(*position)
 
     def is_plain(self, ledger_id: int, first: int, stop: int) -> bool:
         """Whether `first` .. `stop`-1 have no acknowledgement and no redelivery: the common case, cheaply."""
@@ -110,7 +111,7 @@ class Cursor:
             return True
         return not (
             self.acked.touches(ledger_id, first, stop)
-            or any(first <= entry < stop for entry in self.partial.get(ledger_id, ()))
+            or self.partial.touches(ledger_id, first, stop)
             or self.redeliveries.touches(ledger_id, first, stop)
         )
 
@@ -137,8 +138,8 @@ class Cursor:
     def acknowledge_partly(self, position: Position, remaining: int) -> None:
         """Of the entry only the messages whose bits are set in `remaining` (> 0) are still to come."""
         assert remaining > 0 and not self.is_acknowledged(position)
-        self.partial.setdefault(position.ledger_id, {})[position.entry_id] = remaining
-        self._delta_partial[position] = remaining
+        self.partial.put(*position, remaining)
+        self._delta_partial.setdefault(position.ledger_id, {})[position.entry_id] = remaining
 
     def count_redelivery(self, ledger_id: int, entries: BitMap) -> None:
         """`entries` are given back and will be delivered once more."""
@@ -171,27 +172,14 @@ class Cursor:
         self.mark_delete = position
         self.acked.remove_up_to(position)
         if self.partial:
-            self._drop_partials(position)
+            self.partial.remove_up_to(position)
         if self.redeliveries:
             self.redeliveries.remove_up_to(position)
 
-    def _drop_partials(self, position: Position) -> None:
-        for ledger_id in [ledger_id for ledger_id in self.partial if ledger_id < position.ledger_id]:
-            del self.partial[ledger_id]
-        of_ledger = self.partial.get(position.ledger_id, {})
-        for entry_id in [entry_id for entry_id in of_ledger if entry_id <= position.entry_id]:
-            del of_ledger[entry_id]
-        if not of_ledger:
-            self.partial.pop(position.ledger_id, None)
-
     def _forget_details(self, ledger_id: int, entries: BitMap) -> None:
         """What is acknowledged whole has neither remaining bits nor redeliveries."""
-        of_ledger = self.partial.get(ledger_id)
-        if of_ledger:
-            for entry_id in [entry_id for entry_id in of_ledger if entry_id in entries]:
-                del of_ledger[entry_id]
-            if not of_ledger:
-                del self.partial[ledger_id]
+        if self.partial:
+            self.partial.remove(ledger_id, entries)
         if self.redeliveries:
             self.redeliveries.remove(ledger_id, entries)
 
@@ -201,28 +189,35 @@ class Cursor:
         """All changes since the last call; only when not `is_reset`."""
         assert not self.is_reset
         self._delta_acked.remove_up_to(self.mark_delete)
-        partial = {at: bits for at, bits in self._delta_partial.items() if self.remaining(at) == bits}
+        partial = [
+            chunk
+            for ledger_id, changed in self._delta_partial.items()
+            for chunk in chunks_of(ledger_id, self._still_partial(ledger_id, changed))
+        ]
         delta = Delta(self.mark_delete, self._delta_acked, partial, self._delta_redelivered)
         self._clear_delta()
         return delta
 
+    def _still_partial(self, ledger_id: int, changed: dict[int, int]) -> dict[int, int]:
+        """What of `changed` was not acknowledged whole since."""
+        still = self.partial.within(ledger_id, BitMap(changed))
+        return changed if len(still) == len(changed) else {entry_id: changed[entry_id] for entry_id in still}
+
     def whole(self) -> Delta:
         """The state as a delta to an empty cursor."""
-        partial = {
-            Position(ledger_id, entry_id): bits
-            for ledger_id, of_ledger in sorted(self.partial.items())
-            for entry_id, bits in sorted(of_ledger.items())
-        }
-        return Delta(self.mark_delete, self.acked, partial, list(self.redeliveries.items()))
+        return Delta(
+            self.mark_delete, self.acked, list(self.partial.chunks()), list(self.redeliveries.items())
+        )
 
     def apply(self, delta: Delta) -> None:
         """Replay one delta; afterwards the cursor is what it was after `take_delta`."""
         for ledger_id, bit, entries in delta.redelivered:
             self.redeliveries.add(ledger_id, entries, bit)
-        for position, bits in delta.partial.items():
-            if not self.is_acknowledged(position):
-                left = bits & (self.remaining(position) or bits)
-                self.partial.setdefault(position.ledger_id, {})[position.entry_id] = left
+        for chunk in delta.partial:
+            self.partial.merge(chunk)
+            acked = chunk.entries - self.unacknowledged(chunk.ledger_id, chunk.entries.copy())
+            if acked:
+                self.partial.remove(chunk.ledger_id, acked)
         for ledger_id, entries in delta.acked.items():
             self.acked.add(ledger_id, entries)
             self._forget_details(ledger_id, entries)

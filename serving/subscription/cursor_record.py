@@ -2,7 +2,7 @@
 
     offset size  field
          0    1  tag        0x43 ("C"): a cursor's record, whoever else uses the log
-         1    1  version    1
+         1    1  version    2
          2    1  kind       1 begin, 2 delta, 3 delete
          3    8  cursor id  which cursor of the bundle; never used twice
         11       body
@@ -11,14 +11,16 @@
          8  generation of the topic                              8  mark-delete ledger, signed
          8  mark-delete ledger, signed                           8  mark-delete entry, signed
          8  mark-delete entry, signed                            4  a, number of bitmaps of acknowledged entries
-         T  topic                                                4  p, number of partly acknowledged entries
+         T  topic                                                4  p, number of chunks of partly acknowledged entries
          T  subscription                                         4  r, number of bitmaps of redelivered entries
          4  number of properties, each T key, T value            a  times: 8 ledger, 4 length, roaring bitmap
-    T is a text: 2 length, UTF-8.                                p  times: 8 ledger, 8 entry, 2 words, 8 each
-    delete has no body.                                          r  times: 8 ledger, 1 bit, 4 length, bitmap
+    T is a text: 2 length, UTF-8.                                p  times: 8 ledger, 4 width, 4 length, bitmap, and
+    delete has no body.                                             `width` bytes for each entry of it: its bits
+                                                                 r  times: 8 ledger, 1 bit, 4 length, bitmap
 
-All integers are big-endian, words of bits from the lowest. A roaring bitmap is in its own portable format. The
-state log proves the bytes; a record that does not parse to its very end is damage (`CorruptionError`).
+All integers are big-endian, bits of an entry from the lowest. A roaring bitmap is in its own portable format. The
+state log proves the bytes; a record that does not parse to its very end is damage (`CorruptionError`). Version 1, which
+is still read, had each partly acknowledged entry by itself: 8 ledger, 8 entry, 2 words, 8 each.
 
 A delta says: redelivered entries' counts grow by 2^bit; partly acknowledged entries have these messages left
 (set bits); acknowledged entries are acknowledged; mark-delete is there now. A snapshot of a cursor is a begin
@@ -29,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from struct import Struct, pack, unpack
+from struct import Struct, unpack
 from struct import error as StructError
 from typing import Final, NamedTuple
 
@@ -39,9 +41,10 @@ from quire.runtime.errors import CorruptionError
 from quire.serving.ports import Position
 from quire.serving.subscription.cursor import Cursor, CursorKey, Delta
 from quire.serving.subscription.entry_set import EntrySet
+from quire.serving.subscription.partial_acks import Chunk, chunks_of
 
 TAG: Final = b"C"
-VERSION: Final = 1
+VERSION: Final = 2
 PIECE_BYTES: Final = 512 * 1024
 """A delta is ended when it has reached this many bytes."""
 
@@ -52,7 +55,8 @@ _HEAD: Final = Struct(">cBBQ")
 _BEGIN: Final = Struct(">Qqq")
 _DELTA: Final = Struct(">qqIII")
 _BITMAP: Final = Struct(">QI")
-_PARTIAL: Final = Struct(">QQH")
+_CHUNK: Final = Struct(">QII")
+_PARTIAL_V1: Final = Struct(">QQH")
 _SLICE: Final = Struct(">QBI")
 _U16: Final = Struct(">H")
 _U32: Final = Struct(">I")
@@ -100,9 +104,9 @@ def delta(cursor_id: int, change: Delta) -> bytes:
     for ledger_id, entries in change.acked.items():
         raw = entries.serialize()
         parts += (_BITMAP.pack(ledger_id, len(raw)), raw)
-    for position, bits in change.partial.items():
-        words = _unsigned_words(bits)
-        parts += (_PARTIAL.pack(*position, len(words)), pack(f">{len(words)}Q", *words))
+    for chunk in change.partial:
+        raw = chunk.entries.serialize()
+        parts += (_CHUNK.pack(chunk.ledger_id, chunk.width, len(raw)), raw, chunk.bits)
     for ledger_id, bit, entries in change.redelivered:
         raw = entries.serialize()
         parts += (_SLICE.pack(ledger_id, bit, len(raw)), raw)
@@ -132,15 +136,15 @@ def _pieces(whole: Delta) -> Iterator[Delta]:
     """`whole` as deltas that are small enough for one record each."""
     for ledger_id, bit, entries in whole.redelivered:
         for part in _cut(entries):
-            yield Delta(whole.mark_delete, EntrySet(), {}, [(ledger_id, bit, part)])
-    halves: dict[Position, int] = {}
+            yield Delta(whole.mark_delete, EntrySet(), [], [(ledger_id, bit, part)])
+    halves: list[Chunk] = []
     halves_bytes = 0
-    for position, bits in whole.partial.items():
-        halves[position] = bits
-        halves_bytes += _PARTIAL.size + bits.bit_length() // 8 + 8
+    for chunk in whole.partial:
+        halves.append(chunk)
+        halves_bytes += len(chunk.bits) + len(chunk.entries.serialize())
         if halves_bytes >= PIECE_BYTES:
             yield Delta(whole.mark_delete, EntrySet(), halves, [])
-            halves, halves_bytes = {}, 0
+            halves, halves_bytes = [], 0
     if halves:
         yield Delta(whole.mark_delete, EntrySet(), halves, [])
     gathered, gathered_bytes = EntrySet(), 0
@@ -149,10 +153,10 @@ def _pieces(whole: Delta) -> Iterator[Delta]:
             gathered.add(ledger_id, part)
             gathered_bytes += len(part.serialize())
             if gathered_bytes >= PIECE_BYTES:
-                yield Delta(whole.mark_delete, gathered, {}, [])
+                yield Delta(whole.mark_delete, gathered, [], [])
                 gathered, gathered_bytes = EntrySet(), 0
     if gathered:
-        yield Delta(whole.mark_delete, gathered, {}, [])
+        yield Delta(whole.mark_delete, gathered, [], [])
 
 
 def _cut(entries: BitMap) -> Iterator[BitMap]:
@@ -179,12 +183,14 @@ def parse(raw: bytes) -> Record:
     """One record. Raises `CorruptionError`."""
     try:
         tag, version, number, cursor_id = _HEAD.unpack_from(raw)
-        if tag != TAG or version != VERSION:
-            raise CorruptionError(f"no cursor's record of version {VERSION} (tag {tag!r}, version {version})")
+        if tag != TAG or not 1 <= version <= VERSION:
+            raise CorruptionError(
+                f"no cursor's record of version {VERSION} or 1 (tag {tag!r}, version {version})"
+            )
         kind = Kind(number)
         reader = _Reader(raw, _HEAD.size)
         cursor = _read_begin(reader) if kind is Kind.BEGIN else None
-        change = _read_delta(reader) if kind is Kind.DELTA else None
+        change = _read_delta(reader, version) if kind is Kind.DELTA else None
     except (StructError, ValueError) as error:
         raise CorruptionError(f"a cursor's record cannot be read: {error}") from None
     if reader.offset != len(raw):
@@ -232,21 +238,33 @@ def _read_begin(reader: _Reader) -> Cursor:
     return cursor
 
 
-def _read_delta(reader: _Reader) -> Delta:
+def _read_delta(reader: _Reader, version: int) -> Delta:
     marked_ledger, marked_entry, acked_count, partial_count, redelivered_count = reader.unpack(_DELTA)
     acked = EntrySet()
     for _ in range(acked_count):
         ledger_id, length = reader.unpack(_BITMAP)
         acked.add(ledger_id, reader.bitmap(length))
-    partial: dict[Position, int] = {}
+    partial: list[Chunk] = []
     for _ in range(partial_count):
-        ledger_id, entry_id, count = reader.unpack(_PARTIAL)
-        partial[Position(ledger_id, entry_id)] = bits_of(unpack(f">{count}Q", reader.take(8 * count)))
+        if version == 1:
+            ledger_id, entry_id, count = reader.unpack(_PARTIAL_V1)
+            bits = bits_of(unpack(f">{count}Q", reader.take(8 * count)))
+            partial += chunks_of(ledger_id, {entry_id: bits})
+        else:
+            partial.append(_read_chunk(reader))
     redelivered = []
     for _ in range(redelivered_count):
         ledger_id, bit, length = reader.unpack(_SLICE)
         redelivered.append((ledger_id, bit, reader.bitmap(length)))
     return Delta(Position(marked_ledger, marked_entry), acked, partial, redelivered)
+
+
+def _read_chunk(reader: _Reader) -> Chunk:
+    ledger_id, width, length = reader.unpack(_CHUNK)
+    entries = reader.bitmap(length)
+    if not entries or width.bit_count() != 1:
+        raise ValueError("a chunk of partly acknowledged entries is none")
+    return Chunk(ledger_id, width, entries, reader.take(width * len(entries)))
 
 
 def words_of(bits: int) -> list[int]:

@@ -146,13 +146,13 @@ class Dispatcher:
     def sorted_runs(self, view: BlockView, entries: BitMap) -> list[Run]:
         """`entries` of a block, as runs of equal redelivery count; a partly acknowledged one is a run by itself."""
         first = view.first_entry
-        partial = self.cursor.partial.get(view.ledger_id, {})
+        partial = self.cursor.partial
         runs = []
         groups = self.cursor.redeliveries.split(view.ledger_id, entries)
         for count, group in groups:
-            halves = [entry for entry in partial if entry in group] if partial else []
-            runs += [Run(e - first, e - first + 1, count, partial[e]) for e in halves]
-            group = group - BitMap(halves) if halves else group
+            halves = partial.within(view.ledger_id, group) if partial else BitMap()
+            runs += [Run(e - first, e - first + 1, count, partial.get(view.ledger_id, e)) for e in halves]
+            group = group - halves if halves else group
             pieces = run_count(group)
             if len(groups) == 1 and not halves and len(group) < SPAN_ENTRIES_MIN * pieces > SPAN_ENTRIES_MIN:
                 offsets = [entry - first for entry in group]
@@ -221,22 +221,21 @@ class Dispatcher:
             self.cursor.acknowledge_up_to(preceding(first), self.segments)
             self._begin()
 
-    def acknowledged_ahead(self) -> list[tuple[int, BitMap, dict[int, int]]]:
+    def acknowledged_ahead(self) -> list[tuple[int, BitMap, int]]:
         """What is acknowledged, whole or in part, from the read position on.
 
-        For each ledger: the entries of both kinds, and the remaining bits of those of the second kind.
+        For each ledger: the entries of both kinds, and how many messages those of the second kind have left.
         """
-        ledger_ids = {*self.cursor.acked.by_ledger, *self.cursor.partial}
+        ledger_ids = {*self.cursor.acked.by_ledger, *self.cursor.partial.ledgers()}
         found = []
         for ledger_id in sorted(ledger_ids):
             if ledger_id < self.read.ledger_id:
                 continue
             first = self.read.entry_id if ledger_id == self.read.ledger_id else 0
-            halves = self.cursor.partial.get(ledger_id, {})
-            partial = {entry_id: bits for entry_id, bits in halves.items() if entry_id >= first}
-            entries = self.cursor.acked.within(ledger_id, first, ENTRY_ID_MAX) | BitMap(partial)
+            halves = self.cursor.partial.between(ledger_id, first, ENTRY_ID_MAX)
+            entries = self.cursor.acked.within(ledger_id, first, ENTRY_ID_MAX) | halves
             if entries:
-                found.append((ledger_id, entries, partial))
+                found.append((ledger_id, entries, self.cursor.partial.left(ledger_id, halves)))
         return found
 
     # -- acknowledging ---------------------------------------------------------------------------------
@@ -252,9 +251,7 @@ class Dispatcher:
 
     def acknowledge_partly(self, position: Position, ack_set: int, batch_size: int) -> None:
         """Messages of one batch: those whose bits are not in `ack_set`. `batch_size` is what the client says."""
-        if not self._existing(position.ledger_id, [position.entry_id]):
-            return
-        if self.cursor.is_acknowledged(position):
+        if not self._exists(position) or self.cursor.is_acknowledged(position):
             return
         before = self.cursor.remaining(position) or self._all_bits(position, batch_size)
         remaining = before & ack_set
@@ -285,6 +282,13 @@ class Dispatcher:
         self.cursor.acknowledge_up_to(position, self.segments)
         self._marked()
 
+    def _exists(self, position: Position) -> bool:
+        """As `_existing`."""
+        ledger_id, entry_id = position
+        if ledger_id == self.read.ledger_id and 0 <= entry_id < self.read.entry_id:
+            return True
+        return bool(self._existing(ledger_id, [entry_id]))
+
     def _existing(self, ledger_id: int, entry_ids: Sequence[int] | BitMap) -> BitMap:
         """Those that were ever confirmed: what was dealt was, the rest is looked up."""
         try:
@@ -312,10 +316,16 @@ class Dispatcher:
     def messages_left(self, ledger_id: int, entries: BitMap) -> int:
         """Messages still to be acknowledged of `entries`, which are in the window and not acknowledged."""
         messages = self.window.messages_of(ledger_id, entries)
-        for entry_id, bits in self.cursor.partial.get(ledger_id, {}).items():
-            if entry_id in entries:
-                messages -= self.window.messages_of(ledger_id, BitMap((entry_id,))) - bits.bit_count()
-        return messages
+        return (
+            messages - self._acknowledged_of_halves(ledger_id, entries) if self.cursor.partial else messages
+        )
+
+    def _acknowledged_of_halves(self, ledger_id: int, entries: BitMap) -> int:
+        """Messages that are acknowledged of entries of the window that are acknowledged in part."""
+        halves = self.cursor.partial.within(ledger_id, entries)
+        if not halves:
+            return 0
+        return self.window.messages_of(ledger_id, halves) - self.cursor.partial.left(ledger_id, halves)
 
     def _count_up_to(self, position: Position) -> None:
         """`position` is in the window: what is left there afterwards is what lies behind it and is not acked."""
@@ -327,21 +337,22 @@ class Dispatcher:
         unacked = self.read_index - self.window.index_at(behind)
         for ledger_id, entries in self.cursor.acked.items():
             unacked -= self._messages_between(ledger_id, entries, position)
-        for ledger_id, of_ledger in self.cursor.partial.items():
-            for entry_id, bits in of_ledger.items():
-                if position < (ledger_id, entry_id) < self.read:
-                    whole = self.window.messages_of(ledger_id, BitMap((entry_id,)))
-                    unacked -= whole - bits.bit_count()
+        for ledger_id in self.cursor.partial.ledgers():
+            halves = self.cursor.partial.between(ledger_id, *self._range_between(ledger_id, position))
+            unacked -= self._acknowledged_of_halves(ledger_id, halves)
         self.unacked = unacked
 
     def _messages_between(self, ledger_id: int, entries: BitMap, position: Position) -> int:
         """Messages of `entries` behind `position` and before the read position."""
-        if ledger_id < position.ledger_id or ledger_id > self.read.ledger_id:
-            return 0
-        first = position.entry_id + 1 if ledger_id == position.ledger_id else 0
-        stop = self.read.entry_id if ledger_id == self.read.ledger_id else ENTRY_ID_MAX
-        inside = entries & BitMap(range(first, stop))
+        inside = entries & BitMap(range(*self._range_between(ledger_id, position)))
         return self.window.messages_of(ledger_id, inside) if inside else 0
+
+    def _range_between(self, ledger_id: int, position: Position) -> tuple[int, int]:
+        """Entry ids of the ledger behind `position` and before the read position: (first, stop)."""
+        if ledger_id < position.ledger_id or ledger_id > self.read.ledger_id:
+            return 0, 0
+        first = position.entry_id + 1 if ledger_id == position.ledger_id else 0
+        return first, self.read.entry_id if ledger_id == self.read.ledger_id else ENTRY_ID_MAX
 
     def _marked(self) -> None:
         """Mark-delete may have moved."""

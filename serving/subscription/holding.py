@@ -133,10 +133,10 @@ class Holding(Dispatcher):
 
     def _messages_of(self, view: BlockView, entries: BitMap) -> int:
         """Messages that are not acknowledged of `entries` of `view`."""
-        first, messages = view.first_entry, view.messages_of(entries)
-        for entry_id, bits in self.cursor.partial.get(view.ledger_id, {}).items():
-            if entry_id in entries:
-                messages -= view.messages(entry_id - first, entry_id - first + 1) - bits.bit_count()
+        messages: int = view.messages_of(entries)
+        halves = self.cursor.partial.within(view.ledger_id, entries)
+        if halves:
+            messages -= view.messages_of(halves) - self.cursor.partial.left(view.ledger_id, halves)
         return messages
 
     # -- acknowledging and redelivering ------------------------------------------------------------------
