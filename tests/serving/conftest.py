@@ -17,6 +17,7 @@ from quire.ledger.memory_cluster import MemoryCluster
 from quire.runtime.clock import Clock, SystemClock
 from quire.serving.broker import Broker
 from quire.serving.settings import BrokerSettings
+from quire.serving.subscription.subscription import Subscription
 from quire.tiering.archive import Archive
 from quire.tiering.memory import MemoryObjectStore
 
@@ -90,6 +91,12 @@ async def house() -> AsyncIterator[BrokerHouse]:
 @pytest.fixture
 async def broker(house: BrokerHouse) -> Broker:
     return await house.start()
+
+
+async def until_durable(subscription: Subscription) -> None:
+    """Wait for all that it was told so far; what clients acknowledge without asking for an answer, say."""
+    assert subscription._store is not None
+    await subscription._store.save(subscription.cursor)
 
 
 async def in_thread(work: Callable[[], T]) -> T:

@@ -16,7 +16,7 @@ from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 from quire.serving.registry import subscriptions_of
 from quire.serving.subscription.subscription import Subscription
-from tests.serving.conftest import BrokerHouse, in_thread
+from tests.serving.conftest import BrokerHouse, in_thread, until_durable
 
 NAME = TopicName.parse("later")
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
@@ -118,8 +118,9 @@ async def test_what_is_delayed_counts_and_waits_again_after_a_restart(house: Bro
 
     await in_thread(begin)
     await peer.settled(backlog=10, delayed=10)
+    await until_durable(peer.subscription)
     await house.kill(first)
-    await in_thread(peer.client.close)
+    await in_thread(peer.client.shutdown)  # `close` would tell that its broker is dead
     again = await house.start()
     peer = await in_thread(lambda: Peer(again))
     consumer = await in_thread(lambda: peer.subscribe(SHARED))

@@ -15,7 +15,7 @@ from pulsar import ConsumerType, InitialPosition
 from quire.serving.broker import Broker
 from quire.serving.registry import subscriptions_of
 from quire.wire.hashing import key_slot
-from tests.serving.conftest import BrokerHouse, in_thread
+from tests.serving.conftest import BrokerHouse, in_thread, until_durable
 
 WAIT_MS = 10_000
 QUIET_MS = 300
@@ -436,10 +436,9 @@ async def test_a_restart_redelivers_exactly_what_was_not_acknowledged(
         while (await broker.stats(topic))["subscriptions"]["s"]["msgBacklog"] != len(expected):  # noqa: ASYNC110
             await asyncio.sleep(0)
     if ending == "kill":
-        # No acknowledgement asked for an answer: what was written before this record is durable when it is.
         subscription = subscriptions_of(await broker.open_topic(topic)).get("s")
-        assert subscription is not None and subscription._store is not None
-        await subscription._store.save(subscription.cursor)
+        assert subscription is not None
+        await until_durable(subscription)
     await (house.stop(broker) if ending == "stop" else house.kill(broker))
     broker = await house.start()
     assert (await broker.stats(topic))["subscriptions"]["s"]["msgBacklog"] == len(expected)
