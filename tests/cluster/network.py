@@ -9,6 +9,9 @@
 All come from 127.0.0.1, so who connects to a proxy is asked of the kernel: the connecting port is an inode in
 `/proc/net/tcp`, and the process whose file it is has a pid, which has a name. A connection of nobody in the list is
 never cut.
+
+All proxies live in a thread with an event loop of its own: what passes between the processes does not wait for a test
+that is busy.
 """
 
 from __future__ import annotations
@@ -19,23 +22,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from .loop_thread import LoopThread
 from .proxy import Direction, Link, Proxy
 
 STRANGER = "stranger"
 
 
 class Network:
-    """See the top of the file. `names` tells the pids of now."""
+    """See the top of the file. `names` tells the pids of now; it is asked from the network's thread."""
 
     def __init__(self, names: Callable[[], Mapping[int, str]]) -> None:
         self._names = names
+        self._thread = LoopThread("network")
         self._proxies: list[Proxy] = []
         self._links: defaultdict[tuple[str, str], Link] = defaultdict(Link)
         """By client and target; several addresses of one target share a link."""
 
     async def front(self, target: str, address: str) -> str:
         """Stand before `address` of the process `target`; where to connect instead."""
+        return await self._thread.run(self._front(target, address))
 
+    async def _front(self, target: str, address: str) -> str:
         def link_of(peer: tuple[str, int]) -> Link:
             return self._links[owner_of(peer[1], proxy.port, self._names()), target]
 
@@ -44,36 +51,49 @@ class Network:
         return await proxy.start()
 
     async def stop(self) -> None:
-        self.mend_all()
+        await self._thread.run(self._stop())
+        await self._thread.stop()
+
+    async def _stop(self) -> None:
+        self._mend_all()
         for link in self._links.values():
             link.reset()
         for proxy in self._proxies:
             await proxy.stop()
 
-    # -- faults ----------------------------------------------------------------------------------------
+    # -- faults: done when these return ----------------------------------------------------------------
 
     def cut(self, one: str, other: str) -> None:
         """A cut cable: nothing arrives, connections stay open."""
-        for way in (*self._ways(one, other), *self._ways(other, one)):
-            way.cut()
+        self._thread.call(self._cut, (one, other), (other, one))
 
     def cut_one_way(self, source: str, target: str) -> None:
         """What `source` says does not reach `target`."""
-        for way in self._ways(source, target):
-            way.cut()
+        self._thread.call(self._cut, (source, target))
 
     def refuse(self, one: str, other: str) -> None:
         """A firewall: connections are lost, and new ones refused."""
-        self._links[one, other].refuse()
-        self._links[other, one].refuse()
+        self._thread.call(lambda: [link.refuse() for link in self._between(one, other)])
 
     def mend(self, one: str, other: str) -> None:
-        self._links[one, other].mend()
-        self._links[other, one].mend()
+        self._thread.call(lambda: [link.mend() for link in self._between(one, other)])
 
     def mend_all(self) -> None:
+        self._thread.call(self._mend_all)
+
+    # -- on the network's thread -----------------------------------------------------------------------
+
+    def _cut(self, *pairs: tuple[str, str]) -> None:
+        for source, target in pairs:
+            for way in self._ways(source, target):
+                way.cut()
+
+    def _mend_all(self) -> None:
         for link in self._links.values():
             link.mend()
+
+    def _between(self, one: str, other: str) -> tuple[Link, Link]:
+        return self._links[one, other], self._links[other, one]
 
     def _ways(self, source: str, target: str) -> Iterable[Direction]:
         """All on which bytes go from `source` to `target`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import AsyncIterator
 from typing import cast
 
@@ -131,3 +132,17 @@ async def test_one_of_two_clients_is_cut_off_by_name(target: str) -> None:
     network.mend_all()
     assert await second.readexactly(1) == b"f"
     await network.stop()
+
+
+async def test_a_busy_test_does_not_hold_up_the_network() -> None:
+    """Two sockets talk through it while the test's own loop does not turn."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        network = Network(lambda: {os.getpid(): "one"})
+        host, port = (await network.front("server", f"127.0.0.1:{server.getsockname()[1]}")).split(":")
+        with socket.create_connection((host, int(port)), timeout=10) as client:
+            client.sendall(b"a")
+            server.settimeout(10)
+            with server.accept()[0] as accepted:
+                accepted.settimeout(10)
+                assert accepted.recv(1) == b"a"
+        await network.stop()

@@ -173,7 +173,8 @@ class Wired(Front):
 
     def names(self) -> dict[int, str]:
         """Who is who, by pid."""
-        found = {child.pid: name for name, child in self._children.items() if child.is_running}
+        running = ((child.process, name) for name, child in list(self._children.items()) if child.is_running)
+        found = {process.pid: name for process, name in running if process is not None}
         return {os.getpid(): CLIENT, **found}
 
     def signal(self, name: str, number: signal.Signals) -> None:
