@@ -144,6 +144,17 @@ BATCH_MESSAGES_MAX: Final = 1_000_000
 NAME_CHARS_MAX: Final = 512
 """A tenant, namespace, topic, subscription or producer name."""
 
+TOPICS_PATTERN_CHARS_MAX: Final = 512
+"""A regular expression for the names of topics. Clients filter by themselves where theirs is longer."""
+
+TOPICS_PATTERN_MEMORY_BYTES: Final = 256 * KIB
+"""What matching it may take. What `a{1000}` means stays below, what `(a{100}){100}` means does not."""
+
+TOPICS_MATCH_S_MAX: Final = 1.0
+"""Of one list of names, over all turns of the event loop that it takes."""
+
+TOPIC_WATCHERS_PER_CONNECTION_MAX: Final = 1_000
+
 PROPERTIES_BYTES_MAX: Final = 64 * KIB
 SCHEMA_BYTES_MAX: Final = 256 * KIB
 """One version of a schema with its properties: a node of the metadata store holds less than 1 MiB, in base64."""

@@ -54,6 +54,7 @@ from quire.serving.topic.non_persistent import AnyTopic
 from quire.serving.topic.publish import Turn
 from quire.serving.topic.services import Services
 from quire.serving.topic.tail_cache import TailCache
+from quire.serving.topic_lists import Listener, TopicLists, Watched
 from quire.tiering.archive import Archive
 from quire.wire import pulsar_pb2 as pb
 
@@ -124,6 +125,7 @@ class Broker(Operations):
             None if archive is None else Offloading(archive, self.services, self.registry, self.namespaces)
         )
         self.ownerless = Ownerless(self.registry, self.ownership, self.services)
+        self._topic_lists = TopicLists(store, self.tasks)
         self._server: asyncio.Server | None = None
         self._sessions: dict[Connection, None] = {}
         """In the order in which they came."""
@@ -309,6 +311,10 @@ class Broker(Operations):
         name = TopicName.parse(topic)
         await self.registry.check(name)
         return await self.ownership.owner_of(await self.registry.bundle_of(name), take=take)
+
+    async def watch_topics(self, tenant: str, namespace: str, listener: Listener) -> Watched:
+        await self.namespaces.get(tenant, namespace)
+        return await self._topic_lists.watch(tenant, namespace, listener)
 
     async def open_topic(self, topic: str, *, create: bool = True) -> AnyTopic:
         name = TopicName.parse(topic)

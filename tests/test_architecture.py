@@ -53,6 +53,7 @@ CORES = (
     "ledger/replicas.py",
     "serving/names.py",
     "serving/ports.py",
+    "serving/topics_pattern.py",
     "serving/gateway/frames.py",
     "serving/policy/rate_limit.py",
     "serving/policy/resolved.py",

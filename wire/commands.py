@@ -155,7 +155,9 @@ def connected(server_version: str, client_protocol_version: int, message_bytes_m
     That the number of partitions can be asked for without creating the topic has to be said: Java producers that are
     not told so never learn of new partitions.
     """
-    flags = pb.FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=True)
+    flags = pb.FeatureFlags(
+        supports_topic_watchers=True, supports_get_partitioned_metadata_without_auto_creation=True
+    )
     return _whole(
         _Type.CONNECTED,
         pb.CommandConnected(
@@ -278,9 +280,35 @@ def last_message_id(
     return _whole(_Type.GET_LAST_MESSAGE_ID_RESPONSE, body)
 
 
-def topics_of_namespace(request_id: int, topics: Iterable[str]) -> bytes:
-    body = pb.CommandGetTopicsOfNamespaceResponse(request_id=request_id, topics=topics)
+def topics_of_namespace(
+    request_id: int,
+    topics: Iterable[str],
+    topics_hash: str | None = None,
+    *,
+    filtered: bool = False,
+    changed: bool = True,
+) -> bytes:
+    """GET_TOPICS_OF_NAMESPACE_RESPONSE; `filtered` by the pattern that was asked for, not `changed` since its hash."""
+    body = pb.CommandGetTopicsOfNamespaceResponse(
+        request_id=request_id, topics=topics, topics_hash=topics_hash, filtered=filtered, changed=changed
+    )
     return _whole(_Type.GET_TOPICS_OF_NAMESPACE_RESPONSE, body)
+
+
+def topics_watched(request_id: int, watcher_id: int, topics: Iterable[str], topics_hash: str) -> bytes:
+    """WATCH_TOPIC_LIST_SUCCESS."""
+    body = pb.CommandWatchTopicListSuccess(
+        request_id=request_id, watcher_id=watcher_id, topic=topics, topics_hash=topics_hash
+    )
+    return _whole(_Type.WATCH_TOPIC_LIST_SUCCESS, body)
+
+
+def topics_changed(watcher_id: int, new: Iterable[str], deleted: Iterable[str], topics_hash: str) -> bytes:
+    """WATCH_TOPIC_UPDATE; only for clients that watch."""
+    body = pb.CommandWatchTopicUpdate(
+        watcher_id=watcher_id, new_topics=new, deleted_topics=deleted, topics_hash=topics_hash
+    )
+    return _whole(_Type.WATCH_TOPIC_UPDATE, body)
 
 
 def consumer_stats(body: pb.CommandConsumerStatsResponse) -> bytes:
@@ -345,11 +373,35 @@ def ask_lookup(request_id: int, topic: str, *, authoritative: bool = False) -> b
     return _whole(_Type.LOOKUP, body)
 
 
-def ask_topics(request_id: int, namespace: str) -> bytes:
+def ask_topics(
+    request_id: int, namespace: str, pattern: str | None = None, topics_hash: str | None = None
+) -> bytes:
     body = pb.CommandGetTopicsOfNamespace(
-        request_id=request_id, namespace=namespace, mode=pb.CommandGetTopicsOfNamespace.PERSISTENT
+        request_id=request_id,
+        namespace=namespace,
+        mode=pb.CommandGetTopicsOfNamespace.PERSISTENT,
+        topics_pattern=pattern,
+        topics_hash=topics_hash,
     )
     return _whole(_Type.GET_TOPICS_OF_NAMESPACE, body)
+
+
+def watch_topics(
+    request_id: int, watcher_id: int, namespace: str, pattern: str, topics_hash: str | None = None
+) -> bytes:
+    body = pb.CommandWatchTopicList(
+        request_id=request_id,
+        watcher_id=watcher_id,
+        namespace=namespace,
+        topics_pattern=pattern,
+        topics_hash=topics_hash,
+    )
+    return _whole(_Type.WATCH_TOPIC_LIST, body)
+
+
+def watch_topics_no_more(request_id: int, watcher_id: int) -> bytes:
+    body = pb.CommandWatchTopicListClose(request_id=request_id, watcher_id=watcher_id)
+    return _whole(_Type.WATCH_TOPIC_LIST_CLOSE, body)
 
 
 def producer(body: pb.CommandProducer) -> bytes:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from quire.serving.session.consume import ConsumerEnd
     from quire.serving.session.host import SessionHost
     from quire.serving.session.produce import ProducerEnd
+    from quire.serving.session.topic_watch import TopicWatcher
 
 Handler = Callable[["Connection", Any], None]
 T = TypeVar("T")
@@ -150,6 +151,7 @@ class Connection(asyncio.BufferedProtocol):
         self.connected_ms = 0
         self.producers: dict[int, ProducerEnd] = {}
         self.consumers: dict[int, ConsumerEnd] = {}
+        self.watchers: dict[int, TopicWatcher] = {}
 
     @property
     def fast_sends(self) -> int:
@@ -207,6 +209,8 @@ class Connection(asyncio.BufferedProtocol):
             producer.abandon()
         for consumer in list(self.consumers.values()):
             consumer.abandon()
+        for watcher in list(self.watchers.values()):
+            watcher.abandon()
         self.producers.clear()
         self.consumers.clear()
         self.host.held.give_back(self._held_bytes)
@@ -222,6 +226,8 @@ class Connection(asyncio.BufferedProtocol):
         self._read_on(Stop.ANSWERS)
         for consumer in list(self.consumers.values()):
             consumer.resumed()
+        for watcher in self.watchers.values():
+            watcher.resumed()
 
     # -- in --------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from quire.runtime.tasks import Tasks
 from quire.serving.ownership.port import Owner
 from quire.serving.ports import ConsumerHandle, ConsumerPort, SubscriptionHandle
 from quire.serving.topic.non_persistent import AnyTopic
+from quire.serving.topic_lists import Listener, Watched
 from quire.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
@@ -76,6 +77,10 @@ class SessionHost(Protocol):
 
     async def find_schema(self, topic: str, version: bytes | None) -> tuple[bytes, pb.Schema]:
         """A version of a topic's schema, or the newest, and its number on the wire. Raises `NotFound`."""
+        ...
+
+    async def watch_topics(self, tenant: str, namespace: str, listener: Listener) -> Watched:
+        """The namespace's persistent topics, and from then on what changes. Raises `NotFound`, `Unavailable`."""
         ...
 
     async def open_topic(self, topic: str, *, create: bool = True) -> AnyTopic:

@@ -6,16 +6,21 @@ one connection; each is answered by its own type of response, also when it fails
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
-from quire.runtime.errors import ConfigurationError, QuireError
+from quire.runtime.errors import ConfigurationError, LimitExceeded, QuireError
 from quire.serving.ports import NotAllowed
 from quire.serving.session.connection import Connection, Handler
 from quire.serving.session.errors import NO_TRANSACTIONS, code_of
+from quire.serving.session.topic_watch import matching, namespace_of
+from quire.serving.topics_pattern import TopicsPattern, topics_hash
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 
 _Mode = pb.CommandGetTopicsOfNamespace
+
+_log = logging.getLogger(__name__)
 
 _COORDINATORS: Final = "persistent://pulsar/system/transaction_coordinator_assign"
 """What a client that wants transactions asks for first; that it is not there would tell its user nothing."""
@@ -62,9 +67,7 @@ def topics_of_namespace(connection: Connection, body: pb.CommandGetTopicsOfNames
 
 async def _topics(connection: Connection, body: pb.CommandGetTopicsOfNamespace) -> None:
     try:
-        tenant, _, namespace = body.namespace.partition("/")
-        if not tenant or not namespace:
-            raise ConfigurationError(f"{body.namespace!r} is no namespace; write tenant/namespace")
+        tenant, namespace = namespace_of(body.namespace)
         names: list[str] = []
         for domain, other in (("persistent", _Mode.NON_PERSISTENT), ("non-persistent", _Mode.PERSISTENT)):
             if body.mode != other:
@@ -72,7 +75,24 @@ async def _topics(connection: Connection, body: pb.CommandGetTopicsOfNamespace) 
     except QuireError as error:
         connection.write(commands.error(body.request_id, code_of(error), str(error)))
     else:
-        connection.write(commands.topics_of_namespace(body.request_id, names))
+        connection.write(await _answer(connection, body, names))
+
+
+async def _answer(connection: Connection, body: pb.CommandGetTopicsOfNamespace, names: list[str]) -> bytes:
+    """What matches, and nothing if that is what the client knows. Who asks for what we cannot match filters itself."""
+    filtered = False
+    if body.topics_pattern:
+        try:
+            names = await matching(TopicsPattern(body.topics_pattern), names, connection.host.clock)
+            filtered = True
+        except (ConfigurationError, LimitExceeded) as error:
+            _log.info("%s gets all topics and filters itself: %s", connection.address, error)
+    elif not body.topics_hash:
+        return commands.topics_of_namespace(body.request_id, names)
+    now = topics_hash(names)
+    if now == body.topics_hash:
+        return commands.topics_of_namespace(body.request_id, (), now, filtered=filtered, changed=False)
+    return commands.topics_of_namespace(body.request_id, names, now, filtered=filtered)
 
 
 HANDLERS: Final[dict[int, Handler]] = {

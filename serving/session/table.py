@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from quire.serving.session import consume, handshake, lookup, produce
+from quire.serving.session import consume, handshake, lookup, produce, topic_watch
 from quire.serving.session.connection import Handler
 
 TABLE: Final[dict[int, Handler]] = {
@@ -12,4 +12,5 @@ TABLE: Final[dict[int, Handler]] = {
     **lookup.HANDLERS,
     **produce.HANDLERS,
     **consume.HANDLERS,
+    **topic_watch.HANDLERS,
 }

@@ -32,6 +32,7 @@ BY_KEY = {"count": 50, "orders": ["01234"], "apart": True, "consumers": 2}
 EXPECTED: dict[str, dict[str, Any]] = {
     "exclusive": {"received": numbers(20), "second": Says("ConsumerBusy")},
     "failover": {"first": numbers(10), "idle": [], "second": numbers(10, 20)},
+    "priority": {"before": numbers(5), "first": numbers(5, 15), "idle": [], "second": numbers(15, 20)},
     "shared": {"received": list(range(40)), "consumers": 2},
     "key_shared": BY_KEY,
     "sticky": {**BY_KEY, "overlap": Says("ConsumerAssign")},
@@ -54,6 +55,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "batch_index": {"left": numbers(1, 10, 2)},
     "ack_receipts": {"left": numbers(5, 10)},
     "negative": {"again": "2", "count": 1},
+    "ack_timeout": {"again": "2", "count": 1, "more": []},
     "dead_letter": {"counts": [0, 1, 2], "dead": ["poison"]},
     "retry_letter": {"deliveries": 3, "dead": ["poison"]},
     "delayed": {"order": ["now", "later"], "early": False},
@@ -67,7 +69,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "pattern": {"received": ["a", "b"]},
     "discovery": {"received": ["a"]},
     "partitions": {"received": list(range(30)), "partitions": 3},
-    "growth": {"before": 2, "after": 4},
+    "growth": {"before": 2, "after": 4, "exact": True},
     "compaction": {"view": ["b1", "a2"]},
     "terminated": {"refused": Says("TopicTerminated"), "received": numbers(3)},
     "end_of_topic": {"received": numbers(3), "end": True},
@@ -81,6 +83,7 @@ KILL = {"exact": [True] * 4, "enough": True}
 
 LACKS: dict[str, dict[str, str]] = {
     "python": {
+        "priority": "the client has no levels",
         "ack_receipts": "the client does not ask for receipts",
         "discovery": "the client takes a period for it, and then looks once a minute",
         "retry_letter": "the client has no retry letters",
@@ -91,12 +94,15 @@ LACKS: dict[str, dict[str, str]] = {
     },
     "go": {
         "auto_consume": "the client has no such schema",
+        "priority": "the client has no levels",
+        "ack_timeout": "the client has no time-out of acknowledgements",
         "fencing": "the client has no such access mode",
         "last_sequence": "the client tells only what it published itself",
         "end_of_topic": "the client does not know the command",
     },
     "java": {},
     "node": {
+        "priority": "the client has no levels",
         "ack_receipts": "the client does not ask for receipts",
         "retry_letter": "the client has no retry letters",
         "growth": "the client looks once a minute, and that is not a setting",

@@ -432,17 +432,24 @@ func growth(w *world) facts {
 			turn++
 			return turn % int(topic.NumPartitions())
 		}})
+	received := []string{}
 	until := func(wanted int) int {
 		topics := map[string]bool{}
 		for deadline := time.Now().Add(patience); len(topics) < wanted && time.Now().Before(deadline); {
-			publish(producer, "x")
-			topics[next(consumer).Topic()] = true
+			publish(producer, strconv.Itoa(len(received)))
+			message := next(consumer)
+			check(consumer.Ack(message))
+			received = append(received, string(message.Payload()))
+			topics[message.Topic()] = true
 		}
 		return len(topics)
 	}
 	before := until(2)
 	w.admin("POST", "/partitions", 4)
-	return facts{"before": before, "after": until(4)}
+	after, published := until(4), len(received)
+	received = append(received, rest(consumer)...)
+	exact := fmt.Sprint(integers(received)) == fmt.Sprint(integers(numbers(0, published)))
+	return facts{"before": before, "after": after, "exact": exact}
 }
 
 func compaction(w *world) facts {

@@ -349,6 +349,19 @@ const scenarios = {
     return { again: text(again), count: again.getRedeliveryCount() };
   },
 
+  // What is not acknowledged in time comes again, and nothing else; the client takes no shorter time.
+  async ack_timeout(world) {
+    await publish(await world.producer(), numbers(0, 5));
+    const consumer = await world.subscribe({ subscriptionType: 'Shared', ackTimeoutMs: 10_000 });
+    for (let number = 0; number < 5; number += 1) {
+      const message = await consumer.receive(PATIENCE_MS);
+      if (text(message) !== '2') await consumer.acknowledge(message);
+    }
+    const again = await consumer.receive(PATIENCE_MS);
+    await consumer.acknowledge(again);
+    return { again: text(again), count: again.getRedeliveryCount(), more: await rest(consumer) };
+  },
+
   async dead_letter(world) {
     const consumer = await world.subscribe({
       subscriptionType: 'Shared',

@@ -363,6 +363,19 @@ def negative(world: World) -> dict[str, Any]:
     return {"again": text(again), "count": again.redelivery_count()}
 
 
+def ack_timeout(world: World) -> dict[str, Any]:
+    """What is not acknowledged in time comes again, and nothing else; the client takes no shorter time."""
+    publish(world.producer(), range(5))
+    consumer = world.subscribe(kind="Shared", unacked_messages_timeout_ms=10_000)
+    for _ in range(5):
+        message = consumer.receive(PATIENCE_MS)
+        if text(message) != "2":
+            consumer.acknowledge(message)
+    again = consumer.receive(PATIENCE_MS)
+    consumer.acknowledge(again)
+    return {"again": text(again), "count": again.redelivery_count(), "more": rest(consumer)}
+
+
 def dead_letter(world: World) -> dict[str, Any]:
     policy = pulsar.ConsumerDeadLetterPolicy(2, world.topic("-dead"), "s")
     consumer = world.subscribe(kind="Shared", negative_ack_redelivery_delay_ms=100, dead_letter_policy=policy)

@@ -227,10 +227,22 @@ def _topic(talker: Talker) -> str:
     )
 
 
+def _namespace(talker: Talker) -> str:
+    return talker.rng.choice(["public/default", "public/default", "no/where", "", "/"])
+
+
+def _pattern(talker: Talker) -> str:
+    return talker.rng.choice([f"{NAMESPACE}/random-.*", "", ".*", "(", "(?=x)", "x" * 1000])
+
+
 def _topics_of(talker: Talker) -> bytes:
-    return commands.ask_topics(
-        talker.request("TOPICS"), talker.rng.choice(["public/default", "no/where", "", "/"])
-    )
+    pattern, known = talker.rng.choice([None, _pattern(talker)]), talker.rng.choice([None, "00000000"])
+    return commands.ask_topics(talker.request("TOPICS"), _namespace(talker), pattern, known)
+
+
+def _watch(talker: Talker) -> bytes:
+    asked = talker.request("WATCH_TOPIC_LIST")
+    return commands.watch_topics(asked, _id(talker), _namespace(talker), _pattern(talker))
 
 
 QUESTIONS: Final[dict[str, Callable[[Talker], bytes]]] = {
@@ -238,6 +250,8 @@ QUESTIONS: Final[dict[str, Callable[[Talker], bytes]]] = {
     "PARTITIONED_METADATA": lambda t: commands.ask_partitions(t.request("PARTITIONS"), _topic(t)),
     "LOOKUP": lambda t: commands.ask_lookup(t.request("LOOKUP"), _topic(t)),
     "GET_TOPICS_OF_NAMESPACE": _topics_of,
+    "WATCH_TOPIC_LIST": _watch,
+    "WATCH_TOPIC_LIST_CLOSE": lambda t: commands.watch_topics_no_more(t.request("WATCH_CLOSE"), _id(t)),
     "GET_SCHEMA": lambda t: ask_schema(t.request("GET_SCHEMA"), _topic(t)),
 }
 

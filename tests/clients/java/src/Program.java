@@ -1,3 +1,4 @@
+import static java.util.concurrent.TimeUnit.HOURS;
 import static java.util.concurrent.TimeUnit.MILLISECONDS;
 import static java.util.concurrent.TimeUnit.SECONDS;
 import static org.apache.pulsar.client.api.SubscriptionType.Exclusive;
@@ -77,6 +78,7 @@ public class Program extends World {
         return switch (scenario) {
             case "exclusive" -> exclusive();
             case "failover" -> failover();
+            case "priority" -> priority();
             case "shared" -> shared();
             case "key_shared" -> keyShared();
             case "sticky" -> sticky();
@@ -95,6 +97,7 @@ public class Program extends World {
             case "batch_index" -> batchIndex();
             case "ack_receipts" -> ackReceipts();
             case "negative" -> negative();
+            case "ack_timeout" -> ackTimeout();
             case "dead_letter" -> deadLetter();
             case "retry_letter" -> retryLetter();
             case "delayed" -> delayed();
@@ -154,6 +157,22 @@ public class Program extends World {
         active.close();
         publish(producer, numbers(10, 20));
         return Map.of("first", first, "idle", idle, "second", take(standby, 10));
+    }
+
+    /** Who comes later with a better level takes over, and the other one when that is gone. */
+    Map<String, Object> priority() throws Exception {
+        var failover = consuming(Failover).topic(topic(""));
+        Consumer<byte[]> low = failover.clone().priorityLevel(1).consumerName("a").subscribe();
+        Producer<byte[]> producer = producer();
+        publish(producer, numbers(0, 5));
+        List<String> before = take(low, 5);
+        Consumer<byte[]> high = failover.clone().priorityLevel(0).consumerName("b").subscribe();
+        publish(producer, numbers(5, 15));
+        List<String> first = take(high, 10);
+        List<String> idle = rest(low);
+        high.close();
+        publish(producer, numbers(15, 20));
+        return Map.of("before", before, "first", first, "idle", idle, "second", take(low, 5));
     }
 
     Map<String, Object> shared() throws Exception {
@@ -382,6 +401,22 @@ public class Program extends World {
         return Map.of("again", text(again), "count", again.getRedeliveryCount());
     }
 
+    /** What is not acknowledged in time comes again, and nothing else. */
+    Map<String, Object> ackTimeout() throws Exception {
+        publish(producer(), numbers(0, 5));
+        Consumer<byte[]> consumer = consuming(Shared).topic(topic(""))
+            .ackTimeout(1, SECONDS).ackTimeoutTickTime(QUIET_MS, MILLISECONDS).subscribe();
+        for (int number = 0; number < 5; number++) {
+            Message<byte[]> message = next(consumer);
+            if (!text(message).equals("2")) {
+                consumer.acknowledge(message);
+            }
+        }
+        Message<byte[]> again = next(consumer);
+        consumer.acknowledge(again);
+        return Map.of("again", text(again), "count", again.getRedeliveryCount(), "more", rest(consumer));
+    }
+
     Consumer<byte[]> dead() throws Exception {
         return consuming(Shared).topic(topic("-dead")).subscribe();
     }
@@ -471,10 +506,10 @@ public class Program extends World {
         return Map.of("received", new TreeSet<>(take(consumer, 2)));
     }
 
-    /** A pattern finds a topic that comes later. */
+    /** A pattern finds a topic that comes later: the client watches, and would not look by itself for an hour. */
     Map<String, Object> discovery() throws Exception {
         Consumer<byte[]> consumer =
-            consuming(Exclusive).topicsPattern(topic("-.*")).patternAutoDiscoveryPeriod(1, SECONDS).subscribe();
+            consuming(Exclusive).topicsPattern(topic("-.*")).patternAutoDiscoveryPeriod(1, HOURS).subscribe();
         publish(producing("-a").create(), List.of("a"));
         return Map.of("received", take(consumer, 1));
     }
@@ -499,17 +534,27 @@ public class Program extends World {
         Consumer<byte[]> consumer =
             consuming(Exclusive).topic(topic("")).autoUpdatePartitionsInterval(1, SECONDS).subscribe();
         Producer<byte[]> producer = producing("").autoUpdatePartitionsInterval(1, SECONDS).create();
-        int before = met(2, producer, consumer);
+        List<String> received = new ArrayList<>();
+        int before = met(2, producer, consumer, received);
         admin("POST", "/partitions", "4");
-        return Map.of("before", before, "after", met(4, producer, consumer));
+        int after = met(4, producer, consumer, received);
+        int published = received.size();
+        received.addAll(rest(consumer));
+        boolean exact = integers(received).equals(integers(numbers(0, published)));
+        return Map.of("before", before, "after", after, "exact", exact);
     }
 
-    static int met(int wanted, Producer<byte[]> producer, Consumer<byte[]> consumer) throws Exception {
+    /** Publishes and receives numbers until so many partitions were used. */
+    static int met(int wanted, Producer<byte[]> producer, Consumer<byte[]> consumer, List<String> received)
+            throws Exception {
         Set<String> topics = new TreeSet<>();
         long deadline = System.nanoTime() + PATIENCE_MS * 1_000_000L;
         while (topics.size() < wanted && System.nanoTime() < deadline) {
-            producer.send("x".getBytes());
-            topics.add(next(consumer).getTopicName());
+            publish(producer, List.of(Integer.toString(received.size())));
+            Message<byte[]> message = next(consumer);
+            consumer.acknowledge(message);
+            received.add(text(message));
+            topics.add(message.getTopicName());
         }
         return topics.size();
     }

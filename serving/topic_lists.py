@@ -1,0 +1,220 @@
+"""The topics of a namespace as those see them who wait for new ones: kept up by watches, for all of a broker together.
+
+A namespace is listed when its first watcher comes and followed until its last one is gone. A change of the folder is
+one list; of what is new in it the records are read, for they say how many partitions a topic has. A topic with
+partitions is watched by itself, since more of them do not change the folder. So an idle list costs nothing, and a
+topic that comes costs a list and a read, however many watchers there are.
+
+Names are full ones, partitions each, their parents not; those of topics that keep nothing are not among them.
+A partition that somebody uses has a record of its own and is in the folder, too: it is listed once.
+
+Known gap: a topic without partitions that is deleted and made anew with partitions, all between two lists, is taken
+for the former one until one of its partitions is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from quire.metadata import paths
+from quire.metadata.records import TopicRecord, decode
+from quire.metadata.store import MetadataStore
+from quire.runtime.errors import NotFound, QuireError
+from quire.runtime.tasks import Tasks
+from quire.serving.names import TopicName
+
+RETRY_S: Final = 0.5
+PAUSE_S: Final = 0.05
+"""Behind a list, so that a thousand topics that are made one by one are not a thousand lists."""
+
+READS_AT_ONCE: Final = 200
+
+Listener = Callable[[frozenset[str], frozenset[str]], None]
+"""Called on the loop with the names that came, and those that went."""
+
+_log = logging.getLogger(__name__)
+
+
+class Watched(NamedTuple):
+    """What was there when the listener was taken, and how to end that."""
+
+    names: frozenset[str]
+    stop: Callable[[], None]
+
+
+class TopicList:
+    """The topics of one namespace; see the top of the file."""
+
+    def __init__(self, store: MetadataStore, tenant: str, namespace: str, tasks: Tasks) -> None:
+        self.names: frozenset[str] = frozenset()
+        self.listeners: dict[object, Listener] = {}
+        self._store = store
+        self._prefix = TopicName("persistent", tenant, namespace, "")
+        self._folder = paths.topics_of(tenant, namespace)
+        self._tasks = tasks
+        self._partitions: dict[str, int] = {}
+        """By local name; 0 for a topic that has none."""
+        self._watches: dict[str, Callable[[], None]] = {}
+        """Of the folder, and of topics with partitions, by path."""
+        self._stale: set[str] = set()
+        """Local names of topics whose number of partitions may have changed."""
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Read it and follow it from now on. Raises `Unavailable`."""
+        self._watches[self._folder] = self._store.watch(self._folder, lambda _: self._changed.set())
+        try:
+            await self._refresh()
+        except BaseException:
+            self.stop()
+            raise
+        self._task = self._tasks.start(self._follow(), f"follow {self._folder}")
+
+    def stop(self) -> None:
+        for unwatch in self._watches.values():
+            unwatch()
+        self._watches.clear()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _follow(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self._refresh()
+            except QuireError as error:
+                _log.warning("%s cannot be read, its last state counts: %s", self._folder, error)
+                await asyncio.sleep(RETRY_S)
+                self._changed.set()
+            else:
+                await asyncio.sleep(PAUSE_S)
+
+    async def _refresh(self) -> None:
+        there = {paths.decode(name) for name in await self._store.children(self._folder)}
+        for gone in self._partitions.keys() - there:
+            del self._partitions[gone]
+            self._unwatch(gone)
+        new = there - self._partitions.keys()
+        await self._read(new | (self._stale & there) | (self._parents(new) & there))
+        self._tell(frozenset(self._full_names()))
+
+    def _parents(self, names: Iterable[str]) -> set[str]:
+        """Topics that are not known to have partitions, and of which one was made."""
+        found = {parent.local for name in names if (parent := self._named(name).parent) is not None}
+        return {name for name in found if not self._partitions.get(name)}
+
+    async def _read(self, names: Iterable[str]) -> None:
+        """How many partitions they have, read now: what changes from now on is told by a watch."""
+        wanted = sorted(names)
+        for start in range(0, len(wanted), READS_AT_ONCE):
+            some = wanted[start : start + READS_AT_ONCE]
+            counts = await asyncio.gather(*map(self._count, some))
+            self._partitions.update(
+                (name, count) for name, count in zip(some, counts, strict=True) if count >= 0
+            )
+        self._stale -= set(wanted)
+
+    async def _count(self, name: str) -> int:
+        """-1 for a topic that is gone by now."""
+        if self._named(name).partition >= 0:
+            return 0  # a partition has none
+        path = self._named(name).path
+        try:
+            count = await self._read_record(path)
+            if count and path not in self._watches:
+                self._watches[path] = self._store.watch(path, lambda _: self._grew(name))
+                count = await self._read_record(path)  # it may have grown before it was watched
+        except NotFound:
+            self._unwatch(name)
+            return -1
+        return count
+
+    async def _read_record(self, path: str) -> int:
+        return decode(TopicRecord, (await self._store.get(path)).value, path).partitions
+
+    def _grew(self, name: str) -> None:
+        self._stale.add(name)
+        self._changed.set()
+
+    def _unwatch(self, name: str) -> None:
+        unwatch = self._watches.pop(self._named(name).path, None)
+        if unwatch is not None:
+            unwatch()
+
+    def _named(self, local: str) -> TopicName:
+        return self._prefix._replace(local=local)
+
+    def _full_names(self) -> Iterable[str]:
+        for local, count in self._partitions.items():
+            name = self._named(local)
+            if count == 0:
+                yield str(name)
+            for index in range(count):
+                yield str(name.of_partition(index))
+
+    def _tell(self, names: frozenset[str]) -> None:
+        came, went, self.names = names - self.names, self.names - names, names
+        if came or went:
+            for listener in list(self.listeners.values()):
+                listener(came, went)
+
+
+class TopicLists:
+    """The namespaces that somebody watches."""
+
+    def __init__(self, store: MetadataStore, tasks: Tasks) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._lists: dict[tuple[str, str], asyncio.Future[TopicList]] = {}
+        self._users: dict[tuple[str, str], int] = {}
+
+    def __len__(self) -> int:
+        """How many namespaces are followed."""
+        return len(self._lists)
+
+    async def watch(self, tenant: str, namespace: str, listener: Listener) -> Watched:
+        """The names now; every change from then on is told to `listener`. Raises `Unavailable`."""
+        key = tenant, namespace
+        self._users[key] = self._users.get(key, 0) + 1
+        starting = self._lists.get(key)
+        if starting is None:
+            starting = self._lists[key] = asyncio.ensure_future(self._start(*key))
+        try:
+            followed = await asyncio.shield(starting)
+        except BaseException:
+            if starting.done() and self._lists.get(key) is starting:
+                del self._lists[key]
+            self._leave(key)
+            raise
+        token = object()
+        followed.listeners[token] = listener
+
+        def stop() -> None:
+            if followed.listeners.pop(token, None) is not None:
+                self._leave(key)
+
+        return Watched(followed.names, stop)
+
+    async def _start(self, tenant: str, namespace: str) -> TopicList:
+        followed = TopicList(self._store, tenant, namespace, self._tasks)
+        await followed.start()
+        return followed
+
+    def _leave(self, key: tuple[str, str]) -> None:
+        """One user less; what nobody watches is not followed."""
+        self._users[key] -= 1
+        if self._users[key] == 0:
+            del self._users[key]
+            followed = self._lists.pop(key, None)
+            if followed is not None:
+                followed.add_done_callback(_stop)
+
+
+def _stop(started: asyncio.Future[TopicList]) -> None:
+    if not started.cancelled() and started.exception() is None:
+        started.result().stop()
