@@ -133,7 +133,7 @@ async def dealt_us(
             topic.last_confirmed = Position(1, header.last_entry)
             for one in made:
                 one.unacked = 0
-            subscriptions.confirmed(buffer, header)
+            subscriptions.confirmed([(buffer, header)])
         best = min(best, process_time() - begin)
         assert sum(one.meter.messages_out for one in made) == count * entries * messages
     return best / (count * entries) * 1e6
@@ -148,7 +148,7 @@ async def acked_us(kind: SubscriptionKind, step: int, group: int) -> float:
         for buffer, header in blocks_of(20, 1_000, 1, total // 1_000):
             topic.last_confirmed = Position(1, header.last_entry)
             made[0].unacked = 0
-            subscriptions.confirmed(buffer, header)
+            subscriptions.confirmed([(buffer, header)])
         order = [entry for first in range(step) for entry in range(first, total, step)]
         acks = [
             commands.parse(
@@ -176,7 +176,7 @@ async def dealt_and_acked_us(kind: SubscriptionKind, consumers: int, entry_bytes
         for buffer, header in published:
             topic.last_confirmed = Position(1, header.last_entry)
             begin = process_time()
-            subscriptions.confirmed(buffer, header)
+            subscriptions.confirmed([(buffer, header)])
             spent += process_time() - begin
             for one in made:
                 held = [commands.message_id(1, entry) for entry in one.holds.by_ledger.get(1, ())]
@@ -206,7 +206,7 @@ async def fan_out_us(count: int, entry_bytes: int, entries: int) -> float:
         begin = process_time()
         for buffer, header in published:
             topic.last_confirmed = Position(1, header.last_entry)
-            subscriptions.confirmed(buffer, header)
+            subscriptions.confirmed([(buffer, header)])
         best = min(best, process_time() - begin)
     return best / (100 * entries * count) * 1e6
 

@@ -220,8 +220,8 @@ class SubscriptionsPort(Protocol):
 
     def __iter__(self) -> Iterator[SubscriptionPort]: ...
 
-    def confirmed(self, block: Buffer, header: BlockHeader) -> None:
-        """A block of the topic was confirmed; the tail cache has it. Called in order, in the publishing turn."""
+    def confirmed(self, blocks: Sequence[tuple[Buffer, BlockHeader]]) -> None:
+        """Blocks of the topic were confirmed, all that were in this turn and in order; the tail cache has them."""
         ...
 
     def close(self) -> None:

@@ -71,6 +71,7 @@ CORES = (
     "serving/subscription/failover.py",
     "serving/subscription/holding.py",
     "serving/subscription/shared.py",
+    "serving/subscription/stretch.py",
     "serving/subscription/key_owners.py",
     "serving/subscription/key_shared.py",
     "serving/subscription/slots.py",

@@ -21,8 +21,10 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from quire.wire import block as blocks
 from quire.wire import hashing
 from quire.wire import pulsar_pb2 as pb
+from quire.wire.block import BlockHeader, Buffer
 
 NONE_KEY: Final = b"NONE_KEY"
 KEYS_CACHED: Final = 16_384
@@ -32,6 +34,15 @@ _METADATA_OFFSET: Final = 10
 _SIZE: Final = Struct(">6xI")
 _parse: Final = pb.MessageMetadata.FromString
 _slot = lru_cache(KEYS_CACHED)(hashing.key_slot)
+
+
+def slots_of(buffer: Buffer, header: BlockHeader) -> list[int]:
+    """The slot of each entry of a block."""
+    view, begin = memoryview(buffer), header.entries_offset
+    if header.entry_count == 1:
+        return [slot_at(view, begin)]
+    ends = blocks.ends(buffer, header)
+    return [slot_at(view, begin), *[slot_at(view, begin + end) for end in ends[:-1]]]
 
 
 def slot_at(buffer: memoryview, offset: int) -> int:

@@ -23,6 +23,7 @@ from quire.runtime.errors import NotFound, QuireError
 from quire.runtime.limits import READ_CHUNK_BYTES, READ_HELD_BYTES_MAX, READS_MAX
 from quire.runtime.tasks import Tasks
 from quire.serving.ports import Position, TopicPort
+from quire.serving.subscription import stretch
 from quire.serving.subscription.delivery import BlockView
 from quire.serving.subscription.positions import following
 from quire.wire import block
@@ -190,8 +191,7 @@ class BlockSource:
         return None
 
     def _add(self, found: Iterable[Buffer]) -> None:
-        for buffer in found:
-            view = BlockView(buffer, block.peek(buffer))
+        for view in stretch.views([(buffer, block.peek(buffer)) for buffer in found]):
             self._ready.append(view)
             self._count(view.bytes)
 

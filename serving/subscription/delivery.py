@@ -9,11 +9,11 @@ entry costs less than handing it to the transport by itself (bench/dispatch.py).
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from copy import copy
-from itertools import accumulate
-from operator import sub
+from itertools import accumulate, groupby
+from operator import itemgetter, sub
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,30 +22,49 @@ from pyroaring import BitMap
 from quire.serving.subscription.cursor_record import words_of
 from quire.wire import block, commands, entry_frames
 from quire.wire.block import BlockHeader, Buffer
+from quire.wire.sticky_key import slots_of
 
 if TYPE_CHECKING:
     from quire.serving.subscription.consumer import Consumer
 
 JOIN_ENTRY_BYTES = 2 * 1024
 _U32 = Struct(">I")
+_stop = itemgetter(0)
 
 
 class BlockView:
     """A block: which entries, how many messages each. Offsets count entries from the block's first one.
 
-    `each` is the number of messages of every entry when all are equal, and `counts` is None then.
+    `each` is the number of messages of every entry when all are equal, and `counts` is None then. It may be several
+    blocks joined (`stretch`): `clocks` then says up to which offset which broker's time holds.
     """
 
-    __slots__ = ("_all", "_sums", "buffer", "count", "counts", "each", "first_entry", "header", "ledger_id")
+    __slots__ = (
+        "_all",
+        "_clocks",
+        "_slots",
+        "_sums",
+        "buffer",
+        "count",
+        "counts",
+        "each",
+        "first_entry",
+        "header",
+        "ledger_id",
+    )
 
-    def __init__(self, buffer: Buffer, header: BlockHeader) -> None:
+    def __init__(
+        self, buffer: Buffer, header: BlockHeader, clocks: Sequence[tuple[int, int]] | None = None
+    ) -> None:
         self.buffer = buffer
+        self._clocks = clocks
         self.header = header
         self.ledger_id = header.ledger_id
         self.first_entry = header.first_entry
         self.count = count = header.entry_count
         self._sums: list[int] | None = None
         self._all: tuple[list[memoryview], list[int]] | None = None
+        self._slots: list[int] | None = None
         table_end = header.entries_offset
         column = bytes(memoryview(buffer)[table_end - 4 * count : table_end])
         self.counts: array[int] | None = None
@@ -87,6 +106,12 @@ class BlockView:
         """Topic-wide index of the first message of the entry at `offset`."""
         return self.header.first_index + self.messages(0, offset)
 
+    def clock_at(self, offset: int) -> int:
+        """When the broker took the entry at `offset`, in ms; 0 when nothing tells."""
+        if self._clocks is None:
+            return self.header.clock_ms
+        return self._clocks[bisect_right(self._clocks, offset, key=_stop)][1]
+
     def cover(self, start: int, stop: int, limit: int) -> tuple[int, int]:
         """(stop, messages) of the shortest run from `start` with at least `limit` > 0 messages, or up to `stop`."""
         if self.counts is None:
@@ -122,6 +147,12 @@ class BlockView:
             else:
                 self._all = _cut(body, block.ends(self.buffer, header)[: self.count], 0)
         return self._all
+
+    def slots(self) -> list[int]:
+        """The Key_Shared slot of each entry; found out once, for all subscriptions and however often it is offered."""
+        if self._slots is None:
+            self._slots = slots_of(self.buffer, self.header)
+        return self._slots
 
     def _accumulate(self, counts: array[int]) -> list[int]:
         self._sums = list(accumulate(counts, initial=0))
@@ -194,8 +225,10 @@ def _entry_metadata(delivery: Delivery) -> list[bytes]:
     """When the broker took each entry, and the topic-wide index of its last message. Made blocks tell no time."""
     view = delivery.view
     offsets = delivery.offsets or range(delivery.start, delivery.stop)
-    indexes = [view.index_at(offset + 1) - 1 for offset in offsets]
-    return entry_frames.broker_entry_metadata(view.header.clock_ms, indexes)
+    prefixes: list[bytes] = []
+    for clock_ms, some in groupby(offsets, view.clock_at):
+        prefixes += entry_frames.broker_entry_metadata(clock_ms, [view.index_at(at + 1) - 1 for at in some])
+    return prefixes
 
 
 def _entries(delivery: Delivery) -> tuple[list[memoryview], list[int]]:

@@ -146,6 +146,11 @@ class Holding(Dispatcher):
         """Whether it may hold more than it does."""
         return consumer.unacked < UNACKED_MESSAGES_MAX
 
+    @staticmethod
+    def room(consumer: Consumer) -> int:
+        """How many messages it may be dealt; the last batch may exceed it."""
+        return min(consumer.permits, UNACKED_MESSAGES_MAX - consumer.unacked)
+
     def _released(self, ledger_id: int, entries: BitMap) -> None:
         if self.queue:
             self._dequeue(ledger_id, entries)

@@ -62,6 +62,8 @@ class AutoSplit:
         self._points: list[int] = []
         self._owners: list[Consumer] = []
         """The owner of the slots up to and with the point of the same index."""
+        self._found: dict[int, Consumer] = {}
+        """Of slots that were asked for, since the ring was built."""
 
     def add(self, consumer: Consumer) -> None:
         taken = {number for other, (number, _) in self._consumers.items() if other.name == consumer.name}
@@ -78,6 +80,7 @@ class AutoSplit:
         for consumer, (_, points) in sorted(self._consumers.items(), key=lambda one: (one[0].name, one[1])):
             for point in points:
                 ring.setdefault(point, consumer)
+        self._found = {}
         self._points = sorted(ring)
         self._owners = [ring[point] for point in self._points]
         if ring:
@@ -86,7 +89,10 @@ class AutoSplit:
             self._owners.append(self._owners[0])
 
     def owner(self, slot: int) -> Consumer | None:
-        return self._owners[bisect_left(self._points, slot)] if self._owners else None
+        found = self._found.get(slot)
+        if found is None and self._owners:
+            found = self._found[slot] = self._owners[bisect_left(self._points, slot)]
+        return found
 
     def ranges(self, consumer: Consumer) -> list[SlotRange]:
         found: list[SlotRange] = []

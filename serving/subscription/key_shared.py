@@ -41,8 +41,6 @@ from quire.serving.subscription.key_owners import owners_for
 from quire.serving.subscription.positions import Segments
 from quire.serving.subscription.request import AUTO_SPLIT, KeySharing, SubscriptionKind
 from quire.serving.subscription.slots import EntrySlots
-from quire.wire import block
-from quire.wire.sticky_key import slot_at
 
 
 class KeyShared(Holding):
@@ -160,137 +158,111 @@ class KeyShared(Holding):
         return self.read if ready and len(self.queue) < LOOK_AHEAD_ENTRIES_MAX else None
 
     def offer(self, view: BlockView) -> list[Delivery]:
-        hands = _Hands(view, self.ready())
-        if any(self.waiting.get(one) for one in hands.ready):
-            self._offer_again(view, hands)
+        ready = self.ready()
+        if any(self.waiting.get(one) for one in ready):
+            deliveries = self._offer_again(view, ready)
         else:
-            self._offer_new(view, hands)
-        deliveries = hands.deliveries()
-        for delivery in deliveries:
-            delivery.consumer.holds.add(view.ledger_id, delivery.entries())
+            deliveries = self._offer_new(view, {one: _Hand(one) for one in ready})
         return deliveries
 
-    def _offer_again(self, view: BlockView, hands: _Hands) -> None:
+    def _offer_again(self, view: BlockView, ready: Iterable[Consumer]) -> list[Delivery]:
         """Deal what waits of `view` to the owners that are ready."""
-        ledger_id, first = view.ledger_id, view.first_entry
-        for consumer in list(hands.ready):
+        ledger_id = view.ledger_id
+        deliveries: list[Delivery] = []
+        for consumer in ready:
             waiting = self.waiting.get(consumer)
-            again = waiting.within(ledger_id, first, view.stop_entry) if waiting else None
-            if not again:
-                continue
-            dealt: list[int] = []
-            for run in self.sorted_runs(view, again):
-                for offset in run.offsets or range(run.start, run.stop):
-                    if consumer in hands.ready:
-                        self._use(consumer, self._slots.of(ledger_id, (first + offset,))[0])
-                        hands.give(consumer, offset, run)
-                        dealt.append(first + offset)
-            self._dequeue(ledger_id, BitMap(dealt))
+            again = waiting.within(ledger_id, view.first_entry, view.stop_entry) if waiting else None
+            for run in self.sorted_runs(view, again) if again else ():
+                room = self.room(consumer)
+                if room <= 0:
+                    break
+                delivery, _ = run.take(consumer, view, room)
+                self._dequeue(ledger_id, self._held_by_key(delivery))
+                deliveries.append(delivery)
+        return deliveries
 
-    def _offer_new(self, view: BlockView, hands: _Hands) -> None:
+    def _offer_new(self, view: BlockView, hands: dict[Consumer, _Hand]) -> list[Delivery]:
         """Read on in `view` while anybody is ready and not too much waits."""
-        first = view.first_entry
-        start = self.read.entry_id - first
-        room = LOOK_AHEAD_ENTRIES_MAX - len(self.queue)
-        slots: array[int] = array("H")
+        first, start = view.first_entry, self.read.entry_id - view.first_entry
         waits: list[int] = []
+        deliveries: list[Delivery] = []
+        room = LOOK_AHEAD_ENTRIES_MAX - len(self.queue)
         stop = view.count
-        for run, offset, slot in self._keyed(view, self._runs(view, start)):
-            if not hands.ready or len(waits) >= room:
-                stop = offset
+        for run in self._runs(view, start):
+            dealing = dict(hands)
+            at = self._sort_out(view, run, hands, waits, room)
+            deliveries += [hand.delivery(view, run) for hand in dealing.values() if hand.offsets]
+            if at < run.stop:
+                stop = at
                 break
-            if len(slots) < offset - start:
-                slots.extend(self._passed_by(view, start + len(slots), offset))
-            slots.append(slot)
-            owner = self.owners.owner(slot)
-            if owner is not None and owner in hands.ready and self._holder.get(slot, owner) is owner:
-                self._use(owner, slot)
-                hands.give(owner, offset, run)
-            else:
-                waits.append(first + offset)
-        if len(slots) < stop - start:
-            slots.extend(self._passed_by(view, start + len(slots), stop))
-        self._slots.push(view.ledger_id, first + start, slots)
+        for delivery in deliveries:
+            self._held_by_key(delivery)
+        self._slots.push(view.ledger_id, first + start, array("H", view.slots()[start:stop]))
+        dealt = sum([delivery.messages for delivery in deliveries])
         if not waits:
-            self._pass(view, start, stop, hands.messages)
-            return
-        waiting = BitMap(waits)
-        self._pass(view, start, stop, hands.messages + self._messages_of(view, waiting))
+            self._pass(view, start, stop, dealt)
+            return deliveries
+        waiting = BitMap([first + offset for offset in waits])
+        self._pass(view, start, stop, dealt + self._messages_of(view, waiting))
         self._enqueue(view.ledger_id, waiting)
+        return deliveries
 
-    def _passed_by(self, view: BlockView, start: int, stop: int) -> list[int]:
-        """Slots of entries that are not dealt now: those of acknowledged ones, for which nobody will ask, are 0."""
-        later = self._later.entries
-        if not later:
-            return [0] * (stop - start)
-        buffer, begin = memoryview(view.buffer), view.header.entries_offset
-        ends, first = block.ends(view.buffer, view.header), view.first_entry
-        return [
-            slot_at(buffer, begin + ends[offset - 1] if offset else begin) if first + offset in later else 0
-            for offset in range(start, stop)
-        ]
+    def _sort_out(
+        self, view: BlockView, run: Run, hands: dict[Consumer, _Hand], waits: list[int], room: int
+    ) -> int:
+        """Put each entry of `run` into its owner's hand, or to what waits; the offset where it had to stop.
 
-    @staticmethod
-    def _keyed(view: BlockView, runs: Iterable[Run]) -> Iterable[tuple[Run, int, int]]:
-        """(run, offset, slot) of every entry; the key of one is looked for when it is its turn."""
-        buffer, begin = memoryview(view.buffer), view.header.entries_offset
-        ends = block.ends(view.buffer, view.header)
-        for run in runs:
-            for offset in run.offsets or range(run.start, run.stop):
-                yield run, offset, slot_at(buffer, begin + ends[offset - 1] if offset else begin)
+        A hand that is full leaves `hands`; without any, and with `room` entries that wait, nothing goes on.
+        """
+        slots, owner_of, holders = view.slots(), self.owners.owner, self._holder
+        counts, each = view.counts, run.remaining.bit_count() or view.each
+        for offset in run.offsets or range(run.start, run.stop):
+            if not hands or len(waits) >= room:
+                return offset
+            slot = slots[offset]
+            owner = owner_of(slot)
+            hand = hands.get(owner)  # type: ignore[arg-type]  # None, for a slot without owner, has no hand.
+            if hand is None or holders.get(slot, owner) is not owner:
+                waits.append(offset)
+                continue
+            hand.offsets.append(offset)
+            hand.room -= each or counts[offset]  # type: ignore[index]  # Without `each` there are `counts`.
+            if hand.room <= 0:
+                del hands[hand.consumer]
+        return run.stop
 
-    def _use(self, consumer: Consumer, slot: int) -> None:
-        """`consumer` gets an entry of `slot`."""
+    def _held_by_key(self, delivery: Delivery) -> BitMap:
+        """`delivery` is dealt: its consumer holds its entries, and their slots. Answers the entries."""
+        consumer, view = delivery.consumer, delivery.view
+        consumer.permits -= delivery.messages
+        consumer.unacked += delivery.messages
+        entries = delivery.entries()
+        consumer.holds.add(view.ledger_id, entries)
         if not self.sharing.out_of_order:
-            self._holder[slot] = consumer
-            self._in_use[slot] = self._in_use.get(slot, 0) + 1
+            slots, in_use, holders = view.slots(), self._in_use, self._holder
+            for offset in delivery.offsets or range(delivery.start, delivery.stop):
+                slot = slots[offset]
+                in_use[slot] = in_use.get(slot, 0) + 1
+                holders[slot] = consumer
+        return entries
 
 
-class _Hands:
-    """What each consumer is dealt of one block: entries that are dealt alike are gathered into one delivery."""
+class _Hand:
+    """What one consumer is dealt of a run, and for how many messages it has room."""
 
-    def __init__(self, view: BlockView, ready: Iterable[Consumer]) -> None:
-        self.ready = dict.fromkeys(ready)
-        """Who can still take something."""
-        self.messages = 0
-        self._view = view
-        self._open: dict[Consumer, tuple[int, list[int], list[int]]] = {}
-        """Of each consumer the redelivery count and the offsets of what is being gathered, and [messages]."""
-        self._closed: list[Delivery] = []
+    __slots__ = ("_room", "consumer", "offsets", "room")
 
-    def give(self, consumer: Consumer, offset: int, run: Run) -> None:
-        """The entry at `offset`, which is in `run`, goes to `consumer`; offsets of one consumer ascend."""
-        view = self._view
-        messages = run.remaining.bit_count() or view.each or view.messages(offset, offset + 1)
-        self.messages += messages
-        consumer.permits -= messages
-        consumer.unacked += messages
-        if consumer.permits <= 0 or not Holding.has_room(consumer):
-            del self.ready[consumer]
-        gathered = self._open.get(consumer)
-        if gathered is None or run.remaining or gathered[0] != run.redelivery_count:
-            self._close(consumer)
-            if run.remaining:
-                self._closed.append(
-                    Delivery(
-                        consumer, view, offset, offset + 1, messages, run.redelivery_count, run.remaining
-                    )
-                )
-                return
-            gathered = self._open[consumer] = run.redelivery_count, [], [0]
-        gathered[1].append(offset)
-        gathered[2][0] += messages
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
+        self.room = self._room = Holding.room(consumer)
+        self.offsets: list[int] = []
 
-    def _close(self, consumer: Consumer) -> None:
-        """What was gathered for `consumer` is one delivery."""
-        if consumer not in self._open:
-            return
-        count, offsets, (messages,) = self._open.pop(consumer)
+    def delivery(self, view: BlockView, run: Run) -> Delivery:
+        """What was gathered of `run`; the hand is empty afterwards."""
+        offsets, self.offsets = self.offsets, []
+        messages, self._room = self._room - self.room, self.room
         start, stop = offsets[0], offsets[-1] + 1
         scattered = offsets if len(offsets) < stop - start else ()
-        self._closed.append(Delivery(consumer, self._view, start, stop, messages, count, 0, scattered))
-
-    def deliveries(self) -> list[Delivery]:
-        for consumer in list(self._open):
-            self._close(consumer)
-        return self._closed
+        return Delivery(
+            self.consumer, view, start, stop, messages, run.redelivery_count, run.remaining, scattered
+        )

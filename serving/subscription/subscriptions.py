@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any
 
 from quire.runtime.clock import Clock
 from quire.runtime.errors import AlreadyExists, NotFound
 from quire.runtime.tasks import Tasks
 from quire.serving.ports import LATEST, ConsumerBusy, ConsumerPort, NotAllowed, Position, TopicPort
-from quire.serving.subscription import seek
+from quire.serving.subscription import seek, stretch
 from quire.serving.subscription.byte_index import ByteIndex
 from quire.serving.subscription.consumer import Consumer
 from quire.serving.subscription.cursor import Cursor, CursorKey
 from quire.serving.subscription.cursor_store import CursorStore
-from quire.serving.subscription.delivery import BlockView
 from quire.serving.subscription.positions import Segments, preceding
 from quire.serving.subscription.request import Done, SubscribeRequest, SubscriptionKind
 from quire.serving.subscription.subscription import Subscription
@@ -75,17 +74,17 @@ class Subscriptions:
     def get(self, name: str) -> Subscription | None:
         return self._by_name.get(name)
 
-    def confirmed(self, block: Buffer, header: BlockHeader) -> None:
-        """A block of the topic was confirmed; the tail cache has it."""
+    def confirmed(self, blocks: Sequence[tuple[Buffer, BlockHeader]]) -> None:
+        """Blocks of the topic were confirmed, one behind the other; the tail cache has them."""
         if not self._by_name:
             return
-        view = BlockView(block, header)
-        for subscription in list(self._by_name.values()):
-            try:
-                subscription.confirmed(view)
-            except Exception:
-                # The publisher, whose turn this is, and the other subscriptions go on.
-                _log.exception("subscription %s of %s failed", subscription.name, self._topic.name)
+        for view in stretch.views(blocks):
+            for subscription in list(self._by_name.values()):
+                try:
+                    subscription.confirmed(view)
+                except Exception:
+                    # The publisher, whose turn this is, and the other subscriptions go on.
+                    _log.exception("subscription %s of %s failed", subscription.name, self._topic.name)
 
     def policies_changed(self) -> None:
         """Others hold from now on."""

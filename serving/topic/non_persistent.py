@@ -183,7 +183,7 @@ class NonPersistentTopic:
         if len(self.subscriptions):
             now_ms = self._services.clock.now_ms()
             block = blocks.cut(self._ledger_id, first, first - 1, now_ms, first_index, entries, counts)
-            self.subscriptions.confirmed(block, blocks.peek(block))
+            self.subscriptions.confirmed([(block, blocks.peek(block))])
 
     def _count(self, entries: list[bytes], counts: list[int] | None) -> None:
         messages = len(entries) if counts is None else sum(counts)

@@ -53,9 +53,11 @@ class Writer(Protocol):
 
 
 class Sink(Protocol):
-    """What happens to a block when it is confirmed, after its receipts were written."""
+    """What happens to blocks when they are confirmed, after their receipts were written."""
 
-    def block_confirmed(self, flight: Flight) -> None: ...
+    def blocks_confirmed(self, flights: Sequence[Flight]) -> None:
+        """All that were confirmed in this turn, in order."""
+        ...
 
 
 class Waiting:
@@ -386,17 +388,19 @@ class Publisher:
         """Every block up to the one that ends with `last_entry` is durable."""
         flights, sink = self._flights, self._sink
         byte_count = 0
+        answered: list[Flight] = []
         self._confirmed_entry = max(self._confirmed_entry, last_entry)
         try:
             while flights and flights[0].last_entry <= last_entry:
                 flight = flights.popleft()
                 byte_count += flight.byte_count
+                answered.append(flight)
                 flight.answer()
-                sink.block_confirmed(flight)
         finally:
-            if byte_count:
+            if answered:
                 self.held_bytes -= byte_count
                 self._budget.give_back(byte_count)
+                sink.blocks_confirmed(answered)
         if self._waiting and not self._armed:
             self._arm()
         if self._drained and 2 * self.held_bytes <= self._bytes_max:

@@ -37,7 +37,7 @@ from quire.serving.topic.publish import NO_ENTRY, Flight, Publisher
 from quire.serving.topic.reading import TopicReader
 from quire.serving.topic.rest import Rest
 from quire.serving.topic.retention import trimmable
-from quire.serving.topic.segments import Segments
+from quire.serving.topic.segments import Active, Segments
 from quire.serving.topic.services import Services
 from quire.serving.topic.stats import Rate, Totals
 from quire.serving.topic.upkeep import Upkeep
@@ -358,30 +358,38 @@ class Topic:
         receipts = b"".join(receipt_run(NO_ENTRY, NO_ENTRY, [head])[0] for head in heads)
         self._publisher.when_answered(lambda: producer.write(receipts))
 
-    def block_confirmed(self, flight: Flight) -> None:
-        """A block is durable and its receipts are written: count it, keep it, tell the subscriptions."""
+    def blocks_confirmed(self, flights: Sequence[Flight]) -> None:
+        """Blocks are durable and their receipts are written: count them, keep them, tell the subscriptions."""
         active = self.segment_list.active
-        assert active is not None and active.ledger_id == flight.ledger_id
+        assert active is not None and active.ledger_id == flights[0].ledger_id
         if active.last_entry < 0:
-            active.first_clock_ms = flight.clock_ms
-        active.last_entry = flight.last_entry
-        active.last_clock_ms = flight.clock_ms
-        active.messages += flight.message_count
-        active.bytes += len(flight.block)
-        self.messages_in += flight.message_count
-        self.bytes_in += flight.byte_count
-        totals = self._totals
-        totals.messages_in += flight.message_count
-        totals.bytes_in += flight.byte_count
+            active.first_clock_ms = flights[0].clock_ms
+        for flight in flights:
+            self._count(flight, active)
         if len(self.subscriptions):
-            self._tail.put(Position(flight.ledger_id, flight.first_entry), flight.last_entry, flight.block)
-            self.subscriptions.confirmed(flight.block, blocks.peek(flight.block))
+            for flight in flights:
+                self._tail.put(
+                    Position(flight.ledger_id, flight.first_entry), flight.last_entry, flight.block
+                )
+            self.subscriptions.confirmed([(flight.block, blocks.peek(flight.block)) for flight in flights])
         if active.bytes >= self._services.settings.segment_bytes_max:
             self._writing.roll()
+        if self._dedup_due >= DEDUP_SNAPSHOT_ENTRIES:
+            self._snapshot_dedup()
+
+    def _count(self, flight: Flight, active: Active) -> None:
+        """One confirmed block of the active segment."""
+        messages, byte_count = flight.message_count, flight.byte_count
+        active.last_entry = flight.last_entry
+        active.last_clock_ms = flight.clock_ms
+        active.messages += messages
+        active.bytes += len(flight.block)
+        self.messages_in += messages
+        self.bytes_in += byte_count
+        self._totals.messages_in += messages
+        self._totals.bytes_in += byte_count
         if self._dedup is not None:
             self._dedup_due += flight.entry_count
-            if self._dedup_due >= DEDUP_SNAPSHOT_ENTRIES:
-                self._snapshot_dedup()
 
     # -- deduplication's memory ------------------------------------------------------------------------
 

@@ -64,3 +64,21 @@ def test_a_run_of_blocks_is_scanned_to_its_end(
     if torn and made:
         with pytest.raises(block.BlockError):
             list(block.scan(run[:-1]))
+
+
+@given(st.lists(st.tuples(entry_lists, st.booleans()), min_size=1, max_size=6))
+def test_joined_blocks_have_the_entries_of_all(made: list[tuple[list[bytes], bool]]) -> None:
+    run, entries, counts = [], [], []
+    for some, batched in made:
+        some_counts = [7 + at for at in range(len(some))] if batched else None
+        raw = block.cut(5, 100 + len(entries), 99, 1, 3 + sum(counts), some, some_counts)
+        run.append((raw, block.peek(raw)))
+        entries += some
+        counts += some_counts or [1] * len(some)
+    buffer, header = block.join(run)
+    assert (header.ledger_id, header.first_entry, header.entry_count) == (5, 100, len(entries))
+    assert (header.first_index, header.length) == (3, len(buffer))
+    assert list(map(bytes, block.entries(buffer, header))) == entries
+    assert list(block.message_counts(buffer, header)) == counts
+    with pytest.raises(block.BlockError):
+        block.read_header(buffer)

@@ -43,19 +43,30 @@ class FakeTopic:
         self.failure: QuireError | None = None
         self.delayed_delivery = DelayedDeliveryPolicy()
         self.dispatch_limits: DispatchLimits | None = None
-        self.listener: Callable[[Buffer, block.BlockHeader], None] = lambda *_: None
+        self.listener: Callable[[Sequence[tuple[Buffer, block.BlockHeader]]], None] = lambda *_: None
 
     def publish(
-        self, counts: Sequence[int], entries: Sequence[bytes] | None = None, clock_ms: int = 0
+        self, counts: Sequence[int], entries: Sequence[bytes] | None = None, clock_ms: int = 1
     ) -> Position:
         """A block of entries with these numbers of messages; its first position."""
+        return self.publish_together([counts], entries, clock_ms)
+
+    def publish_together(
+        self, blocks: Sequence[Sequence[int]], entries: Sequence[bytes] | None = None, clock_ms: int = 1
+    ) -> Position:
+        """Blocks that are confirmed in one turn, cut a millisecond apart; the first one's first position."""
+        made = [self._cut(counts, entries, clock_ms + at) for at, counts in enumerate(blocks)]
+        self.listener([(one, block.peek(one)) for one in made])
+        header = block.peek(made[0])
+        return Position(header.ledger_id, header.first_entry)
+
+    def _cut(self, counts: Sequence[int], entries: Sequence[bytes] | None, clock_ms: int) -> Buffer:
         ledger_id, first = self.ledgers[-1], self.last_entry(self.ledgers[-1]) + 1
         entries = entries or [b"\x0e\x01" + f"{ledger_id}:{first + i}".encode() for i in range(len(counts))]
         made = block.cut(ledger_id, first, first - 1, clock_ms, self.index, entries, counts)
         self.index += sum(counts)
         self.blocks.append(made)
-        self.listener(made, block.peek(made))
-        return Position(ledger_id, first)
+        return made
 
     def roll(self) -> None:
         self.ledgers.append(self.ledgers[-1] + 2)

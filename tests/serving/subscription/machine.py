@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from quire.serving.ports import ConsumerBusy, Position
+from quire.serving.subscription import stretch
 from quire.serving.subscription.consumer import Consumer
 from quire.serving.subscription.cursor import Cursor, CursorKey
 from quire.serving.subscription.delivery import BlockView, frames
@@ -43,9 +44,11 @@ SHARINGS = {
 class Machine:
     """Events in; what each consumer was dealt is checked against the model on the way out."""
 
-    def __init__(self, kind: str, partition: int = -1, pace: int = 0) -> None:
+    def __init__(self, kind: str, partition: int = -1, pace: int = 0, *, joins: bool = False) -> None:
         self.pace = pace
         """Blocks are offered so many messages at a time, as a dispatch rate has it; 0: whole."""
+        self.joins = joins
+        """Small blocks are offered as stretches, as far as there are any."""
         self.topic = FakeTopic()
         self.cursor = Cursor(CursorKey(self.topic.name, 0, "s"), Position(1, -1))
         self.dispatcher = dispatcher_of(kind, self.cursor, self.topic, partition)
@@ -191,8 +194,8 @@ class Machine:
         return said
 
     def _block(self, position: Position) -> BlockView | None:
-        for made in self.topic.blocks:
-            view = BlockView(made, block.peek(made))
+        blocks = [(made, block.peek(made)) for made in self.topic.blocks]
+        for view in stretch.views(blocks) if self.joins else [BlockView(*one) for one in blocks]:
             if view.holds(*position):
                 return view
         return None

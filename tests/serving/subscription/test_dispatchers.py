@@ -73,11 +73,11 @@ def do(machine: Machine, what: str, given_: object) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=150, deadline=None)
-@given(history=st.lists(steps, max_size=40), pace=st.sampled_from([0, 0, 1, 3]))
+@given(history=st.lists(steps, max_size=40), pace=st.sampled_from([0, 0, 1, 3]), joins=st.booleans())
 def test_every_message_is_dealt_until_acknowledged_and_to_one_at_a_time(
-    kind: str, history: list[tuple[str, object]], pace: int
+    kind: str, history: list[tuple[str, object]], pace: int, joins: bool
 ) -> None:
-    machine = Machine(kind, pace=pace)
+    machine = Machine(kind, pace=pace, joins=joins)
     for what, value in history:
         do(machine, what, value)
     # Whatever happened: a consumer with permits gets all that is left, and when it is acknowledged nothing is.
@@ -107,11 +107,13 @@ keyed_steps = st.one_of(
 
 @pytest.mark.parametrize("kind", ["key-shared", "key-shared-any-order"])
 @settings(max_examples=100, deadline=None)
-@given(history=st.lists(keyed_steps, min_size=8, max_size=30), pace=st.sampled_from([0, 1]))
+@given(
+    history=st.lists(keyed_steps, min_size=8, max_size=30), pace=st.sampled_from([0, 1]), joins=st.booleans()
+)
 def test_keys_keep_their_order_while_consumers_come_and_go(
-    kind: str, history: list[tuple[str, object]], pace: int
+    kind: str, history: list[tuple[str, object]], pace: int, joins: bool
 ) -> None:
-    machine = Machine(kind, pace=pace)
+    machine = Machine(kind, pace=pace, joins=joins)
     for what, value in [("attach", ("a", 0)), ("flow", ("a", 50)), *history]:
         do(machine, what, value)
 

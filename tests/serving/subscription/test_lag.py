@@ -257,7 +257,7 @@ async def test_looking_ahead_gives_way_to_others(monkeypatch: pytest.MonkeyPatch
     await house.subscriptions.create("s", earliest=True)
     for _ in range(10):
         place = house.topic.next_position(house.topic.last_confirmed)
-        house.topic.publish([1], [keyed("k", place)])
+        house.topic.publish([1], [keyed("k", place)], clock_ms=0)
     monkeypatch.setattr(
         "quire.serving.subscription.subscription.DEAL_BYTES_PER_TURN", 3 * len(house.topic.blocks[0])
     )

@@ -286,3 +286,11 @@ async def test_a_forced_unsubscribe_closes_the_others(stand: Stand) -> None:
     assert stand.subscriptions.get("s") is None
     stand.restart()
     assert stand.subscriptions.get("s") is None
+
+
+async def test_blocks_confirmed_in_one_turn_are_one_delivery(stand: Stand) -> None:
+    _, port = await stand.consumer()
+    stand.topic.publish_together([[1], [1, 1], [3], [1]])
+    assert port.deliveries == 1
+    assert port.positions() == [(1, entry) for entry in range(5)]
+    assert await stand.backlog() == 7

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -72,8 +72,8 @@ class Sink:
     def __init__(self) -> None:
         self.flights: list[Flight] = []
 
-    def block_confirmed(self, flight: Flight) -> None:
-        self.flights.append(flight)
+    def blocks_confirmed(self, flights: Sequence[Flight]) -> None:
+        self.flights += flights
 
 
 class World:
@@ -132,7 +132,7 @@ def test_receipts_only_after_confirmation_and_before_the_sink(world: World) -> N
     assert producer.written == []
     order: list[str] = []
     producer.write = lambda data, /: order.append("receipts")  # type: ignore[method-assign]
-    world.sink.block_confirmed = lambda flight: order.append("sink")  # type: ignore[method-assign]
+    world.sink.blocks_confirmed = lambda flights: order.append("sink")  # type: ignore[method-assign]
     world.publisher.confirmed(1)
     assert order == ["receipts", "sink"]
     assert len(writer.blocks) == 1
