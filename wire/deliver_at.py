@@ -2,8 +2,8 @@
 
 Nearly no entry does, and a block without any must cost next to nothing. The field's tag is two bytes, 0x98 0x01. Only
 entries in which they occur can have it, and only the metadata of these is parsed, which cannot be fooled. The two bytes
-are looked for in the whole block at once where entries are small (0.3 ns a byte), else in the metadata of one entry
-after the other (0.2 µs an entry).
+are looked for in the whole block at once where it or its entries are small (0.3 ns a byte), else in the metadata of all
+entries, laid side by side (0.2 µs an entry).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from struct import Struct
+from struct import error as StructError
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -21,10 +22,12 @@ from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import BlockHeader, Buffer
 
 SMALL_ENTRY_BYTES: Final = 600
+SMALL_BLOCK_BYTES: Final = 4_096
 
 _METADATA_OFFSET: Final = 10
 _SIZE: Final = Struct(">6xI")
-_tag: Final = re.compile(rb"\x98\x01").search
+_TAG: Final = b"\x98\x01"
+_tag: Final = re.compile(_TAG).search
 _parse: Final = pb.MessageMetadata.FromString
 
 
@@ -34,10 +37,12 @@ def delivery_times(
     """(offsets, times in ms) of the entries from offset `start` on that are to be delivered later than `after_ms`."""
     offsets: list[int] = []
     times_ms: list[int] = []
-    small = header.length < SMALL_ENTRY_BYTES * header.entry_count
+    small = header.length < max(SMALL_BLOCK_BYTES, SMALL_ENTRY_BYTES * header.entry_count)
     if small and _tag(buffer, header.entries_offset) is None:
         return offsets, times_ms
     ends = blocks.ends(buffer, header)
+    if not small and not _occurs(buffer, header, ends):
+        return offsets, times_ms
     for at in _in_all(buffer, header, ends) if small else _in_each(buffer, header, ends, start):
         if at >= start:
             time_ms = _time_of(buffer, *_bounds(header, ends, at))
@@ -50,6 +55,20 @@ def delivery_times(
 def _bounds(header: BlockHeader, ends: Sequence[int], at: int) -> tuple[int, int]:
     body = header.entries_offset
     return body + (ends[at - 1] if at else 0), body + ends[at]
+
+
+def _occurs(buffer: Buffer, header: BlockHeader, ends: Sequence[int]) -> bool:
+    """Whether the two bytes are in any metadata; true as well when they only meet where two lie side by side."""
+    body = memoryview(buffer)[header.entries_offset : header.length]
+    size_at = _SIZE.unpack_from
+    try:
+        pieces = [
+            body[begin + _METADATA_OFFSET : min(begin + _METADATA_OFFSET + size_at(body, begin)[0], end)]
+            for begin, end in zip((0, *ends), ends, strict=False)
+        ]
+    except StructError:
+        return True  # Some entry is no message: they are looked at one by one.
+    return _TAG in b"".join(pieces)
 
 
 def _in_all(buffer: Buffer, header: BlockHeader, ends: Sequence[int]) -> Iterator[int]:

@@ -44,6 +44,7 @@ class BlockView:
         "_clocks",
         "_slots",
         "_sums",
+        "_whole",
         "buffer",
         "count",
         "counts",
@@ -63,6 +64,8 @@ class BlockView:
         self.first_entry = header.first_entry
         self.count = count = header.entry_count
         self._sums: list[int] | None = None
+        self._whole: BlockView | None = None
+        """The view of all of the block, which keeps what was found out, if this one is the head of it."""
         self._all: tuple[list[memoryview], list[int]] | None = None
         self._slots: list[int] | None = None
         table_end = header.entries_offset
@@ -89,7 +92,8 @@ class BlockView:
         part = copy(self)
         part.count = count
         part.counts = None if self.counts is None else self.counts[:count]
-        part._sums = part._all = None
+        part._sums = None
+        part._whole = self._whole or self
         return part
 
     def holds(self, ledger_id: int, entry_id: int) -> bool:
@@ -138,18 +142,25 @@ class BlockView:
         return sum([self.counts[entry - first] for entry in entries])
 
     def all_entries(self) -> tuple[list[memoryview], list[int]]:
-        """All entries and their lengths in bytes; made once, for many subscriptions may want the whole block."""
+        """All entries of the block and their lengths in bytes; made once, for many consumers want some of them."""
+        if self._whole is not None:
+            return self._whole.all_entries()
         if self._all is None:
             header = self.header
             body = memoryview(self.buffer)[header.entries_offset : header.length]
             if header.entry_count == 1:
                 self._all = [body], [len(body)]
             else:
-                self._all = _cut(body, block.ends(self.buffer, header)[: self.count], 0)
+                ends = block.ends(self.buffer, header)
+                starts = array("I", (0,)) + ends[:-1]
+                entries = [body[start:end] for start, end in zip(starts, ends, strict=True)]
+                self._all = entries, list(map(sub, ends, starts))
         return self._all
 
     def slots(self) -> list[int]:
-        """The Key_Shared slot of each entry; found out once, for all subscriptions and however often it is offered."""
+        """The Key_Shared slots of all entries of the block; found out once for all who are offered it."""
+        if self._whole is not None:
+            return self._whole.slots()
         if self._slots is None:
             self._slots = slots_of(self.buffer, self.header)
         return self._slots
@@ -233,19 +244,10 @@ def _entry_metadata(delivery: Delivery) -> list[bytes]:
 
 def _entries(delivery: Delivery) -> tuple[list[memoryview], list[int]]:
     """The entries of a delivery as views, and their lengths in bytes."""
-    view, start, stop, offsets = delivery.view, delivery.start, delivery.stop, delivery.offsets
-    if start == 0 and stop == view.count and not offsets:
-        return view.all_entries()
-    header = view.header
-    body = memoryview(view.buffer)[header.entries_offset : header.length]
-    ends = block.ends(view.buffer, header)
-    if offsets:
-        bounds = [(ends[at - 1] if at else 0, ends[at]) for at in offsets]
-        return [body[a:b] for a, b in bounds], [b - a for a, b in bounds]
-    return _cut(body, ends[start:stop], ends[start - 1] if start else 0)
-
-
-def _cut(body: memoryview, ends: array[int], begin: int) -> tuple[list[memoryview], list[int]]:
-    """Consecutive entries of a block's `body`, the first of which begins at `begin`, and their lengths in bytes."""
-    starts = array("I", (begin,)) + ends[:-1]
-    return [body[a:b] for a, b in zip(starts, ends, strict=True)], list(map(sub, ends, starts))
+    entries, lengths = delivery.view.all_entries()
+    if delivery.offsets:
+        return [entries[at] for at in delivery.offsets], [lengths[at] for at in delivery.offsets]
+    start, stop = delivery.start, delivery.stop
+    if stop - start == len(entries):
+        return entries, lengths
+    return entries[start:stop], lengths[start:stop]
