@@ -58,8 +58,10 @@ class Followed(Generic[R]):
         self._watches.clear()
 
     async def refresh(self, name: str) -> None:
-        """Read one record now, whether or not a watch has told of it."""
-        await self._read(f"{self._folder}/{paths.encode(name)}", may_be_new=True)
+        """Read one record now, whether or not a watch has told of it. Raises `Unavailable`."""
+        path = f"{self._folder}/{paths.encode(name)}"
+        self._follow_node(path)
+        await self._read(path)
 
     def _on_change(self, path: str) -> None:
         self._stale[path] = None
@@ -96,21 +98,24 @@ class Followed(Generic[R]):
     async def _list(self) -> None:
         there = [f"{self._folder}/{name}" for name in await self._store.children(self._folder)]
         for path in there:
-            if path not in self._watches:
-                self._watches[path] = self._store.watch(path, self._on_change)
-                self._stale[path] = None
+            self._follow_node(path)
         for path in [each for each in self._watches if each not in {*there, self._folder}]:
             self._watches.pop(path)()
             self._stale.pop(path, None)
             self.records.pop(self._name(path), None)
 
-    async def _read(self, path: str, *, may_be_new: bool = False) -> None:
+    def _follow_node(self, path: str) -> None:
+        if path not in self._watches:
+            self._watches[path] = self._store.watch(path, self._on_change)
+            self._stale[path] = None
+
+    async def _read(self, path: str) -> None:
         try:
             value = (await self._store.get(path)).value
         except NotFound:
             self.records.pop(self._name(path), None)
         else:
-            if may_be_new or path in self._watches:
+            if path in self._watches:
                 self.records[self._name(path)] = decode(self._kind, value, path)
 
     def _name(self, path: str) -> str:

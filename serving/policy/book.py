@@ -72,12 +72,11 @@ class PolicyBook:
         try:
             node = await self._store.get(path)
         except NotFound:
-            made = change(NO_POLICIES)
-            await self._store.create(path, encode(made))
+            await self._store.create(path, encode(change(NO_POLICIES)))
         else:
             made = change(decode(Policies, node.value, path))
             await self._store.put(path, encode(made), node.version)
-        followed.records[_holder(name)] = made
+        await followed.refresh(_holder(name))
 
     async def refresh(self, tenant: str, namespace: str, name: TopicName | None = None) -> None:
         """Know what anybody was told holds by now: for the namespace and, if it is given, the topic."""

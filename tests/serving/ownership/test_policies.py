@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 from msgspec.structs import replace
 
+from quire.metadata import paths
 from quire.metadata.records import Policies
 from quire.metadata.watches import Watches
 from quire.runtime.errors import NotFound
@@ -71,6 +73,18 @@ async def test_of_a_topic(brokers: Brokers) -> None:
     await loaded_by(two, "here")
     topic = two.broker.registry.find(here)
     assert topic is not None and not topic.deduplicates
+
+
+async def test_what_was_read_before_its_folder_was_listed_is_followed(brokers: Brokers) -> None:
+    one, two = await deaf(brokers)
+    (name,) = await loaded_by(two, "here")
+    await one.broker.change_topic_policies(str(name), ttl)
+    topic = two.broker.registry.find(name)
+    assert topic is not None and topic.policies.message_ttl_ms == 5_000
+    await one.store.delete(paths.policies("public", "default", "here"))
+    async with asyncio.timeout(10):
+        while topic.policies.message_ttl_ms:  # noqa: ASYNC110  its watch is told by the loop
+            await asyncio.sleep(0)
 
 
 async def test_a_broker_that_does_not_answer_holds_nobody_up(

@@ -9,7 +9,7 @@ import pulsar
 import pytest
 from msgspec.structs import replace
 
-from quire.metadata.records import PublishRate
+from quire.metadata.records import DispatchRate, PublishRate
 from quire.runtime.limits import (
     FRAME_SLACK_BYTES,
     HELD_BYTES_PER_CONNECTION_MAX,
@@ -83,6 +83,32 @@ async def test_a_broker_s_own_rate_holds_for_its_topics_together(house: BrokerHo
     loaded = broker.registry.find(TopicName.parse(OTHER))
     assert loaded is not None and loaded.gate is not None and loaded.gate.waits == 1
     assert kinds(await client.answers(1)) == ["SEND_RECEIPT"], "and goes on when the rate allows"
+
+
+async def test_a_dispatch_rate_holds_a_consumer_back_and_its_statistics_say_so(broker: Broker) -> None:
+    client = await publishing(broker, TOPIC)
+    send(client, 1, *range(60))
+    await client.answers(60)
+    await broker.change_topic_policies(
+        TOPIC, lambda old: replace(old, subscription_dispatch_rate=DispatchRate(messages=40))
+    )
+    client.send(
+        commands.subscribe(
+            pb.CommandSubscribe(
+                topic=TOPIC,
+                subscription="s",
+                subType=pb.CommandSubscribe.Shared,
+                consumer_id=1,
+                request_id=2,
+                initialPosition=pb.CommandSubscribe.Earliest,
+            )
+        ),
+        commands.flow(1, 1000),
+    )
+    assert len(await client.answers(41)) == 41, "the answer, and a second's worth"
+    stats = (await broker.stats(TOPIC))["subscriptions"]["s"]
+    assert stats["blockedReason"].startswith("rate limited")
+    assert len(await client.answers(20)) == 20, "the others in half a second"
 
 
 async def test_what_waits_keeps_its_order(broker: Broker) -> None:

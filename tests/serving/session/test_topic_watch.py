@@ -7,12 +7,18 @@ from typing import Any
 
 import pytest
 
+from quire.metadata import paths
+from quire.metadata.memory import MemoryStore
+from quire.metadata.records import TopicRecord, encode
 from quire.runtime.limits import TOPIC_WATCHERS_PER_CONNECTION_MAX
+from quire.serving import topic_lists
 from quire.serving.broker import Broker
 from quire.serving.session import topic_watch
 from quire.serving.topics_pattern import topics_hash
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
+from tests.serving.conftest import BrokerHouse
+from tests.serving.ownership.cluster import Brokers
 from tests.serving.session.test_connection import Client, kinds
 
 pytest.importorskip("re2", reason="RE2 cannot be installed on this machine")
@@ -244,3 +250,40 @@ async def test_a_topic_with_partitions_that_takes_another_s_name_is_noticed_when
     await broker.open_topic("orders-x-partition-0")
     await followed._refresh()
     assert followed.names == frozenset(full("orders-x-partition-0", "orders-x-partition-1"))
+
+
+async def test_topics_of_all_brokers_are_told_by_any() -> None:
+    brokers = Brokers()
+    try:
+        one, two = await brokers.start(), await brokers.start()
+        watcher = Watcher(two.broker)
+        await watcher.open()
+        await one.broker.create_topic("orders-a")
+        await one.broker.create_partitioned("orders-p", 1)
+        await watcher.knows("orders-a", "orders-p-partition-0")
+        await one.broker.update_partitions("orders-p", 2)
+        await watcher.knows("orders-a", "orders-p-partition-0", "orders-p-partition-1")
+    finally:
+        await brokers.close()
+
+
+async def test_what_changes_while_the_metadata_is_away_is_told_afterwards(
+    house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_lists, "RETRY_S", 0.01)
+    broker = await house.start()
+    watcher = Watcher(broker)
+    await watcher.open()
+    store = broker.services.store
+    assert isinstance(store, MemoryStore)
+    elsewhere = store.join()
+    store.suspend()
+    record = TopicRecord(name=f"{PREFIX}orders-a", created_ms=1)
+    await elsewhere.create(paths.topic("public", "default", "orders-a"), encode(record))
+    other = Client(broker)
+    await other.connect()
+    other.send(commands.watch_topics(1, 1, "public/other", ORDERS))
+    (answer,) = await other.answers(1)
+    assert answer.body.error == pb.ServiceNotReady, "an outage is not an absence"
+    store.resume()
+    await watcher.knows("orders-a")
