@@ -33,6 +33,9 @@ REPAIR: Final = RepairSettings(
     repair_delay_ms=3_000, repair_bytes_per_s=1 << 30, repair_look_ms=500, repair_round_ms=5_000
 )
 RETRY_S: Final = 0.3
+LATER_S: Final = 2.0
+"""Bookies may have flushed by then what nobody was told is confirmed."""
+
 LAST_TRIES: Final = 10
 
 
@@ -164,6 +167,7 @@ class Client:
             except QuireError as error:
                 self.world.note(f"{self.host} cannot close ledger {writer.ledger_id}: {error}")
         if self.rng.random() < 0.7:
+            await asyncio.sleep(self.rng.choice((0.0, 0.0, 0.0, LATER_S)))
             await self.recover(writer.ledger_id, 3)
 
     # -- what events ask for ---------------------------------------------------------------------------

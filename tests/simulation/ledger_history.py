@@ -279,8 +279,25 @@ def unrepaired(cluster: Cluster) -> str:
     for uuid in tree.children(paths.DAMAGE) if has_spares(cluster) else ():
         for name in tree.children(paths.damage_of(uuid)):
             path = paths.damage(uuid, int(name, 16))
-            return f"damage is not mended: {decode(DamageRecord, tree.get(path).value, path)}"
+            report = decode(DamageRecord, tree.get(path).value, path)
+            if _has_taker(cluster, report.ledger_id):
+                return f"damage is not mended: {report}"
     return ""
+
+
+def _has_taker(cluster: Cluster, ledger_id: int) -> bool:
+    """Is there a bookie that has nothing of the ledger and whose disks are sound? One that rots may refuse a copy."""
+    record = cluster.oracle.records.get(ledger_id)
+    named = (
+        {name.partition(":")[0] for each in record.fragments for name in each.bookies} if record else set()
+    )
+    return any(
+        machine.storage is not None
+        and not machine.is_leaving
+        and machine.host not in cluster.oracle.damaged_hosts
+        and machine.storage.bookie_id.uuid not in named
+        for machine in cluster.machines
+    )
 
 
 def has_spares(cluster: Cluster) -> bool:

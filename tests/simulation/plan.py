@@ -19,13 +19,17 @@ from typing import Final, NamedTuple
 
 CALM, BUSY = 0.0, 5.0
 
+READ_ERROR: Final = 4
+DISK_ERRORS: Final = (0, 1, 2, 3, READ_ERROR, READ_ERROR, READ_ERROR, 5)
+"""Numbers in `faults.DISK_ERRORS`: a disk that cannot be read is where errors are taken for absence."""
+
 LEDGER_EVENTS: Final = {
     "kill_bookie": 3.0,
     "power_cut": 3.0,
     "power_fails_after": 4.0,
     "wipe": 0.7,
     "flip": 1.0,
-    "disk_error": 1.0,
+    "disk_error": 2.0,
     "disk_full": 0.5,
     "slow_disk": 1.0,
     "cut": 3.0,
@@ -42,6 +46,7 @@ LEDGER_EVENTS: Final = {
     "read": 8.0,
     "delete": 2.0,
     "decommission": 0.2,
+    "storm": 1.5,
 }
 
 CLUSTER_EVENTS: Final = {
@@ -51,6 +56,7 @@ CLUSTER_EVENTS: Final = {
     "recover": 0.0,
     "read": 0.0,
     "delete": 0.0,
+    "storm": 0.0,
     "pause": 3.0,
     "move": 3.0,
     "unload": 1.0,
@@ -136,7 +142,7 @@ def draw(seed: int, kind: str) -> Plan:
         loss=rng.choice((0.0, 0.0, 0.01, 0.05)),
         session_timeout_ms=rng.choice((1_000, 4_000) if kind == "cluster" else (1_000, 4_000, 10_000)),
         latency_ms=rng.choice((0.2, 0.2, 3.0, 20.0)),
-        lossy=rng.randrange(bookies) if ack_quorum > 1 and rng.random() < 0.7 else -1,
+        lossy=rng.randrange(bookies) if 1 < ack_quorum < bookies and rng.random() < 0.7 else -1,
     )
     return replace(plan, events=tuple(_events(plan, rng)))
 
@@ -157,8 +163,28 @@ def _events(plan: Plan, rng: Random) -> list[Event]:
             rate = rng.choice((0.5, 2.0, 5.0))
         at_s += rng.expovariate(rate)
         kind = rng.choices(list(kinds), list(kinds.values()))[0]
-        events.append(_event(plan, rng, round(at_s, 3), kind))
+        events += (_storm if kind == "storm" else _single)(plan, rng, round(at_s, 3), kind)
     return events
+
+
+def _storm(plan: Plan, rng: Random, at_s: float, _: str) -> list[Event]:
+    """Recoveries race over a ledger while one of its bookies is slow, and loses power or cannot read: all at once."""
+    bookie = rng.randrange(plan.bookies)
+    short_s = round(rng.uniform(0.3, 2.0), 3)
+    trouble = rng.choice(
+        (
+            [
+                Event(at_s, "slow_disk", bookie, short_s),
+                Event(at_s, "power_fails_after", bookie, rng.randrange(12)),
+            ],
+            [Event(at_s, "disk_error", bookie, READ_ERROR, rng.randrange(1, 4))],
+        )
+    )
+    return [*trouble, Event(at_s, "recover", rng.randrange(3), rng.choice((2, 3)), rng.randrange(2))]
+
+
+def _single(plan: Plan, rng: Random, at_s: float, kind: str) -> list[Event]:
+    return [_event(plan, rng, at_s, kind)]
 
 
 def _event(plan: Plan, rng: Random, at_s: float, kind: str) -> Event:
@@ -176,7 +202,9 @@ def _event(plan: Plan, rng: Random, at_s: float, kind: str) -> Event:
         case "power_fails_after":
             return Event(at_s, kind, rng.randrange(plan.bookies), rng.randrange(60))
         case "disk_error":
-            return Event(at_s, kind, rng.randrange(plan.bookies), rng.randrange(6), rng.randrange(1, 4))
+            return Event(
+                at_s, kind, rng.randrange(plan.bookies), rng.choice(DISK_ERRORS), rng.randrange(1, 4)
+            )
         case "cut" | "reset":
             return Event(at_s, kind, rng.randrange(everybody), rng.randrange(everybody), short_s)
         case "recover":

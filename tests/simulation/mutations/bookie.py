@@ -22,6 +22,7 @@ from quire.bookie.journal_core import (
     _group_at,
 )
 from quire.bookie.ledgers import LedgerState
+from quire.bookie.reads import Reads
 from quire.bookie.storage import Storage
 from quire.ledger.recovery_core import RecoveryCore
 from quire.runtime.disk import PAGE_BYTES, pages_up
@@ -198,14 +199,14 @@ def a_refused_block_is_journalled() -> Iterator[None]:
 @mutation("25", "ledger")
 def a_later_block_counts_as_a_negative() -> Iterator[None]:
     """A bookie that cannot tell about an entry answers what it has behind it, and a recovery takes that for "no"."""
-    read, judge = Storage.read, RecoveryCore._read
+    read, judge = Reads.read, RecoveryCore._read
 
-    async def read_on(self: Storage, request: ReadRequest) -> ReadResponse:
+    async def read_on(self: Reads, request: ReadRequest) -> ReadResponse:
         response = await read(self, request)
         state = self._intake.ledgers.get(request.ledger_id)
         if response.status in (Status.IO_ERROR, Status.LIMBO) and state is not None:
             for entry in range(request.first_entry + 1, state.last_entry + 1):
-                later = await read(self, replace(request, first_entry=entry, fence=False))
+                later = await read(self, replace(request, first_entry=entry))
                 if later.status is Status.OK:
                     return later
         return response
@@ -215,7 +216,7 @@ def a_later_block_counts_as_a_negative() -> Iterator[None]:
             response = ReadResponse(Status.NO_SUCH_ENTRY, response.lac)
         judge(self, bookie, response)
 
-    with patch.object(Storage, "read", read_on), patch.object(RecoveryCore, "_read", judge_negative):
+    with patch.object(Reads, "read", read_on), patch.object(RecoveryCore, "_read", judge_negative):
         yield
 
 
