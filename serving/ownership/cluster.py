@@ -158,25 +158,40 @@ class ClusterOwnership:
         elif state is LeaseState.HELD:
             _log.info("registered as broker %s", self._id)
         elif state is LeaseState.LOST:
-            self._drop_all()
+            lost = self._drop_all()
             if not self._is_stopping:
-                self._tasks.start(self._register_again(), "register again")
+                self._tasks.start(self._register_again(lost), "register again")
 
-    def _drop_all(self) -> None:
+    def _drop_all(self) -> list[str]:
         lost = self._table.over()
         self._owners.forget_all()
         self.reports.lost()
         self._sessions_lost_total += 1
         _log.error("the session with the metadata store is over: dropped %d bundles", len(lost))
         self._host.drop(lost)
+        return lost
 
-    async def _register_again(self) -> None:
+    async def _register_again(self, lost: list[str]) -> None:
         while True:
             try:
                 await self._lease.acquire()
+                await self._hold_again(lost)
                 return
             except (Unavailable, OutcomeUnknown):
                 await self._until_heard()
+
+    async def _hold_again(self, lost: list[str]) -> None:
+        """The store may be slower to end a session than we are to give it up: what is in our name still is ours.
+
+        Else every lookup would send its client here, where nobody serves it.
+        """
+        for bundle in lost:
+            leaving = self._leaving.get(bundle)
+            if leaving is not None:
+                await asyncio.wait([leaving])
+            found = await self._owners.find(bundle)
+            if found is not None and self._is_mine(found):
+                await self._take(bundle, "its broker's session went on after all")
 
     async def _until_heard(self) -> None:
         """A little while, or until the store says something of the session."""

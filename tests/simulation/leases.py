@@ -7,7 +7,7 @@ the fence it would serve beside the owner: consumers are given what others have 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from quire.serving.ownership.cluster import ClusterOwnership
 
@@ -25,8 +25,8 @@ class LeaseWatch:
     def __init__(self, world: World, brokers: Sequence[BrokerHost]) -> None:
         self._world = world
         self._brokers = brokers
-        self._away_since: dict[Any, float] = {}
-        """Of each process that runs and is cut off, since when it does both."""
+        self._away_since: dict[object, float] = {}
+        """For each absence of a process that runs, when it was first seen."""
 
     def start(self) -> None:
         self._look()
@@ -34,9 +34,9 @@ class LeaseWatch:
     def _look(self) -> None:
         now = self._world.loop.time()
         away = [host for host in self._brokers if self._runs_alone(host)]
-        self._away_since = {host.process: self._away_since.get(host.process, now) for host in away}
+        self._away_since = {_absence(host): self._away_since.get(_absence(host), now) for host in away}
         for host in away:
-            self._check(host, now - self._away_since[host.process])
+            self._check(host, now - self._away_since[_absence(host)])
         self._world.later(LOOK_S, self._look)
 
     def _runs_alone(self, host: BrokerHost) -> bool:
@@ -54,3 +54,8 @@ class LeaseWatch:
         self._world.check(
             not bundles, "lease", f"{host.host} is cut off for {away_s:.1f} s and still serves {bundles}"
         )
+
+
+def _absence(host: BrokerHost) -> object:
+    assert host.store is not None
+    return host.process, host.store.absences

@@ -98,7 +98,7 @@ class SimulatedStore:
         self.is_closed = False
         self._last_at = 0.0
         self._last_arrival = 0.0
-        self._absences = 0
+        self.absences = 0
         """How many times it was cut off: to know whether an expiry that was due is still meant."""
         self.is_away = False
         """Nothing of it reaches the server."""
@@ -166,9 +166,9 @@ class SimulatedStore:
             return
         if not self.is_away:
             self.is_away = True
-            self._absences += 1
+            self.absences += 1
             timeout_s = self.session_timeout_ms / 1000 * self.server.rng.choice((1.0, 1.0, 1.3, 2.5))
-            self.world.later(timeout_s, self._expire_if_away, self._absences)
+            self.world.later(timeout_s, self._expire_if_away, self.absences)
         if for_ever:
             self.is_closed = True
             if self in self.server.stores:
@@ -191,7 +191,7 @@ class SimulatedStore:
                 self._lose_connection()
 
     def _expire_if_away(self, absence: int) -> None:
-        if self.is_away and absence == self._absences and not self.is_expired:
+        if self.is_away and absence == self.absences and not self.is_expired:
             self.is_expired = True
             self.server.end_session(self.session)
 
