@@ -179,7 +179,7 @@ async def test_it_is_compacted_again_and_outlives_the_segments_it_came_from(
     await table.broker.change_topic_policies(
         str(NAME), lambda old: replace(old, retention=RetentionPolicy(), compaction_threshold_bytes=1 << 30)
     )
-    await table.broker.registry._apply_policies([NAME])
+    await table.broker.registry.apply_policies("public", "default")
     model: dict[str, bytes] = {}
     former: set[int] = set()
     for round in range(3):
@@ -354,7 +354,7 @@ async def test_a_threshold_starts_it_and_one_runs_at_a_time(table: Table) -> Non
     await table.broker.change_topic_policies(
         str(NAME), lambda old: replace(old, compaction_threshold_bytes=1000)
     )
-    await table.broker.registry._apply_policies([NAME])
+    await table.broker.registry.apply_policies("public", "default")
     await table.publish(("a", bytes(300)))
     await table.topic.upkeep.look()
     assert (await table.broker.compaction_status(str(NAME)))["status"] == "NOT_RUN"
@@ -405,7 +405,7 @@ async def test_one_that_fails_is_not_begun_again_at_every_look(
 
     monkeypatch.setattr(Output, "begin", fail)
     await broker.change_topic_policies(str(NAME), lambda old: replace(old, compaction_threshold_bytes=1))
-    await broker.registry._apply_policies([NAME])
+    await broker.registry.apply_policies("public", "default")
     await in_thread(table.client.close)
     topic._publisher.publish(_Silent(), [b"h"], [encode_one(OutgoingMessage(b"x", key="a"), "p", 1, 1)], None)  # type: ignore[arg-type]
     await topic.flushed()

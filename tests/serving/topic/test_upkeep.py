@@ -43,7 +43,7 @@ class House:
 
     async def prescribe(self, **policies: Any) -> None:
         await self.broker.change_topic_policies(str(NAME), lambda old: replace(old, **policies))
-        await self.broker.registry._apply_policies([NAME])
+        await self.broker.registry.apply_policies("public", "default")
 
     async def backlog(self, name: str) -> int:
         found = subscriptions_of(self.topic).get(name)
@@ -251,7 +251,7 @@ async def test_retention_by_size_counts_at_either_level_and_the_topic_s_own_firs
     await kept.broker.namespaces.change("public", "default", change)
     if level == "topic":
         await kept.prescribe(retention=RetentionPolicy(retention_ms=-1, retention_bytes=-1))
-    await kept.broker.registry._apply_policies([NAME])
+    await kept.broker.registry.apply_policies("public", "default")
     for _ in range(3):
         await kept.publish(1, size=800)
         rolling = kept.topic.roll()
