@@ -79,6 +79,8 @@ CORES = (
     "serving/subscription/byte_index.py",
     "serving/subscription/delivery.py",
     "serving/subscription/consumer.py",
+    "serving/subscription/acknowledging.py",
+    "serving/subscription/kinds.py",
     "serving/subscription/request.py",
     "serving/subscription/meter.py",
     "serving/ownership/balance.py",

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any
 
 from quire.runtime.clock import Clock
 from quire.runtime.errors import NotFound
@@ -30,6 +30,8 @@ from quire.runtime.limits import DEAL_BYTES_PER_TURN
 from quire.runtime.tasks import Tasks
 from quire.serving.ports import CompactedPort, ConsumerBusy, ConsumerPort, NotAllowed, Position, TopicPort
 from quire.serving.subscription import counting, lag, seek, stats
+from quire.serving.subscription.acknowledging import acknowledge_each, acknowledge_up_to
+from quire.serving.subscription.alarm import Alarm
 from quire.serving.subscription.block_source import BlockSource
 from quire.serving.subscription.byte_index import ByteIndex
 from quire.serving.subscription.consumer import Consumer
@@ -40,20 +42,15 @@ from quire.serving.subscription.delays import Delays
 from quire.serving.subscription.delivery import BlockView, frames
 from quire.serving.subscription.dispatcher import Dispatcher
 from quire.serving.subscription.exclusive import Exclusive
-from quire.serving.subscription.failover import Failover
 from quire.serving.subscription.holding import Holding
 from quire.serving.subscription.key_shared import KeyShared
+from quire.serving.subscription.kinds import dispatcher_of
 from quire.serving.subscription.meter import Meter
 from quire.serving.subscription.pace import Pace
 from quire.serving.subscription.positions import Segments, preceding
 from quire.serving.subscription.request import Done, KeySharing, SubscribeRequest, SubscriptionKind
-from quire.serving.subscription.shared import Shared
-from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
-
-ALARM_S_MAX: Final = 3600.0
-"""What is due later than this is looked for again in between: clocks are set."""
 
 LEFT_ALONE_S = 60.0
 """How long a subscription that is not durable waits for its reader after a seek, which closed it."""
@@ -81,8 +78,7 @@ class Subscription:
         self._view: CompactedPort | None = None
         self._tasks = tasks
         self._delays: Delays | None = None
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_ms = 0
+        self._alarm = Alarm(clock, self._ring)
         self._pace: Pace | None = None
         self.is_deleted = False
         self.meter = Meter()
@@ -153,7 +149,7 @@ class Subscription:
             self._deal(view)
             self._deliver()
             if self._delays:
-                self._set_alarm(self._delays)
+                self._alarm.ring_at(self._delays.next_ms())
         else:
             self.wake()
 
@@ -186,7 +182,7 @@ class Subscription:
                 asyncio.get_running_loop().call_soon(self.wake)
                 return
         if self._delays:
-            self._set_alarm(self._delays)
+            self._alarm.ring_at(self._delays.next_ms())
 
     def _next_block(self) -> BlockView | None:
         """The block that is wanted, if it is at hand; else it is fetched, if it is there at all."""
@@ -266,19 +262,7 @@ class Subscription:
         elif dispatcher.delays is None or not dispatcher.consumers:
             self._delays = dispatcher.delays = Delays(policy.tick_ms, policy.delay_ms_max)
 
-    def _set_alarm(self, delays: Delays) -> None:
-        """Ring when the next is due."""
-        next_ms = delays.next_ms()
-        if next_ms is None or next_ms == self._alarm_ms:
-            return
-        if self._alarm is not None:
-            self._alarm.cancel()
-        delay_s = min(max(0, next_ms - self._clock.now_ms()) / 1000, ALARM_S_MAX)
-        self._alarm_ms = next_ms
-        self._alarm = asyncio.get_running_loop().call_later(delay_s, self._ring)
-
     def _ring(self) -> None:
-        self._alarm_ms = 0
         if isinstance(self.dispatcher, Holding) and self._delays is not None:
             self._delays.now_ms = self._clock.now_ms()
             self.dispatcher.release()
@@ -298,7 +282,7 @@ class Subscription:
         """See `Consumer.ack`."""
         before, unacked = self.cursor.mark_delete, self.dispatcher.unacked
         if not cumulative:
-            self._acknowledge_each(ids)
+            acknowledge_each(self.dispatcher, ids)
         elif self.kind in (SubscriptionKind.SHARED, SubscriptionKind.KEY_SHARED):
             if done is not None:
                 label = self.kind.label
@@ -308,7 +292,7 @@ class Subscription:
             return
         else:
             for one in ids:
-                self._acknowledge_up_to(one)
+                acknowledge_up_to(self.dispatcher, one)
         self._changed(done)
         acked = unacked - self.dispatcher.unacked
         self.meter.acked += acked
@@ -318,30 +302,6 @@ class Subscription:
         if self.dispatcher.may_go_on:
             self.dispatcher.may_go_on = False
             self.wake()
-
-    def _acknowledge_each(self, ids: Iterable[pb.MessageIdData]) -> None:
-        ledger_id = -1
-        entry_ids: list[int] = []
-        for one in ids:
-            if one.ack_set:
-                position = Position(one.ledgerId, one.entryId)
-                self.dispatcher.acknowledge_partly(position, bits_of(one.ack_set), one.batch_size)
-                continue
-            if one.ledgerId != ledger_id:
-                if entry_ids:
-                    self.dispatcher.acknowledge(ledger_id, entry_ids)
-                ledger_id, entry_ids = one.ledgerId, []
-            entry_ids.append(one.entryId)
-        if entry_ids:
-            self.dispatcher.acknowledge(ledger_id, entry_ids)
-
-    def _acknowledge_up_to(self, one: pb.MessageIdData) -> None:
-        position = Position(*commands.position(one))
-        if one.ack_set:
-            self.dispatcher.acknowledge_up_to(preceding(position))
-            self.dispatcher.acknowledge_partly(position, bits_of(one.ack_set), one.batch_size)
-        else:
-            self.dispatcher.acknowledge_up_to(position)
 
     def redeliver(self, consumer: Consumer, ids: Iterable[pb.MessageIdData]) -> None:
         """See `Consumer.redeliver`."""
@@ -441,14 +401,7 @@ class Subscription:
                 f"subscription {self.name} is connected as {self.kind.label}{connected}, "
                 f"not {kind.label}{wanted}"
             )
-        if kind is SubscriptionKind.FAILOVER:
-            self.dispatcher = Failover(self.cursor, self._segments, self._partition)
-        elif kind is SubscriptionKind.KEY_SHARED:
-            self.dispatcher = KeyShared(self.cursor, self._segments, sharing)
-        elif kind is SubscriptionKind.SHARED:
-            self.dispatcher = Shared(self.cursor, self._segments)
-        else:
-            self.dispatcher = Exclusive(self.cursor, self._segments)
+        self.dispatcher = dispatcher_of(kind, self.cursor, self._segments, self._partition, sharing)
 
     def _notify(self) -> None:
         """Tell who is active, when the answer to the request that changed it is on its way."""
@@ -554,8 +507,7 @@ class Subscription:
         self._silence()
 
     def _silence(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._alarm.stop()
         if self._pace is not None:
             self._pace.stop()
 

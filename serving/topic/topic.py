@@ -28,6 +28,7 @@ from quire.serving.names import TopicName
 from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.policy.throttle import dispatch_limits, limited_anew
 from quire.serving.ports import CompactedPort, Position, ProducerPort, SegmentView, SubscriptionsPort
+from quire.serving.topic import finding
 from quire.serving.topic.compaction import Compaction
 from quire.serving.topic.dedup import LAST, Deduplicator, Snapshot
 from quire.serving.topic.entrance import Entrance
@@ -446,45 +447,16 @@ class Topic:
         return await self._reader.read(position, bytes_max)
 
     async def index_of(self, position: Position) -> int:
-        if position > self.last_confirmed:
-            return self.confirmed_index
-        if position < self.first_position():
-            position = self.first_position()
-        found = self.cached(position) or await self.read(position, 1)
-        if not found:
-            return self.confirmed_index
-        header = blocks.peek(found[0])
-        before = blocks.message_counts(found[0], header)[: position.entry_id - header.first_entry]
-        return header.first_index + sum(before)
+        return await finding.index_of(self, position)
 
     async def position_of(self, index: int) -> Position:
-        """The entry that holds the message with this topic-wide index (of the next to be written, beyond all)."""
-        views = [view for view in self.segments() if view.first_index <= index and view.messages]
-        if not views or index >= self.confirmed_index:
-            return self.next_position(self.last_confirmed)
-        low, high = 0, views[-1].last_entry
-        while low < high:
-            middle = (low + high + 1) // 2
-            if await self.index_of(Position(views[-1].ledger_id, middle)) <= index:
-                low = middle
-            else:
-                high = middle - 1
-        return Position(views[-1].ledger_id, low)
+        return await finding.position_of(self, index)
 
     async def find_time(self, time_ms: int) -> Position:
         return await self.find_clock(time_ms - TIME_SKEW_MS)
 
-    async def find_clock(self, wanted: int) -> Position:
-        """Where reading must begin so that no block is missed that was cut at `wanted` (broker's ms) or later."""
-        for segment in self.segment_list.sealed:
-            if segment.last_clock_ms >= wanted:
-                return Position(segment.ledger_id, await self._reader.find_time(segment.ledger_id, wanted))
-        active = self.segment_list.active
-        if active is None or active.last_entry < 0 or active.last_clock_ms < wanted:
-            return self.next_position(self.last_confirmed)
-        if active.first_clock_ms >= wanted:
-            return Position(active.ledger_id, 0)
-        return Position(active.ledger_id, await self._reader.find_time(active.ledger_id, wanted))
+    async def find_clock(self, wanted_ms: int) -> Position:
+        return await finding.find_clock(self.segment_list, self._reader, wanted_ms)
 
     async def compacted_view(self) -> CompactedPort | None:
         return await self.compaction.view()

@@ -1,0 +1,40 @@
+"""Acknowledgements of clients, told to a dispatcher: ids of one ledger together, parts of batches one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quire.serving.ports import Position
+from quire.serving.subscription.cursor_record import bits_of
+from quire.serving.subscription.dispatcher import Dispatcher
+from quire.serving.subscription.positions import preceding
+from quire.wire import commands
+from quire.wire import pulsar_pb2 as pb
+
+
+def acknowledge_each(dispatcher: Dispatcher, ids: Iterable[pb.MessageIdData]) -> None:
+    """Individual ids. Runs of whole entries of one ledger are one operation on its bitmap."""
+    ledger_id = -1
+    entry_ids: list[int] = []
+    for one in ids:
+        if one.ack_set:
+            position = Position(one.ledgerId, one.entryId)
+            dispatcher.acknowledge_partly(position, bits_of(one.ack_set), one.batch_size)
+            continue
+        if one.ledgerId != ledger_id:
+            if entry_ids:
+                dispatcher.acknowledge(ledger_id, entry_ids)
+            ledger_id, entry_ids = one.ledgerId, []
+        entry_ids.append(one.entryId)
+    if entry_ids:
+        dispatcher.acknowledge(ledger_id, entry_ids)
+
+
+def acknowledge_up_to(dispatcher: Dispatcher, one: pb.MessageIdData) -> None:
+    """A cumulative id; with an `ack_set` it ends within its batch."""
+    position = Position(*commands.position(one))
+    if one.ack_set:
+        dispatcher.acknowledge_up_to(preceding(position))
+        dispatcher.acknowledge_partly(position, bits_of(one.ack_set), one.batch_size)
+    else:
+        dispatcher.acknowledge_up_to(position)

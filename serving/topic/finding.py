@@ -1,0 +1,54 @@
+"""Finding an entry of a topic by what it is asked for: the number of a message, or a time.
+
+A block's header has the index of its first message, and the segments' records have theirs, so a number is found by
+bisection over the entries of one segment; a time by the segments' first and last clocks, then by the index that the
+bookies or the archive keep of each segment.
+"""
+
+from __future__ import annotations
+
+from quire.serving.ports import Position, TopicPort
+from quire.serving.topic.reading import TopicReader
+from quire.serving.topic.segments import Segments
+from quire.wire import block as blocks
+
+
+async def index_of(topic: TopicPort, position: Position) -> int:
+    """The topic-wide index of the first message of the entry at `position`; of the next to be written, beyond all."""
+    if position > topic.last_confirmed:
+        return topic.confirmed_index
+    position = max(position, topic.first_position())
+    found = topic.cached(position) or await topic.read(position, 1)
+    if not found:
+        return topic.confirmed_index
+    header = blocks.peek(found[0])
+    before = blocks.message_counts(found[0], header)[: position.entry_id - header.first_entry]
+    return header.first_index + sum(before)
+
+
+async def position_of(topic: TopicPort, index: int) -> Position:
+    """The entry that holds the message with this topic-wide index; of the next to be written, beyond all."""
+    views = [view for view in topic.segments() if view.first_index <= index and view.messages]
+    if not views or index >= topic.confirmed_index:
+        return topic.next_position(topic.last_confirmed)
+    low, high = 0, views[-1].last_entry
+    while low < high:
+        middle = (low + high + 1) // 2
+        if await index_of(topic, Position(views[-1].ledger_id, middle)) <= index:
+            low = middle
+        else:
+            high = middle - 1
+    return Position(views[-1].ledger_id, low)
+
+
+async def find_clock(segments: Segments, reader: TopicReader, wanted_ms: int) -> Position:
+    """Where reading must begin so that no block is missed that was cut at `wanted_ms` (broker's clock) or later."""
+    for segment in segments.sealed:
+        if segment.last_clock_ms >= wanted_ms:
+            return Position(segment.ledger_id, await reader.find_time(segment.ledger_id, wanted_ms))
+    active = segments.active
+    if active is None or active.last_entry < 0 or active.last_clock_ms < wanted_ms:
+        return segments.next_position(segments.last_position())
+    if active.first_clock_ms >= wanted_ms:
+        return Position(active.ledger_id, 0)
+    return Position(active.ledger_id, await reader.find_time(active.ledger_id, wanted_ms))
