@@ -16,25 +16,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Container, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec.structs import replace
 
 from quire.metadata import topics
 from quire.metadata.records import ArchivePointer, DelayedDeliveryPolicy, SegmentRecord
 from quire.runtime.errors import NotFound, QuireError, Unavailable
-from quire.runtime.limits import NAME_CHARS_MAX
 from quire.serving.names import TopicName
 from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.policy.throttle import dispatch_limits, limited_anew
 from quire.serving.ports import CompactedPort, Position, ProducerPort, SegmentView, SubscriptionsPort
 from quire.serving.topic import finding
 from quire.serving.topic.compaction import Compaction
-from quire.serving.topic.dedup import LAST, Deduplicator, Snapshot
+from quire.serving.topic.deduplication import Deduplication, DedupLog
 from quire.serving.topic.entrance import Entrance
 from quire.serving.topic.gate import make_gate, regated
 from quire.serving.topic.producers import Admission, TopicTerminated
-from quire.serving.topic.publish import NO_ENTRY, Flight, Publisher
+from quire.serving.topic.publish import Flight, Publisher
 from quire.serving.topic.reading import TopicReader
 from quire.serving.topic.rest import Rest
 from quire.serving.topic.retention import trimmable
@@ -45,31 +44,15 @@ from quire.serving.topic.upkeep import Upkeep
 from quire.serving.topic.writing import Writing
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
-from quire.wire.entry_frames import receipt_run
 from quire.wire.frame import Send, SendRun
-from quire.wire.message import Undecodable, read_metadata
 
 TIME_SKEW_MS: Final = 10_000
 """How far a client's clock may be ahead of the broker's for seek by time to find its messages."""
 
-REPLAY_BYTES: Final = 4 << 20
 UNLOAD_PATIENCE_S: Final = 1.0
 """How long unloading waits for what was published to be confirmed."""
 
-DEDUP_SNAPSHOT_ENTRIES: Final = 10_000
-"""A deduplication snapshot is taken after so many entries: what a load has to replay at most, about."""
-
 _log = logging.getLogger(__name__)
-
-
-class DedupLog(Protocol):
-    """Where snapshots of deduplication are kept: the bundle's state log."""
-
-    def find(self, topic: str, generation: int) -> Snapshot: ...
-
-    def put(self, topic: str, snapshot: Snapshot) -> None: ...
-
-    def remove(self, topic: str) -> None: ...
 
 
 class Topic:
@@ -108,8 +91,11 @@ class Topic:
         )
         self._reader = TopicReader(self.segment_list, services.ledgers, services.archive)
         self._tail = services.tail_cache.tail()
-        self._dedup = Deduplicator() if policies.deduplication else None
-        self._dedup_due = 0
+        self._dedup = (
+            Deduplication(self, self._publisher, dedup_log, services.clock)
+            if policies.deduplication
+            else None
+        )
         self.compaction = Compaction(self, services)
         self.upkeep = Upkeep(self, services.clock)
         self.refusal: tuple[type[QuireError], str] | None = None
@@ -171,7 +157,7 @@ class Topic:
         try:
             await self._writing.begin()
             if self._dedup is not None:
-                await self._replay()
+                await self._dedup.replay()
         except BaseException:
             self._writing.abandon()
             raise
@@ -195,7 +181,8 @@ class Topic:
         self.subscriptions.close()
         await asyncio.wait([self.flushed()], timeout=UNLOAD_PATIENCE_S)
         await self._writing.end()
-        self._snapshot_dedup()
+        if self._dedup is not None:
+            self._dedup.snapshot()
 
     async def delete(self) -> None:
         """Remove everything: cursors, ledgers, archived objects, the record. Tried again, it goes on.
@@ -301,22 +288,14 @@ class Topic:
         if self._dedup is None:
             self._publisher.publish(producer, run.heads, run.entries, run.counts)
         else:
-            self._publish_fresh(self._dedup, producer, run)
+            self._dedup.publish(producer, run)
 
     def publish_chunk(self, producer: ProducerPort, send: Send) -> None:
         """Take one SEND of a chunked message."""
         if self.is_closed:
             return
-        if self._dedup is not None:
-            metadata, _ = read_metadata(send.entry)
-            is_last = metadata.chunk_id + 1 >= metadata.num_chunks_from_msg
-            chunk = LAST if is_last else metadata.chunk_id
-            now_ms = self._services.clock.now_ms()
-            if not self._dedup.admit(
-                producer.name, send.sequence_id, send.highest_sequence_id, now_ms, chunk
-            ):
-                self._answer_duplicates(producer, [send.head])
-                return
+        if self._dedup is not None and not self._dedup.admits_chunk(producer, send):
+            return
         counts = None if send.message_count == 1 else [send.message_count]
         self._publisher.publish(producer, [send.head], [send.entry], counts)
 
@@ -332,32 +311,6 @@ class Topic:
     def when_answered(self, done: Callable[[], None]) -> None:
         """Call `done` behind the receipts of everything published so far."""
         self._publisher.when_answered(done)
-
-    def _publish_fresh(self, dedup: Deduplicator, producer: ProducerPort, run: SendRun) -> None:
-        now_ms = self._services.clock.now_ms()
-        first, last = run.first_sequence_id, run.last_sequence_id
-        if dedup.admit_run(producer.name, first, last, len(run), now_ms):
-            self._publisher.publish(producer, run.heads, run.entries, run.counts)
-            return
-        fresh = dedup.admit_each(producer.name, run.sequence_ids(), now_ms)
-        counts = run.counts
-        start = 0
-        while start < len(fresh):
-            end = start + 1
-            while end < len(fresh) and fresh[end] == fresh[start]:
-                end += 1
-            heads = run.heads[start:end]
-            if fresh[start]:
-                some = counts[start:end] if counts else None
-                self._publisher.publish(producer, heads, run.entries[start:end], some)
-            else:
-                self._answer_duplicates(producer, heads)
-            start = end
-
-    def _answer_duplicates(self, producer: ProducerPort, heads: list[bytes]) -> None:
-        """Their receipts come behind those of the originals, so they never promise what is not durable yet."""
-        receipts = b"".join(receipt_run(NO_ENTRY, NO_ENTRY, [head])[0] for head in heads)
-        self._publisher.when_answered(lambda: producer.write(receipts))
 
     def blocks_confirmed(self, flights: Sequence[Flight]) -> None:
         """Blocks are durable and their receipts are written: count them, keep them, tell the subscriptions."""
@@ -375,8 +328,8 @@ class Topic:
             self.subscriptions.confirmed([(flight.block, blocks.peek(flight.block)) for flight in flights])
         if active.bytes >= self._services.settings.segment_bytes_max:
             self._writing.roll()
-        if self._dedup_due >= DEDUP_SNAPSHOT_ENTRIES:
-            self._snapshot_dedup()
+        if self._dedup is not None:
+            self._dedup.written(sum(flight.entry_count for flight in flights))
 
     def _count(self, flight: Flight, active: Active) -> None:
         """One confirmed block of the active segment."""
@@ -389,35 +342,6 @@ class Topic:
         self.bytes_in += byte_count
         self._totals.messages_in += messages
         self._totals.bytes_in += byte_count
-        if self._dedup is not None:
-            self._dedup_due += flight.entry_count
-
-    # -- deduplication's memory ------------------------------------------------------------------------
-
-    def _snapshot_dedup(self) -> None:
-        """Write down what was accepted, as soon as all of it is confirmed; see `dedup`."""
-        if self._dedup is None:
-            return
-        self._dedup_due = 0
-        position = self.last_confirmed
-        seen = self._dedup.capture(self._services.clock.now_ms())
-        snapshot = Snapshot(self.generation, position, seen)
-        self._publisher.when_answered(lambda: self._dedup_log.put(self.name, snapshot))
-
-    async def _replay(self) -> None:
-        """Learn from the entries behind the last snapshot what producers sent."""
-        known = self._dedup_log.find(self.name, self.generation)
-        dedup = self._dedup = Deduplicator(known.seen)
-        position = max(self.next_position(known.position), self.first_position())
-        while position <= self.last_confirmed:
-            found = await self.read(position, REPLAY_BYTES)
-            for block in found:
-                header = blocks.peek(block)
-                for entry in blocks.entries(block, header):
-                    _learn(dedup, entry, header.clock_ms)
-                position = self.next_position(Position(header.ledger_id, header.last_entry))
-            if not found:
-                raise NotFound(f"topic {self.name} has no block at {position}, so duplicates cannot be known")
 
     # -- what subscriptions see: TopicPort -------------------------------------------------------------
 
@@ -523,18 +447,3 @@ class Topic:
             pass
         except QuireError as error:
             _log.warning("%s: segment %d is trimmed but not deleted: %s", self.name, segment.ledger_id, error)
-
-
-def _learn(dedup: Deduplicator, entry: memoryview, clock_ms: int) -> None:
-    """What no client of ours can have made, whose metadata nobody looked at, is nobody's duplicate."""
-    try:
-        metadata, _ = read_metadata(entry)
-    except Undecodable:
-        return
-    if len(metadata.producer_name) > NAME_CHARS_MAX:
-        return
-    high = max(metadata.sequence_id, metadata.highest_sequence_id)
-    chunk = LAST
-    if metadata.HasField("chunk_id") and metadata.chunk_id + 1 < metadata.num_chunks_from_msg:
-        chunk = metadata.chunk_id
-    dedup.admit(metadata.producer_name, metadata.sequence_id, high, clock_ms, chunk)
