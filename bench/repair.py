@@ -28,8 +28,8 @@ from quire.ledger.bookie_client import BookieClient
 from quire.ledger.directory import ClusterDirectory
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.memory_cluster import Listener
-from quire.ledger.repair import Repair, RepairSettings
-from quire.ledger.settings import LedgerSettings
+from quire.ledger.repair import Repair
+from quire.ledger.settings import LedgerSettings, RepairSettings
 from quire.metadata import paths
 from quire.metadata.open import open_store
 from quire.metadata.records import RepairRecord, decode

@@ -26,8 +26,8 @@ from quire.cli.until_signal import ready, run_until_signal
 from quire.ledger.bookie_client import BookieClient
 from quire.ledger.directory import ClusterDirectory
 from quire.ledger.ledgers import Ledgers
-from quire.ledger.repair import Repair, RepairSettings
-from quire.ledger.settings import LedgerSettings
+from quire.ledger.repair import Repair
+from quire.ledger.settings import LedgerSettings, RepairSettings
 from quire.metadata.cluster import find_cluster
 from quire.metadata.damage import DamageReports
 from quire.metadata.open import look_at as look_at_metadata

@@ -13,8 +13,10 @@ from msgspec.structs import replace
 
 from quire.ledger.census import Orphan, orphans
 from quire.ledger.ledgers import Ledgers
-from quire.ledger.repair import WISH_ALL, damage_reports, known_bookies
+from quire.ledger.repair import WISH_ALL
+from quire.ledger.retiring import known_bookies
 from quire.metadata import paths
+from quire.metadata.damage import damage_reports
 from quire.metadata.records import BookieIntent, BookieRecord, DamageRecord, RepairRecord, decode, encode
 from quire.metadata.wish import touch
 from quire.runtime.errors import ConfigurationError, InUse, NotFound

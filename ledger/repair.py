@@ -36,23 +36,22 @@ from quire.ledger.census import ledger_ids
 from quire.ledger.directory import BookieDirectory
 from quire.ledger.repair_copy import Copier
 from quire.ledger.repair_core import Absences, Pace, View
+from quire.ledger.retiring import known_bookies, retire
+from quire.ledger.settings import RepairSettings
 from quire.metadata import paths
+from quire.metadata.damage import damage_reports
 from quire.metadata.lease import Lease, LeaseState
 from quire.metadata.records import (
-    BookieIntent,
     BookieRecord,
-    DamageRecord,
     LedgerRecord,
     RepairRecord,
     decode,
     encode,
 )
-from quire.metadata.store import Check, Delete, MetadataStore, Step
+from quire.metadata.store import MetadataStore
 from quire.metadata.wish import touch
 from quire.runtime.clock import Clock
-from quire.runtime.errors import ConfigurationError, NotFound, QuireError, Unavailable, VersionConflict
-from quire.runtime.limits import MIB
-from quire.runtime.settings import BYTES, MILLISECONDS, setting
+from quire.runtime.errors import NotFound, QuireError, Unavailable, VersionConflict
 from quire.runtime.tasks import Tasks
 
 _log = logging.getLogger(__name__)
@@ -72,34 +71,6 @@ _AGAIN_PER_S: Final = 50
 _PROGRESS_S: Final = 1.0
 _CLEAN_ROUNDS: Final = 2
 _ERROR_CHARS: Final = 500
-
-
-@dataclass(frozen=True)
-class RepairSettings:
-    """How patient and how fast repair is."""
-
-    repair_delay_ms: int = setting(
-        600_000,
-        "A bookie that is gone for this long is lost: what it held is copied to others.",
-        unit=MILLISECONDS,
-    )
-    repair_bytes_per_s: int = setting(
-        32 * MIB, "What repair may copy a second, over all bookies together.", unit=BYTES
-    )
-    repair_look_ms: int = setting(
-        5_000, "How often repair looks at who is up, and at what it left.", unit=MILLISECONDS
-    )
-    repair_round_ms: int = setting(
-        86_400_000, "All ledgers are looked at once in this time, wanted or not.", unit=MILLISECONDS
-    )
-
-    def validate(self) -> None:
-        """Raises `ConfigurationError`."""
-        for name in ("repair_bytes_per_s", "repair_look_ms", "repair_round_ms"):
-            if getattr(self, name) <= 0:
-                raise ConfigurationError(f"{name} must be greater than 0")
-        if self.repair_delay_ms < 0:
-            raise ConfigurationError("repair_delay_ms must not be negative")
 
 
 @dataclass
@@ -435,33 +406,11 @@ class Repair:
         for uuid in view.draining():
             if self._clean.get(uuid, 0) >= _CLEAN_ROUNDS:
                 self._clean.pop(uuid)
-                if await self._remove(uuid):
+                if await retire(self._store, uuid):
                     self._known = {other: each for other, each in self._known.items() if other != uuid}
                     _log.info("bookie %s is drained and retired", uuid)
-
-    async def _remove(self, uuid: str) -> bool:
-        """Remove what is known of the bookie, if it is to go at this very moment, too."""
-        try:
-            steps = await self._steps_to_remove(uuid)
-            await self._store.transact(steps)
-        except (NotFound, VersionConflict):
-            self._news = True
-            return False
-        for name in await self._store.children(paths.damage_of(uuid)):
-            await self._store.delete(paths.damage(uuid, int(name, 16)))
-        return True
-
-    async def _steps_to_remove(self, uuid: str) -> list[Step]:
-        """One that drains because it was told to stop may be back by now, as a member with new ledgers."""
-        path, available_path = paths.bookie(uuid), paths.bookie_available(uuid)
-        node = await self._store.get(path)
-        removal = Delete(path, node.version)
-        if decode(BookieRecord, node.value, path).intent is BookieIntent.DRAIN:
-            return [removal]
-        up = await self._store.get(available_path)
-        if decode(BookieRecord, up.value, available_path).intent is not BookieIntent.DRAIN:
-            raise NotFound(f"bookie {uuid} does not drain any more")
-        return [Check(available_path, up.version), removal]
+                else:
+                    self._news = True
 
     # -- progress --------------------------------------------------------------------------------------
     def _tell(self, **changes: object) -> None:
@@ -487,28 +436,3 @@ class Repair:
 
 def _named(record: LedgerRecord) -> frozenset[str]:
     return frozenset(bookie.uuid for bookie in states.all_bookies(record))
-
-
-async def known_bookies(store: MetadataStore) -> dict[str, BookieRecord]:
-    """The identity record of every bookie that was not retired, by UUID."""
-    found: dict[str, BookieRecord] = {}
-    for uuid in await store.children(paths.BOOKIES):
-        path = paths.bookie(uuid)
-        try:
-            found[uuid] = decode(BookieRecord, (await store.get(path)).value, path)
-        except NotFound:
-            continue
-    return found
-
-
-async def damage_reports(store: MetadataStore) -> list[DamageRecord]:
-    """All damage that bookies reported and repair has not mended."""
-    found: list[DamageRecord] = []
-    for uuid in await store.children(paths.DAMAGE):
-        for name in await store.children(paths.damage_of(uuid)):
-            path = paths.damage(uuid, int(name, 16))
-            try:
-                found.append(decode(DamageRecord, (await store.get(path)).value, path))
-            except NotFound:
-                continue
-    return found

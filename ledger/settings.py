@@ -1,11 +1,12 @@
-"""The settings of the quorum log: how many copies, and how patient to be with a bookie that fails."""
+"""The settings of the quorum log: how many copies, how patient to be with a bookie that fails, how fast to repair."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from quire.runtime.errors import ConfigurationError
-from quire.runtime.settings import MILLISECONDS, setting
+from quire.runtime.limits import MIB
+from quire.runtime.settings import BYTES, MILLISECONDS, setting
 
 
 @dataclass(frozen=True)
@@ -48,3 +49,31 @@ class LedgerSettings:
             raise ConfigurationError(
                 "ensemble_changes_max and metadata_attempts_max must allow at least one try"
             )
+
+
+@dataclass(frozen=True)
+class RepairSettings:
+    """How patient and how fast repair is."""
+
+    repair_delay_ms: int = setting(
+        600_000,
+        "A bookie that is gone for this long is lost: what it held is copied to others.",
+        unit=MILLISECONDS,
+    )
+    repair_bytes_per_s: int = setting(
+        32 * MIB, "What repair may copy a second, over all bookies together.", unit=BYTES
+    )
+    repair_look_ms: int = setting(
+        5_000, "How often repair looks at who is up, and at what it left.", unit=MILLISECONDS
+    )
+    repair_round_ms: int = setting(
+        86_400_000, "All ledgers are looked at once in this time, wanted or not.", unit=MILLISECONDS
+    )
+
+    def validate(self) -> None:
+        """Raises `ConfigurationError`."""
+        for name in ("repair_bytes_per_s", "repair_look_ms", "repair_round_ms"):
+            if getattr(self, name) <= 0:
+                raise ConfigurationError(f"{name} must be greater than 0")
+        if self.repair_delay_ms < 0:
+            raise ConfigurationError("repair_delay_ms must not be negative")

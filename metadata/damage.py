@@ -12,11 +12,11 @@ import logging
 from typing import Final
 
 from quire.metadata import paths
-from quire.metadata.records import DamageRecord, encode
+from quire.metadata.records import DamageRecord, decode, encode
 from quire.metadata.store import MetadataStore
 from quire.metadata.wish import touch
 from quire.runtime.clock import Clock
-from quire.runtime.errors import AlreadyExists, QuireError
+from quire.runtime.errors import AlreadyExists, NotFound, QuireError
 from quire.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -78,3 +78,16 @@ class DamageReports:
         except AlreadyExists:
             pass
         self._waiting.pop(copy, None)
+
+
+async def damage_reports(store: MetadataStore) -> list[DamageRecord]:
+    """All damage that bookies reported and repair has not mended."""
+    found: list[DamageRecord] = []
+    for uuid in await store.children(paths.DAMAGE):
+        for name in await store.children(paths.damage_of(uuid)):
+            path = paths.damage(uuid, int(name, 16))
+            try:
+                found.append(decode(DamageRecord, (await store.get(path)).value, path))
+            except NotFound:
+                continue
+    return found

@@ -21,8 +21,9 @@ from quire.ledger.bookies import Bookies
 from quire.ledger.directory import ClusterDirectory
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.memory_cluster import Listener, expected, read_all, write
-from quire.ledger.repair import Repair, RepairSettings, known_bookies
-from quire.ledger.settings import LedgerSettings
+from quire.ledger.repair import Repair
+from quire.ledger.retiring import known_bookies
+from quire.ledger.settings import LedgerSettings, RepairSettings
 from quire.metadata.open import open_store
 from quire.metadata.store import MetadataStore
 from quire.runtime.clock import SystemClock

@@ -2,114 +2,23 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
-from msgspec.structs import replace
 
 from quire.ledger import repair_copy
-from quire.ledger.bookies import Bookies
-from quire.ledger.memory_cluster import Listener, MemoryCluster, expected, read_all, turns_until, write
-from quire.ledger.repair import WISH_ALL, Repair, RepairSettings, damage_reports, known_bookies
+from quire.ledger.memory_cluster import Listener, expected, read_all, turns_until, write
+from quire.ledger.repair import WISH_ALL
 from quire.metadata import paths
+from quire.metadata.damage import damage_reports
 from quire.metadata.records import (
     BookieIntent,
-    BookieRecord,
-    DamageRecord,
-    LedgerRecord,
     LedgerState,
     RepairRecord,
     decode,
-    encode,
 )
-from quire.metadata.store import Node
 from quire.metadata.wish import touch
 from quire.runtime.errors import NotFound
 from quire.wire.bookie import ReadRequest, Status
-
-DELAY_MS = 600_000
-
-
-class Cluster(MemoryCluster):
-    """Bookies with identity records, and a coordinator that looks when it is told to."""
-
-    def __init__(self, count: int, **settings: int) -> None:
-        super().__init__(count)
-        self.repair = self.coordinator(**settings)
-
-    def coordinator(self, **settings: int) -> Repair:
-        given = RepairSettings(**({"repair_delay_ms": DELAY_MS, "repair_look_ms": 1} | settings))
-        return Repair(self.store.join(), self.directory, self.clock, Random(self.rng.random()), given, "test")
-
-    async def know(self) -> None:
-        """Write the records of bookies that have none."""
-        for each in self.bookies:
-            try:
-                await self.store.create(paths.bookie(each.bookie.uuid), encode(each.record()))
-            except Exception:
-                continue
-
-    async def want(self, number: int, intent: BookieIntent) -> None:
-        path = paths.bookie(f"bookie-{number}")
-        record = BookieRecord(uuid=f"bookie-{number}", incarnation=1, intent=intent)
-        await self.store.put(path, encode(record), -1)
-        await touch(self.store, paths.REPAIR_WISH)
-        self.repair._on_wish("")
-
-    async def report_damage(self, number: int, ledger_id: int, entry: int, *, flip: bool = True) -> None:
-        if flip:
-            self.bookies[number].flip(ledger_id, entry)
-        record = DamageRecord(bookie=f"bookie-{number}:1", ledger_id=ledger_id, entry=entry)
-        await self.store.create(paths.damage(f"bookie-{number}", ledger_id), encode(record))
-        self.repair._on_wish("")
-
-    def lose(self, number: int) -> None:
-        """The bookie is gone and its registration ended."""
-        self.bookies[number].unreachable = True
-        self.directory._records.pop(f"bookie-{number}", None)
-
-    def come_back(self, number: int) -> None:
-        each = self.bookies[number]
-        each.unreachable = False
-        self.directory.join(each.record, each)
-
-    async def closed(self, blocks: int = 20, on: int = 3) -> LedgerRecord:
-        writer = await self.ledgers.create(
-            "test", listener := Listener(), write_quorum=on, ack_quorum=min(2, on)
-        )
-        await listener.until(write(writer, blocks, 3))
-        return await writer.close()
-
-    async def info(self, ledger_id: int) -> LedgerRecord:
-        return await self.ledgers.info(ledger_id)
-
-    async def look_long_after(self) -> None:
-        """Miss who is gone, wait, look again, and once more to confirm."""
-        await self.repair.look()
-        self.clock.advance_ms(DELAY_MS)
-        for _ in range(4):
-            await self.repair.look()
-            self.clock.advance_ms(5_000)
-
-    def holders(self, record: LedgerRecord) -> set[str]:
-        """Bookies that really hold every entry of the ledger."""
-        return {
-            str(each.bookie)
-            for each in self.bookies
-            if all(each.holds(record.ledger_id, entry) for entry in range(record.last_entry + 1))
-        }
-
-
-@pytest.fixture
-async def cluster() -> Cluster:
-    made = Cluster(3)
-    await made.know()
-    return made
-
-
-async def one_more(cluster: Cluster) -> None:
-    cluster.grow()
-    await cluster.know()
+from tests.ledger.repair_cluster import DELAY_MS, Cluster, one_more
 
 
 async def test_what_a_lost_bookie_held_is_copied_and_the_record_says_so(cluster: Cluster) -> None:
@@ -380,134 +289,6 @@ async def test_a_bookie_that_lost_its_disk_gets_its_copies_again(cluster: Cluste
     assert len(cluster.holders(record)) == 3
 
 
-async def test_a_drained_bookie_is_retired_when_nothing_names_it(cluster: Cluster) -> None:
-    records = [await cluster.closed() for _ in range(5)]
-    await one_more(cluster)
-    cluster.bookies[0].refuses = Status.READ_ONLY
-    await cluster.want(0, BookieIntent.DRAIN)
-    for _ in range(3):
-        await cluster.repair.look()
-    assert sorted(await known_bookies(cluster.store)) == ["bookie-1", "bookie-2", "bookie-3"]
-    for record in records:
-        after = await cluster.info(record.ledger_id)
-        assert set(after.fragments[0].bookies) == {"bookie-1:1", "bookie-2:1", "bookie-3:1"}
-        await cluster.ledgers.delete(record.ledger_id)
-        answer = await cluster.bookies[0].read(ReadRequest(cluster.bookies[0].bookie, record.ledger_id, 0, 1))
-        assert answer.status is Status.DELETED, "the copies that were left are deleted with the ledger"
-
-
-async def test_a_drained_bookie_stays_while_its_copies_cannot_be_made(cluster: Cluster) -> None:
-    """It empties its directories when it is retired: what failed must never count as done."""
-    record = await cluster.closed()
-    await one_more(cluster)
-    cluster.bookies[0].refuses = Status.READ_ONLY
-    cluster.bookies[3].unreachable = True  # and still registered: its session has not ended yet
-    await cluster.want(0, BookieIntent.DRAIN)
-    for _ in range(5):
-        await cluster.repair.look()
-    assert "bookie-0" in await known_bookies(cluster.store)
-    assert await cluster.info(record.ledger_id) == record
-    assert cluster.repair.status().left == {"bookie-0": 1}
-    cluster.bookies[3].unreachable = False
-    for _ in range(3):
-        cluster.clock.advance_ms(60_000)
-        await cluster.repair.look()
-    assert "bookie-0" not in await known_bookies(cluster.store)
-    assert "bookie-3:1" in cluster.holders(record)
-
-
-async def test_nobody_is_retired_while_a_ledgers_record_cannot_be_read(cluster: Cluster) -> None:
-    record = await cluster.closed()
-    await one_more(cluster)
-    cluster.bookies[0].refuses = Status.READ_ONLY
-    node = await cluster.store.get(paths.ledger(record.ledger_id))
-    await cluster.store.put(paths.ledger(record.ledger_id), b"not a record", node.version)
-    await cluster.want(0, BookieIntent.DRAIN)
-    for _ in range(5):
-        await cluster.repair.look()
-    assert "bookie-0" in await known_bookies(cluster.store)
-
-
-async def drains_by_itself(cluster: Cluster, number: int, *, there: bool = True) -> None:
-    """The bookie was told to stop: it says so in its ephemeral record, which the coordinator has seen."""
-    each = cluster.bookies[number]
-    each.refuses = Status.READ_ONLY
-    record = replace(each.record(), intent=BookieIntent.DRAIN, read_only=True)
-    cluster.directory.join(record, each)
-    if there:
-        path = paths.bookie_available(record.uuid)
-        await cluster.store.create(path, encode(record), ephemeral=True)
-
-
-async def test_a_bookie_that_drains_by_itself_is_retired_when_nothing_names_it(cluster: Cluster) -> None:
-    record = await cluster.closed()
-    await one_more(cluster)
-    await drains_by_itself(cluster, 0)
-    for _ in range(3):
-        await cluster.repair.look()
-    assert sorted(await known_bookies(cluster.store)) == ["bookie-1", "bookie-2", "bookie-3"]
-    after = await cluster.info(record.ledger_id)
-    assert set(after.fragments[0].bookies) == {"bookie-1:1", "bookie-2:1", "bookie-3:1"}
-
-
-@pytest.mark.parametrize("back", [False, True], ids=["gone", "back"])
-async def test_a_bookie_that_drained_and_is_gone_or_back_by_now_is_not_retired(
-    cluster: Cluster, back: bool
-) -> None:
-    """What the coordinator has seen may be old: a bookie that is back may hold new ledgers."""
-    await cluster.closed()
-    await one_more(cluster)
-    await drains_by_itself(cluster, 0, there=False)
-    if back:
-        path = paths.bookie_available("bookie-0")
-        await cluster.store.create(path, encode(cluster.bookies[0].record()), ephemeral=True)
-    for _ in range(4):
-        await cluster.repair.look()
-    assert "bookie-0" in await known_bookies(cluster.store)
-
-
-async def test_a_bookie_that_drained_and_was_killed_is_a_member_that_is_absent(cluster: Cluster) -> None:
-    record = await cluster.closed()
-    await one_more(cluster)
-    await drains_by_itself(cluster, 0)
-    cluster.lose(0)
-    for _ in range(3):
-        await cluster.repair.look()
-    assert await cluster.info(record.ledger_id) == record, "absent for a short time: nothing is copied"
-    assert "bookie-0" in await known_bookies(cluster.store)
-
-
-async def test_a_drained_bookie_waits_for_open_ledgers(cluster: Cluster) -> None:
-    writer = await cluster.ledgers.create("test", listener := Listener())
-    await listener.until(write(writer, 5))
-    await cluster.want(0, BookieIntent.DRAIN)
-    for _ in range(5):
-        await cluster.repair.look()
-        cluster.clock.advance_ms(60_000)
-    assert "bookie-0" in await known_bookies(cluster.store)
-    assert cluster.repair.status().left == {"bookie-0": 1}
-    cluster.bookies[0].refuses = Status.READ_ONLY
-    write(writer, 5)
-    await turns_until(lambda: "bookie-0:1" not in writer.core.fragments[-1].bookies)
-    await writer.close()
-    for _ in range(5):
-        await cluster.repair.look()
-        cluster.clock.advance_ms(60_000)
-    assert "bookie-0" not in await known_bookies(cluster.store)
-
-
-async def test_a_bookie_that_was_given_up_is_replaced_without_delay_and_keeps_its_record(
-    cluster: Cluster,
-) -> None:
-    record = await cluster.closed()
-    await one_more(cluster)
-    cluster.lose(0)
-    await cluster.want(0, BookieIntent.GIVE_UP)
-    await cluster.repair.look()
-    assert "bookie-0:1" not in (await cluster.info(record.ledger_id)).fragments[0].bookies
-    assert "bookie-0" in await known_bookies(cluster.store)
-
-
 async def test_a_ledger_that_is_changed_meanwhile_is_looked_at_again(cluster: Cluster, monkeypatch) -> None:
     record = await cluster.closed()
     await one_more(cluster)
@@ -606,20 +387,3 @@ async def test_many_ledgers_are_copied_from_many_to_many() -> None:
         if any(isinstance(r, ReadRequest) and not r.fence for r in each.requests)
     ]
     assert len(took) >= 3 and len(gave) >= 3
-
-
-async def test_a_bookie_that_is_retired_while_somebody_asks_about_it_is_not_found(cluster: Cluster) -> None:
-    operator, store = Bookies(cluster.ledgers), cluster.ledgers.store
-    uuid = cluster.bookies[0].bookie.uuid
-    cluster.lose(0)
-    get = store.get
-
-    async def retired_when_it_was_read(path: str) -> Node:
-        node = await get(path)
-        if path == paths.bookie(uuid):
-            await store.delete(path)
-        return node
-
-    store.get = retired_when_it_was_read  # type: ignore[method-assign]
-    with pytest.raises(NotFound, match="retired"):
-        await operator.show(uuid)

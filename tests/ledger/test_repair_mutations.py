@@ -11,8 +11,7 @@ from quire.ledger.memory_cluster import Listener, write
 from quire.ledger.repair_core import Copy, View
 from quire.metadata.records import BookieIntent, LedgerState
 from quire.wire.bookie import Status
-
-from .test_repair import Cluster, one_more
+from tests.ledger.repair_cluster import Cluster, one_more
 
 Check = Callable[[Cluster], Awaitable[None]]
 

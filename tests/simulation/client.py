@@ -17,8 +17,8 @@ from quire.ledger.bookie_client import BookieClient
 from quire.ledger.bookies import Bookies
 from quire.ledger.directory import ClusterDirectory
 from quire.ledger.ledgers import Ledgers, LedgerWriter
-from quire.ledger.repair import Repair, RepairSettings
-from quire.ledger.settings import LedgerSettings
+from quire.ledger.repair import Repair
+from quire.ledger.settings import LedgerSettings, RepairSettings
 from quire.metadata.damage import DamageReports
 from quire.metadata.records import LedgerRecord, LedgerState
 from quire.runtime.errors import CorruptionError, NotFound, QuireError, Unavailable

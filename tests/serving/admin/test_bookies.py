@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from quire.ledger.memory_cluster import MemoryCluster
-from quire.ledger.repair import Repair, RepairSettings
+from quire.ledger.repair import Repair
+from quire.ledger.settings import RepairSettings
 from quire.metadata import paths
 from quire.metadata.records import BookieIntent, DamageRecord, LedgerRecord, encode
 from quire.metadata.store import MetadataStore

@@ -12,7 +12,9 @@ from msgspec.structs import replace
 
 from quire.ledger.census import ledger_ids
 from quire.ledger.memory_cluster import Listener
-from quire.ledger.repair import Repair, RepairSettings, known_bookies
+from quire.ledger.repair import Repair
+from quire.ledger.retiring import known_bookies
+from quire.ledger.settings import RepairSettings
 from quire.metadata import paths
 from quire.metadata.records import BookieIntent, LedgerRecord, LedgerState, decode, encode
 from quire.runtime.clock import SystemClock
