@@ -312,6 +312,12 @@ class Broker(Operations):
         await self.registry.check(name)
         return await self.ownership.owner_of(await self.registry.bundle_of(name), take=take)
 
+    async def client_topics(self, tenant: str, namespace: str, domain: str) -> list[str]:
+        if domain == NON_PERSISTENT:
+            return await self.list_topics(tenant, namespace, domain)
+        await self.namespaces.get(tenant, namespace)
+        return sorted(await self._topic_lists.names(tenant, namespace))
+
     async def watch_topics(self, tenant: str, namespace: str, listener: Listener) -> Watched:
         await self.namespaces.get(tenant, namespace)
         return await self._topic_lists.watch(tenant, namespace, listener)

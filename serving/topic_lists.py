@@ -1,9 +1,10 @@
-"""The topics of a namespace as those see them who wait for new ones: kept up by watches, for all of a broker together.
+"""The topics of a namespace as clients see them: kept up by watches, for all who watch or ask a broker.
 
-A namespace is listed when its first watcher comes and followed until its last one is gone. A change of the folder is
-one list; of what is new in it the records are read, for they say how many partitions a topic has. A topic with
-partitions is watched by itself, since more of them do not change the folder. So an idle list costs nothing, and a
-topic that comes costs a list and a read, however many watchers there are.
+A namespace is listed when somebody watches it or asks for it, and followed until the last watcher is gone and nobody
+has asked for a while: who asks asks again, every minute mostly. A change of the folder is one list; of what is new in
+it the records are read, for they say how many partitions a topic has. A topic with partitions is watched by itself,
+since more of them do not change the folder. So an idle list costs nothing, a topic that comes costs a list and a read,
+however many watchers there are, and a question a list and the records of topics with partitions.
 
 Names are full ones, partitions each, their parents not; those of topics that keep nothing are not among them.
 A partition that somebody uses has a record of its own and is in the folder, too: it is listed once.
@@ -31,6 +32,8 @@ PAUSE_S: Final = 0.05
 """Behind a list, so that a thousand topics that are made one by one are not a thousand lists."""
 
 READS_AT_ONCE: Final = 200
+LINGER_S: Final = 150.0
+"""How long a list is followed for who asked: longer than the minute after which clients ask again."""
 
 Listener = Callable[[frozenset[str], frozenset[str]], None]
 """Called on the loop with the names that came, and those that went."""
@@ -62,6 +65,7 @@ class TopicList:
         self._stale: set[str] = set()
         """Local names of topics whose number of partitions may have changed."""
         self._changed = asyncio.Event()
+        self._refreshing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -94,7 +98,17 @@ class TopicList:
             else:
                 await asyncio.sleep(PAUSE_S)
 
+    async def now(self) -> frozenset[str]:
+        """The names as they are now, whether or not watches have told of it. Raises `Unavailable`."""
+        self._stale |= {name for name, count in self._partitions.items() if count}
+        await self._refresh()
+        return self.names
+
     async def _refresh(self) -> None:
+        async with self._refreshing:
+            await self._read_folder()
+
+    async def _read_folder(self) -> None:
         there = {paths.decode(name) for name in await self._store.children(self._folder)}
         for gone in self._partitions.keys() - there:
             del self._partitions[gone]
@@ -172,6 +186,8 @@ class TopicLists:
         self._tasks = tasks
         self._lists: dict[tuple[str, str], asyncio.Future[TopicList]] = {}
         self._users: dict[tuple[str, str], int] = {}
+        self._asked: dict[tuple[str, str], asyncio.TimerHandle] = {}
+        """Namespaces that are followed because somebody asked for them, and what ends that."""
 
     def __len__(self) -> int:
         """How many namespaces are followed."""
@@ -180,17 +196,7 @@ class TopicLists:
     async def watch(self, tenant: str, namespace: str, listener: Listener) -> Watched:
         """The names now; every change from then on is told to `listener`. Raises `Unavailable`."""
         key = tenant, namespace
-        self._users[key] = self._users.get(key, 0) + 1
-        starting = self._lists.get(key)
-        if starting is None:
-            starting = self._lists[key] = asyncio.ensure_future(self._start(*key))
-        try:
-            followed = await asyncio.shield(starting)
-        except BaseException:
-            if starting.done() and self._lists.get(key) is starting:
-                del self._lists[key]
-            self._leave(key)
-            raise
+        followed = await self._join(key)
         token = object()
         followed.listeners[token] = listener
 
@@ -199,6 +205,42 @@ class TopicLists:
                 self._leave(key)
 
         return Watched(followed.names, stop)
+
+    async def names(self, tenant: str, namespace: str) -> frozenset[str]:
+        """The names as they are now. Raises `Unavailable`."""
+        key = tenant, namespace
+        followed = await self._join(key)
+        try:
+            return await followed.now()
+        finally:
+            self._linger(key)
+
+    def _linger(self, key: tuple[str, str]) -> None:
+        """Who has asked is a user for some time; once, however often somebody asks."""
+
+        def forget() -> None:
+            del self._asked[key]
+            self._leave(key)
+
+        former = self._asked.pop(key, None)
+        if former is not None:
+            former.cancel()
+            self._leave(key)
+        self._asked[key] = asyncio.get_running_loop().call_later(LINGER_S, forget)
+
+    async def _join(self, key: tuple[str, str]) -> TopicList:
+        """The list of a namespace, with one user more."""
+        self._users[key] = self._users.get(key, 0) + 1
+        starting = self._lists.get(key)
+        if starting is None:
+            starting = self._lists[key] = asyncio.ensure_future(self._start(*key))
+        try:
+            return await asyncio.shield(starting)
+        except BaseException:
+            if starting.done() and self._lists.get(key) is starting:
+                del self._lists[key]
+            self._leave(key)
+            raise
 
     async def _start(self, tenant: str, namespace: str) -> TopicList:
         followed = TopicList(self._store, tenant, namespace, self._tasks)

@@ -63,7 +63,7 @@ class SessionHost(Protocol):
         """
         ...
 
-    async def list_topics(self, tenant: str, namespace: str, domain: str = "persistent") -> list[str]:
+    async def client_topics(self, tenant: str, namespace: str, domain: str) -> list[str]:
         """Full names, partitions one by one, their parents not. Raises `NotFound`."""
         ...
 

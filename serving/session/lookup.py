@@ -71,7 +71,7 @@ async def _topics(connection: Connection, body: pb.CommandGetTopicsOfNamespace) 
         names: list[str] = []
         for domain, other in (("persistent", _Mode.NON_PERSISTENT), ("non-persistent", _Mode.PERSISTENT)):
             if body.mode != other:
-                names += await connection.host.list_topics(tenant, namespace, domain)
+                names += await connection.host.client_topics(tenant, namespace, domain)
     except QuireError as error:
         connection.write(commands.error(body.request_id, code_of(error), str(error)))
     else:

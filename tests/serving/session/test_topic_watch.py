@@ -287,3 +287,43 @@ async def test_what_changes_while_the_metadata_is_away_is_told_afterwards(
     assert answer.body.error == pb.ServiceNotReady, "an outage is not an absence"
     store.resume()
     await watcher.knows("orders-a")
+
+
+async def test_who_asks_again_costs_a_list_and_no_read_for_each_topic(broker: Broker) -> None:
+    for number in range(20):
+        await broker.create_topic(f"orders-{number}")
+    await broker.create_partitioned("orders-p", 2)
+    client = Client(broker)
+    await client.connect()
+
+    async def ask() -> int:
+        before = broker.services.store.counts.reads
+        client.send(commands.ask_topics(1, "public/default"))
+        (answer,) = await client.answers(1)
+        assert list(answer.body.topics) == await broker.list_topics("public", "default")
+        return broker.services.store.counts.reads - before - listing
+
+    before = broker.services.store.counts.reads
+    await broker.list_topics("public", "default")
+    listing = broker.services.store.counts.reads - before
+    assert await ask() > 20
+    assert await ask() <= 3
+    await broker.create_topic("orders-x")
+    await broker.update_partitions("orders-p", 3)
+    listing += 1
+    await ask()
+
+
+async def test_who_asked_is_not_followed_for_ever(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_lists, "LINGER_S", 0.02)
+    client = Client(broker)
+    await client.connect()
+    lists = broker._topic_lists
+    for _ in range(3):
+        client.send(commands.ask_topics(1, "public/default"))
+        await client.answers(1)
+        assert len(lists) == 1 and list(lists._users.values()) == [1]
+    async with asyncio.timeout(10):
+        while len(lists):  # noqa: ASYNC110  its timer is the loop's
+            await asyncio.sleep(0.005)
+    assert not lists._users and not lists._asked
