@@ -113,7 +113,8 @@ async def measure(kind: SubscriptionKind, *, partly: bool) -> None:
         await asyncio.sleep(0)
     held = await memory_bytes() - before
     deltas = sum(map(len, log.records))
-    subscription = made.subscription
+    subscription = subscriptions.get("s")
+    assert subscription is not None
     acked = entries if partly else ENTRIES // 2
     backlog = entries * messages - acked
     store = subscription._store
@@ -126,7 +127,8 @@ async def measure(kind: SubscriptionKind, *, partly: bool) -> None:
     again.flow(1)
     opening = process_time() - begin
     begin = process_time()
-    assert (await again.subscription.stats())["msgBacklog"] == backlog
+    found = subscriptions.get("s")
+    assert found is not None and (await found.stats())["msgBacklog"] == backlog
     counting = process_time() - begin
     begin, got = process_time(), again.meter.messages_out
     while again.meter.messages_out < 100_000:

@@ -1,81 +1,16 @@
 """Which messages of which entries are acknowledged, and what to tell the broker. No I/O.
 
-The broker keeps entries; users acknowledge messages. An `Entry` remembers, as a bit set, which of its messages are
-not acknowledged yet. When none is left the entry is done and its id goes to the broker. Until then the broker
-is told the bit set itself (a batch-index ack), if the consumer wants that, so that a redelivery brings only the rest.
-
-Nothing refers to an entry but its messages: what the user has forgotten costs nothing here.
+The broker keeps entries; users acknowledge messages. When no message of an entry is left the entry is done and its
+id goes to the broker. Until then the broker is told the bit set of those that are left (a batch-index ack), if the
+consumer wants that, so that a redelivery brings only the rest.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
+from quire.client.entry import Entry, partly
 from quire.client.messages import MessageId
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
-
-if TYPE_CHECKING:
-    from quire.client.partition_consumer import PartitionConsumer
-
-_WORD: Final = (1 << 64) - 1
-
-
-class Entry:
-    """One delivered entry. `generation` tells whether it came before the last rewind or reconnect."""
-
-    __slots__ = (
-        "batch_size",
-        "entry_id",
-        "generation",
-        "ledger_id",
-        "partition",
-        "redelivery_count",
-        "source",
-        "unacked",
-    )
-
-    def __init__(
-        self,
-        source: PartitionConsumer,
-        place: tuple[int, int],
-        partition: int,
-        batch_size: int,
-        redelivery_count: int,
-        generation: int,
-    ) -> None:
-        self.source = source
-        self.ledger_id, self.entry_id = place
-        self.partition = partition
-        self.batch_size = batch_size
-        self.redelivery_count = redelivery_count
-        self.generation = generation
-        self.unacked = (1 << batch_size) - 1
-
-    def whole(self) -> pb.MessageIdData:
-        return commands.message_id(self.ledger_id, self.entry_id, self.partition)
-
-    def rest(self) -> pb.MessageIdData:
-        """Its id with the bit set of what is not acknowledged."""
-        return partly(self.ledger_id, self.entry_id, self.partition, self.unacked, self.batch_size)
-
-
-def partly(ledger_id: int, entry_id: int, partition: int, unacked: int, size: int) -> pb.MessageIdData:
-    """An entry's id with a bit set of its unacknowledged messages, as an ACK carries it."""
-    return commands.message_id(
-        ledger_id, entry_id, partition, ack_set=to_words(unacked, size), batch_size=size
-    )
-
-
-def to_words(bits: int, size: int) -> list[int]:
-    """A bit set of `size` bits as signed 64-bit words, the lowest first."""
-    words = [bits >> at & _WORD for at in range(0, size, 64)]
-    return [word - (1 << 64) if word >> 63 else word for word in words]
-
-
-def from_words(words: list[int]) -> int:
-    """The bit set that `to_words` took apart."""
-    return sum((word & _WORD) << 64 * i for i, word in enumerate(words))
 
 
 class Acks:

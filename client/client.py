@@ -16,11 +16,11 @@ from itertools import count
 from random import Random
 from ssl import SSLContext
 from types import TracebackType
-from typing import Protocol
 
 from quire.client.authentication import Authentication
 from quire.client.backoff import Backoff
 from quire.client.consumer import SUBSCRIPTION_TYPES, Consumer
+from quire.client.context import Closable
 from quire.client.errors import is_final
 from quire.client.lookup import Lookup
 from quire.client.messages import EARLIEST, LATEST, MessageId
@@ -32,10 +32,6 @@ from quire.client.subscribe import SubscribeAs
 from quire.runtime.clock import Clock, SystemClock
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.tasks import Tasks
-
-
-class _Closable(Protocol):
-    async def close(self) -> None: ...
 
 
 class Client:
@@ -58,7 +54,7 @@ class Client:
         self._tasks = Tasks("client")
         self.lookup = Lookup(service_url, self.settings, authentication or Authentication(), tls, self._tasks)
         self._ids = count()
-        self._open: list[_Closable] = []
+        self._open: list[Closable] = []
 
     async def __aenter__(self) -> Client:
         return self
@@ -149,10 +145,10 @@ class Client:
         """An id for a producer or consumer, unique in this client."""
         return next(self._ids)
 
-    def register(self, one: _Closable) -> None:
+    def register(self, one: Closable) -> None:
         self._open.append(one)
 
-    def unregister(self, one: _Closable) -> None:
+    def unregister(self, one: Closable) -> None:
         if one in self._open:
             self._open.remove(one)
 

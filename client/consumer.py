@@ -18,9 +18,10 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from quire.client.attachment import Attachment
+from quire.client.context import Context
 from quire.client.errors import Closed
 from quire.client.inbox import Inbox
 from quire.client.messages import EARLIEST, LATEST, Message, MessageId
@@ -31,9 +32,6 @@ from quire.client.subscribe import SubscribeAs
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.tasks import Tasks
 from quire.wire import pulsar_pb2 as pb
-
-if TYPE_CHECKING:
-    from quire.client.client import Client
 
 SUBSCRIPTION_TYPES: Final[dict[str, pb.CommandSubscribe.SubType]] = {
     "exclusive": pb.CommandSubscribe.Exclusive,
@@ -49,7 +47,7 @@ class Consumer:
     """Made by `Client.consumer` or `Client.reader`; begins with `async with` (or `start`)."""
 
     def __init__(
-        self, client: Client, topics: Sequence[str], how: SubscribeAs, settings: ConsumerSettings
+        self, client: Context, topics: Sequence[str], how: SubscribeAs, settings: ConsumerSettings
     ) -> None:
         settings.validate()
         if not topics or not how.subscription:

@@ -7,14 +7,12 @@ compare in the topic's order. `EARLIEST` and `LATEST` stand before the first and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from quire.client.entry import Entry
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.message import DecodedMessage
-
-if TYPE_CHECKING:
-    from quire.client.acks import Entry
 
 
 class MessageId(NamedTuple):

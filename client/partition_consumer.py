@@ -13,9 +13,10 @@ import asyncio
 import logging
 from typing import Protocol
 
-from quire.client.acks import Acks, Entry, from_words
+from quire.client.acks import Acks
 from quire.client.attachment import Attachable
 from quire.client.connection import Connection, ConsumerEnd
+from quire.client.entry import Entry, from_words
 from quire.client.errors import MessageUndecodable
 from quire.client.messages import EARLIEST, Message, MessageId
 from quire.client.permits import Permits

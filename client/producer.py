@@ -18,10 +18,11 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, TypedDict, Unpack
+from typing import Final, TypedDict, Unpack
 
 from quire.client.attachment import Attachment
 from quire.client.batch import Publication, Window
+from quire.client.context import Context
 from quire.client.errors import Closed, QueueFull
 from quire.client.messages import Receipt
 from quire.client.partition_producer import PartitionProducer
@@ -31,9 +32,6 @@ from quire.runtime.errors import QuireError
 from quire.runtime.tasks import Tasks
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.message import OutgoingMessage
-
-if TYPE_CHECKING:
-    from quire.client.client import Client
 
 ACCESS_MODES: Final[dict[str, pb.ProducerAccessMode]] = {
     "shared": pb.ProducerAccessMode.Shared,
@@ -63,7 +61,7 @@ class Producer:
     """Made by `Client.producer`; begins with `async with` (or `start`)."""
 
     def __init__(
-        self, client: Client, topic: str, name: str, access: str, settings: ProducerSettings
+        self, client: Context, topic: str, name: str, access: str, settings: ProducerSettings
     ) -> None:
         settings.validate()
         self.topic = full_name(topic)

@@ -104,6 +104,8 @@ CORES = (
     "spark_source/columns.py",
     "spark_source/decode.py",
     "spark_source/plain.py",
+    "client/acks.py",
+    "client/entry.py",
     "client/permits.py",
     "client/routing.py",
 )

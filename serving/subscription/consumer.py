@@ -8,17 +8,36 @@ not hold too many messages without acknowledging: dispatch waits then, nothing i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from quire.runtime.errors import NotFound
-from quire.serving.ports import ConsumerPort
+from quire.serving.ports import ConsumerPort, SubscriptionHandle
 from quire.serving.subscription.entry_set import EntrySet
 from quire.serving.subscription.meter import Meter
 from quire.serving.subscription.request import Done
 from quire.wire import pulsar_pb2 as pb
 
-if TYPE_CHECKING:
-    from quire.serving.subscription.subscription import Subscription
+
+class Dealer(SubscriptionHandle, Protocol):
+    """The subscription, as its consumers see it."""
+
+    def wake(self) -> None:
+        """A consumer may be ready that was not."""
+        ...
+
+    def acknowledge(
+        self, consumer: Consumer, ids: Iterable[pb.MessageIdData], *, cumulative: bool, done: Done | None
+    ) -> None: ...
+
+    def redeliver(self, consumer: Consumer, ids: Iterable[pb.MessageIdData]) -> None: ...
+
+    def detach(self, consumer: Consumer) -> None:
+        """It is gone."""
+        ...
+
+    def describe(self, consumer: Consumer) -> dict[str, Any]:
+        """As Pulsar's consumer stats."""
+        ...
 
 
 class Consumer:
@@ -45,7 +64,7 @@ class Consumer:
 
     def __init__(
         self,
-        subscription: Subscription,
+        subscription: Dealer,
         port: ConsumerPort,
         consumer_id: int,
         name: str = "",

@@ -19,7 +19,7 @@ from quire.client import (
     MessageId,
     MessageUndecodable,
 )
-from quire.client.acks import from_words, to_words
+from quire.client.entry import from_words, to_words
 from quire.runtime.errors import ConfigurationError, OutcomeUnknown
 from quire.wire import message
 from quire.wire import pulsar_pb2 as pb
