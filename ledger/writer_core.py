@@ -28,7 +28,6 @@ blocks.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
@@ -144,8 +143,8 @@ class WriterCore:
         self._changes_max = changes_max
         self._effects = effects
         self._send = effects.send
-        self._unconfirmed: deque[Pending] = deque()
-        self._lagging: deque[Pending] = deque()
+        self._unconfirmed: list[Pending] = []
+        self._lagging: list[Pending] = []
         self._lag = lag or Lag()
         self._change: _Change | None = None
         self._change_armed = False
@@ -196,17 +195,20 @@ class WriterCore:
         if self.state is not State.STEADY:
             return
         queue, quorum, counted, awaited = self._unconfirmed, self.ack_quorum, self._counted, self._awaited
-        last_entry = -1
-        while queue and (queue[0].acks & counted).bit_count() >= quorum:
-            pending = queue.popleft()
-            last_entry = pending.last_entry
+        confirmed = 0
+        for pending in queue:
+            if (pending.acks & counted).bit_count() < quorum:
+                break
+            confirmed += 1
             if pending.acks & awaited == awaited:
                 self.bytes_pending -= len(pending.block)
             else:
                 self._lagging.append(pending)
                 self._lag.bytes += len(pending.block)
-        if last_entry >= 0:
+        if confirmed:
+            last_entry = queue[confirmed - 1].last_entry
             assert last_entry > self.last_confirmed
+            del queue[:confirmed]
             self.last_confirmed = last_entry
             if self._lag.bytes > self._lag.bytes_max:
                 self._leave_behind()
@@ -297,10 +299,15 @@ class WriterCore:
     def _release(self) -> None:
         """Stop counting confirmed blocks that nobody owes an answer for."""
         lagging, awaited = self._lagging, self._awaited
-        while lagging and lagging[0].acks & awaited == awaited:
-            block_bytes = len(lagging.popleft().block)
-            self.bytes_pending -= block_bytes
-            self._lag.bytes -= block_bytes
+        released = block_bytes = 0
+        for pending in lagging:
+            if pending.acks & awaited != awaited:
+                break
+            released += 1
+            block_bytes += len(pending.block)
+        del lagging[:released]
+        self.bytes_pending -= block_bytes
+        self._lag.bytes -= block_bytes
 
     def _leave_behind(self) -> None:
         """Too much waits for slow bookies: lose those that the oldest block waits for, as far as a quorum stays."""

@@ -54,6 +54,7 @@ from quire.serving.topic.non_persistent import AnyTopic
 from quire.serving.topic.publish import Turn
 from quire.serving.topic.services import Services
 from quire.serving.topic.tail_cache import TailCache
+from quire.serving.topic.topic import Topic
 from quire.serving.topic_lists import Listener, TopicLists, Watched
 from quire.tiering.archive import Archive
 from quire.wire import pulsar_pb2 as pb
@@ -214,13 +215,13 @@ class Broker(Operations):
         to_leave = self._ledgers.to_leave()
         self._bundles.leave(to_leave)
         await self.registry.forget_unused()
-        idle = []
+        idle: list[Topic] = []
         for count, topic in enumerate(self.registry.loaded()):
             if count % TOPICS_A_TURN == 0:
                 await asyncio.sleep(0)
             try:
                 if topic.rest.is_due():
-                    idle.append(topic.topic_name)
+                    idle.append(topic)
                 topic.roll_if_old()
                 topic.leave(to_leave)
                 if await topic.upkeep.look():
@@ -229,7 +230,17 @@ class Broker(Operations):
                 _log.warning("%s could not be looked after: %s", topic.name, error)
             except Exception:
                 _log.exception("%s could not be looked after", topic.name)
-        await self.registry.rest(idle[:RESTS_A_TICK])
+        await self._rest(idle[:RESTS_A_TICK])
+
+    async def _rest(self, idle: Sequence[Topic]) -> None:
+        """Unload what is idle, and load what has rested until there was work again."""
+        recalls = {topic.topic_name: topic.rest.recall_ms() for topic in idle}
+        await self.registry.rest(recalls)
+        if self._offloading is not None:
+            for name, at_ms in recalls.items():
+                if at_ms is not None and self.registry.find(name) is None:
+                    self._offloading.recall_at(name, at_ms)
+            await self._offloading.recall()
 
     def _bundle_failed(self, bundle: str) -> None:
         self.tasks.start(self.registry.unload_bundle(bundle), f"unload bundle {bundle}")

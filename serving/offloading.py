@@ -2,7 +2,9 @@
 
 `tiering.offload` decides and performs; here it finds the loaded topics. A topic that nobody has used since the start
 is not loaded, and its sealed segments would wait for ever, so those with work left are loaded one by one in the
-background, and all of them at once when an operator asks for a run.
+background, and all of them at once when an operator asks for a run. A topic that rests while its bookies keep what is
+archived is loaded again when they need not any more (`recall`); whoever else takes its bundle meanwhile looks for such
+topics anyway.
 """
 
 from __future__ import annotations
@@ -26,6 +28,11 @@ from quire.tiering.inventory import count_by_state
 from quire.tiering.offload import Offloader, OffloadTopic
 from quire.tiering.scrub import recorded_segments, scrub
 
+RECALLS_A_TICK: Final = 200
+"""Topics that are loaded together because their rest is over."""
+
+RECALL_AGAIN_MS: Final = 60_000
+
 ADOPT_AFTER_S: Final = 10.0
 """Topics with work left are looked for when the rush of a start is over."""
 
@@ -43,6 +50,8 @@ class Offloading:
         self._registry = registry
         self._namespaces = namespaces
         self._adopting: asyncio.Task[None] | None = None
+        self._recalls: dict[TopicName, int] = {}
+        """When topics that rest are to be loaded again, in ms since 1970."""
         settings = services.settings
         self.offloader = Offloader(
             archive, self, services.clock, lag_ms=settings.archive_lag_ms, delay_ms=settings.archive_delay_ms
@@ -106,6 +115,29 @@ class Offloading:
             delete_orphans=delete_orphans,
         )
         return report.as_dict()
+
+    # -- topics that rest --------------------------------------------------------------------------------
+
+    def recall_at(self, name: TopicName, at_ms: int) -> None:
+        """The topic was unloaded, and has work at that time."""
+        self._recalls[name] = at_ms
+
+    async def recall(self) -> None:
+        """Load topics whose time has come; they rest again when the work is done. To be called every few seconds."""
+        now_ms = self._services.clock.now_ms()
+        due = [name for name, at_ms in self._recalls.items() if at_ms <= now_ms]
+        for name in due[:RECALLS_A_TICK]:
+            try:
+                await self._registry.open(name, take=False)
+            except (NotFound, NotOwner):
+                pass  # it was deleted, or is looked after elsewhere
+            except QuireError as error:
+                _log.warning("%s cannot be loaded, so its bookies keep what is archived: %s", name, error)
+                self._recalls[name] = now_ms + RECALL_AGAIN_MS
+                continue
+            del self._recalls[name]
+        if due:
+            self.offloader.wake()
 
     # -- topics that nobody has used yet ---------------------------------------------------------------
 

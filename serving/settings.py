@@ -97,7 +97,7 @@ class BrokerSettings:
         30_000, "After this silence a client is pinged, after as much again it is dropped.", unit=MILLISECONDS
     )
     topic_idle_ms_max: int = setting(
-        3_600_000,
+        300_000,
         "A topic that nobody used for so long is unloaded, and loaded when it is asked for; 0: never.",
         unit=MILLISECONDS,
     )

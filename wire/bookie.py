@@ -14,6 +14,7 @@ in `quire.wire.bookie_codec`.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from quire.wire.block import Buffer
@@ -29,8 +30,12 @@ class BookieId(NamedTuple):
         return f"{self.uuid}:{self.incarnation}"
 
     @classmethod
+    @lru_cache(maxsize=1024)
     def parse(cls, text: str) -> "BookieId":
-        """The reverse of `str`. Raises ValueError when `text` is not `uuid:incarnation`."""
+        """The reverse of `str`; one object for equal texts, for every ledger names its bookies.
+
+        Raises ValueError when `text` is not `uuid:incarnation`.
+        """
         uuid, _, incarnation = text.rpartition(":")
         if not uuid:
             raise ValueError(f"{text!r} is not a bookie id")

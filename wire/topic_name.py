@@ -9,6 +9,8 @@ It imports little: commands that only ask a broker over HTTP need it, and are to
 
 from __future__ import annotations
 
+from sys import intern
+
 from quire.runtime.errors import ConfigurationError
 
 
@@ -21,4 +23,5 @@ def split(topic: str) -> tuple[str, str, str, str]:
     if len(parts) != 3 or not all(parts) or domain not in ("persistent", "non-persistent"):
         raise ConfigurationError(f"{topic!r} is not a topic, such as persistent://public/default/orders")
     tenant, namespace, local = parts
-    return domain, tenant, namespace, local
+    # A broker holds a hundred thousand names, of a few namespaces.
+    return intern(domain), intern(tenant), intern(namespace), local

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -92,7 +91,7 @@ class BlockSource:
         self._reading = reading
         self._tasks = tasks
         self._limit = limit
-        self._ready: deque[BlockView] = deque()
+        self._ready: list[BlockView] = []
         self._ready_bytes = 0
         self._fetched = False
         """Whether `_ready` was read rather than found in the tail cache."""
@@ -108,7 +107,7 @@ class BlockSource:
         """The block that holds `position`, if it is at hand."""
         ready = self._ready
         while ready and ready[0].ledger_id == position.ledger_id and ready[0].stop_entry <= position.entry_id:
-            self._count(-ready.popleft().bytes)
+            self._count(-ready.pop(0).bytes)
         if not (ready and ready[0].holds(*position)):
             self.drop()
             self._fetched = False

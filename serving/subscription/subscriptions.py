@@ -55,7 +55,7 @@ class Subscriptions:
         self._segments = Segments(topic.segments)
         self._by_name: dict[str, Subscription] = {}
         self._creating = asyncio.Lock()
-        self._making: set[asyncio.Future[Subscription]] = set()
+        self._making: dict[asyncio.Future[Subscription], None] = {}
         self._tasks = Tasks("subscriptions")
         self._byte_index = ByteIndex()
 
@@ -175,12 +175,12 @@ class Subscriptions:
     async def _whole(self, making: Coroutine[Any, Any, Subscription]) -> Subscription:
         """Carry `making` through, though who asked may be gone before it ends: half a subscription is none."""
         task = asyncio.ensure_future(making)
-        self._making.add(task)
+        self._making[task] = None
         task.add_done_callback(self._made)
         return await asyncio.shield(task)
 
     def _made(self, task: asyncio.Future[Subscription]) -> None:
-        self._making.discard(task)
+        self._making.pop(task, None)
         if not task.cancelled() and task.exception() is not None:
             _log.info("making a subscription of %s failed: %s", self._topic.name, task.exception())
 

@@ -29,7 +29,6 @@ and says `written` or `refused`. Ports are told `close` and `fenced` at once, be
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
@@ -88,7 +87,7 @@ class Producers:
     def __init__(self, epoch: int = NO_EPOCH) -> None:
         self.epoch = epoch
         self._here: dict[str, Admission] = {}
-        self._waiting: deque[Admission] = deque()
+        self._waiting: list[Admission] = []
         self._exclusive: Admission | None = None
 
     def __len__(self) -> int:
@@ -182,7 +181,7 @@ class Producers:
         elif admission.stage is not Stage.OUTSIDE:
             self._forget(admission)
             if self._waiting and not self._here:
-                return self._grant(self._waiting.popleft())
+                return self._grant(self._waiting.pop(0))
         return None
 
     def _forget(self, admission: Admission) -> None:

@@ -19,7 +19,6 @@ lists it was made of. Cutting again needs no more than that, since the block its
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final, Protocol
@@ -241,8 +240,9 @@ class Publisher:
         self._budget = budget
         self._sink = sink
         self._writer: Writer | None = None
-        self._waiting: deque[Waiting] = deque()
-        self._flights: deque[Flight] = deque()
+        self._waiting: list[Waiting] = []
+        self._flights: list[Flight] = []
+        """Short, both: an empty deque takes 760 bytes, and most topics of a broker are silent."""
         self._armed = False
         self._next_entry = 0
         self._confirmed_entry = -1
@@ -374,13 +374,13 @@ class Publisher:
             return None
         front = waiting[0]
         if front.byte_count <= bytes_left and len(front.heads) <= entries_left:
-            return waiting.popleft()
+            return waiting.pop(0)
         at, byte_count = _fitting(front.entries, bytes_left, entries_left)
         if at == 0:
             if bytes_left < BLOCK_BYTES_MAX:
                 return None
             at, byte_count = 1, len(front.entries[0])
-        return waiting.popleft() if at == len(front.heads) else front.split(at, byte_count)
+        return waiting.pop(0) if at == len(front.heads) else front.split(at, byte_count)
 
     # -- answering --
 
@@ -392,7 +392,7 @@ class Publisher:
         self._confirmed_entry = max(self._confirmed_entry, last_entry)
         try:
             while flights and flights[0].last_entry <= last_entry:
-                flight = flights.popleft()
+                flight = flights.pop(0)
                 byte_count += flight.byte_count
                 answered.append(flight)
                 flight.answer()
@@ -418,7 +418,7 @@ class Publisher:
         while self._flights:
             flight = self._flights.pop()
             self.next_index = flight.first_index
-            self._waiting.extendleft(reversed(flight.undo()))
+            self._waiting[:0] = flight.undo()
 
     def drop(self) -> None:
         """Forget what is not confirmed: the topic is another broker's now, the clients will send again."""

@@ -1,11 +1,13 @@
 """When a topic is unloaded though nobody asked for that: after it was idle for long, and if nothing needs it loaded.
 
-A loaded topic costs its broker some 13 KB and an open ledger, an unloaded one nothing; the next who asks for it waits
+A loaded topic costs its broker some 9 KB and an open ledger, an unloaded one nothing; the next who asks for it waits
 for a load, some milliseconds. Idle is a topic without producers, consumers and new messages. What needs it loaded
 all the same:
 
 - policies that act by themselves as time passes (`upkeep`): they are looked at in loaded topics only;
 - segments on their way to the archive, or off the bookies. A segment with messages is sealed first, for that to begin.
+  But the bookies keep an archived segment for an hour, say, and to wait for that nothing needs to be loaded: the topic
+  rests, and is recalled (`recall_ms`) when it is over.
 
 Idle times are counted from the load on.
 """
@@ -54,10 +56,23 @@ class Rest:
         )
 
     def _is_on_its_way(self) -> bool:
-        """To the archive; seals what is not sealed yet."""
+        """To the archive, or off the bookies soon; seals what is not sealed yet."""
         if self._services.archive is None:
             return False
         if self._topic.roll() is not None:
             return True
-        sealed = self._topic.segment_list.sealed
-        return any(segment.archive is None or segment.on_bookies for segment in sealed)
+        if any(segment.archive is None for segment in self._topic.segment_list.sealed):
+            return True
+        wait_ms = self._services.settings.topic_idle_ms_max
+        recall_ms = self.recall_ms()
+        return recall_ms is not None and recall_ms <= self._services.clock.now_ms() + wait_ms
+
+    def recall_ms(self) -> int | None:
+        """When all that is archived may go from the bookies, in ms since 1970; None when nothing is there."""
+        lag_ms = self._services.settings.archive_lag_ms
+        kept = [
+            one.archive.archived_ms
+            for one in self._topic.segment_list.sealed
+            if one.archive is not None and one.on_bookies
+        ]
+        return max(kept) + lag_ms if kept else None

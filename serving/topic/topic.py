@@ -107,7 +107,7 @@ class Topic:
             self.last_sequence_id,
             services.tasks,
         )
-        self._flushes: set[asyncio.Future[bool]] = set()
+        self._flushes: dict[asyncio.Future[bool], None] = {}
         self.is_closed = False
         self._is_terminating = False
         self.rest = Rest(self, services)
@@ -250,8 +250,8 @@ class Topic:
     def flushed(self) -> asyncio.Future[bool]:
         """True when everything published so far is confirmed, False when it was dropped instead."""
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._flushes.add(future)
-        future.add_done_callback(self._flushes.discard)
+        self._flushes[future] = None
+        future.add_done_callback(lambda _: self._flushes.pop(future, None))
         self._publisher.when_answered(lambda: None if future.done() else future.set_result(True))
         return future
 

@@ -135,7 +135,7 @@ def a_block_that_is_confirmed_before_those_before_it(patch: pytest.MonkeyPatch) 
             each for each in self._unconfirmed if (each.acks & self._counted).bit_count() >= self.ack_quorum
         ]
         if self.state is State.STEADY and complete:
-            while self._unconfirmed.popleft() is not complete[-1]:
+            while self._unconfirmed.pop(0) is not complete[-1]:
                 pass
             self.last_confirmed = complete[-1].last_entry
             self._effects.confirmed(self.last_confirmed)

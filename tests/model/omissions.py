@@ -63,7 +63,7 @@ def _confirming_out_of_order() -> Patch:
             each for each in core._unconfirmed if (each.acks & core._counted).bit_count() >= core.ack_quorum
         ]
         if core.state is State.STEADY and complete:
-            while core._unconfirmed.popleft() is not complete[-1]:
+            while core._unconfirmed.pop(0) is not complete[-1]:
                 pass
             core.last_confirmed = complete[-1].last_entry
             core._effects.confirmed(core.last_confirmed)

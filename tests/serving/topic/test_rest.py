@@ -117,6 +117,40 @@ async def test_messages_are_archived_before_a_topic_rests(
     assert [await in_thread(lambda: bytes(reader.read_next(10_000).data())) for _ in range(2)] == [b"0", b"1"]
 
 
+async def test_a_topic_rests_while_bookies_keep_what_is_archived_and_is_recalled_to_let_them_go(
+    house: BrokerHouse, client: pulsar.Client, broker: Broker
+) -> None:
+    await house.stop(broker)
+    broker = await house.start(
+        topic_idle_ms_max=int(1000 * IDLE_S), archive_delay_ms=0, archive_lag_ms=3_600_000
+    )
+    await in_thread(lambda: publish(client, b"0"))
+    await let_pass(house, broker, IDLE_S)
+    assert broker.registry.find(NAME) is not None, "its segment is not archived yet"
+    while broker.registry.find(NAME) is not None:
+        await broker.archive_run(seal=False, here=True)
+        await let_pass(house, broker, 1.0)
+    await let_pass(house, broker, 3_400.0)
+    assert broker.registry.find(NAME) is None, "nothing is to be done yet"
+    await let_pass(house, broker, 200.0)
+    assert broker.registry.find(NAME) is not None
+    await broker.archive_run(seal=False, here=True)
+    [segment, *_] = (await topics.load(broker.services.store, NAME.path)).segments
+    assert segment.archive is not None and not segment.on_bookies
+    await let_pass(house, broker, IDLE_S)
+    await let_pass(house, broker, IDLE_S)
+    assert broker.registry.find(NAME) is None
+
+
+async def test_a_topic_that_was_deleted_while_it_rested_is_recalled_no_more(
+    house: BrokerHouse, broker: Broker
+) -> None:
+    assert broker._offloading is not None
+    broker._offloading.recall_at(NAME, 0)
+    await broker._offloading.recall()
+    assert broker.registry.find(NAME) is None and not broker._offloading._recalls
+
+
 @pytest.mark.parametrize(
     "policies",
     [
