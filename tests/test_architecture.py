@@ -1,4 +1,4 @@
-"""The import table of docs/architecture.md is true, and cores reach for no I/O."""
+"""The import table of docs/architecture.md is true, cores reach for no I/O, files stay readable and go one way."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parent.parent
+FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 70
 
 MAY_IMPORT: dict[str, set[str]] = {
     "runtime": set(),
@@ -175,3 +177,58 @@ def test_the_table_in_the_documentation_is_this_one() -> None:
             continue
         expected = words.get(may, {word.strip() for word in may.split(",")})
         assert expected == MAY_IMPORT[room], f"{room}: the page says {may}"
+
+
+def source_files() -> list[Path]:
+    """All that people read: rooms, tests, bench; not what is generated."""
+    found = [
+        file for folder in (*MAY_IMPORT, "tests", "bench") for file in (REPOSITORY / folder).rglob("*.py")
+    ]
+    return [file for file in sorted(found) if not file.stem.endswith("_pb2")]
+
+
+def test_files_open_with_what_they_are_and_end_before_a_reader_tires() -> None:
+    for file in source_files():
+        text = file.read_text()
+        name, tree = file.relative_to(REPOSITORY), ast.parse(text)
+        assert not text.strip() or ast.get_docstring(tree), f"{name} does not say what it is"
+        assert text.count("\n") <= FILE_LINES_MAX, (
+            f"{name} is too long: find what in it has a name of its own"
+        )
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                assert lines <= FUNCTION_LINES_MAX, f"{node.name} in {name} has {lines} lines"
+
+
+def test_files_import_in_no_circle() -> None:
+    """But for types: what only a type checker reads may know who made it."""
+    modules = {}
+    for file in source_files():
+        path = file.relative_to(REPOSITORY)
+        if path.parts[0] in MAY_IMPORT and path.name != "__init__.py":
+            modules["quire." + ".".join(path.with_suffix("").parts)] = file
+    needs = {
+        module: {found for name in imports_at_run_time(file) if (found := home_of(name, modules))} - {module}
+        for module, file in modules.items()
+    }
+    while needs:
+        ready = {module for module, imports in needs.items() if not imports & needs.keys()}
+        assert ready, f"a circle among {sorted(needs)}"
+        needs = {module: imports for module, imports in needs.items() if module not in ready}
+
+
+def imports_at_run_time(file: Path) -> set[str]:
+    """What is imported when the file is, as full names."""
+    found: set[str] = set()
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+def home_of(name: str, modules: dict[str, Path]) -> str:
+    """The module that a name is imported from; "" when it is none of ours."""
+    return name if name in modules else name.rpartition(".")[0] if name.rpartition(".")[0] in modules else ""
