@@ -169,12 +169,12 @@ class Offloading:
         """
         for tenant in await self._namespaces.tenants():
             for namespace in await self._namespaces.list(tenant):
-                for name in await self._registry.recorded(tenant, namespace.partition("/")[2]):
+                for name in await self._registry.records.names(tenant, namespace.partition("/")[2]):
                     if self._registry.find(name):
                         continue
                     if not or_nobodys and not await self._registry.is_here(name):
                         continue
-                    record = await self._registry.record(name)
+                    record = await self._registry.records.find(name)
                     if record is not None and _has_work(record, even_open):
                         yield name
 

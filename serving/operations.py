@@ -83,7 +83,7 @@ class Operations:
 
     async def update_partitions(self, topic: str, partitions: int) -> None:
         """There can only be more. Raises `NotFound`."""
-        await self.registry.grow(TopicName.parse(topic), partitions)
+        await self.registry.records.grow(TopicName.parse(topic), partitions)
 
     async def partitions(self, topic: str) -> int:
         """0 for a topic without partitions. Raises `NotFound` when there is neither."""
@@ -123,7 +123,7 @@ class Operations:
 
     async def _is_used(self, partition: TopicName) -> bool:
         """Partitions are made when they are first used; of those that keep nothing only their brokers know."""
-        return not partition.is_persistent or await self.registry.record(partition) is not None
+        return not partition.is_persistent or await self.registry.records.find(partition) is not None
 
     async def _delete_partition(self, partition: TopicName, *, force: bool) -> None:
         try:

@@ -99,7 +99,7 @@ class Ownerless:
     async def _some_topic_of(self, bundle: str) -> TopicName | None:
         """Loading any topic of a bundle opens its state log."""
         tenant, namespace, _ = bundle.split("/", 2)
-        for name in await self._registry.recorded(tenant, namespace):
+        for name in await self._registry.records.names(tenant, namespace):
             if await self._registry.bundle_of(name) == bundle and not await self._registry.partitions(name):
                 return name
         return None

@@ -18,10 +18,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
-from msgspec.structs import replace
-
-from quire.metadata import paths, topics
-from quire.metadata.records import NamespaceRecord, TopicRecord, decode
+from quire.metadata import topics
+from quire.metadata.records import NamespaceRecord
 from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, QuireError, Unavailable
 from quire.serving.bundles import Bundles, bundle_of
 from quire.serving.names import TopicName
@@ -37,6 +35,7 @@ from quire.serving.topic.non_persistent import AnyTopic, NonPersistentTopic
 from quire.serving.topic.services import Services
 from quire.serving.topic.stats import Rate, Totals
 from quire.serving.topic.topic import Topic
+from quire.serving.topic_records import TopicRecords
 
 POLICY_RETRY_S: Final = 1.0
 POLICY_BATCH: Final = 500
@@ -53,6 +52,7 @@ class Registry:
     ) -> None:
         self._services = services
         self._namespaces = namespaces
+        self.records = TopicRecords(services.store, services.clock)
         self._bundles = bundles
         self._ownership = ownership
         self._topics: dict[TopicName, AnyTopic] = {}
@@ -172,7 +172,7 @@ class Registry:
     async def _make_non_persistent(
         self, name: TopicName, namespace: NamespaceRecord, create: bool
     ) -> NonPersistentTopic:
-        record = await self.record(name)
+        record = await self.records.find(name)
         if record is not None:
             raise ConfigurationError(f"{name} has partitions; use {name.of_partition(0)} and so on")
         if not await self._may_create(name, namespace, create):
@@ -217,7 +217,7 @@ class Registry:
         except NotFound:
             if not await self._may_create(name, namespace, create):
                 raise NotFound(f"there is no topic {name}") from None
-            return await self._create(name)
+            return await self.records.create(name)
         if snapshot.record.partitions:
             raise ConfigurationError(f"{name} has partitions; use {name.of_partition(0)} and so on")
         if snapshot.record.deleting:
@@ -238,56 +238,26 @@ class Registry:
         wanted = namespace.policies.auto_topic_creation
         return self._services.settings.auto_topic_creation if wanted is None else wanted
 
-    async def _create(self, name: TopicName, partitions: int = 0) -> topics.Topic:
-        now_ms = self._services.clock.now_ms()
-        # A later incarnation of the same name gets a later generation, so old cursors are never taken for its own.
-        record = TopicRecord(name=str(name), created_ms=now_ms, generation=now_ms, partitions=partitions)
-        try:
-            return await topics.create(self._services.store, name.path, record)
-        except AlreadyExists:
-            if partitions:
-                raise AlreadyExists(f"topic {name} exists already") from None
-            return await topics.load(self._services.store, name.path)
-
     # -- creating and finding --------------------------------------------------------------------------
 
     async def create(self, name: TopicName, partitions: int = 0) -> None:
         """Raises `AlreadyExists`, `NotFound` for an unknown namespace."""
         await self._namespace(name)
-        if name in self._topics or await self.record(name) is not None:
+        if name in self._topics or await self.records.find(name) is not None:
             raise AlreadyExists(f"topic {name} exists already")
         if partitions or name.is_persistent:
-            await self._create(name, partitions)
+            await self.records.create(name, partitions)
         else:
             await self.open(name, create=True)
-
-    async def record(self, name: TopicName) -> TopicRecord | None:
-        """The topic's record, None when there is none. Its older segments may lie in manifests."""
-        try:
-            value = (await self._services.store.get(name.path)).value
-        except NotFound:
-            return None
-        return decode(TopicRecord, value, name.path)
 
     async def partitions(self, name: TopicName) -> int:
         """0 for a topic without partitions. Raises `NotFound`."""
         if name in self._topics:
             return 0
-        record = await self.record(name)
+        record = await self.records.find(name)
         if record is None:
             raise NotFound(f"there is no topic {name}")
         return record.partitions
-
-    async def grow(self, name: TopicName, partitions: int) -> None:
-        """Give a partitioned topic more partitions."""
-        snapshot = await topics.load(self._services.store, name.path)
-        if not snapshot.record.partitions:
-            raise ConfigurationError(f"{name} has no partitions, and a topic cannot be given any later")
-        if partitions < snapshot.record.partitions:
-            raise ConfigurationError(
-                f"{name} has {snapshot.record.partitions} partitions; there can only be more"
-            )
-        await topics.update(self._services.store, snapshot, replace(snapshot.record, partitions=partitions))
 
     async def check(self, name: TopicName) -> None:
         """Raise `NotFound` unless the topic is here or would be created on use."""
@@ -296,7 +266,7 @@ class Registry:
         namespace = await self._namespace(name)
         if name.parent is None and self.creates_automatically(namespace):
             return  # whether it is there or not, and lookups are many when a broker goes
-        if await self.record(name) is None and not await self._may_create(name, namespace, True):
+        if await self.records.find(name) is None and not await self._may_create(name, namespace, True):
             raise NotFound(f"there is no topic {name}")
 
     async def names(self, tenant: str, namespace: str, domain: str) -> tuple[list[str], list[str]]:
@@ -305,18 +275,13 @@ class Registry:
         Of topics that keep nothing, those that are in use on this broker.
         """
         await self._namespaces.get(tenant, namespace)
-        names = await self.recorded(tenant, namespace, domain)
+        names = await self.records.names(tenant, namespace, domain)
         records = await asyncio.gather(*(self._listed(name) for name in names))
         parents = {name: count for name, count in zip(names, records, strict=True) if count > 0}
         single = {name for name, count in zip(names, records, strict=True) if count == 0}
         single |= {parent.of_partition(i) for parent, count in parents.items() for i in range(count)}
         single |= {name for name in self._topics if name[:3] == (domain, tenant, namespace)}
         return sorted(map(str, single)), sorted(map(str, parents))
-
-    async def recorded(self, tenant: str, namespace: str, domain: str = "persistent") -> list[TopicName]:
-        """The topics that have a record of their own, parents of partitions among them: one read."""
-        children = await self._services.store.children(paths.topics_of(tenant, namespace, domain))
-        return [TopicName(domain, tenant, namespace, paths.decode(child)) for child in children]
 
     async def _listed(self, name: TopicName) -> int:
         """Its number of partitions, -1 when it was deleted meanwhile."""
@@ -406,7 +371,7 @@ class Registry:
         if isinstance(topic, Topic) and unless(topic):
             return
         await self._leave(name, topic.delete)
-        if name.parent is None or await self.record(name.parent) is None:
+        if name.parent is None or await self.records.find(name.parent) is None:
             await self._forget(name)
 
     async def _forget(self, name: TopicName) -> None:
@@ -418,7 +383,7 @@ class Registry:
         """The loaded topic; one whose deletion was interrupted is made without being loaded."""
         while (leaving := self._leaving.get(name)) is not None:
             await asyncio.wait([leaving])
-        record = await self.record(name)
+        record = await self.records.find(name)
         if record is None or not record.deleting:
             return await self.open(name)
         namespace = await self._namespace(name)
@@ -428,7 +393,7 @@ class Registry:
 
     async def delete_parent(self, name: TopicName) -> None:
         """Delete the record of a partitioned topic, whose partitions are gone."""
-        await topics.delete(self._services.store, await topics.load(self._services.store, name.path))
+        await self.records.delete(name)
         await self._forget(name)
 
     async def _leave(self, name: TopicName, leave: Callable[[], Awaitable[None]]) -> None:

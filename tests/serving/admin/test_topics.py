@@ -314,7 +314,9 @@ async def test_all_partitions_are_compacted_and_terminated_by_one_request(
             await asyncio.wait([running])
             await asyncio.sleep(0)  # its end is noted in the turn behind it
         assert topic.compaction.status == "SUCCESS"
-    assert await broker.registry.record(TopicName.parse(f"{NAME}-partition-1")) is None, "nobody used it"
+    assert await broker.registry.records.find(TopicName.parse(f"{NAME}-partition-1")) is None, (
+        "nobody used it"
+    )
     last = (await rest.post(f"{TOPIC}/terminate/partitions")).body
     assert [(last[n]["ledgerId"], last[n]["partitionIndex"]) for n in ("0", "2")] == [
         (sent[0].ledger_id(), 0), (sent[1].ledger_id(), 2)

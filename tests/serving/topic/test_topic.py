@@ -374,7 +374,7 @@ async def test_an_interrupted_deletion_is_finished_by_the_next_one(
     with pytest.raises(Unavailable):
         await broker.registry.open(NAME, create=True)
     await broker.registry.delete(NAME)
-    assert await broker.registry.record(NAME) is None
+    assert await broker.registry.records.find(NAME) is None
     with pytest.raises(NotFound):
         await broker.registry.delete(NAME)
     await in_thread(lambda: publish(client, range(5, 7)))
@@ -386,7 +386,7 @@ async def test_deleting_twice_at_once_deletes_once(broker: Broker, client: pulsa
     await broker.registry.unload(NAME)
     answers = await asyncio.gather(*[broker.registry.delete(NAME) for _ in range(3)], return_exceptions=True)
     assert [type(answer) for answer in answers].count(NotFound) == 2
-    assert await broker.registry.record(NAME) is None
+    assert await broker.registry.records.find(NAME) is None
 
 
 async def test_a_ledger_that_came_into_no_list_is_not_left_open(

@@ -209,7 +209,7 @@ async def test_a_topic_that_nobody_uses_is_deleted_when_the_policy_says_so(
     kept.clock.ahead_s = 2000
     await kept.broker._look_after_topics()
     assert kept.broker.registry.find(NAME) is None
-    assert await kept.broker.registry.record(NAME) is None
+    assert await kept.broker.registry.records.find(NAME) is None
 
 
 async def test_a_producer_or_a_consumer_keeps_a_topic(kept: House) -> None:
