@@ -71,7 +71,7 @@ class ArchivePointer(Record, frozen=True):
 
 
 class SegmentState(StrEnum):
-    """Active -> Sealed -> Flushed -> Archived -> Deleted; see docs/architecture.md."""
+    """Active -> Sealed -> Flushed -> Archived -> Deleted; see docs/topics.md."""
 
     ACTIVE = "active"
     SEALED = "sealed"

@@ -1,7 +1,7 @@
 """What is told of a topic: Pulsar's `stats` and `internalStats`, the plan for Spark, why segments are still here.
 
 Everything is computed when somebody asks, from counters that are there anyway. JSON with Pulsar's names, so that its
-tools show it; what is ours among it is in `docs/architecture.md`.
+tools show it; what is ours among it is in `docs/topics.md`.
 """
 
 from __future__ import annotations
