@@ -59,6 +59,7 @@ CORES = (
     "serving/gateway/frames.py",
     "serving/policy/rate_limit.py",
     "serving/policy/resolved.py",
+    "serving/policy/strategy.py",
     "serving/session/errors.py",
     "serving/subscription/positions.py",
     "serving/subscription/entry_set.py",

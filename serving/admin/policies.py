@@ -29,7 +29,7 @@ from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import MESSAGE_BYTES_MAX
 from quire.serving.admin.requests import INT64_MAX, fields_of, flag, json_of, natural, no_content, topic_of
 from quire.serving.admin.target import AdminTarget
-from quire.serving.schema.compatibility import UNDEFINED, Strategy
+from quire.serving.policy.strategy import UNDEFINED, Strategy
 
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 TOPIC = "/admin/v2/{domain:persistent}/{tenant}/{namespace}/{topic}"

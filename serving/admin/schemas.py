@@ -15,7 +15,7 @@ from quire.runtime.errors import ConfigurationError, NotFound
 from quire.serving.admin.requests import fields_of, json_of, natural
 from quire.serving.admin.target import AdminTarget
 from quire.serving.names import TopicName
-from quire.serving.schema.compatibility import Strategy
+from quire.serving.policy.strategy import Strategy
 from quire.serving.schema.definition import Definition, SchemaRefused, from_text, to_text
 from quire.serving.schema.registry import Version
 

@@ -25,7 +25,7 @@ from quire.metadata.records import (
     Record,
     RetentionPolicy,
 )
-from quire.serving.schema.compatibility import DEFAULT
+from quire.serving.policy.strategy import DEFAULT
 from quire.serving.settings import BrokerSettings
 
 NO_POLICIES: Final = Policies()
@@ -51,7 +51,7 @@ class TopicPolicies(Record, frozen=True):
     subscription_dispatch_rate: DispatchRate = DispatchRate()
     """Of each subscription."""
     schema_compatibility: str = DEFAULT
-    """A `quire.serving.schema.compatibility.Strategy`."""
+    """A `quire.serving.policy.strategy.Strategy`."""
     schema_auto_update: bool = True
     schema_enforced: bool = False
 

@@ -32,7 +32,8 @@ from quire.runtime.errors import AlreadyExists, LimitExceeded, NotFound, Unavail
 from quire.runtime.limits import SCHEMA_VERSIONS_MAX, SCHEMAS_INLINE_BYTES_MAX
 from quire.serving.names import TopicName
 from quire.serving.policy.resolved import TopicPolicies
-from quire.serving.schema.compatibility import Strategy, for_consumer, refusal
+from quire.serving.policy.strategy import Strategy, for_consumer
+from quire.serving.schema.compatibility import refusal
 from quire.serving.schema.definition import Definition, SchemaRefused, fingerprint, validate
 from quire.wire import pulsar_pb2 as pb
 

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from quire.runtime.limits import SCHEMA_BYTES_MAX
-from quire.serving.schema.compatibility import Strategy, for_consumer, refusal
+from quire.serving.policy.strategy import Strategy, for_consumer
+from quire.serving.schema.compatibility import refusal
 from quire.serving.schema.definition import (
     KINDS,
     Definition,

@@ -15,8 +15,8 @@ from quire.runtime.errors import LimitExceeded, NotFound, OutcomeUnknown, Unavai
 from quire.runtime.limits import SCHEMA_BYTES_MAX, SCHEMA_VERSIONS_MAX
 from quire.serving.names import TopicName
 from quire.serving.policy.resolved import TopicPolicies
+from quire.serving.policy.strategy import Strategy
 from quire.serving.schema import registry
-from quire.serving.schema.compatibility import Strategy
 from quire.serving.schema.definition import Definition, SchemaRefused
 from quire.serving.schema.registry import NO_VERSION, Schemas, from_wire, to_wire
 
