@@ -3,8 +3,9 @@
 python -m bench.delayed
 
 Memory is the growth of a process that holds one shared subscription with a million delayed entries, their times spread
-at random over an hour or all alike. Lateness is from a message's time to its arrival at a client of another process,
-with others waiting behind it.
+at random over an hour or all alike, and what it wrote down of them; `survey_mib` is what that is in the state log,
+`restore_ms` how long another dispatcher takes to go on with it. Lateness is from a message's time to its arrival at a
+client of another process, with others waiting behind it.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from bench import server
 from bench.report import show, usage
 from quire.client import EARLIEST, Client
 from quire.serving.ports import Position, SegmentView
+from quire.serving.subscription import cursor_record
 from quire.serving.subscription.cursor import Cursor, CursorKey
 from quire.serving.subscription.delays import Delays
 from quire.serving.subscription.delivery import BlockView
+from quire.serving.subscription.later import SURVEY_ENTRIES
 from quire.serving.subscription.positions import Segments
 from quire.serving.subscription.shared import Shared
 from quire.wire import block
@@ -58,23 +61,38 @@ def wait_in_memory(count: int, spread_ms: int) -> None:
     """Offer `count` delayed entries, then let time pass tick by tick for a while."""
     last = count - 1
     segments = Segments(lambda: [SegmentView(1, last, 0, count, 0)])
-    dispatcher = Shared(Cursor(CursorKey("bench", 0, "s"), Position(1, -1)), segments)
+    cursor = Cursor(CursorKey("bench", 0, "s"), Position(1, -1))
+    dispatcher = Shared(cursor, segments)
     dispatcher.delays = delays = Delays(20)
     dispatcher.consumers.append(Ready())  # type: ignore[arg-type]
     delays.now_ms = NOW_MS
     rng = random.Random(1)
     gc.collect()
     before = usage(os.getpid()).resident_bytes
-    offered_s = 0.0
+    offered_s = surveyed_s = 0.0
+    survey_bytes = 0
     for first in range(0, count, PER_BLOCK):
         view = block_of(first, [NOW_MS + 1 + rng.randrange(spread_ms) for _ in range(PER_BLOCK)])
         begin = time.perf_counter()
         assert dispatcher.offer(view) == []
         offered_s += time.perf_counter() - begin
+        if dispatcher.later_found >= SURVEY_ENTRIES or first + PER_BLOCK == count:
+            begin = time.perf_counter()
+            for piece in dispatcher.survey():
+                cursor.survey.extend(piece)
+                survey_bytes += len(cursor_record.survey(1, piece))
+            surveyed_s += time.perf_counter() - begin
     del view
     gc.collect()
     grown = usage(os.getpid()).resident_bytes - before
     assert len(delays) == count
+    begin = time.perf_counter()
+    following = Shared(cursor, segments)
+    following.delays = Delays(20)
+    following.delays.now_ms = NOW_MS
+    following.restore(cursor.survey)
+    restored_s = time.perf_counter() - begin
+    assert len(following.delays) == count
     ticks, worst_s, begin = 0, 0.0, time.perf_counter()
     while ticks < TICKS_MAX and (next_ms := delays.next_ms()) is not None:
         at = time.perf_counter()
@@ -87,6 +105,9 @@ def wait_in_memory(count: int, spread_ms: int) -> None:
         count=count,
         mib=grown / (1 << 20),
         offer_us=offered_s / count * 1e6,
+        survey_us=surveyed_s / count * 1e6,
+        survey_mib=survey_bytes / (1 << 20),
+        restore_ms=restored_s * 1e3,
         ticks=ticks,
         tick_us=(time.perf_counter() - begin) / ticks * 1e6,
         tick_worst_ms=worst_s * 1e3,

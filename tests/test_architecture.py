@@ -65,6 +65,8 @@ CORES = (
     "serving/subscription/entry_set.py",
     "serving/subscription/redelivery.py",
     "serving/subscription/partial_acks.py",
+    "serving/subscription/survey.py",
+    "serving/subscription/survey_record.py",
     "serving/subscription/cursor.py",
     "serving/subscription/cursor_record.py",
     "serving/subscription/delays.py",

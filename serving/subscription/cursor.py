@@ -30,6 +30,7 @@ from quire.serving.subscription.entry_set import EntrySet, run_end
 from quire.serving.subscription.partial_acks import Chunk, PartialAcks, chunks_of
 from quire.serving.subscription.positions import Segments
 from quire.serving.subscription.redelivery import RedeliveryCounts
+from quire.serving.subscription.survey import Survey
 
 
 class CursorKey(NamedTuple):
@@ -66,6 +67,7 @@ class Cursor:
         "partial",
         "properties",
         "redeliveries",
+        "survey",
     )
 
     def __init__(
@@ -77,6 +79,8 @@ class Cursor:
         self.acked = EntrySet()
         self.partial = PartialAcks()
         self.redeliveries = RedeliveryCounts()
+        self.survey = Survey()
+        """What was found behind mark-delete; see there."""
         self.is_reset = True
         """The next record must be the whole state: the cursor is new or was moved."""
         self._delta_acked = EntrySet()
@@ -152,6 +156,7 @@ class Cursor:
         self.acked.clear()
         self.partial.clear()
         self.redeliveries.clear()
+        self.survey = Survey()
         self._clear_delta()
         self.is_reset = True
 

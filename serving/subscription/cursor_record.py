@@ -3,7 +3,7 @@
     offset size  field
          0    1  tag        0x43 ("C"): a cursor's record, whoever else uses the log
          1    1  version    2
-         2    1  kind       1 begin, 2 delta, 3 delete
+         2    1  kind       1 begin, 2 delta, 3 delete, 4 a piece of a survey (`survey_record`)
          3    8  cursor id  which cursor of the bundle; never used twice
         11       body
 
@@ -39,9 +39,11 @@ from pyroaring import BitMap
 
 from quire.runtime.errors import CorruptionError
 from quire.serving.ports import Position
+from quire.serving.subscription import survey_record
 from quire.serving.subscription.cursor import Cursor, CursorKey, Delta
 from quire.serving.subscription.entry_set import EntrySet
 from quire.serving.subscription.partial_acks import Chunk, chunks_of
+from quire.serving.subscription.survey import Piece
 
 TAG: Final = b"C"
 VERSION: Final = 2
@@ -67,15 +69,17 @@ class Kind(IntEnum):
     BEGIN = 1
     DELTA = 2
     DELETE = 3
+    SURVEY = 4
 
 
 class Record(NamedTuple):
-    """A parsed record; `cursor` for BEGIN (empty but for its mark-delete), `delta` for DELTA."""
+    """A parsed record; `cursor` for BEGIN (empty but for its mark-delete), `delta` for DELTA, `piece` for SURVEY."""
 
     kind: Kind
     cursor_id: int
     cursor: Cursor | None = None
     delta: Delta | None = None
+    piece: Piece | None = None
 
 
 # -- encoding ------------------------------------------------------------------------------------------
@@ -125,11 +129,18 @@ def delete(cursor_id: int) -> bytes:
     return _HEAD.pack(TAG, VERSION, Kind.DELETE, cursor_id)
 
 
+def survey(cursor_id: int, piece: Piece) -> bytes:
+    return _HEAD.pack(TAG, VERSION, Kind.SURVEY, cursor_id) + survey_record.encode(piece)
+
+
 def snapshot(cursor_id: int, cursor: Cursor) -> Iterator[bytes]:
-    """The whole cursor: a begin and as many deltas as it takes."""
+    """The whole cursor: a begin, as many deltas as it takes, and its survey."""
     yield begin(cursor_id, cursor)
     for piece in _pieces(cursor.whole()):
         yield delta(cursor_id, piece)
+    cursor.survey.prune(cursor.mark_delete, cursor.unacknowledged)
+    for found in cursor.survey:
+        yield survey(cursor_id, found)
 
 
 def _pieces(whole: Delta) -> Iterator[Delta]:
@@ -191,11 +202,12 @@ def parse(raw: bytes) -> Record:
         reader = _Reader(raw, _HEAD.size)
         cursor = _read_begin(reader) if kind is Kind.BEGIN else None
         change = _read_delta(reader, version) if kind is Kind.DELTA else None
+        piece = survey_record.read(reader) if kind is Kind.SURVEY else None
     except (StructError, ValueError) as error:
         raise CorruptionError(f"a cursor's record cannot be read: {error}") from None
     if reader.offset != len(raw):
         raise CorruptionError("a cursor's record is longer than what it says")
-    return Record(kind, cursor_id, cursor, change)
+    return Record(kind, cursor_id, cursor, change, piece)
 
 
 class _Reader:

@@ -27,6 +27,7 @@ from quire.serving.subscription import cursor_record
 from quire.serving.subscription.cursor import Cursor, CursorKey
 from quire.serving.subscription.cursor_record import Kind
 from quire.serving.subscription.request import Done
+from quire.serving.subscription.survey import Piece
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class CursorStore:
 
     def apply(self, raw: bytes) -> None:
         """Replay one record. Raises `CorruptionError`."""
-        kind, cursor_id, begun, delta = cursor_record.parse(raw)
+        kind, cursor_id, begun, delta, piece = cursor_record.parse(raw)
         self._next_id = max(self._next_id, cursor_id + 1)
         if kind is Kind.BEGIN:
             assert begun is not None
@@ -61,9 +62,12 @@ class CursorStore:
             self._know(cursor_id, begun)
         elif kind is Kind.DELETE:
             self._forget(cursor_id)
-        elif cursor_id in self._cursors:
-            assert delta is not None
+        elif cursor_id not in self._cursors:
+            return
+        elif delta is not None:
             self._cursors[cursor_id].apply(delta)
+        elif piece is not None:
+            self._cursors[cursor_id].survey.extend(piece)
 
     def snapshot(self) -> Iterator[bytes]:
         """Everything, as records that `apply` understands. What changed in this turn goes before it.
@@ -106,6 +110,13 @@ class CursorStore:
         waiting = self._waiting.setdefault(cursor_id, [])
         if done is not None:
             waiting.append(done)
+
+    def found(self, cursor: Cursor, piece: Piece) -> None:
+        """Write down what a dispatcher found. It is only ever a shortcut, so nobody waits for it."""
+        cursor_id = self._ids.get(cursor.key)
+        if cursor_id is not None:
+            cursor.survey.extend(piece)
+            self._append(cursor_record.survey(cursor_id, piece), None)
 
     async def save(self, cursor: Cursor) -> None:
         """Returns when all that was done to `cursor` is durable. Raises what the log failed with."""

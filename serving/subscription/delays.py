@@ -12,8 +12,8 @@ slice (about 25 of them), however many entries there are:
 A million entries of a ledger take about 4 MiB, whatever their times are (bench/delayed.py).
 
 A time is rounded up to a tick, so nothing is early and nothing later than a tick. Ledgers whose least time is not
-reached are not looked at. Nothing of this is written down: whoever reads the topic from the mark-delete position meets
-every entry again, and this is what a broker does that loads it.
+reached are not looked at. What is written down of it is a `survey`, whose times are such slices too, so that taking it
+in is a few bitmap operations again.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from pyroaring import BitMap
 
 from quire.serving.ports import Position
+from quire.serving.subscription.survey import Times
 
 
 class _Times:
@@ -54,6 +55,15 @@ class _Times:
             self.least = min(groups)
         elif self.least is not None:
             self.least = min(self.least, *groups)
+
+    def take_in(self, known: Times) -> None:
+        """Entries that are not here yet, of the same base."""
+        self.entries |= known.entries
+        while len(self.slices) < len(known.slices):
+            self.slices.append(BitMap())
+        for mine, theirs in zip(self.slices, known.slices, strict=False):
+            mine |= theirs
+        self.least = None
 
     def find_least(self) -> int:
         """The least time of all entries, which are not none; in ticks since `base`."""
@@ -118,6 +128,26 @@ class Delays:
             last_ms = self.now_ms + self.delay_ms_max
             times_ms = [min(time_ms, last_ms) for time_ms in times_ms]
         times.add(entry_ids, [-(-time_ms // self.tick_ms) for time_ms in times_ms])
+
+    def take_in(self, ledger_id: int, known: Times) -> None:
+        """Entries that are not here yet, with their times as a survey has them, in the same ticks."""
+        if not known.entries:
+            return
+        times = self._by_ledger.get(ledger_id)
+        if times is None:
+            times = self._by_ledger[ledger_id] = _Times(known.base)
+        if times.base == known.base:
+            times.take_in(known)
+        else:
+            ticks = known.ticks()
+            times.add(list(ticks), list(ticks.values()))
+
+    def part(self, ledger_id: int, wanted: BitMap) -> Times:
+        """The times of those of `wanted` that are here."""
+        times = self._by_ledger.get(ledger_id)
+        if times is None:
+            return Times(self.tick_ms, 0, BitMap(), [])
+        return Times(self.tick_ms, times.base, times.entries, times.slices).part(wanted)
 
     def next_ms(self) -> int | None:
         """When the next entry is due; None when there is none."""

@@ -14,6 +14,7 @@ losing the consumer does not.
 
 from __future__ import annotations
 
+from array import array
 from typing import Final, NamedTuple
 
 from pyroaring import BitMap
@@ -27,6 +28,7 @@ from quire.serving.subscription.delivery import BlockView
 from quire.serving.subscription.dispatcher import Dispatcher, Run
 from quire.serving.subscription.entry_set import EntrySet
 from quire.serving.subscription.positions import Segments
+from quire.serving.subscription.survey import PIECE_ENTRIES_MAX, Piece, Survey
 from quire.wire.deliver_at import delivery_times
 
 
@@ -50,6 +52,11 @@ class Holding(Dispatcher):
         self.delays: Delays | None = None
         """What of the window is to be dealt later; None when times of delivery do not count."""
         self._later = _NOTHING
+        self.later_found = 0
+        self.bytes_passed = 0
+        """Delayed entries and bytes that were met since the last survey."""
+        self._surveyed: Position | None = None
+        """Where the last survey ended; None when a new one must begin at mark-delete."""
         super().__init__(cursor, segments)
 
     def attach(self, consumer: Consumer) -> None:
@@ -103,6 +110,7 @@ class Holding(Dispatcher):
 
     def _pass(self, view: BlockView, start: int, stop: int, unacked: int) -> None:
         later, self._later = self._later, _NOTHING
+        self.bytes_passed += view.bytes
         if not later.entries:
             super()._pass(view, start, stop, unacked)
             return
@@ -117,6 +125,7 @@ class Holding(Dispatcher):
         if passed:
             assert self.delays is not None
             self.delays.add(view.ledger_id, list(entries), [time_ms for _, time_ms in passed])
+            self.later_found += len(passed)
 
     def release(self) -> None:
         """What is due by now may be dealt."""
@@ -124,12 +133,72 @@ class Holding(Dispatcher):
             for ledger_id, entries in self.delays.take_due():
                 self._enqueue(ledger_id, entries)
 
-    def release_all(self) -> None:
-        """Times of delivery count no longer."""
+    def release_all(self) -> bool:
+        """Times of delivery count no longer. Whether anything waited for its own."""
         delays, self.delays = self.delays, None
-        if delays is not None:
-            for ledger_id, entries in delays.take_all():
-                self._enqueue(ledger_id, entries)
+        if not delays:
+            return False
+        for ledger_id, entries in delays.take_all():
+            self._enqueue(ledger_id, entries)
+        return True
+
+    # -- surveys -----------------------------------------------------------------------------------------
+
+    def survey(self) -> list[Piece]:
+        """What was found since the last survey, in pieces."""
+        assert self.delays is not None
+        found = []
+        for run in self.window.behind(self._surveyed or Position(-1, -1)):
+            for first in range(run.first, run.stop, PIECE_ENTRIES_MAX):
+                stop = min(first + PIECE_ENTRIES_MAX, run.stop)
+                piece = Piece(run.ledger_id, run.first, run.stop, run.first_index, run.each, run.counts)
+                part = piece.between(first, stop)
+                times = self.delays.part(run.ledger_id, BitMap(range(first, stop)))
+                slots = self._slots_of(run.ledger_id, first, stop)
+                found.append(part._replace(times=times, slots=slots))
+        if found:
+            found[0] = found[0]._replace(is_first=self._surveyed is None)
+            self._surveyed = self.read
+        self.later_found = self.bytes_passed = 0
+        return found
+
+    def restore(self, survey: Survey) -> None:
+        """Go on where `survey` ends, as if everything up to there had been read, and nobody held any of it."""
+        assert self.delays is not None and not self.consumers
+        self._drop_queue()
+        self.rewind()
+        pieces = survey.behind(self.segments.following(self.cursor.mark_delete))
+        if not pieces or not self._takes(pieces):
+            return
+        for piece in pieces:
+            self._take_in(piece, self.delays)
+        last = pieces[-1]
+        self.read, self.read_index = Position(last.ledger_id, last.stop), last.next_index
+        self.ahead, self.ahead_known = 0, not self.acknowledged_ahead()
+        self._surveyed = self.read
+        self.release()
+
+    def _take_in(self, piece: Piece, delays: Delays) -> None:
+        ledger_id, first, stop = piece[:3]
+        counts = None if piece.counts is None else piece.counts[:]
+        self.window.push(ledger_id, first, stop, piece.first_index, piece.each, counts)
+        left = self.cursor.unacknowledged(ledger_id, BitMap(range(first, stop)))
+        later = piece.times.part(left)
+        delays.take_in(ledger_id, later)
+        if left:
+            self.unacked += self.messages_left(ledger_id, left)
+        now = left - later.entries
+        if now:
+            self._enqueue(ledger_id, now)
+
+    def _takes(self, pieces: list[Piece]) -> bool:
+        """Whether they say all that is needed here. With other ticks, times would be rounded twice."""
+        assert self.delays is not None
+        return all(one.times.tick_ms == self.delays.tick_ms for one in pieces if one.times.entries)
+
+    def _slots_of(self, ledger_id: int, first: int, stop: int) -> array[int] | None:
+        """Of those that deal by key: the slots of these entries."""
+        return None
 
     def _messages_of(self, view: BlockView, entries: BitMap) -> int:
         """Messages that are not acknowledged of `entries` of `view`."""
@@ -189,8 +258,13 @@ class Holding(Dispatcher):
                 self._enqueue(ledger_id, back)
                 self.cursor.count_redelivery(ledger_id, back)
 
+    def rewind(self) -> None:
+        super().rewind()
+        self._surveyed = None
+
     def _begin(self) -> None:
         super()._begin()
+        self._surveyed = None
         self._drop_queue()
         for consumer in self.consumers:
             consumer.holds.clear()

@@ -33,6 +33,7 @@ from quire.runtime.limits import LOOK_AHEAD_ENTRIES_MAX
 from quire.serving.ports import Position
 from quire.serving.subscription.consumer import Consumer
 from quire.serving.subscription.cursor import Cursor
+from quire.serving.subscription.delays import Delays
 from quire.serving.subscription.delivery import BlockView, Delivery
 from quire.serving.subscription.dispatcher import Run
 from quire.serving.subscription.entry_set import EntrySet
@@ -41,6 +42,7 @@ from quire.serving.subscription.key_owners import owners_for
 from quire.serving.subscription.positions import Segments
 from quire.serving.subscription.request import AUTO_SPLIT, KeySharing, SubscriptionKind
 from quire.serving.subscription.slots import EntrySlots
+from quire.serving.subscription.survey import Piece
 
 
 class KeyShared(Holding):
@@ -143,6 +145,19 @@ class KeyShared(Holding):
     def rewind(self) -> None:
         super().rewind()
         self._slots.clear()
+
+    # -- surveys ---------------------------------------------------------------------------------------
+
+    def _takes(self, pieces: list[Piece]) -> bool:
+        return super()._takes(pieces) and all(piece.slots is not None for piece in pieces)
+
+    def _take_in(self, piece: Piece, delays: Delays) -> None:
+        assert piece.slots is not None
+        self._slots.push(piece.ledger_id, piece.first, piece.slots[:])
+        super()._take_in(piece, delays)
+
+    def _slots_of(self, ledger_id: int, first: int, stop: int) -> array[int] | None:
+        return self._slots.between(ledger_id, first, stop)
 
     def _marked(self) -> None:
         super()._marked()

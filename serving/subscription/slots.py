@@ -38,6 +38,11 @@ class EntrySlots:
         base, known = self._by_ledger[ledger_id]
         return [known[entry - base] for entry in entries]
 
+    def between(self, ledger_id: int, first: int, stop: int) -> array[int]:
+        """The slots of entries `first` .. `stop`-1, all of which were pushed."""
+        base, known = self._by_ledger[ledger_id]
+        return known[first - base : stop - base]
+
     def grouped(self, ledger_id: int, entries: BitMap) -> dict[int, list[int]]:
         """`entries` by slot, each ascending."""
         found: dict[int, list[int]] = {}

@@ -31,20 +31,18 @@ from quire.runtime.tasks import Tasks
 from quire.serving.ports import CompactedPort, ConsumerBusy, ConsumerPort, NotAllowed, Position, TopicPort
 from quire.serving.subscription import counting, lag, seek, stats
 from quire.serving.subscription.acknowledging import acknowledge_each, acknowledge_up_to
-from quire.serving.subscription.alarm import Alarm
 from quire.serving.subscription.block_source import BlockSource
 from quire.serving.subscription.byte_index import ByteIndex
 from quire.serving.subscription.consumer import Consumer
 from quire.serving.subscription.cursor import Cursor
 from quire.serving.subscription.cursor_record import bits_of
 from quire.serving.subscription.cursor_store import CursorStore
-from quire.serving.subscription.delays import Delays
 from quire.serving.subscription.delivery import BlockView, frames
 from quire.serving.subscription.dispatcher import Dispatcher
 from quire.serving.subscription.exclusive import Exclusive
-from quire.serving.subscription.holding import Holding
 from quire.serving.subscription.key_shared import KeyShared
 from quire.serving.subscription.kinds import dispatcher_of
+from quire.serving.subscription.later import Later
 from quire.serving.subscription.meter import Meter
 from quire.serving.subscription.pace import Pace
 from quire.serving.subscription.positions import Segments, preceding
@@ -77,8 +75,7 @@ class Subscription:
         """The topic itself."""
         self._view: CompactedPort | None = None
         self._tasks = tasks
-        self._delays: Delays | None = None
-        self._alarm = Alarm(clock, self._ring)
+        self._later = Later(cursor, store, clock, self.wake)
         self._pace: Pace | None = None
         self.is_deleted = False
         self.meter = Meter()
@@ -128,7 +125,7 @@ class Subscription:
     @property
     def delayed_entries(self) -> int:
         """What was read and waits for its time of delivery."""
-        return 0 if self._delays is None else len(self._delays)
+        return len(self._later)
 
     @property
     def reads_compacted(self) -> bool:
@@ -141,15 +138,13 @@ class Subscription:
         wanted = self.dispatcher.wanted()
         if wanted is None:
             return
-        if self._delays is not None:
-            self._delays.now_ms = self._clock.now_ms()
+        self._later.look_at_clock()
         is_next = wanted == (view.ledger_id, view.first_entry)
         if is_next and not self._is_pumping and self._pace is None:
             self._source.drop()
             self._deal(view)
             self._deliver()
-            if self._delays:
-                self._alarm.ring_at(self._delays.next_ms())
+            self._later.dealt()
         else:
             self.wake()
 
@@ -166,8 +161,7 @@ class Subscription:
 
     def _pump(self) -> None:
         self._pump_again = True
-        if self._delays is not None:
-            self._delays.now_ms = self._clock.now_ms()
+        self._later.look_at_clock()
         while self._pump_again:
             self._pump_again = False
             bytes_dealt = 0
@@ -178,11 +172,10 @@ class Subscription:
                 # What was only looked at is work too.
                 bytes_dealt += self._deal(view) or view.bytes
             self._deliver()
+            self._later.dealt()
             if bytes_dealt >= DEAL_BYTES_PER_TURN:
                 asyncio.get_running_loop().call_soon(self.wake)
                 return
-        if self._delays:
-            self._alarm.ring_at(self._delays.next_ms())
 
     def _next_block(self) -> BlockView | None:
         """The block that is wanted, if it is at hand; else it is fetched, if it is there at all."""
@@ -251,21 +244,8 @@ class Subscription:
             self.wake()
 
     def _heed_delays(self) -> None:
-        """Let times of delivery count, or not, as the topic's policies say: in subscriptions that deal in no order."""
-        dispatcher, policy = self.dispatcher, self.topic.delayed_delivery
-        if not isinstance(dispatcher, Holding):
-            self._delays = None
-        elif not policy.active:
-            self._delays = None
-            dispatcher.release_all()
-            self.wake()
-        elif dispatcher.delays is None or not dispatcher.consumers:
-            self._delays = dispatcher.delays = Delays(policy.tick_ms, policy.delay_ms_max)
-
-    def _ring(self) -> None:
-        if isinstance(self.dispatcher, Holding) and self._delays is not None:
-            self._delays.now_ms = self._clock.now_ms()
-            self.dispatcher.release()
+        policy = self.topic.delayed_delivery
+        if self._later.heed(self.dispatcher, policy, is_surveyed=not self.reads_compacted):
             self.wake()
 
     def trimmed(self) -> None:
@@ -315,6 +295,8 @@ class Subscription:
     def detach(self, consumer: Consumer) -> None:
         """A consumer is gone."""
         self._output.pop(consumer, None)
+        if len(self.dispatcher.consumers) == 1:
+            self._later.write()
         self.dispatcher.detach(consumer)
         self._notify()
         if self.dispatcher.consumers:
@@ -474,6 +456,7 @@ class Subscription:
 
     def disconnect(self) -> None:
         """CLOSE_CONSUMER to all: they will look the topic up and subscribe again."""
+        self._later.write()
         for consumer in list(self.dispatcher.consumers):
             consumer.is_open = False
             self.dispatcher.detach(consumer)
@@ -507,7 +490,7 @@ class Subscription:
         self._silence()
 
     def _silence(self) -> None:
-        self._alarm.stop()
+        self._later.stop()
         if self._pace is not None:
             self._pace.stop()
 

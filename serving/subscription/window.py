@@ -133,6 +133,18 @@ class Window:
         for run in self._runs:
             yield run.ledger_id, run.first, run.stop
 
+    def behind(self, position: Position) -> Iterator[Run]:
+        """What begins at `position` or behind it, in order; a run that it lies in is cut there."""
+        for run in self._runs:
+            if (run.ledger_id, run.stop) <= position:
+                continue
+            first = max(run.first, position.entry_id) if run.ledger_id == position.ledger_id else run.first
+            cut = Run(
+                run.ledger_id, run.first, run.stop, run.first_index, run.each, run.counts and run.counts[:]
+            )
+            cut.cut_front(first)
+            yield cut
+
     def clear(self) -> None:
         self._runs.clear()
 

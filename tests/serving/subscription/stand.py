@@ -23,6 +23,7 @@ class Stand:
     def __init__(self) -> None:
         self.topic = FakeTopic()
         self.log = FakeLog()
+        self.clock = ManualClock()
         self.start()
 
     def start(self) -> None:
@@ -31,7 +32,7 @@ class Stand:
             self.store.apply(record)
         self.log.records = list(self.log.durable)
         self.store.attach(self.log)
-        self.subscriptions = Subscriptions(self.topic, self.store, 7, ManualClock())
+        self.subscriptions = Subscriptions(self.topic, self.store, 7, self.clock)
         self.topic.listener = self.subscriptions.confirmed
         self.subscriptions.load()
 

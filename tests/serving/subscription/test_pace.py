@@ -233,8 +233,8 @@ async def test_what_waits_for_its_time_is_why_nothing_flows(stand: Stand) -> Non
     subscription = stand.subscription()
     stand.topic.publish([1])
     assert await stand.reason() == ""
-    assert subscription._delays is not None
-    subscription._delays.add(1, [0], [stand.clock.now_ms() + 60_000])
+    assert subscription._later.delays is not None
+    subscription._later.delays.add(1, [0], [stand.clock.now_ms() + 60_000])
     assert await stand.reason() == blocked.DELAYED
 
 

@@ -1,0 +1,285 @@
+"""What a dispatcher found is taken in by the next one: in any history as if it had read everything again."""
+
+from __future__ import annotations
+
+import random
+from array import array
+
+import pytest
+from pyroaring import BitMap
+
+from quire.runtime.errors import CorruptionError
+from quire.serving.ports import Position
+from quire.serving.subscription import cursor_record, later
+from quire.serving.subscription.cursor import Cursor
+from quire.serving.subscription.delays import Delays
+from quire.serving.subscription.key_shared import KeyShared
+from quire.serving.subscription.positions import Segments
+from quire.serving.subscription.request import SubscriptionKind
+from quire.serving.subscription.shared import Shared
+from quire.serving.subscription.survey import Piece, Survey, Times
+from quire.wire.message import OutgoingMessage, encode_one
+from tests.serving.subscription.fakes import FakeTopic, ids
+from tests.serving.subscription.stand import Stand, settle
+from tests.serving.subscription.test_delays import History
+
+CURSOR_ID = 9
+HOUR_MS = 3_600_000
+KINDS = {"shared": Shared, "key_shared": KeyShared}
+
+
+class Restarted(History):
+    """A history whose dispatcher ends now and then, and another goes on with what was written down."""
+
+    def __init__(self, kind: str, rng: random.Random) -> None:
+        super().__init__(kind, rng)
+        self.log: list[bytes] = []
+        self.surveyed = Position(-1, -1)
+        self.restored = 0
+
+    def write(self) -> None:
+        """The acknowledgements of a turn."""
+        if self.cursor.is_reset:
+            self.cursor.is_reset = False
+            self.cursor.take_delta()
+            self.log = list(cursor_record.snapshot(CURSOR_ID, self.cursor))
+        else:
+            self.log += cursor_record.deltas(CURSOR_ID, self.cursor.take_delta())
+
+    def survey(self) -> None:
+        for piece in self.dispatcher.survey():
+            self.cursor.survey.extend(piece)
+            self.log.append(cursor_record.survey(CURSOR_ID, piece))
+            self.surveyed = Position(piece.ledger_id, piece.stop)
+
+    def roll(self) -> None:
+        """The log begins anew with a snapshot."""
+        self.write()
+        self.log = list(cursor_record.snapshot(CURSOR_ID, self.cursor))
+
+    def restart(self) -> None:
+        """Another broker, perhaps with another kind of subscription, or another tick."""
+        self.write()
+        cursor: Cursor | None = None
+        for raw in self.log:
+            _, _, begun, delta, piece = cursor_record.parse(raw)
+            if begun is not None:
+                cursor = begun
+            elif delta is not None and cursor is not None:
+                cursor.apply(delta)
+            elif piece is not None and cursor is not None:
+                cursor.survey.extend(piece)
+        assert cursor is not None
+        former, self.cursor, self.held = self.dispatcher, cursor, {}
+        same_kind = self.rng.random() < 0.8
+        kind = type(former) if same_kind else self.rng.choice(list(KINDS.values()))
+        self.dispatcher = kind(cursor, Segments(self.topic.segments))
+        self.delays = self.dispatcher.delays = Delays(self.rng.choice((10, 10, 10, 7)))
+        self.delays.now_ms = self.now_ms
+        self.restore()
+        self.check()
+
+    def restore(self) -> None:
+        self.dispatcher.restore(self.cursor.survey)
+        self.dispatcher.normalise()
+        if self.dispatcher.window:  # else all of it is acknowledged, or found by another kind
+            self.restored += 1
+            end = self.dispatcher.segments.clamp(self.surveyed)
+            assert self.dispatcher.read == end, "what was written down is not read again"
+
+    def detach(self, consumer) -> None:  # type: ignore[no-untyped-def]
+        if len(self.dispatcher.consumers) == 1:
+            self.survey()
+        super().detach(consumer)
+        if not self.dispatcher.consumers:
+            self.delays = self.dispatcher.delays = Delays(self.delays.tick_ms)
+            self.delays.now_ms = self.now_ms
+            self.restore()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(15))
+def test_any_history_goes_on_after_any_restart(kind: str, seed: int) -> None:
+    print("seed", seed)
+    rng = random.Random(seed)
+    history = Restarted(kind, rng)
+    for _ in range(200):
+        history.step()
+        choice = rng.random()
+        if choice < 0.1:
+            history.survey()
+        elif choice < 0.15:
+            history.roll()
+        elif choice < 0.22:
+            history.restart()
+        elif choice < 0.6:
+            history.write()
+    history.finish()
+    assert history.restored
+
+
+def later_entries(topic: FakeTopic, due_ms: list[int | None]) -> list[bytes]:
+    ledger_id = topic.ledgers[-1]
+    first = topic.last_entry(ledger_id) + 1
+    return [
+        encode_one(OutgoingMessage(f"{ledger_id}:{first + at}".encode(), key="k", deliver_at_ms=one), "p", at, 0)
+        for at, one in enumerate(due_ms)
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def stand(monkeypatch: pytest.MonkeyPatch) -> Stand:
+    monkeypatch.setattr(later, "SURVEY_ENTRIES", 50)
+    return Stand()
+
+
+def publish(stand: Stand, count: int, in_ms: int) -> None:
+    """Blocks of ten entries, every other one to be delivered later."""
+    for _ in range(0, count, 10):
+        due = [stand.clock.now_ms() + in_ms if at % 2 else None for at in range(10)]
+        stand.topic.publish([1] * 10, later_entries(stand.topic, due))
+
+
+@pytest.mark.parametrize("kind", [SubscriptionKind.SHARED, SubscriptionKind.KEY_SHARED])
+async def test_a_broker_that_takes_over_does_not_read_what_waits(
+    stand: Stand, kind: SubscriptionKind
+) -> None:
+    consumer, port = await stand.consumer(kind)
+    publish(stand, 1000, HOUR_MS)
+    await settle()
+    got = port.positions()
+    assert len(got) == 500
+    consumer.ack(ids(*got))
+    await settle()
+    stand.restart()
+    stand.topic.reads.clear()
+    stand.topic.cache = False
+    _, port = await stand.consumer(kind)
+    await settle()
+    found = stand.subscriptions.get("s")
+    assert found is not None and found.delayed_entries == 500
+    assert all(one.entry_id >= 900 for one in stand.topic.reads), "only what came after the last survey"
+    assert await stand.backlog() == 500 and port.positions() == []
+    publish(stand, 10, HOUR_MS)
+    await settle()
+    assert len(port.positions()) == 5 and found.delayed_entries == 505
+
+
+@pytest.mark.parametrize("kind", [SubscriptionKind.SHARED, SubscriptionKind.KEY_SHARED])
+async def test_the_next_consumer_does_not_either(stand: Stand, kind: SubscriptionKind) -> None:
+    consumer, port = await stand.consumer(kind)
+    publish(stand, 100, HOUR_MS)
+    await settle()
+    consumer.ack(ids(*port.positions()[:-1]))
+    consumer.close()
+    await settle()
+    stand.topic.reads.clear()
+    stand.topic.cache = False
+    _, port = await stand.consumer(kind)
+    await settle()
+    assert port.positions() == [(1, 98)], "what the other held"
+    assert stand.topic.reads == [Position(1, 98)]
+
+
+async def test_a_seek_forgets_what_was_found(stand: Stand) -> None:
+    await stand.consumer(SubscriptionKind.SHARED)
+    publish(stand, 200, HOUR_MS)
+    await settle()
+    found = stand.subscriptions.get("s")
+    assert found is not None and list(found.cursor.survey)
+    await found.seek(ids((1, 0))[0])
+    assert not list(found.cursor.survey)
+    stand.restart()
+    _, port = await stand.consumer(SubscriptionKind.SHARED)
+    await settle()
+    assert len(port.positions()) == 100
+
+
+async def test_what_has_no_delays_writes_nothing(stand: Stand) -> None:
+    consumer, _ = await stand.consumer(SubscriptionKind.SHARED)
+    stand.topic.publish([1] * 1000)
+    await settle()
+    consumer.close()
+    await settle()
+    assert not any(cursor_record.parse(raw).piece for raw in stand.log.records)
+
+
+# -- pieces ------------------------------------------------------------------------------------------------
+
+
+def piece(first: int, stop: int, ledger_id: int = 1, base: int = 100, **more: object) -> Piece:
+    entries = BitMap(range(first, stop, 2))
+    times = Times(10, base, entries, [entries & BitMap(range(0, stop, 4)), BitMap(entries)])
+    made = Piece(ledger_id, first, stop, 10 * first, 10, None, times)
+    return made._replace(**more)
+
+
+def shown(survey: Survey) -> list[tuple[int, int, int]]:
+    return [one[:3] for one in survey]
+
+
+def test_pieces_follow_each_other_or_begin_anew() -> None:
+    survey = Survey()
+    for one in (
+        piece(5, 10),
+        piece(10, 20),
+        piece(0, 7, 3),
+        piece(7, 9, 3, each=0, counts=array("I", [1, 2])),
+    ):
+        survey.extend(one)
+    assert shown(survey) == [(1, 5, 20), (3, 0, 7), (3, 7, 9)]
+    assert next(iter(survey)).times.ticks() == {
+        at: 102 + (at % 4 == 0) for at in (5, 7, 9, 10, 12, 14, 16, 18)
+    }
+    survey.extend(piece(2, 4, 3))
+    assert shown(survey) == [(3, 2, 4)], "it does not continue what is here"
+    survey.extend(piece(4, 6, 3, is_first=True))
+    assert shown(survey) == [(3, 4, 6)]
+
+
+def test_pieces_that_count_otherwise_stay_apart() -> None:
+    survey = Survey()
+    for one in (piece(0, 4), piece(4, 8, base=200), piece(8, 12, base=200, slots=array("H", range(4)))):
+        survey.extend(one)
+    assert shown(survey) == [(1, 0, 4), (1, 4, 8), (1, 8, 12)]
+
+
+def test_what_lies_behind_a_position() -> None:
+    survey = Survey()
+    survey.extend(piece(0, 4, each=0, counts=array("I", [1, 2, 3, 4]), slots=array("H", [5, 6, 7, 8])))
+    survey.extend(piece(0, 10, 3))
+    cut, rest = survey.behind(Position(1, 2))
+    assert (cut.first, cut.stop, cut.first_index, cut.next_index) == (2, 4, 3, 10)
+    assert cut.counts == array("I", [3, 4]) and cut.slots == array("H", [7, 8])
+    assert cut.times.entries == BitMap([2]) and rest.ledger_id == 3
+    assert survey.behind(Position(1, 4)) == [] == survey.behind(Position(2, 0))
+
+
+def test_what_is_acknowledged_is_pruned() -> None:
+    survey = Survey()
+    for one in (piece(0, 10), piece(0, 10, 3)):
+        survey.extend(one)
+    survey.prune(Position(1, 9), lambda _, entries: entries - BitMap([4]))
+    (left,) = survey
+    assert left.ledger_id == 3 and left.times.entries == BitMap([0, 2, 6, 8])
+    assert all(one <= left.times.entries for one in left.times.slices)
+
+
+def test_a_piece_is_a_record_and_a_damaged_one_is_damage() -> None:
+    made = piece(
+        5, 9, each=0, counts=array("I", [1, 2, 3, 4]), slots=array("H", [5, 6, 7, 65535]), is_first=True
+    )
+    raw = cursor_record.survey(CURSOR_ID, made)
+    assert cursor_record.parse(raw).piece == made
+    for end in range(len(raw)):
+        with pytest.raises(CorruptionError):
+            cursor_record.parse(raw[:end])
+    with pytest.raises(CorruptionError):
+        cursor_record.parse(raw + b"\0")
+    rng = random.Random(5)
+    for _ in range(300):
+        at = rng.randrange(11, len(raw))
+        try:
+            cursor_record.parse(raw[:at] + bytes([rng.randrange(256)]) + raw[at + 1 :])
+        except CorruptionError:
+            pass
