@@ -29,7 +29,7 @@ from quire.bookie.journal import Journal
 from quire.bookie.ledgers import LedgerState
 from quire.bookie.memtable import Memtable
 from quire.runtime.errors import QuireError
-from quire.wire.block import BlockError, BlockHeader, Buffer, verify
+from quire.wire.block import BlockError, BlockHeader, Buffer, same_bytes, verify
 from quire.wire.bookie import AddDone, AddRequest, Status
 
 OK: Final = (Status.OK,)
@@ -186,7 +186,7 @@ class Intake:
         for table in self.tables:
             kept = table.overlapping(ledger_id, first_entry, last_entry)
             if kept is not None:
-                return DUPLICATE if kept == block else Status.CONFLICT
+                return DUPLICATE if same_bytes(kept, block) else Status.CONFLICT
         try:
             rows = self._index.rows(ledger_id, first_entry, 1)
         except QuireError:

@@ -30,7 +30,7 @@ from quire.bookie.scrub import Checked
 from quire.runtime.disk import Worker
 from quire.runtime.errors import QuireError
 from quire.runtime.limits import READ_BYTES_MAX
-from quire.wire.block import Buffer, read_header
+from quire.wire.block import Buffer, read_header, same_bytes
 from quire.wire.bookie import (
     BookieId,
     FindHoleRequest,
@@ -134,7 +134,7 @@ class Reads:
                 self._on_error(error, ledger_id, first_entry)
                 done(Status.IO_ERROR)
             else:
-                done(Status.OK if found and found[0] == block else Status.CONFLICT)
+                done(Status.OK if found and same_bytes(found[0], block) else Status.CONFLICT)
 
         read = partial(self._blocks.read, ledger_id, first_entry, 1)
         self._thread_of(ledger_id).submit(read, compared)

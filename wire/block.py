@@ -223,6 +223,11 @@ def verify(buffer: Buffer, offset: int = 0) -> BlockHeader:
     return header
 
 
+def same_bytes(one: Buffer, other: Buffer) -> bool:
+    """Whether both hold the same. Comparing views themselves goes item by item: 1 ms for a full block, not 0.2."""
+    return len(one) == len(other) and bytes(one) == bytes(other)
+
+
 def scan(buffer: Buffer, offset: int = 0) -> Iterator[tuple[int, BlockHeader]]:
     """(offset, header) of each block of a run of whole blocks; headers and tables are proven.
 

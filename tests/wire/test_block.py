@@ -82,3 +82,10 @@ def test_joined_blocks_have_the_entries_of_all(made: list[tuple[list[bytes], boo
     assert list(block.message_counts(buffer, header)) == counts
     with pytest.raises(block.BlockError):
         block.read_header(buffer)
+
+
+def test_the_same_bytes_in_buffers_of_any_kind_are_the_same() -> None:
+    made = bytes(range(256))
+    for one in (made, bytearray(made), memoryview(bytes(1) + made)[1:]):
+        assert block.same_bytes(one, made)
+        assert not block.same_bytes(one, made[:-1]) and not block.same_bytes(one, made[:-1] + b"x")
