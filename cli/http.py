@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -51,7 +52,20 @@ class Admin:
     def delete(self, path: str) -> Any:
         return self._ask("DELETE", path, None)
 
-    def _ask(self, method: str, path: str, body: Any, redirects_left: int = 5) -> Any:
+    def get_raw(self, path: str) -> tuple[Mapping[str, str], bytes]:
+        """The answer's headers, by names in small letters, and its body as it is."""
+        return self._fetch("GET", path, None)
+
+    def _ask(self, method: str, path: str, body: Any) -> Any:
+        _, text = self._fetch(method, path, body)
+        try:
+            return json.loads(text) if text.strip() else None
+        except ValueError:
+            raise ConfigurationError(_no_http(self._url)) from None
+
+    def _fetch(
+        self, method: str, path: str, body: Any, redirects_left: int = 5
+    ) -> tuple[Mapping[str, str], bytes]:
         """`path`, or a URL where the topic's own broker is."""
         data = None if body is None else json.dumps(body).encode()
         request = Request(
@@ -62,10 +76,10 @@ class Admin:
         )
         try:
             with urlopen(request, timeout=self._timeout_s) as answer:
-                text = answer.read()
+                return {name.lower(): value for name, value in answer.headers.items()}, answer.read()
         except HTTPError as error:
             if error.code == 307 and redirects_left:
-                return self._ask(method, error.headers["Location"], body, redirects_left - 1)
+                return self._fetch(method, error.headers["Location"], body, redirects_left - 1)
             raise _error_of(error) from None
         except (URLError, TimeoutError, ConnectionError) as error:
             reason = getattr(error, "reason", error)
@@ -73,10 +87,6 @@ class Admin:
                 f"no broker answers at {self._url} ({reason}); is `quire standalone` running?"
             ) from None
         except HTTPException:
-            raise ConfigurationError(_no_http(self._url)) from None
-        try:
-            return json.loads(text) if text.strip() else None
-        except ValueError:
             raise ConfigurationError(_no_http(self._url)) from None
 
 

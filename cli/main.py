@@ -23,6 +23,7 @@ SUBCOMMANDS = {
     "local": "Run a cluster on this machine as processes that may be killed.",
     "brokers": "Who is there, who owns what and why; move a bundle.",
     "topics": "Create, list, look into and delete topics.",
+    "subscriptions": "List, look into, create, move and delete subscriptions.",
     "produce": "Publish lines from files or standard input.",
     "consume": "Print messages of a topic.",
     "check": "Publish while you kill what you like, and prove that nothing is lost.",

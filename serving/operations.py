@@ -23,6 +23,7 @@ from quire.serving.ports import EARLIEST, LATEST, Position
 from quire.serving.registry import Registry, subscriptions_of
 from quire.serving.schema.registry import Schemas
 from quire.serving.subscription import seek
+from quire.serving.subscription.peek import unacknowledged_entry
 from quire.serving.subscription.subscription import Subscription
 from quire.serving.topic.non_persistent import AnyTopic
 from quire.serving.topic.services import Services
@@ -297,6 +298,11 @@ class Operations:
 
     async def delete_subscription(self, topic: str, name: str, *, force: bool = False) -> None:
         await subscriptions_of(await self._any_topic(topic)).delete(name, force=force)
+
+    async def peek(self, topic: str, name: str, number: int) -> tuple[Position, bytes]:
+        """The `number`th entry (from 1) that the subscription has to acknowledge. Raises `NotFound`."""
+        subscription = await self._subscription(topic, name)
+        return await unacknowledged_entry(await self._topic(topic), subscription.cursor, number)
 
     async def reset_cursor(self, topic: str, name: str, to: Position | int) -> None:
         """To a position (inclusive) or to a publish time in ms."""

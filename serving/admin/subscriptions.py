@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from json import dumps
+from urllib.parse import quote
+
 from aiohttp import web
 
+from quire.runtime.clock import iso_time
+from quire.runtime.errors import ConfigurationError
 from quire.serving.admin.requests import flag, json_of, natural, no_content, position_of, topic_of
 from quire.serving.admin.target import AdminTarget
 from quire.serving.admin.topics import TOPIC
+from quire.serving.ports import Position
+from quire.wire.message import Undecodable, is_batch, plain_payload, read_metadata
 
 ONE = f"{TOPIC}/subscription/{{subscription}}"
 
 
 def routes(target: AdminTarget) -> list[web.RouteDef]:
-    return _list_and_delete(target) + _move(target)
+    return _list_and_delete(target) + _move(target) + _look(target)
 
 
 def _name(request: web.Request) -> str:
@@ -65,6 +72,38 @@ def _move(target: AdminTarget) -> list[web.RouteDef]:
         web.post(f"{ONE}/resetcursor/{{time}}", reset_to_time),
         web.post(f"{ONE}/resetcursor", reset_to_position),
     ]
+
+
+def _look(target: AdminTarget) -> list[web.RouteDef]:
+    async def peek(request: web.Request) -> web.Response:
+        number = _number(request, "position")
+        if number == 0:
+            raise ConfigurationError("positions in a backlog count from 1")
+        return _entry(*await target.peek(topic_of(request), _name(request), number))
+
+    return [web.get(f"{ONE}/position/{{position}}", peek)]
+
+
+def _entry(position: Position, entry: bytes) -> web.Response:
+    """An entry as Pulsar's tools read it: its decompressed payload, and the rest in headers.
+
+    What cannot be decompressed here, for it is encrypted or a chunk, comes as it is.
+    """
+    metadata, payload = read_metadata(entry)
+    headers = {
+        "X-Pulsar-Message-ID": f"{position.ledger_id}:{position.entry_id}",
+        "X-Pulsar-publish-time": iso_time(metadata.publish_time),
+        "X-Pulsar-PROPERTY": dumps({item.key: item.value for item in metadata.properties}),
+    }
+    if metadata.HasField("partition_key"):
+        headers["X-Pulsar-partition-key"] = quote(metadata.partition_key, safe="")
+    try:
+        body = bytes(plain_payload(metadata, payload))
+    except Undecodable:
+        return web.Response(body=bytes(payload), headers=headers)
+    if is_batch(metadata):
+        headers["X-Pulsar-num-batch-message"] = str(metadata.num_messages_in_batch)
+    return web.Response(body=body, headers=headers)
 
 
 def _number(request: web.Request, name: str) -> int:

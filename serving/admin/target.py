@@ -160,6 +160,10 @@ class AdminTarget(Protocol):
 
     async def delete_subscription(self, topic: str, name: str, *, force: bool = False) -> None: ...
 
+    async def peek(self, topic: str, name: str, number: int) -> tuple[Position, bytes]:
+        """The `number`th entry (from 1) that the subscription has to acknowledge. Raises `NotFound`."""
+        ...
+
     async def reset_cursor(self, topic: str, name: str, to: Position | int) -> None:
         """To a position (inclusive) or to a publish time in ms."""
         ...

@@ -69,6 +69,60 @@ def test_stats_for_people_and_for_programs(server: Server) -> None:
     assert quire("topics", "lookup", "counted").out.strip() == server.service_url
 
 
+def test_a_subscription_from_its_creation_to_its_end(server: Server) -> None:
+    assert (
+        quire("subscriptions", "create", "watched", "s", "--from", "earliest").out == "created s of watched\n"
+    )
+    publish(server, "watched", 5)
+    assert quire("subscriptions", "list", "watched").out == "audit\ns\n"
+    assert quire("subscriptions", "list", "watched", "--json").json == ["audit", "s"]
+    shown = quire("subscriptions", "stats", "watched", "s").out.splitlines()
+    assert shown[1].split()[:5] == ["watched", "Exclusive", "5", "0", "0"]
+    assert quire("subscriptions", "skip", "watched", "s", "--count", "2").code == 0
+    assert quire("subscriptions", "stats", "watched", "s", "--json").json["msgBacklog"] == 3
+    peeked = quire("subscriptions", "peek", "watched", "s", "--count", "9", "--json").json
+    assert [one["payload"] for one in peeked] == ["2", "3", "4"]
+    assert quire("subscriptions", "peek", "watched", "s").out.split()[-1] == "2"
+    assert quire("subscriptions", "seek", "watched", "s", "--to", peeked[-1]["id"]).code == 0
+    assert quire("subscriptions", "stats", "watched", "s", "--json").json["msgBacklog"] == 1
+    for to, backlog in (("2020-01-01", 5), ("latest", 0), ("earliest", 5), ("2999-01-01T00:00:00+02:00", 0)):
+        assert quire("subscriptions", "seek", "watched", "s", "--to", to).code == 0
+        assert quire("subscriptions", "stats", "watched", "s", "--json").json["msgBacklog"] == backlog
+    assert quire("subscriptions", "skip", "watched", "audit").out == "audit of watched skipped all messages\n"
+    assert quire("subscriptions", "peek", "watched", "audit").out == ""
+    assert quire("subscriptions", "delete", "watched", "s").out == "deleted s of watched\n"
+    assert quire("subscriptions", "list", "watched").out == "audit\n"
+
+
+def test_subscriptions_of_partitions_and_of_batches(server: Server) -> None:
+    quire("topics", "create", "parted", "--partitions", "2")
+    assert quire("subscriptions", "create", "parted", "s", "--from", "earliest").code == 0
+    client = pulsar.Client(server.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    producer = client.create_producer("parted-partition-1", batching_enabled=True)
+    for i in range(3):
+        producer.send_async(b"\xff%d" % i, None)
+    producer.flush()
+    client.close()
+    found = quire("subscriptions", "stats", "parted", "s", "--json").json
+    assert {part: one["msgBacklog"] for part, one in found.items()} == {
+        "parted-partition-0": 0, "parted-partition-1": 3
+    }  # fmt: skip
+    peeked = quire("subscriptions", "peek", "parted", "s", "--count", "2", "--json").json
+    assert [one["payload_base64"] for one in peeked] == ["/zA=", "/zE="]
+    assert [one["id"].split(":")[-1] for one in peeked] == ["0", "1"]
+    assert quire("subscriptions", "delete", "parted", "s").code == 0
+    assert quire("subscriptions", "list", "parted").out == ""
+
+
+def test_what_cannot_be_done_to_a_subscription(server: Server) -> None:
+    publish(server, "plain", 1)
+    refused(quire("subscriptions", "stats", "plain", "none"), NOT_FOUND, "no subscription none")
+    refused(quire("subscriptions", "peek", "plain", "none"), NOT_FOUND, "no subscription none")
+    refused(quire("subscriptions", "seek", "plain", "audit", "--to", "nowhere"), WRONG_USE, "LEDGER:ENTRY")
+    refused(quire("subscriptions", "seek", "plain", "audit", "--to", "20-20"), WRONG_USE, "no moment")
+    refused(quire("subscriptions", "create", "plain", "audit"), FAILED, "exists already")
+
+
 def test_why_segments_are_still_here(server: Server) -> None:
     publish(server, "explained", 5)
     shown = quire("topics", "explain", "explained").out

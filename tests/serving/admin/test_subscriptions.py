@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pulsar
 import pytest
 
@@ -104,3 +106,33 @@ async def test_a_subscription_in_use_is_deleted_only_by_force(rest: Rest, client
     refused = await rest.delete(AUDIT)
     assert refused.status == 412 and refused.body["reason"]
     assert (await rest.delete(f"{AUDIT}?force=true")).status == 204
+
+
+async def test_messages_are_looked_at_and_stay(rest: Rest, client: pulsar.Client) -> None:
+    def work() -> None:
+        producer = client.create_producer("orders")
+        for number in range(4):
+            producer.send(b"%d" % number, properties={"färbe": "rot\n"}, partition_key="k\n")
+        consumer = client.subscribe(
+            "orders", "audit", pulsar.ConsumerType.Shared, initial_position=pulsar.InitialPosition.Earliest
+        )
+        for message in [consumer.receive(10_000) for _ in range(4)]:
+            if message.data() in (b"0", b"2"):
+                consumer.acknowledge(message)
+        consumer.close()
+
+    await in_thread(work)
+    path = f"{rest.url}{TOPIC}/subscription/audit/position"
+    found = []
+    for number in (1, 2):
+        async with rest.session.get(f"{path}/{number}") as answer:
+            assert answer.status == 200
+            found.append(await answer.read())
+            headers = answer.headers
+    assert found == [b"1", b"3"]
+    assert json.loads(headers["X-Pulsar-PROPERTY"]) == {"färbe": "rot\n"}
+    assert headers["X-Pulsar-partition-key"] == "k%0A" and headers["X-Pulsar-Message-ID"].endswith(":3")
+    assert (await rest.get(f"{TOPIC}/subscription/audit/position/3")).status == 404
+    assert (await rest.get(f"{TOPIC}/subscription/audit/position/0")).status == 400
+    assert (await rest.get(f"{TOPIC}/subscription/none/position/1")).status == 404
+    assert (await rest.get(f"{TOPIC}/stats")).body["subscriptions"]["audit"]["msgBacklog"] == 2

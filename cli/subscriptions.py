@@ -1,0 +1,283 @@
+"""`quire subscriptions`: list, look into, create, move and delete subscriptions, through a broker's REST interface.
+
+What is asked of a partitioned topic is asked of each of its partitions.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from itertools import count as numbers
+from itertools import islice
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from quire.cli.http import Admin, admin_url_option, json_option, topic_path
+from quire.cli.output import print_json, print_table
+from quire.runtime.errors import ConfigurationError, NotFound
+from quire.wire.message import split_batch
+from quire.wire.pulsar_pb2 import MessageMetadata
+
+
+@click.group("subscriptions")
+def command() -> None:
+    """List, look into, create, move and delete subscriptions.
+
+    TOPIC is a full name (persistent://tenant/namespace/name) or a short one in public/default; a partitioned topic
+    stands for all its partitions.
+
+    \b
+    Examples:
+      quire subscriptions list orders
+      quire subscriptions stats orders audit
+      quire subscriptions create orders audit --from earliest
+      quire subscriptions seek orders audit --to 2026-01-31T12:00:00
+      quire subscriptions seek orders-partition-0 audit --to 17:42
+      quire subscriptions skip orders audit --count 10
+      quire subscriptions peek orders audit --count 3
+      quire subscriptions delete orders audit
+    """
+
+
+def _path(topic: str, subscription: str = "") -> str:
+    beyond = f"/subscription/{quote(subscription, safe='')}" if subscription else ""
+    return f"/admin/v2/{topic_path(topic)}{beyond}"
+
+
+def _parts(admin: Admin, topic: str, *, or_new: bool = False) -> list[str]:
+    """The topic itself, or its partitions; with `or_new` also one that would be made by its use."""
+    how = "?checkAllowAutoCreation=true" if or_new else ""
+    count = admin.get(f"{_path(topic)}/partitions{how}").get("partitions", 0)
+    return [f"{topic}-partition-{number}" for number in range(count)] or [topic]
+
+
+def _each(admin: Admin, topic: str, act: Callable[[str], Any]) -> None:
+    for part in _parts(admin, topic):
+        act(part)
+
+
+@command.command("list")
+@click.argument("topic")
+@admin_url_option
+@json_option
+def list_subscriptions(topic: str, admin_url: str, as_json: bool) -> None:
+    """List the durable subscriptions of TOPIC."""
+    admin = Admin(admin_url)
+    found = {name for part in _parts(admin, topic) for name in admin.get(f"{_path(part)}/subscriptions")}
+    if as_json:
+        print_json(sorted(found))
+        return
+    for name in sorted(found):
+        click.echo(name)
+
+
+@command.command("stats")
+@click.argument("topic")
+@click.argument("subscription")
+@admin_url_option
+@json_option
+def stats(topic: str, subscription: str, admin_url: str, as_json: bool) -> None:
+    """Show the backlog of SUBSCRIPTION, its consumers, and why nothing is dealt, if nothing is."""
+    admin = Admin(admin_url)
+    found = {part: _stats_of(admin, part, subscription) for part in _parts(admin, topic)}
+    if as_json:
+        print_json(found if list(found) != [topic] else found[topic])
+        return
+    print_table(
+        ("topic", "type", "backlog", "delayed", "unacked", "oldest", "blocked"),
+        [(part, *_row(one)) for part, one in found.items()],
+        right=("backlog", "delayed", "unacked", "oldest"),
+    )
+    consumers = [(part, one) for part, shown in found.items() for one in shown["consumers"]]
+    if consumers:
+        click.echo()
+        print_table(
+            ("consumer", "topic", "permits", "unacked", "address", "blocked"),
+            [
+                (
+                    one["consumerName"],
+                    part,
+                    one["availablePermits"],
+                    one["unackedMessages"],
+                    one.get("address", ""),
+                    one.get("blockedReason") or "",
+                )
+                for part, one in consumers
+            ],
+            right=("permits", "unacked"),
+        )
+
+
+def _stats_of(admin: Admin, topic: str, subscription: str) -> dict[str, Any]:
+    every = admin.get(f"{_path(topic)}/stats")["subscriptions"]
+    if subscription not in every:
+        raise NotFound(f"topic {topic} has no subscription {subscription}")
+    found: dict[str, Any] = every[subscription]
+    return found
+
+
+def _row(one: dict[str, Any]) -> tuple[Any, ...]:
+    age_s = one.get("oldestBacklogMessageAgeSeconds", -1)
+    oldest = "" if age_s is None or age_s < 0 else f"{age_s} s"
+    delayed, reason = one.get("msgDelayed", 0), one.get("blockedReason") or ""
+    return one["type"], one["msgBacklog"], delayed, one["unackedMessages"], oldest, reason
+
+
+@command.command("create")
+@click.argument("topic")
+@click.argument("subscription")
+@click.option(
+    "--from",
+    "start",
+    default="latest",
+    show_default=True,
+    metavar="earliest|latest|LEDGER:ENTRY",
+    help="The message that it reads first.",
+)
+@admin_url_option
+@json_option
+def create(topic: str, subscription: str, start: str, admin_url: str, as_json: bool) -> None:
+    """Create SUBSCRIPTION, which keeps messages of TOPIC until they are acknowledged."""
+    admin = Admin(admin_url)
+    position: Any = start if start in ("earliest", "latest") else _position(start)
+    for part in _parts(admin, topic, or_new=True):
+        admin.put(_path(part, subscription), position)
+    _done(as_json, f"created {subscription} of {topic}", topic=topic, subscription=subscription, created=True)
+
+
+@command.command("delete")
+@click.argument("topic")
+@click.argument("subscription")
+@click.option("--force", is_flag=True, help="Also when consumers are connected.")
+@admin_url_option
+@json_option
+def delete(topic: str, subscription: str, force: bool, admin_url: str, as_json: bool) -> None:
+    """Delete SUBSCRIPTION; nothing is kept for it any more."""
+    admin = Admin(admin_url)
+    suffix = f"?force={str(force).lower()}"
+    _each(admin, topic, lambda part: admin.delete(_path(part, subscription) + suffix))
+    _done(as_json, f"deleted {subscription} of {topic}", topic=topic, subscription=subscription, deleted=True)
+
+
+@command.command("seek")
+@click.argument("topic")
+@click.argument("subscription")
+@click.option(
+    "--to",
+    required=True,
+    metavar="earliest|latest|TIME|LEDGER:ENTRY",
+    help="Where to read from: an end, a moment (2026-01-31T12:00:00, UTC unless it says otherwise) or an entry.",
+)
+@admin_url_option
+@json_option
+def seek(topic: str, subscription: str, to: str, admin_url: str, as_json: bool) -> None:
+    """Read again, or go on, from a message or a moment. Consumers are disconnected and come back."""
+    admin = Admin(admin_url)
+    _each(admin, topic, lambda part: _seek(admin, _path(part, subscription), to))
+    _done(
+        as_json, f"{subscription} of {topic} reads from {to}", topic=topic, subscription=subscription, to=to
+    )
+
+
+def _seek(admin: Admin, path: str, to: str) -> None:
+    if to in ("earliest", "latest"):
+        admin.post(f"{path}/resetcursor", to)
+    elif "-" in to:
+        admin.post(f"{path}/resetcursor/{_time_ms(to)}")
+    else:
+        admin.post(f"{path}/resetcursor", _position(to))
+
+
+@command.command("skip")
+@click.argument("topic")
+@click.argument("subscription")
+@click.option(
+    "--count", type=click.IntRange(min=1), help="So many messages of each partition; else all of them."
+)
+@admin_url_option
+@json_option
+def skip(topic: str, subscription: str, count: int | None, admin_url: str, as_json: bool) -> None:
+    """Acknowledge the oldest messages of SUBSCRIPTION, or all, without reading them."""
+    admin = Admin(admin_url)
+    how = "skip_all" if count is None else f"skip/{count}"
+    _each(admin, topic, lambda part: admin.post(f"{_path(part, subscription)}/{how}"))
+    what = "all messages" if count is None else f"{count} messages"
+    _done(
+        as_json,
+        f"{subscription} of {topic} skipped {what}",
+        topic=topic,
+        subscription=subscription,
+        count=count,
+    )
+
+
+@command.command("peek")
+@click.argument("topic")
+@click.argument("subscription")
+@click.option("--count", type=click.IntRange(1, 1000), default=1, show_default=True, help="So many messages.")
+@admin_url_option
+@json_option
+def peek(topic: str, subscription: str, count: int, admin_url: str, as_json: bool) -> None:
+    """Print the oldest messages that SUBSCRIPTION has to acknowledge, and leave them there."""
+    admin = Admin(admin_url)
+    entries = (one for part in _parts(admin, topic) for one in _entries(admin, _path(part, subscription)))
+    shown = list(islice((one for entry in entries for one in _messages(*entry)), count))
+    if as_json:
+        print_json(shown)
+        return
+    for one in shown:
+        click.echo(f"{one['id']}  {one['publishTime']}  {one.get('payload', one.get('payload_base64'))}")
+
+
+def _entries(admin: Admin, path: str) -> Iterator[tuple[Mapping[str, str], bytes]]:
+    """One after the other, up to the end of the backlog. Raises `NotFound` for an unknown subscription."""
+    for number in numbers(1):
+        try:
+            yield admin.get_raw(f"{path}/position/{number}")
+        except NotFound as error:
+            if "fewer entries" in str(error):
+                return
+            raise
+
+
+def _messages(headers: Mapping[str, str], payload: bytes) -> Iterator[dict[str, Any]]:
+    shared = {"id": headers["x-pulsar-message-id"], "publishTime": headers["x-pulsar-publish-time"]}
+    size = headers.get("x-pulsar-num-batch-message")
+    if size is None:
+        yield {**shared, **_payload(payload)}
+        return
+    batch = MessageMetadata(num_messages_in_batch=int(size))
+    for at, (_, body) in enumerate(split_batch(batch, memoryview(payload))):
+        yield {**shared, "id": f"{shared['id']}:{at}", **_payload(bytes(body))}
+
+
+def _payload(payload: bytes) -> dict[str, str]:
+    try:
+        return {"payload": payload.decode()}
+    except UnicodeDecodeError:
+        return {"payload_base64": b64encode(payload).decode()}
+
+
+def _position(text: str) -> dict[str, int]:
+    ledger, _, entry = text.partition(":")
+    if not (ledger.isdecimal() and entry.isdecimal()):
+        raise ConfigurationError(
+            f"{text!r} is no place in a topic: use earliest, latest or LEDGER:ENTRY, such as 17:42"
+        )
+    return {"ledgerId": int(ledger), "entryId": int(entry)}
+
+
+def _time_ms(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(f"{text!r} is no moment, such as 2026-01-31T12:00:00") from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _done(as_json: bool, said: str, **values: Any) -> None:
+    """`said` to people, `values` to programs."""
+    print_json(values) if as_json else click.echo(said)

@@ -1,0 +1,36 @@
+"""Looking at what a subscription has yet to acknowledge, without taking any of it."""
+
+from __future__ import annotations
+
+from pyroaring import BitMap
+
+from quire.runtime.errors import NotFound
+from quire.serving.ports import Position, TopicPort
+from quire.serving.subscription.cursor import Cursor
+from quire.wire import block
+
+
+async def unacknowledged_entry(topic: TopicPort, cursor: Cursor, number: int) -> tuple[Position, bytes]:
+    """The entry that is the `number`th (from 1) of those not wholly acknowledged. Raises `NotFound`."""
+    position = _position_of(topic, cursor, number)
+    if position is None:
+        raise NotFound(
+            f"subscription {cursor.key.subscription} of {topic.name} has fewer entries than {number}"
+        )
+    found = topic.cached(position) or await topic.read(position, 1)
+    if not found:
+        raise NotFound(f"topic {topic.name} has no entry {position.ledger_id}:{position.entry_id} any more")
+    header = block.peek(found[0])
+    return position, bytes(block.entries(found[0], header)[position.entry_id - header.first_entry])
+
+
+def _position_of(topic: TopicPort, cursor: Cursor, number: int) -> Position | None:
+    first = topic.first_position()
+    for view in topic.segments():
+        if view.ledger_id < max(first.ledger_id, cursor.mark_delete.ledger_id) or view.last_entry < 0:
+            continue
+        left = cursor.unacknowledged(view.ledger_id, BitMap(range(view.last_entry + 1)))
+        if number <= len(left):
+            return Position(view.ledger_id, left[number - 1])
+        number -= len(left)
+    return None
