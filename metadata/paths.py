@@ -111,6 +111,12 @@ def schemas(tenant_name: str, namespace_name: str, topic_name: str) -> str:
     return f"{SCHEMAS}/{encode(tenant_name)}/{encode(namespace_name)}/{encode(topic_name)}"
 
 
+def schema_folders(tenant_name: str, namespace_name: str) -> tuple[str, str]:
+    """Where the schemas of a namespace's topics are, and their bodies."""
+    ending = f"{encode(tenant_name)}/{encode(namespace_name)}"
+    return f"{SCHEMAS}/{ending}", f"{SCHEMA_BODIES}/{ending}"
+
+
 def schema_body(schemas_path: str, unique: str) -> str:
     """A node for the body of one version of the schema at `schemas_path`."""
     assert schemas_path.startswith(f"{SCHEMAS}/")

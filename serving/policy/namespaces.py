@@ -144,6 +144,9 @@ class Namespaces:
         """Raises `NotFound`, and `NotEmpty` while it has topics."""
         if await self._store.children(paths.topics_of(tenant, name)):
             raise NotEmpty(f"namespace {tenant}/{name} still has topics; delete them first")
+        for folder in paths.schema_folders(tenant, name):  # those of topics that never were
+            for child in await self._store.children(folder):
+                await self._store.delete(f"{folder}/{child}")
         with _called(f"namespace {tenant}/{name}"):
             await self._store.delete(paths.namespace(tenant, name))
         self._drop(tenant, name)

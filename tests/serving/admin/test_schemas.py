@@ -121,6 +121,16 @@ async def test_a_strategy_that_is_none_is_refused_with_those_that_are(rest: Rest
     assert answer.status == 400 and "FULL_TRANSITIVE" in answer.body["reason"]
 
 
+async def test_a_deleted_namespace_takes_along_what_topics_never_used(rest: Rest) -> None:
+    space, path = "/admin/v2/namespaces/public/shop", "/admin/v2/schemas/public/shop/orders/schema"
+    assert (await rest.put(space)).status == 204
+    for number, fields in enumerate((["a"], ["a", "b" * 70_000 + "?"])):
+        assert (await rest.post(path, avro(*fields))).body == {"version": number}
+    assert (await rest.delete(space)).status == 204
+    assert (await rest.put(space)).status == 204
+    assert (await rest.post(path, avro("z"))).body == {"version": 0}
+
+
 async def test_a_deleted_topic_takes_its_schema_along(rest: Rest) -> None:
     await rest.put(TOPIC)
     await rest.post(SCHEMA, avro("a"))

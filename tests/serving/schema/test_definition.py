@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from quire.runtime.limits import SCHEMA_BYTES_MAX
 from quire.serving.policy.strategy import Strategy, for_consumer
@@ -138,6 +140,28 @@ def test_the_same_schema_has_the_same_fingerprint() -> None:
 def test_what_is_no_definition_of_its_kind_is_refused(definition: Definition) -> None:
     with pytest.raises(SchemaInvalid):
         validate(definition)
+
+
+@settings(max_examples=200)
+@given(
+    st.sampled_from([*KINDS]),
+    st.one_of(st.binary(max_size=60), st.sampled_from([record("a").data, joined(b"{}", b""), b"[]", b"{}"])),
+    st.dictionaries(
+        st.sampled_from(["key.schema.type", "value.schema.type"]), st.sampled_from([*KINDS, "x"])
+    ),
+)
+def test_any_bytes_are_a_schema_or_refused(kind: str, data: bytes, properties: dict[str, str]) -> None:
+    definition = Definition(kind, data, properties)
+    assert Definition.of(definition.message()) == definition
+    try:
+        validate(definition)
+    except SchemaInvalid:
+        return
+    assert fingerprint(definition) == fingerprint(Definition.of(definition.message()))
+    assert to_text(definition) is not None
+    for strategy in Strategy:
+        allowed = refusal(definition, definition, strategy) is None
+        assert allowed or strategy is Strategy.ALWAYS_INCOMPATIBLE
 
 
 def test_java_writes_minus_one_for_a_part_without_a_definition() -> None:

@@ -15,6 +15,7 @@ from quire.metadata.records import DelayedDeliveryPolicy
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 from quire.serving.registry import subscriptions_of
+from quire.serving.subscription import later
 from quire.serving.subscription.subscription import Subscription
 from tests.serving.conftest import BrokerHouse, in_thread, until_durable
 
@@ -105,7 +106,12 @@ async def test_order_comes_before_time_where_one_consumer_has_all(peer: Peer, ki
     assert await in_thread(run) == [b"later", b"now"]
 
 
-async def test_what_is_delayed_counts_and_waits_again_after_a_restart(house: BrokerHouse) -> None:
+@pytest.mark.parametrize("surveyed", [2, later.SURVEY_ENTRIES])
+async def test_what_is_delayed_counts_and_waits_again_after_a_restart(
+    house: BrokerHouse, monkeypatch: pytest.MonkeyPatch, surveyed: int
+) -> None:
+    """Whether it was written down, or has to be read again."""
+    monkeypatch.setattr(later, "SURVEY_ENTRIES", surveyed)
     first = await house.start()
     peer = await in_thread(lambda: Peer(first))
     at_ms = time.time_ns() // 1_000_000 + 1500
@@ -124,6 +130,7 @@ async def test_what_is_delayed_counts_and_waits_again_after_a_restart(house: Bro
     again = await house.start()
     peer = await in_thread(lambda: Peer(again))
     consumer = await in_thread(lambda: peer.subscribe(SHARED))
+    assert bool(list(peer.subscription.cursor.survey)) == (surveyed < 20)
     found = await in_thread(lambda: receive(consumer, 10))
     assert sorted(int(payload) for payload, _ in found) == list(range(1, 20, 2))
     assert min(came_ms for _, came_ms in found) >= at_ms
