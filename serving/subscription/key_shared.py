@@ -149,11 +149,14 @@ class KeyShared(Holding):
     # -- surveys ---------------------------------------------------------------------------------------
 
     def _takes(self, pieces: list[Piece]) -> bool:
-        return super()._takes(pieces) and all(piece.slots is not None for piece in pieces)
+        return super()._takes(pieces) and all(one.slots is not None or self._is_done(one) for one in pieces)
+
+    def _is_done(self, piece: Piece) -> bool:
+        return not self.cursor.unacknowledged(piece.ledger_id, BitMap(range(piece.first, piece.stop)))
 
     def _take_in(self, piece: Piece, delays: Delays) -> None:
-        assert piece.slots is not None
-        self._slots.push(piece.ledger_id, piece.first, piece.slots[:])
+        nobody_asks = array("H", bytes(2 * (piece.stop - piece.first)))
+        self._slots.push(piece.ledger_id, piece.first, piece.slots[:] if piece.slots else nobody_asks)
         super()._take_in(piece, delays)
 
     def _slots_of(self, ledger_id: int, first: int, stop: int) -> array[int] | None:

@@ -24,6 +24,9 @@ SURVEY_ENTRIES: Final = 50_000
 SURVEY_BYTES: Final = 64 << 20
 """Delayed entries, and bytes read, that may have to be read again after a crash."""
 
+SURVEY_HELD_BYTES_MAX: Final = 32 << 20
+"""A survey that takes more is not continued: what lies behind it will be read again."""
+
 
 class Later:
     """See the top of the file. `delays` is None while times of delivery do not count."""
@@ -74,10 +77,20 @@ class Later:
 
     def write(self) -> None:
         """Write down what was found since the last time, if any of it is still to come."""
-        if self.delays and self._is_surveyed and self._holding is not None:
-            assert self._store is not None
+        if not self.delays or not self._is_surveyed or self._holding is None:
+            return
+        assert self._store is not None
+        if self._has_room():
             for piece in self._holding.survey():
                 self._store.found(self._cursor, piece)
+        else:
+            self._holding.later_found = self._holding.bytes_passed = 0
+
+    def _has_room(self) -> bool:
+        survey = self._cursor.survey
+        if survey.held_bytes() > SURVEY_HELD_BYTES_MAX:
+            survey.prune(self._cursor.mark_delete, self._cursor.unacknowledged)
+        return survey.held_bytes() <= SURVEY_HELD_BYTES_MAX
 
     def _ring(self) -> None:
         if self._holding is not None and self.delays is not None:

@@ -25,6 +25,9 @@ from quire.serving.ports import Position
 PIECE_ENTRIES_MAX: Final = 1 << 16
 """25 slices of 8 KiB and the slots: about 300 KiB in a record."""
 
+PIECE_BYTES: Final = 1_000
+"""What a piece takes by itself, about."""
+
 Unacknowledged = Callable[[int, BitMap], BitMap]
 """See `Cursor.unacknowledged`."""
 
@@ -108,6 +111,16 @@ class Piece(NamedTuple):
         counts = None if part.counts is None else part.counts[: stop - first]
         return part._replace(stop=stop, counts=counts)
 
+    def pruned(self, unacknowledged: Unacknowledged) -> Piece:
+        """Without what is known of acknowledged entries but their messages."""
+        left = unacknowledged(self.ledger_id, BitMap(range(self.first, self.stop)))
+        return self._replace(times=self.times.part(left), slots=self.slots if left else None)
+
+    def held_bytes(self) -> int:
+        return (
+            PIECE_BYTES + 4 * len(self.times.entries) + 4 * len(self.counts or ()) + 2 * len(self.slots or ())
+        )
+
     def continues(self, former: Piece) -> bool:
         if self.ledger_id == former.ledger_id:
             return self.first == former.stop
@@ -160,7 +173,8 @@ class Survey:
     def prune(self, mark_delete: Position, unacknowledged: Unacknowledged) -> None:
         """Drop what lies before mark-delete, and the times of what is acknowledged."""
         left = [one for one in self._pieces if (one.ledger_id, one.stop - 1) > mark_delete]
-        self._pieces = [
-            one._replace(times=one.times.part(unacknowledged(one.ledger_id, one.times.entries.copy())))
-            for one in left
-        ]
+        self._pieces = [one.pruned(unacknowledged) for one in left]
+
+    def held_bytes(self) -> int:
+        """Memory that it takes, about."""
+        return sum(one.held_bytes() for one in self._pieces)

@@ -259,10 +259,38 @@ def test_what_is_acknowledged_is_pruned() -> None:
     survey = Survey()
     for one in (piece(0, 10), piece(0, 10, 3)):
         survey.extend(one)
+    before = survey.held_bytes()
     survey.prune(Position(1, 9), lambda _, entries: entries - BitMap([4]))
     (left,) = survey
     assert left.ledger_id == 3 and left.times.entries == BitMap([0, 2, 6, 8])
     assert all(one <= left.times.entries for one in left.times.slices)
+    assert survey.held_bytes() < before
+
+
+def test_slots_that_nobody_will_ask_for_are_pruned() -> None:
+    survey = Survey()
+    survey.extend(piece(0, 10, slots=array("H", range(10))))
+    survey.prune(Position(1, -1), lambda _, entries: entries - BitMap(range(9)))
+    assert next(iter(survey)).slots is not None
+    survey.prune(Position(1, -1), lambda _, entries: BitMap())
+    assert next(iter(survey)).slots is None
+
+
+async def test_a_survey_that_is_too_large_ends_there(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies behind it is read again, and nothing is lost."""
+    monkeypatch.setattr(later, "SURVEY_HELD_BYTES_MAX", 1_300)
+    await stand.consumer(SubscriptionKind.SHARED)
+    publish(stand, 1000, HOUR_MS)
+    await settle()
+    found = stand.subscriptions.get("s")
+    assert found is not None
+    (last,) = found.cursor.survey
+    assert 100 <= last.stop < 500
+    stand.restart()
+    await stand.consumer(SubscriptionKind.SHARED)
+    await settle()
+    found = stand.subscriptions.get("s")
+    assert found is not None and found.delayed_entries == 500 and await stand.backlog() == 1000
 
 
 def test_a_piece_is_a_record_and_a_damaged_one_is_damage() -> None:
