@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum, auto
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from quire.ledger import states
 from quire.metadata.records import Fragment
@@ -104,6 +104,19 @@ class WriterEffects(Protocol):
     def failed(self, error: QuireError) -> None:
         """The end: what is pending has an unknown outcome."""
         ...
+
+
+class _Silence:
+    """The effects of a writer that has ended."""
+
+    __slots__ = ()
+
+    def nothing(self, *_: object) -> None: ...
+
+    send = send_later = confirmed = arm_change = commit = failed = nothing
+
+
+_SILENCE: Final = _Silence()
 
 
 class _Change(NamedTuple):
@@ -259,8 +272,9 @@ class WriterCore:
     def fail(self, error: QuireError) -> None:
         """End here, once, and say so."""
         if self.state is not State.ENDED:
+            effects = self._effects
             self.finish()
-            self._effects.failed(error)
+            effects.failed(error)
 
     def close(self) -> None:
         """End here, with all confirmed; answers that are owed for confirmed blocks still count, until `finish`."""
@@ -269,8 +283,13 @@ class WriterCore:
         self._change = None
 
     def finish(self) -> None:
-        """End here in silence: the ledger is closed, or nobody wants to know."""
+        """End here in silence: the ledger is closed, or nobody wants to know.
+
+        It lets go of its bookies and of its shell: circles that only the collector finds would stay for ever.
+        """
         self.state = State.ENDED
+        self._effects = _SILENCE
+        self._replicas: list[Replica] = []
         self._change = None
         self._unconfirmed.clear()
         self._lag.bytes -= sum(len(pending.block) for pending in self._lagging)

@@ -69,9 +69,10 @@ class ConsumerEnd:
 
     def abandon(self) -> None:
         """The connection is gone."""
+        handle = self.handle
         self._end()
-        if self.handle is not None:
-            self.handle.close()
+        if handle is not None:
+            handle.close()
 
     async def open(self) -> None:
         """Find the topic, subscribe, answer. The connection may be gone when this ends."""
@@ -107,6 +108,7 @@ class ConsumerEnd:
 
     def _end(self) -> None:
         self.is_closed = True
+        self.handle = self.subscription = None  # They know it, too: circles would stay, see `Topic`.
         consumers = self.connection.consumers
         if consumers.get(self.body.consumer_id) is self:
             del consumers[self.body.consumer_id]

@@ -14,6 +14,7 @@ second one when its turn has come. `topic` is set as soon as the topic knows of 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from quire.runtime.clock import iso_time
@@ -38,6 +39,19 @@ _MODE_WORDS: Final = {
     AccessMode.WAIT_FOR_EXCLUSIVE: "WaitForExclusive",
     AccessMode.EXCLUSIVE_WITH_FENCING: "ExclusiveWithFencing",
 }
+
+
+class _Gone:
+    """The port of an admission that is over."""
+
+    name = ""
+
+    def nothing(self, *_: object) -> None: ...
+
+    write = ready = fenced = close = nothing
+
+
+_GONE: Final = _Gone()
 
 
 class ProducerEnd:
@@ -184,9 +198,11 @@ class ProducerEnd:
         except QuireError as error:
             self._forget()
             self.write(commands.error(self.body.request_id, code_of(error), str(error)))
+            self._part()
             return
         if self.connection.is_closed:
             topic.producers.leave(self.admission)
+            self._part()
             return
         self.topic = topic
         is_ready = self.admission.stage is not Stage.WAITING
@@ -252,6 +268,7 @@ class ProducerEnd:
             self.is_closed = True
             self._forget()
             self.write(commands.close_producer(self.body.producer_id, commands.NO_REQUEST, service_url))
+            self._part()
 
     def abandon(self) -> None:
         """The connection is gone."""
@@ -274,6 +291,12 @@ class ProducerEnd:
     def _leave(self) -> None:
         if self.topic is not None:
             self.topic.producers.leave(self.admission)
+            self._part()
+
+    def _part(self) -> None:
+        """Of an admission that is over a copy stays, without the producer: circles would stay, see `Topic`."""
+        if self.admission.stage is Stage.OUTSIDE:
+            self.admission = replace(self.admission, port=_GONE)
 
     def _forget(self) -> None:
         producers = self.connection.producers

@@ -39,3 +39,12 @@ class Alarm:
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+
+    def end(self) -> None:
+        """Ring no more, whoever sets it."""
+        self.stop()
+        self._tell = _nobody
+
+
+def _nobody() -> None:
+    """Whom an alarm tells that has ended."""

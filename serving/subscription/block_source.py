@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from quire.runtime.errors import NotFound, QuireError
 from quire.runtime.limits import READ_CHUNK_BYTES, READ_HELD_BYTES_MAX, READS_MAX
@@ -42,6 +42,17 @@ class Reading(Protocol):
     def trimmed(self) -> None:
         """What it wants to read is gone from the front of the topic."""
         ...
+
+
+class _Nobody:
+    """What a source that was closed wakes."""
+
+    def wake(self) -> None: ...
+
+    def trimmed(self) -> None: ...
+
+
+_NOBODY: Final = _Nobody()
 
 
 class ReadLimit:
@@ -88,7 +99,7 @@ class BlockSource:
 
     def __init__(self, topic: TopicPort, reading: Reading, tasks: Tasks, limit: ReadLimit = PROCESS) -> None:
         self._topic = topic
-        self._reading = reading
+        self._reading: Reading = reading
         self._tasks = tasks
         self._limit = limit
         self._ready: list[BlockView] = []
@@ -140,6 +151,7 @@ class BlockSource:
     def close(self) -> None:
         """Stop reading for good."""
         self._is_closed = True
+        self._reading = _NOBODY
         self.clear()
         if self._task is not None:
             self._task.cancel()

@@ -99,5 +99,10 @@ class Later:
             self._due()
 
     def stop(self) -> None:
-        """Ring no more."""
-        self._alarm.stop()
+        """Ring no more, and know nobody."""
+        self._alarm.end()
+        self._due = _nobody
+
+
+def _nobody() -> None:
+    """To whom something is due when the subscription has ended."""

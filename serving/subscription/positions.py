@@ -47,6 +47,11 @@ class Segments:
     def __init__(self, views: Callable[[], Sequence[SegmentView]]) -> None:
         self._views = views
 
+    def freeze(self) -> None:
+        """They stay as they are now: the topic is not asked any more."""
+        views = self._views()
+        self._views = lambda: views
+
     def following(self, position: Position) -> Position:
         return following(position, self._views())
 

@@ -466,10 +466,11 @@ class Subscription:
         self._source.clear()
 
     def close(self) -> None:
-        """The topic is unloaded."""
+        """The topic is unloaded. Its parts let go of it: circles would stay, see `Topic`."""
         self.disconnect()
         self._source.close()
         self._silence()
+        self._segments.freeze()
 
     async def _move_to(self, position: Position, named: pb.MessageIdData | None = None) -> None:
         """`position` is next; of its batch only the messages that `named` has in its `ack_set`, if any."""

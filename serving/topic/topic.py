@@ -49,6 +49,21 @@ from quire.wire.frame import Send, SendRun
 TIME_SKEW_MS: Final = 10_000
 """How far a client's clock may be ahead of the broker's for seek by time to find its messages."""
 
+SHED_AFTER_S: Final = 60.0
+PARTS: Final = (
+    "compaction",
+    "producers",
+    "rest",
+    "segment_list",
+    "subscriptions",
+    "upkeep",
+    "_dedup",
+    "_publisher",
+    "_reader",
+    "_writing",
+)
+"""What a topic that was dropped lets go of."""
+
 UNLOAD_PATIENCE_S: Final = 1.0
 """How long unloading waits for what was published to be confirmed."""
 
@@ -189,12 +204,18 @@ class Topic:
 
         A topic whose deletion was interrupted is not loaded for that.
         """
+        try:
+            await self._delete()
+        finally:
+            self._shed_later()
+
+    async def _delete(self) -> None:
         self._let_go()
         try:
             await self.segment_list.update(lambda record: replace(record, deleting=True))
             await self._writing.end()
         finally:
-            self.drop()
+            self._abandon()
         await self.subscriptions.forget()
         self._dedup_log.remove(self.name)
         if self.compaction.record is not None:
@@ -216,8 +237,24 @@ class Topic:
 
         The clients are sent to `service_url`, where the topic is now, or to look it up.
         """
+        self._abandon(service_url)
+        self._shed_later()
+
+    def _abandon(self, service_url: str = "") -> None:
         self._writing.abandon()
         self._forget(service_url)
+
+    def _shed_later(self) -> None:
+        """Come apart when whoever still has a hand in it is done.
+
+        The parts know the topic and it knows them. Only the collector would free such circles, and it hardly ever
+        walks over what is old (`runtime.memory`): topics that come and go would cost 7 KB each for good.
+        """
+        asyncio.get_running_loop().call_later(SHED_AFTER_S, self._shed)
+
+    def _shed(self) -> None:
+        for part in PARTS:
+            self.__dict__.pop(part, None)
 
     def _lost(self) -> None:
         """Another broker owns the topic: whoever met it, nothing of this incarnation goes on."""

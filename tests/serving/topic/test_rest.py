@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import weakref
 from typing import Any
 
 import pulsar
@@ -176,3 +179,28 @@ async def test_resting_can_be_turned_off(house: BrokerHouse) -> None:
     await broker.registry.open(NAME, create=True)
     await let_pass(house, broker, 1e9)
     assert broker.registry.find(NAME) is not None
+
+
+async def test_a_topic_that_was_unloaded_is_freed_without_the_collector(
+    house: BrokerHouse, client: pulsar.Client, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which does not look at what is old: 59 objects a topic would stay for good."""
+    monkeypatch.setattr("quire.serving.topic.topic.SHED_AFTER_S", 0)
+    consumer = await in_thread(lambda: client.subscribe(str(NAME), "sub"))
+    await in_thread(lambda: publish(client, b"0"))
+    assert await in_thread(lambda: receive(consumer)) == b"0"
+    await in_thread(consumer.close)
+    topic, subscription = weakref.ref(broker.registry.find(NAME)), weakref.ref(await _subscription(broker))
+    gc.disable()
+    try:
+        await broker.registry.unload(NAME)
+        async with asyncio.timeout(10):
+            while topic() is not None or subscription() is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    finally:
+        gc.enable()
+
+
+async def _subscription(broker: Broker) -> Any:
+    topic = await broker.registry.open_persistent(NAME)
+    return topic.subscriptions.get("sub")
