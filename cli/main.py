@@ -24,6 +24,7 @@ SUBCOMMANDS = {
     "brokers": "Who is there, who owns what and why; move a bundle.",
     "topics": "Create, list, look into and delete topics.",
     "subscriptions": "List, look into, create, move and delete subscriptions.",
+    "schemas": "The schemas of topics and their versions.",
     "produce": "Publish lines from files or standard input.",
     "consume": "Print messages of a topic.",
     "check": "Publish while you kill what you like, and prove that nothing is lost.",

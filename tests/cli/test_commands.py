@@ -123,6 +123,32 @@ def test_what_cannot_be_done_to_a_subscription(server: Server) -> None:
     refused(quire("subscriptions", "create", "plain", "audit"), FAILED, "exists already")
 
 
+def test_schemas(tmp_path: Path) -> None:
+    def avsc(name: str, *fields: str) -> str:
+        made = [{"name": one, "type": "int"} for one in fields]
+        (tmp_path / name).write_text(json.dumps({"type": "record", "name": "Order", "fields": made}))
+        return str(tmp_path / name)
+
+    first, more = avsc("first.avsc", "a"), avsc("more.avsc", "a", "b")
+    refused(quire("schemas", "show", "typed"), NOT_FOUND, "has no schema")
+    assert quire("schemas", "add", "typed", first).out == "version 0 of typed\n"
+    assert quire("schemas", "check", "typed", first).out == "it goes with the schema of typed (FULL)\n"
+    assert "field 'b' is not written" in quire("schemas", "check", "typed", more).out
+    refused(quire("schemas", "add", "typed", more), FAILED, "does not go with version 0")
+    refused(quire("schemas", "add", "typed", "--type", "poem"), WRONG_USE, "not a type of schema")
+    assert json.loads(quire("schemas", "show", "typed").out)["name"] == "Order"
+    assert quire("schemas", "delete", "typed").code == 0
+    assert quire("schemas", "add", "typed", "--type", "string", "--json").json == {
+        "topic": "typed",
+        "version": 2,
+    }
+    assert [line.split()[:2] for line in quire("schemas", "list", "typed").out.splitlines()[1:]] == [
+        ["2", "STRING"]
+    ]
+    assert quire("schemas", "show", "typed", "--version", "0", "--json").json["type"] == "AVRO"
+    refused(quire("schemas", "list", "non-persistent://public/default/typed"), WRONG_USE, "persistent topic")
+
+
 def test_why_segments_are_still_here(server: Server) -> None:
     publish(server, "explained", 5)
     shown = quire("topics", "explain", "explained").out

@@ -75,6 +75,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "end_of_topic": {"received": numbers(3), "end": True},
     "schemas": {"received": ["paper", "ink"], "refused": Says("IncompatibleSchema")},
     "auto_consume": {"received": ["0 paper", "1 ink"]},
+    "keys_and_values": {"received": ["a paper", "b ink"], "refused": Says("IncompatibleSchema")},
     "transactions": {"refused": Says("NotAllowed", "this broker has no transactions")},
 }
 
@@ -90,10 +91,12 @@ LACKS: dict[str, dict[str, str]] = {
         "growth": "the client looks once a minute, and that is not a setting",
         "end_of_topic": "the client does not know the command",
         "auto_consume": "the client has no such schema",
+        "keys_and_values": "the client has no such schema",
         "transactions": "the client has no transactions",
     },
     "go": {
         "auto_consume": "the client has no such schema",
+        "keys_and_values": "the client has no such schema",
         "priority": "the client has no levels",
         "ack_timeout": "the client has no time-out of acknowledgements",
         "fencing": "the client has no such access mode",
@@ -111,6 +114,7 @@ LACKS: dict[str, dict[str, str]] = {
         "transactions": "the client has no transactions",
         "last_sequence": "the client does not tell the last sequence id",
         "auto_consume": "the client has no such schema",
+        "keys_and_values": "the client has no such schema",
     },
 }
 

@@ -113,6 +113,7 @@ public class Program extends World {
             case "transactions" -> transactions();
             case "schemas" -> new Schemas(this).evolve();
             case "auto_consume" -> new Schemas(this).autoConsume();
+            case "keys_and_values" -> new Schemas(this).keysAndValues();
             case "kill" -> kill();
             default -> throw new IllegalArgumentException(scenario);
         };

@@ -7,9 +7,12 @@ import java.util.Map;
 import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.Message;
+import org.apache.pulsar.client.api.ProducerBuilder;
 import org.apache.pulsar.client.api.Schema;
 import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.schema.GenericRecord;
+import org.apache.pulsar.common.schema.KeyValue;
+import org.apache.pulsar.common.schema.KeyValueEncodingType;
 
 /** Messages with schemas: classes of other names that go together, and one that does not. */
 class Schemas {
@@ -53,6 +56,29 @@ class Schemas {
             received.add(new BigInteger(message.getSchemaVersion()) + " " + message.getValue().getField("item"));
         }
         return Map.of("received", received);
+    }
+
+    /** Keys are texts, values evolve; consumers that bring no schema of their own get both. */
+    Map<String, Object> keysAndValues() throws Exception {
+        Order paper = new Order();
+        paper.item = "paper";
+        Priced ink = new Priced();
+        ink.item = "ink";
+        producing(Order.class).create().send(new KeyValue<>("a", paper));
+        producing(Priced.class).create().send(new KeyValue<>("b", ink));
+        String refused = World.refusal(() -> producing(Strict.class).create());
+        List<String> received = new ArrayList<>();
+        for (Message<GenericRecord> message : take(Schema.AUTO_CONSUME())) {
+            KeyValue<?, ?> both = (KeyValue<?, ?>) message.getValue().getNativeObject();
+            received.add(both.getKey() + " " + ((GenericRecord) both.getValue()).getField("item"));
+        }
+        return Map.of("received", received, "refused", refused);
+    }
+
+    private <V> ProducerBuilder<KeyValue<String, V>> producing(Class<V> value) {
+        Schema<KeyValue<String, V>> schema =
+            Schema.KeyValue(Schema.STRING, Schema.AVRO(value), KeyValueEncodingType.SEPARATED);
+        return world.client.newProducer(schema).topic(world.topic(""));
     }
 
     private void publish() throws Exception {
