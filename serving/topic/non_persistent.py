@@ -23,13 +23,12 @@ from quire.runtime.errors import Unavailable
 from quire.runtime.limits import BLOCK_ENTRIES_MAX
 from quire.serving.names import TopicName
 from quire.serving.policy.resolved import TopicPolicies
-from quire.serving.policy.throttle import dispatch_limits, limited_anew
-from quire.serving.ports import EARLIEST, Position, ProducerPort, SegmentView, SubscriptionsPort
+from quire.serving.ports import EARLIEST, Position, ProducerPort, SegmentView
 from quire.serving.topic.entrance import Entrance
-from quire.serving.topic.gate import make_gate, regated
+from quire.serving.topic.governed import Governed
 from quire.serving.topic.producers import NO_EPOCH, Admission
 from quire.serving.topic.services import Services
-from quire.serving.topic.stats import Rate, Totals
+from quire.serving.topic.stats import Totals
 from quire.serving.topic.topic import Topic
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
@@ -40,26 +39,14 @@ ENTRIES_PER_LEDGER: Final = 1 << 30
 """Entry ids are kept in 32 bits by whoever deals; beyond this a new ledger number begins."""
 
 
-class NonPersistentTopic:
+class NonPersistentTopic(Governed):
     """See the top of the file. `subscriptions` is set by the registry. A `TopicPort`."""
 
-    subscriptions: SubscriptionsPort
-
     def __init__(self, name: TopicName, services: Services, policies: TopicPolicies, totals: Totals) -> None:
-        self.topic_name = name
-        self.name = str(name)
-        self.policies = policies
-        self.gate = make_gate(policies, services.clock, services.throttles.publish)
-        self.dispatch_limits = dispatch_limits(policies, services.clock, services.throttles)
-        self._services = services
-        self._totals = totals
+        super().__init__(name, services, policies, totals)
         self.producers = Entrance(
             self.name, NO_EPOCH, self._write_epoch, self.last_sequence_id, services.tasks
         )
-        self.is_closed = False
-        self.bytes_in = 0
-        self.messages_in = 0
-        self.rate_in = Rate()
         self._ledger_id = services.clock.now_ms()
         self._next_entry = 0
         self._was_idle = False
@@ -70,15 +57,6 @@ class NonPersistentTopic:
     def deduplicates(self) -> bool:
         """What was sent before is not remembered, whatever the policies say."""
         return False
-
-    def apply(self, policies: TopicPolicies) -> None:
-        """Other policies hold from now on."""
-        former, self.policies = self.policies, policies
-        clock, throttles = self._services.clock, self._services.throttles
-        self.gate = regated(self.gate, former, policies, clock, throttles.publish)
-        if limited_anew(former, policies):
-            self.dispatch_limits = dispatch_limits(policies, clock, throttles)
-        self.subscriptions.policies_changed()
 
     async def compacted_view(self) -> None:
         """There is nothing to compact."""

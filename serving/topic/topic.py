@@ -25,13 +25,12 @@ from quire.metadata.records import ArchivePointer, DelayedDeliveryPolicy, Segmen
 from quire.runtime.errors import NotFound, QuireError, Unavailable
 from quire.serving.names import TopicName
 from quire.serving.policy.resolved import TopicPolicies
-from quire.serving.policy.throttle import dispatch_limits, limited_anew
-from quire.serving.ports import CompactedPort, Position, ProducerPort, SegmentView, SubscriptionsPort
+from quire.serving.ports import CompactedPort, Position, ProducerPort, SegmentView
 from quire.serving.topic import finding
 from quire.serving.topic.compaction import Compaction
 from quire.serving.topic.deduplication import Deduplication, DedupLog
 from quire.serving.topic.entrance import Entrance
-from quire.serving.topic.gate import make_gate, regated
+from quire.serving.topic.governed import Governed
 from quire.serving.topic.producers import Admission, TopicTerminated
 from quire.serving.topic.publish import Flight, Publisher
 from quire.serving.topic.reading import TopicReader
@@ -39,7 +38,7 @@ from quire.serving.topic.rest import Rest
 from quire.serving.topic.retention import trimmable
 from quire.serving.topic.segments import Active, Segments
 from quire.serving.topic.services import Services
-from quire.serving.topic.stats import Rate, Totals
+from quire.serving.topic.stats import Totals
 from quire.serving.topic.upkeep import Upkeep
 from quire.serving.topic.writing import Writing
 from quire.wire import block as blocks
@@ -70,10 +69,8 @@ UNLOAD_PATIENCE_S: Final = 1.0
 _log = logging.getLogger(__name__)
 
 
-class Topic:
+class Topic(Governed):
     """See the top of the file. `subscriptions` is set by the broker before `load`."""
-
-    subscriptions: SubscriptionsPort
 
     def __init__(
         self,
@@ -85,14 +82,8 @@ class Topic:
         on_lost: Callable[[Topic], None],
         totals: Totals | None = None,
     ) -> None:
-        self.topic_name = name
-        self.name = str(name)
-        self.policies = policies
-        self.gate = make_gate(policies, services.clock, services.throttles.publish)
-        self.dispatch_limits = dispatch_limits(policies, services.clock, services.throttles)
-        self._services = services
+        super().__init__(name, services, policies, totals)
         self._on_lost = on_lost
-        self._totals = Totals() if totals is None else totals
         self._dedup_log = dedup_log
         self.segment_list = Segments(services.store, snapshot, self._lost)
         self._publisher = Publisher(services.turn, services.budget, self)
@@ -123,12 +114,8 @@ class Topic:
             services.tasks,
         )
         self._flushes: dict[asyncio.Future[bool], None] = {}
-        self.is_closed = False
         self._is_terminating = False
         self.rest = Rest(self, services)
-        self.bytes_in = 0
-        self.messages_in = 0
-        self.rate_in = Rate()
 
     # -- life ------------------------------------------------------------------------------------------
 
@@ -153,15 +140,6 @@ class Topic:
     @property
     def deduplicates(self) -> bool:
         return self._dedup is not None
-
-    def apply(self, policies: TopicPolicies) -> None:
-        """Other policies hold from now on; but for deduplication, which needs a load."""
-        former, self.policies = self.policies, policies
-        clock, throttles = self._services.clock, self._services.throttles
-        self.gate = regated(self.gate, former, policies, clock, throttles.publish)
-        if limited_anew(former, policies):
-            self.dispatch_limits = dispatch_limits(policies, clock, throttles)
-        self.subscriptions.policies_changed()
 
     @property
     def delayed_delivery(self) -> DelayedDeliveryPolicy:
