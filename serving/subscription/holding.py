@@ -57,6 +57,8 @@ class Holding(Dispatcher):
         """Delayed entries and bytes that were met since the last survey."""
         self._surveyed: Position | None = None
         """Where the last survey ended; None when a new one must begin at mark-delete."""
+        self._is_blind = False
+        """Something of the window was read while times did not count: a survey would not know them."""
         super().__init__(cursor, segments)
 
     def attach(self, consumer: Consumer) -> None:
@@ -111,6 +113,7 @@ class Holding(Dispatcher):
     def _pass(self, view: BlockView, start: int, stop: int, unacked: int) -> None:
         later, self._later = self._later, _NOTHING
         self.bytes_passed += view.bytes
+        self._is_blind |= self.delays is None
         if not later.entries:
             super()._pass(view, start, stop, unacked)
             return
@@ -136,6 +139,7 @@ class Holding(Dispatcher):
     def release_all(self) -> bool:
         """Times of delivery count no longer. Whether anything waited for its own."""
         delays, self.delays = self.delays, None
+        self._is_blind |= bool(self.window)
         if not delays:
             return False
         for ledger_id, entries in delays.take_all():
@@ -147,7 +151,9 @@ class Holding(Dispatcher):
     def survey(self) -> list[Piece]:
         """What was found since the last survey, in pieces."""
         assert self.delays is not None
-        found = []
+        found: list[Piece] = []
+        if self._is_blind:
+            return found
         for run in self.window.behind(self._surveyed or Position(-1, -1)):
             for first in range(run.first, run.stop, PIECE_ENTRIES_MAX):
                 stop = min(first + PIECE_ENTRIES_MAX, run.stop)
@@ -260,11 +266,11 @@ class Holding(Dispatcher):
 
     def rewind(self) -> None:
         super().rewind()
-        self._surveyed = None
+        self._surveyed, self._is_blind = None, False
 
     def _begin(self) -> None:
         super()._begin()
-        self._surveyed = None
+        self._surveyed, self._is_blind = None, False
         self._drop_queue()
         for consumer in self.consumers:
             consumer.holds.clear()

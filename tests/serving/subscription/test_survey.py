@@ -8,6 +8,7 @@ from array import array
 import pytest
 from pyroaring import BitMap
 
+from quire.metadata.records import DelayedDeliveryPolicy
 from quire.runtime.errors import CorruptionError
 from quire.serving.ports import Position
 from quire.serving.subscription import cursor_record, later
@@ -193,6 +194,28 @@ async def test_a_seek_forgets_what_was_found(stand: Stand) -> None:
     _, port = await stand.consumer(SubscriptionKind.SHARED)
     await settle()
     assert len(port.positions()) == 100
+
+
+@pytest.mark.parametrize("was_read", [True, False])
+async def test_times_that_did_not_count_when_they_were_read_are_not_left_out(
+    stand: Stand, was_read: bool
+) -> None:
+    """Delays are off for a while: what was dealt then waits for its time with the next broker, as if it had read it."""
+    await stand.consumer(SubscriptionKind.SHARED)
+    if was_read:
+        publish(stand, 100, HOUR_MS)
+    stand.topic.delayed_delivery = DelayedDeliveryPolicy(active=False)
+    stand.subscriptions.policies_changed()
+    publish(stand, 100, HOUR_MS)
+    stand.topic.delayed_delivery = DelayedDeliveryPolicy()
+    stand.subscriptions.policies_changed()
+    publish(stand, 200, HOUR_MS)
+    await settle()
+    stand.restart()
+    _, port = await stand.consumer(SubscriptionKind.SHARED)
+    await settle()
+    assert len(port.positions()) == (200 if was_read else 150)
+    assert await stand.backlog() == (400 if was_read else 300)
 
 
 async def test_what_has_no_delays_writes_nothing(stand: Stand) -> None:
