@@ -8,7 +8,8 @@ import pulsar
 import pytest
 
 from quire.serving.broker import Broker
-from tests.serving.conftest import BrokerHouse, in_thread
+from quire.serving.registry import subscriptions_of
+from tests.serving.conftest import BrokerHouse, in_thread, until_durable
 
 WAIT_MS = 10_000
 
@@ -278,6 +279,9 @@ async def test_a_restart_keeps_everything(house: BrokerHouse, how: str) -> None:
         client.close()
 
     await in_thread(before)
+    if how == "kill":
+        (subscription,) = subscriptions_of(await broker.open_topic(topic))
+        await until_durable(subscription)
     await (house.stop(broker) if how == "stop" else house.kill(broker))
     broker = await house.start()
 
