@@ -87,6 +87,11 @@ def print_rows(
     print_table(list(columns), cells, right=right)
 
 
+def print_done(as_json: bool, said: str, **values: Any) -> None:
+    """What was done: `said` to people, `values` to programs."""
+    print_json(values) if as_json else click.echo(said)
+
+
 def print_answer(values: Mapping[str, Any], as_json: bool) -> None:
     """One thing with its fields: JSON to programs, names and values to people."""
     print_json(values) if as_json else print_fields(values)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from quire.cli.http import Admin, admin_url_option, json_option, topic_path
-from quire.cli.output import print_json, print_table
+from quire.cli.output import print_done, print_json, print_rows
 from quire.runtime.errors import ConfigurationError
 
 
@@ -46,11 +46,17 @@ def _path(topic: str, what: str) -> str:
 def list_versions(topic: str, admin_url: str, as_json: bool) -> None:
     """List the versions of the schema of TOPIC."""
     found = Admin(admin_url).get(_path(topic, "schemas"))["getSchemaResponses"]
-    if as_json:
-        print_json(found)
-        return
-    rows = [(one["version"], one["type"], _moment(one["timestamp"]), len(one["data"])) for one in found]
-    print_table(("version", "type", "added", "characters"), rows, right=("version", "characters"))
+    print_rows(
+        found,
+        as_json,
+        {
+            "version": "version",
+            "type": "type",
+            "added": lambda row: _moment(row["timestamp"]),
+            "characters": lambda row: len(row["data"]),
+        },
+        right=("version", "characters"),
+    )
 
 
 @command.command("show")
@@ -103,9 +109,7 @@ def check(topic: str, file: Path | None, kind: str, admin_url: str, as_json: boo
 def add(topic: str, file: Path | None, kind: str, admin_url: str, as_json: bool) -> None:
     """Make the schema in FILE the next version of TOPIC's, unless it is one already."""
     version = Admin(admin_url).post(_path(topic, "schema"), _body(kind, file))["version"]
-    print_json({"topic": topic, "version": version}) if as_json else click.echo(
-        f"version {version} of {topic}"
-    )
+    print_done(as_json, f"version {version} of {topic}", topic=topic, version=version)
 
 
 @command.command("delete")
@@ -115,9 +119,7 @@ def add(topic: str, file: Path | None, kind: str, admin_url: str, as_json: bool)
 def delete(topic: str, admin_url: str, as_json: bool) -> None:
     """End all versions of TOPIC's schema: the next one needs to fit none of them."""
     version = Admin(admin_url).delete(_path(topic, "schema"))["version"]
-    print_json({"topic": topic, "version": version}) if as_json else click.echo(
-        f"deleted the schema of {topic}"
-    )
+    print_done(as_json, f"deleted the schema of {topic}", topic=topic, version=version)
 
 
 def _moment(time_ms: int) -> str:

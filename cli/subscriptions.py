@@ -16,7 +16,7 @@ from urllib.parse import quote
 import click
 
 from quire.cli.http import Admin, admin_url_option, json_option, topic_path
-from quire.cli.output import print_json, print_table
+from quire.cli.output import print_done, print_json, print_table
 from quire.runtime.errors import ConfigurationError, NotFound
 from quire.wire.message import split_batch
 from quire.wire.pulsar_pb2 import MessageMetadata
@@ -145,7 +145,9 @@ def create(topic: str, subscription: str, start: str, admin_url: str, as_json: b
     position: Any = start if start in ("earliest", "latest") else _position(start)
     for part in _parts(admin, topic, or_new=True):
         admin.put(_path(part, subscription), position)
-    _done(as_json, f"created {subscription} of {topic}", topic=topic, subscription=subscription, created=True)
+    print_done(
+        as_json, f"created {subscription} of {topic}", topic=topic, subscription=subscription, created=True
+    )
 
 
 @command.command("delete")
@@ -159,7 +161,9 @@ def delete(topic: str, subscription: str, force: bool, admin_url: str, as_json: 
     admin = Admin(admin_url)
     suffix = f"?force={str(force).lower()}"
     _each(admin, topic, lambda part: admin.delete(_path(part, subscription) + suffix))
-    _done(as_json, f"deleted {subscription} of {topic}", topic=topic, subscription=subscription, deleted=True)
+    print_done(
+        as_json, f"deleted {subscription} of {topic}", topic=topic, subscription=subscription, deleted=True
+    )
 
 
 @command.command("seek")
@@ -177,7 +181,7 @@ def seek(topic: str, subscription: str, to: str, admin_url: str, as_json: bool) 
     """Read again, or go on, from a message or a moment. Consumers are disconnected and come back."""
     admin = Admin(admin_url)
     _each(admin, topic, lambda part: _seek(admin, _path(part, subscription), to))
-    _done(
+    print_done(
         as_json, f"{subscription} of {topic} reads from {to}", topic=topic, subscription=subscription, to=to
     )
 
@@ -205,7 +209,7 @@ def skip(topic: str, subscription: str, count: int | None, admin_url: str, as_js
     how = "skip_all" if count is None else f"skip/{count}"
     _each(admin, topic, lambda part: admin.post(f"{_path(part, subscription)}/{how}"))
     what = "all messages" if count is None else f"{count} messages"
-    _done(
+    print_done(
         as_json,
         f"{subscription} of {topic} skipped {what}",
         topic=topic,
@@ -276,8 +280,3 @@ def _time_ms(text: str) -> int:
     except ValueError:
         raise ConfigurationError(f"{text!r} is no moment, such as 2026-01-31T12:00:00") from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-def _done(as_json: bool, said: str, **values: Any) -> None:
-    """`said` to people, `values` to programs."""
-    print_json(values) if as_json else click.echo(said)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from quire.cli.http import Admin, admin_url_option, json_option, topic_path
-from quire.cli.output import print_fields, print_json, print_table
+from quire.cli.output import print_done, print_fields, print_json, print_table
 from quire.cli.topics_explain import explain
 from quire.runtime.errors import ConfigurationError
 
@@ -67,7 +67,7 @@ def create(topic: str, partitions: int | None, admin_url: str, as_json: bool) ->
     else:
         admin.put(f"{_path(topic)}/partitions", partitions)
     said = f"created {topic}" + (f" with {partitions} partitions" if partitions else "")
-    _done(as_json, said, topic=topic, created=True, partitions=partitions or 0)
+    print_done(as_json, said, topic=topic, created=True, partitions=partitions or 0)
 
 
 @command.command("update")
@@ -80,7 +80,7 @@ def create(topic: str, partitions: int | None, admin_url: str, as_json: bool) ->
 def update(topic: str, partitions: int, admin_url: str, as_json: bool) -> None:
     """Give the partitioned TOPIC more partitions."""
     Admin(admin_url).post(f"{_path(topic)}/partitions", partitions)
-    _done(as_json, f"{topic} has {partitions} partitions now", topic=topic, partitions=partitions)
+    print_done(as_json, f"{topic} has {partitions} partitions now", topic=topic, partitions=partitions)
 
 
 @command.command("delete")
@@ -94,7 +94,7 @@ def delete(topic: str, force: bool, admin_url: str, as_json: bool) -> None:
     partitioned = admin.get(f"{_path(topic)}/partitions").get("partitions", 0) > 0
     suffix = "/partitions" if partitioned else ""
     admin.delete(f"{_path(topic)}{suffix}?force={str(force).lower()}")
-    _done(as_json, f"deleted {topic}", topic=topic, deleted=True)
+    print_done(as_json, f"deleted {topic}", topic=topic, deleted=True)
 
 
 @command.command("partitions")
@@ -124,7 +124,7 @@ def lookup(topic: str, admin_url: str, as_json: bool) -> None:
 def unload(topic: str, admin_url: str, as_json: bool) -> None:
     """Close TOPIC on its broker; clients look it up again. Its active segment is sealed."""
     Admin(admin_url).put(f"{_path(topic)}/unload")
-    _done(as_json, f"unloaded {topic}", topic=topic, unloaded=True)
+    print_done(as_json, f"unloaded {topic}", topic=topic, unloaded=True)
 
 
 @command.command("stats")
@@ -202,9 +202,6 @@ def terminate(topic: str, admin_url: str, as_json: bool) -> None:
     """Accept no more messages on TOPIC; what is there stays readable."""
     answer = Admin(admin_url).post(f"{_path(topic)}/terminate")
     last = f"{answer['ledgerId']}:{answer['entryId']}"
-    _done(as_json, f"terminated {topic}; its last entry is {last}", topic=topic, terminated=True, last=answer)
-
-
-def _done(as_json: bool, said: str, **values: Any) -> None:
-    """`said` to people, `values` to programs."""
-    print_json(values) if as_json else click.echo(said)
+    print_done(
+        as_json, f"terminated {topic}; its last entry is {last}", topic=topic, terminated=True, last=answer
+    )
