@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from quire.runtime.limits import SCHEMA_BYTES_MAX
 from quire.serving.schema import avro
 from quire.serving.schema.avro import AvroError, normal, parse, unreadable
 
@@ -129,9 +130,15 @@ def test_what_is_no_definition_is_refused(text: str) -> None:
 
 
 def test_too_much_to_compare_is_refused() -> None:
-    wide = [record(name=f"R{number}") for number in range(400)]
+    wide = [record(name=f"R{number}") for number in range(4000)]
     with pytest.raises(AvroError, match="too large"):
         why(wide, wide)
+
+
+def test_the_largest_record_of_the_usual_kind_is_compared() -> None:
+    fields = [(f"field{number}", ["null", "string"], None) for number in range(4200)]
+    assert len(json.dumps(record(*fields))) > SCHEMA_BYTES_MAX
+    assert why(record(*fields), record(*fields)) is None
 
 
 def test_prose_and_order_make_no_other_definition() -> None:
