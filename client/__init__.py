@@ -12,7 +12,7 @@
 Read in this order: `client`, `producer`, `partition_producer` (with `batch`), `consumer`, `partition_consumer`
 (with `inbox`, `permits`, `entry` and `acks`), `reader`; below them `context` (what they need of the client),
 `attachment`, which keeps each attached to its broker, `lookup` and `connection`; at the side `messages`, `subscribe`,
-`errors`, `settings`, `routing`, `backoff`.
+`errors`, `settings`, `authentication`, `routing`, `backoff`.
 
 Not here: schemas, transactions, chunked messages, encryption, topic patterns, dead letters.
 """

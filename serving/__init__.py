@@ -3,8 +3,8 @@
 Read `ports` first: what the three know of each other. Then follow a message: `session/connection`,
 `session/produce`, `topic/topic`, `topic/publish`; then the way out: `subscription/`. `names` parses topics' names,
 `ownership/` says which broker serves them, `bundles` holds what the topics of one bundle share, `topic_records`
-their records, `registry` finds and loads them, `offloading` brings their segments to the archive, `ownerless` closes
-ledgers that nobody else would, `policy/` is what namespaces and topics prescribe, `schema/` what messages look like.
-`broker` joins all this by its `settings`. `operations`, `statistics` and `admin/` are for operators, `peers` asks
-other brokers. `gateway/` stands apart.
+their records, `registry` finds and loads them, `topic_lists` and `topics_pattern` tell clients of new ones,
+`offloading` brings their segments to the archive, `ownerless` closes ledgers that nobody else would, `policy/` is
+what namespaces and topics prescribe, `schema/` what messages look like. `broker` joins all this by its `settings`.
+`operations`, `statistics` and `admin/` are for operators, `peers` asks other brokers. `gateway/` stands apart.
 """

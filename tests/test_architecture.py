@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 REPOSITORY = Path(__file__).parent.parent
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
+ONE_A_NOUN = ("cli", "admin")
 
 MAY_IMPORT: dict[str, set[str]] = {
     "runtime": set(),
@@ -202,6 +204,17 @@ def test_files_open_with_what_they_are_and_end_before_a_reader_tires() -> None:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or 0) - node.lineno + 1
                 assert lines <= FUNCTION_LINES_MAX, f"{node.name} in {name} has {lines} lines"
+
+
+def test_a_folder_says_in_what_order_its_files_are_read() -> None:
+    """All of them; where there is one file a noun, the folder need not name each."""
+    for init in {file.parent / "__init__.py" for file in source_files() if file.parts[-2] not in ONE_A_NOUN}:
+        if init.relative_to(REPOSITORY).parts[0] not in MAY_IMPORT:
+            continue
+        told = ast.get_docstring(ast.parse(init.read_text())) or ""
+        names = {file.stem for file in init.parent.glob("*.py")} - {"__init__", "pulsar_pb2"}
+        untold = sorted(name for name in names if not re.search(rf"\b{name}\b", told))
+        assert not untold, f"{init.relative_to(REPOSITORY)} does not name {untold}"
 
 
 def test_files_import_in_no_circle() -> None:
