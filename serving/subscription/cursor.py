@@ -140,8 +140,8 @@ class Cursor:
             self._advance(segments)
 
     def acknowledge_partly(self, position: Position, remaining: int) -> None:
-        """Of the entry only the messages whose bits are set in `remaining` (> 0) are still to come."""
-        assert remaining > 0 and not self.is_acknowledged(position)
+        """Of an entry that is not acknowledged only the messages with bits in `remaining` (> 0) are still to come."""
+        assert remaining > 0
         self.partial.put(*position, remaining)
         self._delta_partial.setdefault(position.ledger_id, {})[position.entry_id] = remaining
 
