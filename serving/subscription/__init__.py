@@ -13,5 +13,5 @@ shell that joins these), `subscriptions` (all of a topic, by name), `non_persist
 nothing).
 
 Shells, which read the topic, wait or join the parts, are `alarm`, `block_source`, `counting`, `cursor_store`, `lag`,
-`later`, `pace`, `peek`, `seek`, `stats`, `subscription` and `subscriptions`; all others are cores.
+`later`, `non_persistent`, `pace`, `peek`, `seek`, `stats`, `subscription` and `subscriptions`; all others are cores.
 """
