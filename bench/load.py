@@ -255,11 +255,8 @@ def consume(arguments: argparse.Namespace) -> None:
     """Read as fast as the server deals out, from the earliest message, and print the rate."""
     connection = Connection(arguments.port)
     topic = f"{NAMESPACE}/{arguments.prefix}-0"
-    body = pb.CommandSubscribe(topic=topic, subscription=arguments.subscription, consumer_id=1, request_id=1)
-    body.subType = pb.CommandSubscribe.Exclusive
-    body.initialPosition = pb.CommandSubscribe.Earliest
     connection.look_up([topic])
-    connection.ask(commands.subscribe(body))
+    connection.ask(commands.subscribe(_subscription(topic, arguments.subscription)))
     permits = arguments.permits
     connection.socket.sendall(commands.flow(1, permits))
     before, start = usage(arguments.server_pid), time.perf_counter()
@@ -310,9 +307,57 @@ def _drain(
     return entries, payload
 
 
+PERMITS_FOR_GOOD = (1 << 31) - 1
+
+
+def fan_out(arguments: argparse.Namespace) -> None:
+    """Many exclusive subscriptions of one topic, each on a connection of its own; what comes is counted, not parsed."""
+    topic = f"{NAMESPACE}/{arguments.prefix}-0"
+    poll = select.poll()
+    sockets: dict[int, socket.socket] = {}
+    for number in range(arguments.subscriptions):
+        connection = Connection(arguments.port)
+        connection.look_up([topic])
+        connection.ask(commands.subscribe(_subscription(topic, f"{arguments.subscription}-{number}")))
+        connection.socket.sendall(commands.flow(1, PERMITS_FOR_GOOD))
+        sockets[connection.socket.fileno()] = connection.socket
+        poll.register(connection.socket, select.POLLIN)
+    _swallow(poll, sockets, time.perf_counter() + arguments.warmup)
+    before, start = usage(arguments.server_pid), time.perf_counter()
+    received = _swallow(poll, sockets, start + arguments.seconds)
+    seconds, after = time.perf_counter() - start, usage(arguments.server_pid)
+    show(
+        arguments.label or "fan out",
+        subscriptions=arguments.subscriptions,
+        mb_per_s=received / seconds / 1e6,
+        server_cpu_s_per_gb=(after.cpu_s - before.cpu_s) / max(1, received) * 1e9,
+        server_peak_mb=after.peak_bytes / 1e6,
+    )
+
+
+def _swallow(poll: select.poll, sockets: dict[int, socket.socket], until: float) -> int:
+    """Bytes that come on all sockets up to a time."""
+    buffer = bytearray(4 << 20)
+    received = 0
+    while time.perf_counter() < until:
+        for number, _ in poll.poll(100):
+            size = sockets[number].recv_into(buffer)
+            if not size:
+                raise SystemExit("the server closed a connection")
+            received += size
+    return received
+
+
+def _subscription(topic: str, name: str) -> pb.CommandSubscribe:
+    body = pb.CommandSubscribe(topic=topic, subscription=name, consumer_id=1, request_id=1)
+    body.subType = pb.CommandSubscribe.Exclusive
+    body.initialPosition = pb.CommandSubscribe.Earliest
+    return body
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("mode", choices=("produce", "consume"))
+    parser.add_argument("mode", choices=("produce", "consume", "fan-out"))
     parser.add_argument("--port", type=int, default=6650)
     parser.add_argument("--server-pid", type=int, required=True)
     parser.add_argument(
@@ -327,11 +372,12 @@ def main() -> None:
     parser.add_argument("--warmup", type=float, default=2)
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--subscription", default="bench")
+    parser.add_argument("--subscriptions", type=int, default=10, help="of one topic, to fan out to")
     parser.add_argument("--permits", type=int, default=1000)
     parser.add_argument("--count", type=int, default=0)
     parser.add_argument("--label", default="")
     arguments = parser.parse_args()
-    produce(arguments) if arguments.mode == "produce" else consume(arguments)
+    {"produce": produce, "consume": consume, "fan-out": fan_out}[arguments.mode](arguments)
 
 
 if __name__ == "__main__":

@@ -71,6 +71,28 @@ def keep_up() -> None:
             consumer.wait()
 
 
+def fan_out() -> None:
+    """What one topic delivers to one subscription and to ten, while it is published to: bytes a second, in one run."""
+    for label, arguments in (("1 KiB", ("--size", KIB)), ("16 KiB", ("--size", 16 * KIB))):
+        with servers.fresh() as server:
+            for count in (1, 10):
+                prefix = ("--prefix", f"fan-{count}")
+                consumers = _load(
+                    server,
+                    "fan-out",
+                    *prefix,
+                    "--subscriptions",
+                    count,
+                    "--seconds",
+                    6,
+                    "--label",
+                    f"{label} to {count} subscriptions",
+                )
+                time.sleep(1)
+                _run(server, "produce", *prefix, "--seconds", 7, "--label", f"{label} published", *arguments)
+                consumers.wait()
+
+
 def cold_reads() -> None:
     """A consumer drains what an earlier process wrote: from the bookie, then from the archive."""
     for label, size, count in (("16 KiB", 16 * KIB, 96_000), ("1 KiB", KIB, 600_000)):
@@ -152,6 +174,7 @@ QUESTIONS: dict[str, Callable[[], None]] = {
         "10,000 topics, 16 KiB", "--topics", 10_000, "--size", 16 * KIB, "--outstanding", 4000
     ),
     "keep-up": keep_up,
+    "fan-out": fan_out,
     "cold": cold_reads,
     "start": start,
 }
