@@ -10,6 +10,8 @@ import os
 from collections.abc import Callable, Sequence
 from time import process_time
 
+import uvloop
+
 from bench.report import show
 from quire.metadata.records import DelayedDeliveryPolicy
 from quire.runtime.clock import SystemClock
@@ -102,7 +104,7 @@ def blocks_of(entry_bytes: int, entries: int, messages: int, count: int) -> list
     ]
     counts = None if messages == 1 else [messages] * entries
     made = [
-        block.cut(1, at * entries, at * entries - 1, 0, at * entries * messages, one, counts)
+        block.cut(1, at * entries, at * entries - 1, 1, at * entries * messages, one, counts)
         for at in range(count)
     ]
     return [(buffer, block.peek(buffer)) for buffer in made]
@@ -121,19 +123,26 @@ async def subscribed(kind: SubscriptionKind, consumers: int) -> tuple[Topic, Sub
 
 
 async def dealt_us(
-    kind: SubscriptionKind, consumers: int, entry_bytes: int, entries: int, messages: int = 1
+    kind: SubscriptionKind,
+    consumers: int,
+    entry_bytes: int,
+    entries: int,
+    messages: int = 1,
+    together: int = 1,
 ) -> float:
+    """`together` blocks are confirmed in one turn."""
     best = float("inf")
     count = max(20, min(BLOCKS, 20_000_000 // (entry_bytes * entries)))
     for _ in range(5):
         topic, subscriptions, made = await subscribed(kind, consumers)
         published = blocks_of(entry_bytes, entries, messages, count)
         begin = process_time()
-        for buffer, header in published:
-            topic.last_confirmed = Position(1, header.last_entry)
+        for at in range(0, count, together):
+            some = published[at : at + together]
+            topic.last_confirmed = Position(1, some[-1][1].last_entry)
             for one in made:
                 one.unacked = 0
-            subscriptions.confirmed([(buffer, header)])
+            subscriptions.confirmed(some)
         best = min(best, process_time() - begin)
         assert sum(one.meter.messages_out for one in made) == count * entries * messages
     return best / (count * entries) * 1e6
@@ -166,17 +175,20 @@ async def acked_us(kind: SubscriptionKind, step: int, group: int) -> float:
     return best / total * 1e6
 
 
-async def dealt_and_acked_us(kind: SubscriptionKind, consumers: int, entry_bytes: int, entries: int) -> float:
-    """Each block is dealt, and then acknowledged id by id, as one ACK of each consumer that got some of it."""
+async def dealt_and_acked_us(
+    kind: SubscriptionKind, consumers: int, entry_bytes: int, entries: int, together: int = 1
+) -> float:
+    """`together` blocks are confirmed in one turn, dealt, and acknowledged id by id, as one ACK of each consumer."""
     best = float("inf")
     for _ in range(3):
         topic, subscriptions, made = await subscribed(kind, consumers)
-        published = blocks_of(entry_bytes, entries, 1, 100)
+        published = blocks_of(entry_bytes, entries, 1, 100 * together)
         spent = 0.0
-        for buffer, header in published:
-            topic.last_confirmed = Position(1, header.last_entry)
+        for at in range(0, len(published), together):
+            some = published[at : at + together]
+            topic.last_confirmed = Position(1, some[-1][1].last_entry)
             begin = process_time()
-            subscriptions.confirmed([(buffer, header)])
+            subscriptions.confirmed(some)
             spent += process_time() - begin
             for one in made:
                 held = [commands.message_id(1, entry) for entry in one.holds.by_ledger.get(1, ())]
@@ -188,8 +200,8 @@ async def dealt_and_acked_us(kind: SubscriptionKind, consumers: int, entry_bytes
                 spent += process_time() - begin
         best = min(best, spent)
         subscription = subscriptions.get("s")
-        assert subscription is not None and subscription.mark_delete == (1, 100 * entries - 1)
-    return best / (100 * entries) * 1e6
+        assert subscription is not None and subscription.mark_delete == (1, len(published) * entries - 1)
+    return best / (len(published) * entries) * 1e6
 
 
 async def fan_out_us(count: int, entry_bytes: int, entries: int) -> float:
@@ -224,6 +236,14 @@ async def main() -> None:
             f"deal and ack each, {label}, key-shared by 3",
             us=await dealt_and_acked_us(keyed, 3, size, entries),
         )
+    for entries, together in ((1, 4), (1, 16), (20, 4)):
+        label = f"{together} blocks a turn of {entries} x 1 KiB"
+        show(f"deal {label}, exclusive", us=await dealt_us(exclusive, 1, 1_024, entries, 1, together))
+        for kind, consumers in ((shared, "shared by 3"), (keyed, "key-shared by 3")):
+            show(
+                f"deal and ack each, {label}, {consumers}",
+                us=await dealt_and_acked_us(kind, 3, 1_024, entries, together),
+            )
     one, ten = await fan_out_us(1, 1_024, 250), await fan_out_us(10, 1_024, 250)
     show("ten subscriptions on a topic, 1 KiB in blocks of 250", us=ten, one_us=one)
     for size, entries in ((100, 1_000), (1_024, 250), (1_024, 20), (1_024, 1), (16_384, 16), (131_072, 2)):
@@ -238,4 +258,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    uvloop.run(main())
