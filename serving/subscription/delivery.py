@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyroaring import BitMap
 
 from quire.serving.subscription.cursor_record import words_of
+from quire.serving.subscription.entry_set import span
 from quire.wire import block, commands, entry_frames
 from quire.wire.block import BlockHeader, Buffer
 from quire.wire.sticky_key import slots_of
@@ -191,7 +192,7 @@ class Delivery(NamedTuple):
         first = self.view.first_entry
         if self.offsets:
             return BitMap([first + offset for offset in self.offsets])
-        return BitMap(range(first + self.start, first + self.stop))
+        return span(first + self.start, first + self.stop)
 
 
 def frames(delivery: Delivery, partition: int) -> list[Buffer]:
