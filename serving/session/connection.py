@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from enum import Flag, auto
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -132,6 +132,8 @@ class Connection(asyncio.BufferedProtocol):
         self._out_bytes = 0
         """Of `_out`, what consumers were dealt in this turn."""
         self._pending = 0
+        self._acks: dict[int, list[pb.MessageIdData]] = {}
+        """Individual acknowledgements of this read, by consumer id."""
         self._stops = READING
         self._held_bytes = 0
         self._unread_bytes = 0
@@ -191,8 +193,11 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_closed:
             return
         try:
-            for cut in self._cutter.received(nbytes):
-                self._take(cut)
+            try:
+                for cut in self._cutter.received(nbytes):
+                    self._take(cut)
+            finally:
+                self.acknowledge_gathered()
         except Exception as error:
             self.fail(error)
         if self.producers and self.host.budget.is_spent and Stop.BUDGET not in self._stops:
@@ -252,7 +257,23 @@ class Connection(asyncio.BufferedProtocol):
             raise ProtocolError(f"a client sent {pb.BaseCommand.Type.Name(command.kind)}")
         if not self.is_connected and command.kind != pb.BaseCommand.CONNECT:
             raise ProtocolError("the first command must be CONNECT")
+        if command.kind != pb.BaseCommand.ACK:
+            self.acknowledge_gathered()
         handler(self, command.body)
+
+    def gather_acks(self, consumer_id: int, ids: Iterable[pb.MessageIdData]) -> None:
+        """Acknowledgements that nobody awaits: those of one read are told as one, before any other command."""
+        self._acks.setdefault(consumer_id, []).extend(ids)
+
+    def acknowledge_gathered(self) -> None:
+        """Tell what was gathered; what came for a consumer that is gone is dropped."""
+        if not self._acks:
+            return
+        acks, self._acks = self._acks, {}
+        for consumer_id, ids in acks.items():
+            end = self.consumers.get(consumer_id)
+            if end is not None:
+                end.acknowledge(ids)
 
     def start(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
         """Carry out an asynchronous command."""

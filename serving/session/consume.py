@@ -102,6 +102,15 @@ class ConsumerEnd:
             raise Unavailable(f"topic {topic.name} was closed meanwhile")
         return topic, handle, subscription
 
+    def acknowledge(self, ids: list[pb.MessageIdData]) -> None:
+        """Individual ids, when what is under way is done."""
+
+        def act() -> None:
+            if self.handle is not None and not self.is_closed:
+                self.handle.ack(ids)
+
+        self.lane.do(act)
+
     def close_on_request(self, request_id: int) -> None:
         self.abandon()
         self.connection.write(commands.success(request_id))
@@ -164,6 +173,10 @@ def flow(connection: Connection, body: pb.CommandFlow) -> None:
 
 def ack(connection: Connection, body: pb.CommandAck) -> None:
     cumulative = body.ack_type == pb.CommandAck.Cumulative
+    if not cumulative and not body.HasField("request_id"):
+        connection.gather_acks(body.consumer_id, body.message_id)
+        return
+    connection.acknowledge_gathered()
     if not body.HasField("request_id"):
         _in_lane(
             connection,

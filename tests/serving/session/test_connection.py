@@ -12,6 +12,7 @@ from quire.runtime.limits import FRAME_BYTES_MAX, MESSAGE_BYTES_MAX
 from quire.serving.broker import Broker
 from quire.serving.session.connection import Connection
 from quire.serving.session.table import TABLE
+from quire.serving.subscription.consumer import Consumer
 from quire.wire import commands, message
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.commands import Command
@@ -479,6 +480,35 @@ async def test_who_takes_broker_entry_metadata_is_told_the_index_of_each_last_me
             await asyncio.sleep(0)
     again = entry_metadata_in(b"".join(peer.transport.writes))
     assert [index for index, _ in again] == [0, 3, 4], "also of a batch that is partly acknowledged"
+
+
+async def test_acknowledgements_of_one_read_are_told_as_one_before_what_follows_them(
+    peer: Client, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer.send(producer(1), subscribe(2))
+    await peer.answers(2)
+    for number in range(6):
+        peer.send(*commands.send(1, number, 1, entry()))
+    receipts = await peer.answers(6)
+    ids = [one.body.message_id for one in receipts]
+    (end,) = peer.connection.consumers.values()
+    subscription = broker.registry.loaded()[0].subscriptions.get("s")
+    assert end.handle is not None and subscription is not None
+    told: list[list[int]] = []
+    original = Consumer.ack
+
+    def watched(self: Consumer, ids: Any, **more: Any) -> None:
+        told.append([one.entryId for one in ids])
+        original(self, ids, **more)
+
+    monkeypatch.setattr(Consumer, "ack", watched)
+    peer.send(commands.flow(1, 100), *(commands.ack(1, [one]) for one in (ids[0], ids[2], ids[1])))
+    assert told == [[0, 2, 1]]
+    assert subscription.mark_delete == commands.position(ids[2])
+    peer.send(commands.ack(1, [ids[3]]), commands.redeliver(1), commands.ack(1, [ids[4]]))
+    assert told[1:] == [[3], [4]], "who gives back has acknowledged before"
+    peer.send(commands.ack(1, [ids[5]]), commands.success(9))
+    assert told[3:] == [[5]] and peer.transport.closed, "what came before a mistake counts"
 
 
 async def test_a_subscribe_that_does_not_want_the_topic_made_gets_none(peer: Client, broker: Broker) -> None:
