@@ -23,7 +23,7 @@ from quire.runtime.limits import COMMAND_BYTES_MAX, FRAME_BYTES_MAX, KIB, MIB
 from quire.wire import commands, entry_frames
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.message import OutgoingMessage, encode_one
-from tests.frames import ask_schema
+from tests.frames import ask_schema, bring_schema
 
 from .chaos.machine import Machine, Surprises
 from .chaos.raw import Raw, Refused
@@ -283,6 +283,12 @@ REQUESTS = st.one_of(
         st.booleans(),
     ),
     st.builds(lambda t: lambda r: ask_schema(r, t), TOPICS),
+    st.builds(
+        lambda t, k, d: lambda r: bring_schema(r, t, k, d),
+        TOPICS,
+        st.integers(0, 21),
+        st.sampled_from([b"", b'"int"', b"{", b"\0\0\0\1x"]),
+    ),
     st.builds(lambda: lambda r: commands.ask_topics(r, "public/default")),
 )
 NOTICES = st.one_of(

@@ -24,7 +24,7 @@ import pytest
 from quire.serving.broker import Broker
 from quire.wire import commands, entry_frames, message
 from quire.wire import pulsar_pb2 as pb
-from tests.frames import ask_schema
+from tests.frames import ask_schema, bring_schema
 from tests.serving.session.test_connection import Client
 
 NAMESPACE: Final = "persistent://public/default"
@@ -245,6 +245,19 @@ def _watch(talker: Talker) -> bytes:
     return commands.watch_topics(asked, _id(talker), _namespace(talker), _pattern(talker))
 
 
+def _get_schema(talker: Talker) -> bytes:
+    version = talker.rng.choice([None, b"", b"x", bytes(8), b"\xff" * 8])
+    return ask_schema(talker.request("GET_SCHEMA"), _topic(talker), version)
+
+
+def _bring_schema(talker: Talker) -> bytes:
+    kind, definition = (
+        talker.rng.randrange(22),
+        talker.rng.choice([b"", b'"int"', b"{", talker.rng.randbytes(30)]),
+    )
+    return bring_schema(talker.request("GET_OR_CREATE_SCHEMA"), _topic(talker), kind, definition)
+
+
 QUESTIONS: Final[dict[str, Callable[[Talker], bytes]]] = {
     "PING": lambda t: commands.PING,
     "PARTITIONED_METADATA": lambda t: commands.ask_partitions(t.request("PARTITIONS"), _topic(t)),
@@ -252,7 +265,8 @@ QUESTIONS: Final[dict[str, Callable[[Talker], bytes]]] = {
     "GET_TOPICS_OF_NAMESPACE": _topics_of,
     "WATCH_TOPIC_LIST": _watch,
     "WATCH_TOPIC_LIST_CLOSE": lambda t: commands.watch_topics_no_more(t.request("WATCH_CLOSE"), _id(t)),
-    "GET_SCHEMA": lambda t: ask_schema(t.request("GET_SCHEMA"), _topic(t)),
+    "GET_SCHEMA": _get_schema,
+    "GET_OR_CREATE_SCHEMA": _bring_schema,
 }
 
 
