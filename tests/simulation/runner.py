@@ -44,7 +44,7 @@ class Outcome:
 
 
 def run(plan: Plan, *, timeline: bool = False, mutation: str = "") -> Outcome:
-    """Run a plan to its end, or to the first violation."""
+    """Run a plan to its end, or to the first violation; under a mutation, without the error itself."""
     begin = process_time()
     world = World(plan.seed, timeline=timeline)
     with MUTATIONS[mutation].apply() if mutation else nullcontext():
@@ -53,7 +53,22 @@ def run(plan: Plan, *, timeline: bool = False, mutation: str = "") -> Outcome:
     rule = "" if error is None else error.rule if isinstance(error, Violation) else type(error).__name__
     seconds, cpu_s = world.loop.time(), process_time() - begin
     seen, lines, story = world.seen, world.lines, world.story
-    return Outcome(plan, world.hash, rule, str(error or ""), seen, seconds, cpu_s, lines, story, error)
+    outcome = Outcome(plan, world.hash, rule, str(error or ""), seen, seconds, cpu_s, lines, story, error)
+    if mutation and rule:
+        outcome.error = error = world.violation = None
+        _collect_in_silence()
+    return outcome
+
+
+def _collect_in_silence() -> None:
+    """An error holds its world for a while; what dies with it says nothing that belongs to a history."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            gc.collect()
+    finally:
+        sys.unraisablehook = hook
 
 
 def run_seed(seed: int, kind: str, *, timeline: bool = False, mutation: str = "") -> Outcome:

@@ -2,6 +2,7 @@
 
 python -m tests.simulation.mutations                     all of them, 2,000 seeds at most
 python -m tests.simulation.mutations NAME NAME --seeds 100:200
+python -m tests.simulation.mutations --pin NAME          look for a small plan and write it down
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import click
 from tests.simulation.runner import PROCESSES
 
 from . import MUTATIONS
+from .pinned import pin
 from .search import Search, search_all
 
 
@@ -27,11 +29,16 @@ def row(found: Search) -> str:
 @click.option("--seeds", default="0:2000", help="FIRST:BEHIND; of the kind that is to find it.")
 @click.option("--processes", default=PROCESSES)
 @click.option("--detail", is_flag=True, help="Print what was found, in its own words.")
-def main(names: tuple[str, ...], seeds: str, processes: int, detail: bool) -> None:
+@click.option("--pin", "pins", is_flag=True, help="Write a plan for each.")
+def main(names: tuple[str, ...], seeds: str, processes: int, detail: bool, pins: bool) -> None:
     unknown = set(names) - MUTATIONS.keys()
     if unknown:
         raise click.UsageError(f"no such mutation: {', '.join(sorted(unknown))}")
     first, _, behind = seeds.partition(":")
+    if pins:
+        for name in names or MUTATIONS:
+            click.echo(f"{name}: {pin(name, range(int(first), int(behind)))}")
+        return
     click.echo(f"{'mutation':62} {'rule':10} {'kind':8} {'seeds':>7}  found by")
     missed = 0
     for found in search_all(names or list(MUTATIONS), range(int(first), int(behind)), processes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from quire.ledger import recovery
 from quire.ledger.recovery import _Recovery, _Rewriter
 from quire.ledger.recovery_core import BEYOND, RecoveryCore
+from quire.ledger.recovery_core import State as Phase
 from quire.ledger.writer_core import State, WriterCore
 from quire.metadata import paths
 from quire.metadata.records import LedgerRecord, LedgerState, decode, encode
@@ -85,15 +87,20 @@ def a_block_is_resent_with_other_bytes() -> Iterator[None]:
 # -- recovery --------------------------------------------------------------------------------------------
 @mutation("9", "ledger")
 def only_the_first_read_of_a_recovery_fences() -> Iterator[None]:
-    """A bookie that did not answer the first read is asked whether it has an entry, and takes it afterwards."""
+    """The first read fences as many bookies as it needs, and the reads that follow do not fence the others."""
 
     async def read(self: Any, bookie: Any, first_entry: int) -> None:
-        fence = first_entry == BEYOND
-        request = ReadRequest(bookie, self._record.ledger_id, first_entry, 3_000, fence)
+        core: RecoveryCore = self.core
+        is_first = first_entry == BEYOND
+        if is_first and core._ensemble.index(bookie) >= core._coverage:
+            await asyncio.sleep(1.0)  # only if those before it do not answer
+            if core.state is not Phase.FENCING:
+                return
+        request = ReadRequest(bookie, self._record.ledger_id, first_entry, 3_000, is_first)
         response = await self._parts.bookies.port(bookie).read(request)
         if response.status is Status.NO_SUCH_LEDGER:
             response.status = Status.NO_SUCH_ENTRY
-        self.core.answered(bookie, first_entry, response)
+        core.answered(bookie, first_entry, response)
 
     with patch.object(_Recovery, "_read", read):
         yield
