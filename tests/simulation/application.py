@@ -181,6 +181,11 @@ class Application:
                 continue
             given.add(bytes(message.payload or b""))
             asked.append(message)
+        if kind in (
+            "exclusive",
+            "shared",
+        ):  # else an ack that was lost would be made good before anybody looks
+            asked = [one for one in asked if one.id.place not in self.facts.acknowledged[topic, kind]]
         if not asked or self.rng.random() < 0.1:
             return
         if kind == "failover":

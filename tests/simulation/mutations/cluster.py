@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
-from quire.ledger.writer import LedgerWriter
 from quire.metadata.lease import LeaseCore
 from quire.metadata.records import ArchivePointer, SegmentRecord
 from quire.metadata.store import SessionEvent
 from quire.runtime.limits import READ_BYTES_MAX
-from quire.serving.registry import Registry
 from quire.serving.subscription.cursor_store import CursorStore
 from quire.serving.topic.segments import Active
 from quire.serving.topic.writing import Writing
@@ -53,31 +51,6 @@ def a_lease_is_trusted_in_doubt() -> Iterator[None]:
             session(self, event, now)
 
     with patch.object(LeaseCore, "session", hear_the_end_only):
-        yield
-
-
-@mutation("unloading", "cluster")
-def a_failed_ledger_counts_as_empty() -> Iterator[None]:
-    """Unloading takes a ledger in which nothing was confirmed for one to which nothing was written."""
-    with patch.object(LedgerWriter, "was_given_blocks", property(lambda self: False)):
-        yield
-
-
-@mutation("unloading", "cluster")
-def unloads_do_not_take_turns() -> Iterator[None]:
-    """Two unloads of one topic at once: the second does not wait for the end of the first."""
-
-    async def leave(self: Any, name: Any, leave: Any) -> None:
-        self._topics.pop(name, None)
-        self._bundle_of.pop(name, None)
-        done = self._leaving[name] = asyncio.get_running_loop().create_future()
-        try:
-            await leave()
-        finally:
-            del self._leaving[name]
-            done.set_result(None)
-
-    with patch.object(Registry, "_leave", leave):
         yield
 
 
