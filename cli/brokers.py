@@ -8,7 +8,7 @@ import click
 
 from quire.cli.http import Admin, admin_url_option, json_option
 from quire.cli.output import print_json, print_rows
-from quire.runtime.errors import ConfigurationError
+from quire.runtime.errors import ConfigurationError, NotFound
 
 BROKERS = "/quire/v1/brokers"
 
@@ -56,7 +56,10 @@ def show(broker: str | None, admin_url: str, as_json: bool) -> None:
     Example:
       quire brokers show broker-1:6650
     """
-    rows = [row for row in Admin(admin_url).get(f"{BROKERS}/bundles") if broker in (None, row["broker"])]
+    admin = Admin(admin_url)
+    if broker is not None and broker not in [row["broker"] for row in admin.get(BROKERS)]:
+        raise NotFound(f"there is no broker {broker}; `quire brokers list` tells who is there")
+    rows = [row for row in admin.get(f"{BROKERS}/bundles") if broker in (None, row["broker"])]
     print_rows(
         rows,
         as_json,

@@ -5,6 +5,7 @@
     DIR/archive/                  sealed segments
     DIR/logs/NAME.log
     DIR/processes.json            who runs with which pid: kill what you like
+    DIR/lock                      held while it runs: one cluster per directory
 
 Nothing that dies is started again by itself: the line on standard error says what died, and SIGHUP to this process
 starts again whatever is down, with its data. On SIGTERM or SIGINT the gateway ends first, then the brokers, then the
@@ -20,6 +21,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -33,6 +35,7 @@ from quire.cli.processes import Child
 from quire.cli.settings import Given, settings_options
 from quire.cli.until_signal import ready, run_until_signal
 from quire.metadata import zookeeper_server
+from quire.runtime.disk import RealDisk
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.settings import MILLISECONDS, parse_address, setting
 from quire.runtime.tasks import Tasks
@@ -96,12 +99,20 @@ class LocalCluster:
     def __init__(self, settings: LocalSettings) -> None:
         self._settings = settings
         self._data = Path(settings.data).absolute()
+        self._disk = RealDisk(self._data)
         self._tiers: list[list[Child]] = []
         self._tasks = Tasks("local")
         self._is_restarting = False
 
     async def run(self) -> None:
-        """Start all, say so, and go on until cancelled; then end all."""
+        """Start all, say so, and go on until cancelled; then end all.
+
+        Raises `ConfigurationError`: the directory is another cluster's, an address is taken; nothing was started.
+        """
+        for address in (self._settings.listen, self._settings.http):
+            _check_is_free(address)
+        self._disk.make_directory()
+        self._disk.lock()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.restart_dead)
         try:
             await self._start()
@@ -109,6 +120,7 @@ class LocalCluster:
             await ready(*gateway.urls)
         finally:
             await self._stop()
+            self._disk.close()
 
     async def _start(self) -> None:
         metadata = self._settings.zookeeper or await self._own_zookeeper()
@@ -214,6 +226,18 @@ class LocalCluster:
         temporary = file.with_suffix(".new")
         temporary.write_text(json.dumps(found, indent=2) + "\n")
         temporary.replace(file)
+
+
+def _check_is_free(address: str) -> None:
+    """Raises `ConfigurationError` before anything is started. Whoever takes it meanwhile makes the gateway say so."""
+    host, port = parse_address(address)
+    try:
+        for family, kind, protocol, _, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(where)
+    except OSError as error:
+        raise ConfigurationError(f"cannot listen on {address}: {error.strerror or error}") from None
 
 
 async def _zookeeper_answers(port: int) -> bool:

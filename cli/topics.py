@@ -139,8 +139,11 @@ def stats(topic: str, admin_url: str, as_json: bool) -> None:
         return
     print_fields(
         {
-            "messages in": answer.get("msgInCounter", 0),
-            "bytes in": answer.get("bytesInCounter", 0),
+            "messages/s in": round(answer.get("msgRateIn", 0.0), 1),
+            "bytes/s in": round(answer.get("msgThroughputIn", 0.0)),
+            "messages/s out": round(answer.get("msgRateOut", 0.0), 1),
+            "messages in since it was loaded": answer.get("msgInCounter", 0),
+            "bytes in since it was loaded": answer.get("bytesInCounter", 0),
             "storage bytes": answer.get("storageSize", 0),
             "producers": len(answer.get("publishers", ())),
         }

@@ -138,8 +138,9 @@ class Operations:
         await self.registry.warm(map(TopicName.parse, topics))
 
     async def unload_topic(self, topic: str) -> None:
-        """Close it here; its clients look it up again. Raises `NotOwner`."""
+        """Close it here; its clients look it up again. Raises `NotOwner`, `NotFound`."""
         name = TopicName.parse(topic)
+        await self.partitions(topic)
         if self.registry.find(name) is None:
             await self.registry.require(name)
         await self.registry.unload(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 from aiohttp import web
 
 from quire.runtime.errors import NotFound
@@ -14,13 +16,23 @@ def routes(target: AdminTarget) -> list[web.RouteDef]:
     async def clusters(_: web.Request) -> web.Response:
         return web.json_response([target.cluster])
 
-    async def cluster(request: web.Request) -> web.Response:
+    def check_cluster(request: web.Request) -> None:
         if request.match_info["cluster"] != target.cluster:
             raise NotFound(f"there is no cluster {request.match_info['cluster']}, only {target.cluster}")
+
+    async def cluster(request: web.Request) -> web.Response:
+        check_cluster(request)
         return web.json_response({"serviceUrl": target.http_url, "brokerServiceUrl": target.service_url})
 
     async def brokers(_: web.Request) -> web.Response:
         return web.json_response([one["httpUrl"].partition("://")[2] for one in target.ownership.brokers()])
+
+    async def brokers_of_cluster(request: web.Request) -> web.Response:
+        check_cluster(request)
+        return await brokers(request)
+
+    async def version_of_broker(_: web.Request) -> web.Response:
+        return web.Response(text=version("quire"))
 
     async def health(_: web.Request) -> web.Response:
         reasons = target.why_not_ready()
@@ -31,5 +43,6 @@ def routes(target: AdminTarget) -> list[web.RouteDef]:
         web.get(f"{V2}/clusters/{{cluster}}", cluster),
         web.get(f"{V2}/brokers", brokers),
         web.get(f"{V2}/brokers/health", health),
-        web.get(f"{V2}/brokers/{{cluster}}", brokers),
+        web.get(f"{V2}/brokers/version", version_of_broker),
+        web.get(f"{V2}/brokers/{{cluster}}", brokers_of_cluster),
     ]

@@ -73,7 +73,9 @@ def _retention(value: Any) -> RetentionPolicy:
     found = fields_of(value, retentionTimeInMinutes=int, retentionSizeInMB=int)
     minutes, megabytes = found.get("retentionTimeInMinutes", 0), found.get("retentionSizeInMB", 0)
     if not (-1 <= minutes <= SECONDS_MAX and -1 <= megabytes <= SECONDS_MAX):
-        raise ConfigurationError("retention is -1 (for ever), 0 (not at all) or more")
+        raise ConfigurationError(
+            f"retention is -1 (for ever), 0 (not at all) or up to {SECONDS_MAX} minutes and MB"
+        )
     if (minutes == 0) != (megabytes == 0):
         raise ConfigurationError(
             f"retention of {minutes} minutes and {megabytes} MB contradicts itself: both are 0 (keep nothing that is "
@@ -125,6 +127,10 @@ def _quota(value: Any) -> BacklogQuota:
     if action not in QUOTA_ACTIONS:
         raise ConfigurationError(
             f"{action!r} is not an action of a backlog quota: use {', '.join(QUOTA_ACTIONS)}"
+        )
+    if not found.keys() & {"limit", "limitSize", "limitTime"}:
+        raise ConfigurationError(
+            "a backlog quota needs limitSize in bytes or limitTime in seconds; -1: no limit"
         )
     return BacklogQuota(
         limit_bytes=max(limit, -1), limit_ms=seconds * 1000 if seconds > 0 else -1, action=action
@@ -202,7 +208,7 @@ def _publish_rate(value: Any) -> PublishRate:
     found = fields_of(value, publishThrottlingRateInMsg=int, publishThrottlingRateInByte=int)
     messages = found.get("publishThrottlingRateInMsg", -1)
     byte_count = found.get("publishThrottlingRateInByte", -1)
-    if not found or max(messages, byte_count) > INT64_MAX:
+    if not found or not -1 <= min(messages, byte_count) <= max(messages, byte_count) <= INT64_MAX:
         raise ConfigurationError(
             "a publish rate needs publishThrottlingRateInMsg or publishThrottlingRateInByte, per second; -1: no limit"
         )
@@ -237,8 +243,8 @@ def _dispatch_rate(value: Any) -> DispatchRate:
         )
     if not 1 <= period_s <= PERIOD_S_MAX:
         raise ConfigurationError(f"ratePeriodInSecond must be 1 to {PERIOD_S_MAX}")
-    if max(messages, byte_count) > INT64_MAX:
-        raise ConfigurationError("a dispatch rate is beyond what anybody means; -1: no limit")
+    if not -1 <= min(messages, byte_count) <= max(messages, byte_count) <= INT64_MAX:
+        raise ConfigurationError("a dispatch rate is a number per period; -1: no limit")
     return DispatchRate(messages=max(messages, 0), bytes=max(byte_count, 0), period_s=period_s)
 
 

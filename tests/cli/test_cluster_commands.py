@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from quire.cli.processes import Child
+from quire.runtime.disk import RealDisk
 from quire.runtime.errors import Unavailable
 
 
@@ -40,6 +42,30 @@ def test_wrong_use_is_one_sentence(words: tuple[str, ...], says: str, tmp_path: 
     done = quire(*words, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert says in done.stderr and done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_second_cluster_on_a_directory_touches_nothing(tmp_path: Path) -> None:
+    data = tmp_path / "cluster"
+    data.mkdir()
+    (data / "processes.json").write_text("of the first")
+    first = RealDisk(data)
+    first.lock()
+    try:
+        done = quire(
+            "local", "--data", str(data), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", cwd=tmp_path
+        )
+    finally:
+        first.close()
+    assert done.returncode == 2 and "in use by another process" in done.stderr, done.stderr
+    assert sorted(file.name for file in data.iterdir()) == ["lock", "processes.json"]
+
+
+def test_an_address_that_is_taken_is_said_before_anything_starts(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = quire("local", "--data", "cluster", "--listen", address, cwd=tmp_path)
+    assert done.returncode == 2 and f"cannot listen on {address}" in done.stderr, done.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -87,12 +87,14 @@ async def test_the_two_quotas_are_told_apart_by_the_query(rest: Rest) -> None:
         ).status == 204
         assert (await rest.get(f"{parent}/backlogQuotaMap")).body == {"message_age": aged}
         assert (await rest.post(f"{parent}/backlogQuota?backlogQuotaType=guess", QUOTA)).status == 400
+        assert (await rest.post(f"{parent}/backlogQuota", {"policy": "producer_exception"})).status == 400
 
 
 @pytest.mark.parametrize(
     ("word", "body"),
     [
         ("retention", '{"retentionTimeInMinutes": 0, "retentionSizeInMB": 5}'),
+        ("retention", '{"retentionTimeInMinutes": 99999999999999999, "retentionSizeInMB": -1}'),
         ("inactiveTopicPolicies", '{"inactiveTopicDeleteMode": "at_whim"}'),
         ("inactiveTopicPolicies", '{"maxInactiveDurationSeconds": 0}'),
         ("delayedDelivery", '{"tickTime": 0}'),
@@ -206,7 +208,9 @@ async def test_a_topic_that_is_being_loaded_when_a_policy_is_set_heeds_it(
     assert broker.registry.find(NAME) is topic
 
 
-@pytest.mark.parametrize("body", [{}, {"publishThrottlingRateInMsg": "many"}, 5])
+@pytest.mark.parametrize(
+    "body", [{}, {"publishThrottlingRateInMsg": "many"}, {"publishThrottlingRateInMsg": -5}, 5]
+)
 async def test_a_publish_rate_that_is_none_is_refused(rest: Rest, body: Any) -> None:
     assert (await rest.post(f"{NAMESPACE}/publishRate", body)).status == 400
     assert (await rest.get(f"{NAMESPACE}/publishRate")).body is None
@@ -220,6 +224,7 @@ async def test_a_publish_rate_that_is_none_is_refused(rest: Rest, body: Any) -> 
         {"dispatchThrottlingRateInMsg": "many"},
         {"ratePeriodInSecond": 5},
         dispatch_rate(10, -1, 0),
+        dispatch_rate(-5, -1, 1),
         dispatch_rate(1 << 70, -1, 1),
         {**dispatch_rate(10, -1, 1), "relativeToPublishRate": True},
     ],

@@ -216,6 +216,11 @@ async def test_a_topic_in_use_is_deleted_only_by_force(rest: Rest, client: pulsa
     assert (await rest.delete(f"{TOPIC}?force=true")).status == 204
 
 
+async def test_what_is_not_there_is_not_unloaded(rest: Rest) -> None:
+    answer = await rest.put(f"{TOPIC}-missing/unload")
+    assert answer.status == 404 and "there is no topic" in answer.body["reason"]
+
+
 async def test_unloading_seals_and_the_clients_come_back(rest: Rest, client: pulsar.Client) -> None:
     producer = await in_thread(lambda: client.create_producer(NAME))
     await in_thread(lambda: producer.send(b"before"))

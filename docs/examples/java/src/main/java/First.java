@@ -12,11 +12,11 @@ public class First {
         String url = args.length > 0 ? args[0] : "pulsar://127.0.0.1:6650";
         try (PulsarClient client = PulsarClient.builder().serviceUrl(url).build();
                 Consumer<String> consumer = client.newConsumer(Schema.STRING)
-                        .topic("greetings")
+                        .topic("java-greetings")
                         .subscriptionName("java")
                         .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest)
                         .subscribe();
-                Producer<String> producer = client.newProducer(Schema.STRING).topic("greetings").create()) {
+                Producer<String> producer = client.newProducer(Schema.STRING).topic("java-greetings").create()) {
             System.out.println("published " + producer.newMessage().key("java").value("Hello from Java").send());
             while (true) {
                 Message<String> message = consumer.receive(10, TimeUnit.SECONDS);
