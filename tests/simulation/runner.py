@@ -18,7 +18,7 @@ from .cluster_history import ClusterHistory
 from .ledger_history import LedgerHistory
 from .mutations import MUTATIONS
 from .plan import Plan, draw
-from .world import Violation, World
+from .world import Violation, World, silence
 
 PROCESSES: Final = 2
 CHUNK: Final = 20
@@ -49,26 +49,20 @@ def run(plan: Plan, *, timeline: bool = False, mutation: str = "") -> Outcome:
     world = World(plan.seed, timeline=timeline)
     with MUTATIONS[mutation].apply() if mutation else nullcontext():
         world.run(HISTORIES[plan.kind](plan, world).run())
-    error = world.violation
-    rule = "" if error is None else error.rule if isinstance(error, Violation) else type(error).__name__
-    seconds, cpu_s = world.loop.time(), process_time() - begin
-    seen, lines, story = world.seen, world.lines, world.story
-    outcome = Outcome(plan, world.hash, rule, str(error or ""), seen, seconds, cpu_s, lines, story, error)
-    if mutation and rule:
-        outcome.error = error = world.violation = None
-        _collect_in_silence()
+    outcome = _outcome(plan, world, process_time() - begin)
+    if mutation:
+        outcome.error = world.violation = None
+    with silence():
+        del world
+        gc.collect()
     return outcome
 
 
-def _collect_in_silence() -> None:
-    """An error holds its world for a while; what dies with it says nothing that belongs to a history."""
-    hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            gc.collect()
-    finally:
-        sys.unraisablehook = hook
+def _outcome(plan: Plan, world: World, cpu_s: float) -> Outcome:
+    error = world.violation
+    rule = "" if error is None else error.rule if isinstance(error, Violation) else type(error).__name__
+    seconds, seen, lines, story = world.loop.time(), world.seen, world.lines, world.story
+    return Outcome(plan, world.hash, rule, str(error or ""), seen, seconds, cpu_s, lines, story, error)
 
 
 def run_seed(seed: int, kind: str, *, timeline: bool = False, mutation: str = "") -> Outcome:

@@ -13,7 +13,7 @@ import logging
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from random import Random
 from typing import Any, Final
@@ -152,12 +152,10 @@ class World:
             self.fail(_foreign(f"{context.get('message')}", error))
 
     def _bury(self) -> None:
-        """End what is left, in silence: nothing of it belongs to the history."""
+        """End what is left: nothing of it belongs to the history. Who drops the world collects the rest."""
         loop = self.loop
         loop.set_exception_handler(lambda loop, context: None)
-        hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
-        logging.disable()
-        try:
+        with silence():
             for task in loop.everything:
                 if not task.done():
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -166,12 +164,20 @@ class World:
             loop._ready.clear()  # type: ignore[attr-defined]
             loop._scheduled.clear()  # type: ignore[attr-defined]
             loop.close()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that never began
-                gc.collect()
-        finally:
-            sys.unraisablehook = hook
-            logging.disable(logging.NOTSET)
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """While a world is taken apart: coroutines in the middle of something complain that their loop is closed."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
+    logging.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that never began
+            yield
+    finally:
+        sys.unraisablehook = hook
+        logging.disable(logging.NOTSET)
 
 
 def _foreign(what: str, error: BaseException) -> Violation:
