@@ -113,11 +113,15 @@ class Client:
         *,
         start: MessageId = LATEST,
         inclusive: bool = False,
+        compacted: bool = False,
         settings: ConsumerSettings | None = None,
     ) -> Reader:
-        """A reader, to be entered; it begins behind `start`, or at it if `inclusive`."""
+        """A reader, to be entered; it begins behind `start`, or at it if `inclusive`.
+
+        With `compacted` it reads of each key what the topic's last compaction kept, then what came after that.
+        """
         name = self._name("reader")
-        how = SubscribeAs(name, SUBSCRIPTION_TYPES["exclusive"], name, start, inclusive, durable=False)
+        how = SubscribeAs(name, SUBSCRIPTION_TYPES["exclusive"], name, start, inclusive, False, compacted)
         return Reader(Consumer(self, [topic], how, settings or ConsumerSettings()), start, inclusive)
 
     async def partitions(self, topic: str) -> int:

@@ -94,6 +94,7 @@ _BY_CODE: Final[dict[int, type[QuireError]]] = {
     pb.MetadataError: Unavailable,
     pb.PersistenceError: Unavailable,
     pb.ServiceNotReady: Unavailable,
+    pb.ConsumerNotFound: Unavailable,  # the broker has just closed it, and we attach again when we hear of that
     pb.TooManyRequests: Unavailable,
     pb.ProducerBlockedQuotaExceededError: Unavailable,
     pb.ProducerBlockedQuotaExceededException: Unavailable,

@@ -113,9 +113,8 @@ class PartitionConsumer(Attachable):
 
     def _wanted(self, entry: Entry, decoded: list[DecodedMessage]) -> list[Message]:
         start = self._start
-        if (entry.ledger_id, entry.entry_id) == start[:2] and start.batch_index >= 0:
-            before = start.batch_index + (not self._start_inclusive)
-            entry.unacked &= -1 << before
+        if (entry.ledger_id, entry.entry_id) == start[:2]:
+            entry.unacked &= self._behind_start(start)
         if any(one.compacted_out for one in decoded):
             entry.unacked &= ~sum(1 << i for i, one in enumerate(decoded) if one.compacted_out)
         unacked = entry.unacked
@@ -124,6 +123,12 @@ class PartitionConsumer(Attachable):
         if unacked == (1 << len(decoded)) - 1:
             return [Message(entry, one) for one in decoded]
         return [Message(entry, one) for i, one in enumerate(decoded) if unacked >> i & 1]
+
+    def _behind_start(self, start: MessageId) -> int:
+        """Of the entry where this begins, the bits of messages that are wanted: a broker begins at whole entries."""
+        if start.batch_index >= 0:
+            return -1 << start.batch_index + (not self._start_inclusive)
+        return -1 if self._start_inclusive else 0
 
     def _take(self, messages: int, size: int) -> None:
         """The user has come to so many messages of `size` bytes together."""

@@ -18,6 +18,7 @@ class SubscribeAs:
     start: MessageId
     start_inclusive: bool = False
     durable: bool = True
+    compacted: bool = False
 
     @property
     def deals_singly(self) -> bool:
@@ -37,6 +38,7 @@ class SubscribeAs:
             request_id=request_id,
             consumer_name=self.name,
             durable=self.durable,
+            read_compacted=self.compacted,
             initialPosition=pb.CommandSubscribe.Earliest if earliest else pb.CommandSubscribe.Latest,
         )
         if not self.durable:

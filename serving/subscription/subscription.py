@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from quire.runtime.clock import Clock
-from quire.runtime.errors import NotFound
+from quire.runtime.errors import NotFound, Unavailable
 from quire.runtime.limits import DEAL_BYTES_PER_TURN
 from quire.runtime.tasks import Tasks
 from quire.serving.ports import CompactedPort, ConsumerBusy, ConsumerPort, NotAllowed, Position, TopicPort
@@ -77,7 +77,7 @@ class Subscription:
         self._tasks = tasks
         self._later = Later(cursor, store, clock, self.wake)
         self._pace: Pace | None = None
-        self.is_deleted = False
+        self.is_deleted = self._is_closed = False
         self.meter = Meter()
         self.byte_index = byte_index or ByteIndex()
         self._oldest: tuple[Position, int] | None = None
@@ -315,11 +315,10 @@ class Subscription:
     # -- attaching, seeking, ending --------------------------------------------------------------------
 
     async def attach(self, request: SubscribeRequest, port: ConsumerPort) -> Consumer:
-        """A new consumer. Raises `ConsumerBusy`, `NotAllowed`, and `NotFound` when the subscription just ended."""
+        """A new consumer. Raises `ConsumerBusy`, `NotAllowed`, and what `_check_is_here` does."""
         async with self._lock:
-            if self.is_deleted:
-                raise NotFound(f"subscription {self.name} was deleted")
             await self._look_at(request)
+            self._check_is_here()
             self._become(request.kind, request.sharing)
             self.heed_policies()
             self._arrivals += 1
@@ -338,6 +337,17 @@ class Subscription:
             self.dispatcher.attach(consumer)
             self._notify()
             return consumer
+
+    def _check_is_here(self) -> None:
+        """Raises `NotFound` when the subscription just ended, `Unavailable` when its topic was unloaded meanwhile.
+
+        Whoever loads the topic again reads the cursor as it was kept: what is done to this one does nothing to that,
+        or, kept in the store, undoes what was acknowledged there.
+        """
+        if self.is_deleted:
+            raise NotFound(f"subscription {self.name} was deleted")
+        if self._is_closed:
+            raise Unavailable(f"topic {self.plain.name} was unloaded; look it up again")
 
     async def _look_at(self, request: SubscribeRequest) -> None:
         """Read the topic, or what compaction has left of it, as the consumer asks; all have to ask alike."""
@@ -394,6 +404,7 @@ class Subscription:
     async def seek(self, to: pb.MessageIdData) -> None:
         """Deliver from `to` on, inclusively. Closes all consumers first; durable when it returns."""
         async with self._lock:
+            self._check_is_here()
             self.disconnect()
             await self._move_to(seek.position_of(to, self._segments), to)
         self._expect_somebody()
@@ -401,8 +412,11 @@ class Subscription:
     async def seek_time(self, time_ms: int) -> None:
         """Deliver from the first message on that was published at `time_ms` or later; else as `seek`."""
         async with self._lock:
+            self._check_is_here()
             self.disconnect()
-            await self._move_to(await seek.position_at_time(self.plain, time_ms))
+            position = await seek.position_at_time(self.plain, time_ms)
+            self._check_is_here()
+            await self._move_to(position)
         self._expect_somebody()
 
     def _expect_somebody(self) -> None:
@@ -421,6 +435,7 @@ class Subscription:
 
     async def skip_up_to(self, position: Position) -> None:
         """Acknowledge all entries up to and with `position`; consumers stay. Durable when it returns."""
+        self._check_is_here()
         for segment in self.topic.segments():
             is_last = segment.ledger_id == position.ledger_id
             last = min(position.entry_id, segment.last_entry) if is_last else segment.last_entry
@@ -448,6 +463,7 @@ class Subscription:
     async def delete(self) -> None:
         """Close all consumers and delete the cursor; durable when it returns."""
         async with self._lock:
+            self._check_is_here()
             self.disconnect()
             self._end()
             if self._store is not None:
@@ -467,6 +483,7 @@ class Subscription:
 
     def close(self) -> None:
         """The topic is unloaded. Its parts let go of it: circles would stay, see `Topic`."""
+        self._is_closed = True
         self.disconnect()
         self._source.close()
         self._silence()

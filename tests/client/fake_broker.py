@@ -312,8 +312,8 @@ class Session(asyncio.Protocol):
         self.consumers[body.consumer_id] = Dealing(self, body.consumer_id, *key)
         if not body.durable:
             start = commands.position(body.start_message_id)
-            past = start[1] + (body.start_message_id.batch_index < 0) if start[1] >= 0 else 0
-            self.broker.cursors[key] = Cursor(next=min(past, len(self.broker.topics[body.topic])))
+            first = max(0, start[1])  # at the entry that is named: readers leave out what they had
+            self.broker.cursors[key] = Cursor(next=min(first, len(self.broker.topics[body.topic])))
         elif key not in self.broker.cursors:
             latest = body.initialPosition == pb.CommandSubscribe.Latest
             self.broker.cursors[key] = Cursor(next=len(self.broker.topics[body.topic]) if latest else 0)

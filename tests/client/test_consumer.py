@@ -20,7 +20,8 @@ from quire.client import (
     MessageUndecodable,
 )
 from quire.client.entry import from_words, to_words
-from quire.runtime.errors import ConfigurationError, OutcomeUnknown
+from quire.client.errors import from_server
+from quire.runtime.errors import ConfigurationError, OutcomeUnknown, Unavailable
 from quire.wire import message
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.compression import NAMES
@@ -360,6 +361,31 @@ async def test_a_reader_starts_where_it_is_told(
             seen.append(await reader.read(5))
     assert numbers(seen) == list(range(first, 13))
     assert not broker.all(pb.CommandSubscribe)[0].durable
+
+
+async def test_a_reader_does_not_get_a_single_message_again_after_a_reconnect(
+    broker: FakeBroker, client: Client
+) -> None:
+    for i in range(3):
+        broker.publish(TOPIC, single(i))
+    async with client.reader("t", start=EARLIEST) as reader:
+        assert numbers([await reader.read(5) for _ in range(2)]) == [0, 1]
+        broker.drop()
+        await broker.until(lambda: len(broker.all(pb.CommandSubscribe)) == 2)
+        assert numbers([await reader.read(5)]) == [2]
+
+
+def test_a_consumer_that_the_broker_has_just_closed_is_to_be_tried_again() -> None:
+    assert isinstance(from_server(pb.ConsumerNotFound, "", "a seek"), Unavailable)
+
+
+async def test_a_reader_of_compacted_data_says_so(broker: FakeBroker, client: Client) -> None:
+    broker.publish(TOPIC, single(0))
+    async with client.reader("t", start=EARLIEST, compacted=True) as reader:
+        assert numbers([await reader.read(5)]) == [0]
+    async with client.reader("t", start=EARLIEST) as reader:
+        assert numbers([await reader.read(5)]) == [0]
+    assert [one.read_compacted for one in broker.all(pb.CommandSubscribe)] == [True, False]
 
 
 async def test_a_reader_goes_on_behind_what_it_read(broker: FakeBroker, client: Client) -> None:

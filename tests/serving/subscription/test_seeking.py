@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from quire.runtime.errors import Unavailable
 from quire.serving.ports import NotAllowed, Position
 from quire.serving.subscription.subscriptions import (
     SubscriptionKind,
@@ -92,6 +93,24 @@ async def test_seek_by_time_compares_the_messages_own_times(stand: Stand) -> Non
     for time_ms, expected in ((0, 0), (101, 1), (102, 2), (106, 3), (107, 4), (120, 5), (121, 6)):
         await made.subscription.seek_time(time_ms)
         assert made.subscription.mark_delete == Position(1, expected - 1)
+
+
+async def test_a_seek_of_a_topic_that_was_unloaded_meanwhile_fails_and_changes_nothing(stand: Stand) -> None:
+    """Who loads the topic again has a cursor of its own: a seek of the former one would be answered and forgotten."""
+    made, _ = await stand.consumer()
+    stand.topic.publish([1] * 6)
+    made.ack(ids((1, 3)), cumulative=True)
+    seeking = asyncio.ensure_future(made.subscription.seek_time(0))
+    await asyncio.sleep(0)
+    assert not seeking.done()
+    stand.subscriptions.close()
+    with pytest.raises(Unavailable):
+        await seeking
+    with pytest.raises(Unavailable):
+        await made.subscription.seek(commands.message_id(1, 0))
+    with pytest.raises(Unavailable):
+        await made.subscription.skip_all()
+    assert made.subscription.mark_delete == Position(1, 3)
 
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, FAILOVER])
