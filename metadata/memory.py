@@ -35,6 +35,13 @@ class MemoryRows:
         self._rows: dict[str, Row] = {}
         self._children: dict[str, set[str]] = {}
 
+    def copy(self) -> MemoryRows:
+        """The same rows, to go on apart."""
+        made = MemoryRows()
+        made._rows = dict(self._rows)
+        made._children = {path: set(names) for path, names in self._children.items()}
+        return made
+
     def find(self, path: str) -> Row | None:
         return self._rows.get(path)
 

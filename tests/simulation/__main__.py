@@ -1,6 +1,7 @@
 """`python -m tests.simulation`: run histories, print a timeline, make a failing one smaller, run under a mutation.
 
-python -m tests.simulation --seeds 0:2000                 many histories of both kinds
+python -m tests.simulation --histories 10000 --first 0    many, four in five of ledgers, the others of the cluster
+python -m tests.simulation --seeds 0:2000                 so many of each kind
 python -m tests.simulation --kind ledger --seed 17 --trace one history as a timeline
 python -m tests.simulation --plan FILE --trace            one history from a plan, as `--seed` prints it
 python -m tests.simulation --mutation NAME                seeds until the mistake is found
@@ -8,6 +9,7 @@ python -m tests.simulation --mutation NAME                seeds until the mistak
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -21,11 +23,18 @@ from .plan import Plan, draw
 from .runner import HISTORIES, PROCESSES, Outcome, run, run_many
 from .shrink import shrink
 
+SHARES = {"ledger": 4, "cluster": 1}
+"""One of the cluster costs as much as three of ledgers, which find more in the same time."""
+
+TELL_S = 15.0
+
 
 @click.command(help=__doc__)
 @click.option("--kind", type=click.Choice([*HISTORIES, "both"]), default="both")
 @click.option("--seed", type=int, help="One history.")
 @click.option("--seeds", default="0:200", help="FIRST:BEHIND; of each kind.")
+@click.option("--histories", type=int, help="So many altogether, each kind from --first on.")
+@click.option("--first", default=0, help="The first seed of each kind, for runs that are divided.")
 @click.option("--plan", type=click.Path(path_type=Path, exists=True), help="One history from a file.")
 @click.option("--trace", is_flag=True, help="Print the timeline.")
 @click.option("--no-shrink", is_flag=True, help="Leave a failing plan as it is.")
@@ -35,6 +44,8 @@ def main(
     kind: str,
     seed: int | None,
     seeds: str,
+    histories: int | None,
+    first: int,
     plan: Path | None,
     trace: bool,
     no_shrink: bool,
@@ -44,11 +55,30 @@ def main(
     if plan is not None or seed is not None:
         one = Plan.parse(plan.read_text()) if plan is not None else draw(seed or 0, _one_kind(kind))
         sys.exit(show(run(one, timeline=trace, mutation=mutation or "")))
-    first, _, behind = seeds.partition(":")
-    failed = 0
-    for each in HISTORIES if kind == "both" else [kind]:
-        failed += sweep(each, range(int(first), int(behind)), processes, mutation or "", not no_shrink)
+    kinds = [*HISTORIES] if kind == "both" else [kind]
+    begin, failed, told = time.monotonic(), 0, []
+    for each, some in _division(kinds, seeds, histories, first).items():
+        failed += sweep(each, some, processes, mutation or "", not no_shrink)
+        told.append(f"{each} seeds {some.start} to {some.stop - 1}")
+    seconds = time.monotonic() - begin
+    click.echo(f"{_commit()}: {' and '.join(told)}, {failed} failed, in {seconds:.0f} s")
     sys.exit(bool(failed))
+
+
+def _division(kinds: list[str], seeds: str, histories: int | None, first: int) -> dict[str, range]:
+    """Which seeds of each kind."""
+    if histories is None:
+        start, _, behind = seeds.partition(":")
+        return {kind: range(int(start), int(behind)) for kind in kinds}
+    whole = sum(SHARES[kind] for kind in kinds)
+    return {kind: range(first, first + histories * SHARES[kind] // whole) for kind in kinds}
+
+
+def _commit() -> str:
+    """What is checked out, and whether it was changed since."""
+    command = ["git", "describe", "--always", "--dirty"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    return f"commit {answer.stdout.strip() or 'unknown'}"
 
 
 def _one_kind(kind: str) -> str:
@@ -73,7 +103,13 @@ def sweep(kind: str, seeds: range, processes: int, mutation: str, shrinks: bool)
     begin, cpu_s, virtual_s = time.monotonic(), 0.0, 0.0
     seen: Counter[str] = Counter()
     failed: list[Outcome] = []
-    for outcome in run_many(kind, seeds, processes=processes, mutation=mutation):
+    told_at = begin
+    for done, outcome in enumerate(run_many(kind, seeds, processes=processes, mutation=mutation)):
+        if time.monotonic() > told_at + TELL_S:
+            told_at = time.monotonic()
+            click.echo(
+                f"{kind}: {done} of {len(seeds)}, {len(failed)} failed, {told_at - begin:.0f} s", err=True
+            )
         cpu_s += outcome.cpu_s
         virtual_s += outcome.seconds
         seen.update(outcome.seen)

@@ -1,26 +1,27 @@
 """A process with Quire's own client: producers that number their messages, consumers that acknowledge them.
 
-What an application was told is a fact that outlives it (`Facts`): a receipt, a message, an answered acknowledgement. A
+What an application was told is a fact that outlives it (`facts`): a receipt, a message, an answered acknowledgement. A
 producer of a topic with deduplication begins again, after a crash or an unknown outcome, at the first message without a
 receipt, under the same sequence ids; one of another topic goes on with the next message.
+
+The topic with keys has other subscriptions: one deals by key, one is sought back and forth, by id and by time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from typing import Any, Final
 
 from quire.client import EARLIEST, Client, ClientSettings, ConsumerSettings, Message, ProducerSettings
 from quire.client.consumer import Consumer
-from quire.client.messages import MessageId, Receipt
 from quire.client.producer import Producer
 from quire.runtime.errors import QuireError
 
+from .facts import KEYS, Facts, Place, Seek, kinds_of
 from .faults import Cluster
 from .loop import Process
 from .metadata import SimulatedStore
-from .world import SimulatedClock, World
+from .world import EPOCH_MS, SimulatedClock
 
 CLIENT: Final = ClientSettings(
     operation_timeout_ms=5_000, connect_timeout_ms=1_000, keep_alive_ms=2_000, backoff_max_ms=500
@@ -28,31 +29,8 @@ CLIENT: Final = ClientSettings(
 CONSUMER: Final = ConsumerSettings(prefetch_messages_max=20, nack_delay_ms=100)
 RECEIVE_S: Final = 0.5
 PAUSE_S: Final = 0.2
-TYPES: Final = ("exclusive", "failover", "shared")
-
-
-class Facts:
-    """What applications were told, of all topics; the keys are (topic, payload) and (topic, subscription)."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.receipts: dict[tuple[str, bytes], MessageId] = {}
-        self.delivered: defaultdict[tuple[str, str], set[bytes]] = defaultdict(set)
-        self.acknowledged: defaultdict[tuple[str, str], set[tuple[int, int, int]]] = defaultdict(set)
-        """Where messages are whose acks were answered: never to be delivered again."""
-        self.next_number: defaultdict[str, int] = defaultdict(int)
-
-    def received(self, topic: str, payload: bytes, receipt: Receipt) -> None:
-        if receipt.message_id.ledger_id >= 0:
-            self.world.saw("receipt")
-            self.receipts[topic, payload] = receipt.message_id
-        else:
-            self.world.saw("duplicate dropped")
-
-    def undelivered(self, topic: str, subscription: str) -> set[bytes]:
-        """Messages with a receipt that the subscription has not been given."""
-        given = self.delivered[topic, subscription]
-        return {payload for of, payload in self.receipts if of == topic and payload not in given}
+CLIENT_TYPES: Final = {"seeking": "exclusive"}
+"""Of subscriptions that are not named after what they are."""
 
 
 class Application:
@@ -64,6 +42,7 @@ class Application:
         self, cluster: Cluster, facts: Facts, number: int, topics: list[str], service_url: str
     ) -> None:
         self.cluster, self.world, self.facts = cluster, cluster.world, facts
+        self.number = number
         self.host = f"application-{number}"
         self.rng = self.world.rng(self.host)
         self.clock = SimulatedClock(self.world.loop)
@@ -73,6 +52,7 @@ class Application:
         self.stops_producing = self.stops = False
         self.producing = 0
         self.is_deduplicated = False
+        self.trims = cluster.plan.retention_ms >= 0 or cluster.plan.retention_bytes >= 0
         self._lives = 0
 
     def start_if_down(self) -> None:
@@ -94,16 +74,32 @@ class Application:
     async def _run(self, process: Process) -> None:
         client = Client(self.service_url, settings=CLIENT, clock=self.clock, rng=self.rng)
         works = [self._produce(client, topic) for topic in self.topics]
-        works += [self._consume(client, topic, TYPES[i % 3]) for topic in self.topics for i in range(3)]
+        works += [
+            self._consume(client, topic, kind)
+            for topic in self.topics
+            for kind in kinds_of(topic)
+            if kind != "seeking" or self.number == 0  # another's acks may arrive behind a seek
+        ]
+        if self.cluster.plan.keyed or self.trims:
+            works += [self._read_along(client, topic) for topic in self.topics if self.rng.random() < 0.4]
         await asyncio.gather(*works)
         await client.close()
 
     # -- producing -------------------------------------------------------------------------------------
     async def _produce(self, client: Client, topic: str) -> None:
         name = f"{self.host}-{topic}"
-        settings = ProducerSettings(send_timeout_ms=4_000, batching=self.rng.random() < 0.5)
+        batching = self.rng.random() < 0.5
+        if topic == KEYS:  # batches by key and numbers that grow do not go together
+            settings = ProducerSettings(
+                send_timeout_ms=4_000, batching=batching and not self.is_deduplicated, batch_by_key=True
+            )
+        else:
+            settings = ProducerSettings(send_timeout_ms=4_000, batching=batching)
         self.producing += 1
         while not self.stops_producing:
+            if self.trims and not self._all_subscribed(topic):
+                await asyncio.sleep(PAUSE_S)
+                continue
             try:
                 async with client.producer(topic, name=name, settings=settings) as producer:
                     while not self.stops_producing:
@@ -121,9 +117,11 @@ class Application:
         payloads = [self._payload(topic, number) for number in range(first, first + count)]
         if not self.is_deduplicated:
             self.facts.next_number[key] = first + count
-        taken = [
-            await producer.enqueue(payload, sequence_id=first + i + 1) for i, payload in enumerate(payloads)
-        ]
+        taken = []
+        for number, payload in enumerate(payloads, first):
+            of = f"key-{number % 5}" if topic == KEYS else None
+            self.facts.sends(topic, payload, of, self.clock.now_ms())
+            taken.append(await producer.enqueue(payload, sequence_id=number + 1, key=of))
         failure: QuireError | None = None
         for number, (payload, publication) in enumerate(zip(payloads, taken, strict=True), first):
             try:
@@ -138,6 +136,10 @@ class Application:
         if failure is not None:
             raise failure
 
+    def _all_subscribed(self, topic: str) -> bool:
+        """Trimming keeps for subscriptions that are there."""
+        return all((topic, kind) in self.facts.subscribed for kind in kinds_of(topic))
+
     def _payload(self, topic: str, number: int) -> bytes:
         """The same for the same number, whenever it is made."""
         text = f"{self.host} {topic} {number} ".encode()
@@ -151,8 +153,9 @@ class Application:
         while not self.stops:
             try:
                 async with client.consumer(
-                    topic, kind, type=kind, start=EARLIEST, settings=CONSUMER
+                    topic, kind, type=CLIENT_TYPES.get(kind, kind), start=EARLIEST, settings=CONSUMER
                 ) as consumer:
+                    self.facts.subscribed.add((topic, kind))
                     until = self.world.loop.time() + self.rng.choice((2.0, 10.0, 60.0))
                     while self._goes_on() and self.world.loop.time() < until:
                         await self._receive_some(consumer, topic, kind)
@@ -165,13 +168,18 @@ class Application:
 
     async def _receive_some(self, consumer: Consumer, topic: str, kind: str) -> None:
         messages: list[Message] = []
+        seek: Seek | None = None
+        if kind == "seeking" and not self.stops_producing and self.rng.random() < 0.1:
+            seek = await self._seek(consumer, topic, kind)
         try:
             messages.append(await consumer.receive(RECEIVE_S))
         except TimeoutError:
             return
+        if seek is not None:
+            self.facts.check_seek(topic, kind, seek, messages[0])
         while len(messages) < 20 and (message := consumer.receive_nowait()) is not None:
             messages.append(message)
-        given, asked = self.facts.delivered[topic, kind], []
+        asked = []
         self.world.note(
             f"{self.host} is given {topic} as {kind}: {', '.join(str(one.id) for one in messages)}"
         )
@@ -179,7 +187,7 @@ class Application:
             if kind == "shared" and self.rng.random() < 0.05:
                 await consumer.nack(message)
                 continue
-            given.add(bytes(message.payload or b""))
+            self.facts.gives(topic, kind, [message])
             asked.append(message)
         if kind in (
             "exclusive",
@@ -189,14 +197,17 @@ class Application:
         if not asked or self.rng.random() < 0.1:
             return
         if kind == "failover":
+            self.facts.asks_up_to(topic, kind, asked[-1])
             await consumer.ack_cumulative(asked[-1])
         else:
+            self.facts.asks(topic, kind, asked)
             for message in asked:
                 await consumer.ack(message)
         if self.rng.random() < 0.5:
             await self._flush(consumer, topic, kind, asked)
 
     async def _flush(self, consumer: Consumer, topic: str, kind: str, asked: list[Any]) -> None:
+        seeks = self.facts.seeks[topic, kind]
         try:
             await consumer.flush_acks()
         except QuireError as error:
@@ -205,4 +216,40 @@ class Application:
             self.world.saw("acks answered")
             ids = ", ".join(str(message.id) for message in asked)
             self.world.note(f"{self.host} knows that its acks of {topic} as {kind} are there: {ids}")
-            self.facts.acknowledged[topic, kind].update(message.id.place for message in asked)
+            if seeks == self.facts.seeks[topic, kind]:
+                self.facts.acknowledged[topic, kind].update(message.id.place for message in asked)
+
+    async def _seek(self, consumer: Consumer, topic: str, kind: str) -> Seek | None:
+        """To a message or to a time of some seconds ago; None when there is none yet."""
+        ids = [found for _, found in self.facts.of(topic)]
+        if not ids:
+            return None
+        target, back_ms = self.rng.choice(ids), self.rng.choice((0, 500, 3_000))
+        time_ms = EPOCH_MS + int(self.world.loop.time() * 1000) - back_ms
+        seek = Seek(time_ms=time_ms) if self.rng.random() < 0.4 else Seek(place=target.place)
+        self.world.note(f"{self.host} seeks {topic} as {kind} to {seek}")
+        self.facts.seeks_to(topic, kind, seek)
+        if seek.time_ms >= 0:
+            await consumer.seek(publish_time_ms=time_ms)
+        else:
+            await consumer.seek(target)
+        self.facts.sought(topic, kind, seek)
+        return seek
+
+    # -- reading ---------------------------------------------------------------------------------------
+    async def _read_along(self, client: Client, topic: str) -> None:
+        """Readers without subscriptions, each from the beginning for a while."""
+        while not self.stops:
+            tape: list[tuple[Place, bytes]] = []
+            try:
+                async with client.reader(topic, start=EARLIEST, settings=CONSUMER) as reader:
+                    self.facts.tapes.append((topic, tape))
+                    until = self.world.loop.time() + self.rng.choice((1.0, 5.0))
+                    while self.world.loop.time() < until:
+                        message = await reader.read(RECEIVE_S)
+                        tape.append((message.id.place, bytes(message.payload or b"")))
+            except TimeoutError:
+                pass
+            except QuireError as error:
+                self.world.note(f"{self.host} cannot read {topic}: {type(error).__name__} {error}")
+            await asyncio.sleep(PAUSE_S)

@@ -20,13 +20,14 @@ from .loop import Process
 from .metadata import SimulatedStore
 from .objects import SimulatedBucket, SimulatedObjects
 from .oracle import Oracle
+from .plan import Plan
 from .world import SimulatedClock
 
 PORT: Final = 6650
 
 
 def adverse_broker_settings(
-    rng: Random, host: str, *, deduplication: bool, archive_lag_ms: int
+    rng: Random, host: str, plan: Plan, *, deduplication: bool, archive_lag_ms: int
 ) -> BrokerSettings:
     """Segments of a few blocks, and an archive that is always at work."""
     return BrokerSettings(
@@ -42,6 +43,8 @@ def adverse_broker_settings(
         keep_alive_ms=2_000,
         archive_delay_ms=rng.choice((0, 300)),
         archive_lag_ms=archive_lag_ms,
+        retention_ms=plan.retention_ms,
+        retention_bytes=plan.retention_bytes,
     )
 
 
@@ -88,6 +91,7 @@ class BrokerHost:
         self.settings = adverse_broker_settings(
             self.rng,
             self.host,
+            cluster.plan,
             deduplication=plan_rng.random() < 0.5,
             archive_lag_ms=plan_rng.choice((0, 1_000, 10_000)),
         )
@@ -150,6 +154,14 @@ class BrokerHost:
         if names:
             await self.broker.ownership.release(names[number % len(names)], "an operator asked")
             self.world.saw("bundle moved")
+
+    async def compact(self, topic: str) -> None:
+        if self.broker is not None:
+            try:
+                await self.broker.compact_topic(topic)
+                self.world.saw("compaction begun")
+            except QuireError as error:
+                self.world.note(f"{self.host} cannot compact {topic}: {error}")
 
     async def unload(self, topic: str) -> None:
         if self.broker is not None:

@@ -5,6 +5,9 @@ While it runs, beside what holds for ledgers:
     single writer   when a ledger of a topic confirms, no later ledger of that topic has confirmed anything
     lease           a broker that hears nothing from the metadata store gives up what it owns in time
     archive         a pointer names an object that is there, whole; bookies' copies go only after that
+    trimming        a segment leaves a topic's list only when every subscription was asked to acknowledge all of it
+    order of keys   what a key-shared subscription is given for the first time comes in order, of each key
+    seek            after an answered seek nothing is passed over
 
 The end, in bounded virtual time after the last fault: applications stop producing, every message with a receipt reaches
 every subscription, everything is repaired. Then, with fresh consumers and readers:
@@ -12,6 +15,8 @@ every subscription, everything is repaired. Then, with fresh consumers and reade
     acknowledged    what has a receipt is read, at the id that the receipt names
     order           ids grow, each producer's numbers too where duplicates are dropped; two readers agree
     acks            what an answered acknowledgement named is not delivered again
+    readers         what a reader was given while all that went on is there, without a gap
+    compaction      of each key the last message with a receipt, or a later one, is read from the compacted topic
 """
 
 from __future__ import annotations
@@ -33,13 +38,15 @@ from quire.serving import broker as broker_module
 from quire.serving import offloading
 from quire.tiering import offload
 
-from .application import CLIENT, CONSUMER, TYPES, Application, Facts
+from .application import CLIENT, CLIENT_TYPES, CONSUMER, Application
 from .broker_host import PORT, BrokerHost
 from .client import LAST_TRIES
+from .facts import KEYS, Facts, Place, kinds_of
 from .faults import Cluster
 from .leases import LeaseWatch
 from .ledger_history import adverse_limits, unrepaired
 from .loop import Process
+from .metadata import MetadataServer
 from .objects import SimulatedBucket
 from .oracle import Oracle
 from .plan import Event, Plan
@@ -47,8 +54,10 @@ from .world import SimulatedClock, Violation, World
 
 SETTLE_S: Final = 150.0
 STEP_S: Final = 0.5
-TOPICS: Final = ("one", "two")
+TOPICS: Final = ("one", "two", KEYS)
 PREFIX: Final = "persistent://public/default/"
+Read = list[tuple[Place, bytes]]
+"""Where messages are, and their payloads, in the order in which a reader was given them."""
 
 
 @contextmanager
@@ -72,17 +81,28 @@ class ClusterOracle(Oracle):
     """The invariants of topics, beside those of ledgers."""
 
     bucket: SimulatedBucket
+    facts: Facts
+
+    def __init__(self, world: World, metadata: MetadataServer) -> None:
+        super().__init__(world, metadata)
+        self.listed: dict[str, set[int]] = {}
+        """Topic to the ledgers that its list ever named: others of its purpose are compactions."""
 
     def heard_confirmed(self, ledger_id: int, last_entry: int) -> None:
         super().heard_confirmed(ledger_id, last_entry)
         record = self.records.get(ledger_id)
         if record is None or not record.purpose.startswith("topic:"):
             return
+        listed = self.listed.get(record.purpose.removeprefix("topic:"), set())
+        is_keyed = record.purpose.endswith(f"/{KEYS}")
+        if is_keyed and ledger_id not in listed:
+            return
         later = [
             other.ledger_id
             for other in self.records.values()
             if other.purpose == record.purpose
             and other.ledger_id > ledger_id
+            and (not is_keyed or other.ledger_id in listed)
             and self.confirmed.get(other.ledger_id, -1) >= 0
         ]
         self.world.check(not later, "single writer", f"ledger {ledger_id} confirms, and so did {later}")
@@ -103,6 +123,13 @@ class ClusterOracle(Oracle):
     def _check_topic(self, record: TopicRecord) -> None:
         listed = [segment.ledger_id for segment in record.segments]
         self.world.check(listed == sorted(set(listed)), "segments", f"{record.name}: {listed}")
+        known = self.listed.setdefault(record.name, set())
+        gone = {each for each in known if listed and each < listed[0]}
+        known.update(listed)
+        if gone:
+            self.facts.trimmed(
+                record.name.rpartition("/")[2], gone, listed[0], is_compacted=record.compacted is not None
+            )
         for segment in record.segments:
             pointer = segment.archive
             if pointer is not None:
@@ -115,10 +142,17 @@ class ClusterOracle(Oracle):
                 self.world.seen["archived"] += 1
 
     def _check_deletion(self, before: LedgerRecord, after: LedgerRecord) -> None:
-        """Nothing is trimmed in these histories, so a topic's ledger with entries goes only after its archive."""
+        """A topic's ledger with entries goes only after its archive, unless it was trimmed."""
         if after.state is not LedgerState.DELETING or before.state is after.state or before.last_entry < 0:
             return
         if not before.purpose.startswith("topic:"):
+            return
+        name = before.purpose.removeprefix("topic:")
+        topic = name.rpartition("/")[2]
+        if (
+            before.ledger_id not in self.listed.get(name, ())
+            or before.ledger_id < self.facts.first_kept[topic]
+        ):
             return
         self.world.saw("bookies' copy deleted")
         self.world.check(
@@ -148,10 +182,10 @@ class BrokerCluster(Cluster):
         self.bucket = SimulatedBucket(world)
         assert isinstance(self.oracle, ClusterOracle)
         self.oracle.bucket = self.bucket
-        self.facts = Facts(world)
+        self.facts = self.oracle.facts = Facts(world)
         self.brokers = [BrokerHost(self, self.bucket, number) for number in range(plan.brokers)]
         self.service_url = "pulsar://" + ",".join(f"{each.host}:{PORT}" for each in self.brokers)
-        names = list(TOPICS[: 1 + plan.seed % 2])
+        names = ["one", KEYS] if plan.keyed else ["one", "two"][: 1 + plan.seed % 2]
         self.topics = names
         self.applications = [
             Application(self, self.facts, number, names, self.service_url) for number in range(plan.clients)
@@ -164,6 +198,15 @@ class BrokerCluster(Cluster):
         super().start()
         for host in self.others:
             host.start_if_down()
+
+        if self.plan.keyed:
+            self.world.later(1.0, self._compact_often)
+
+    def _compact_often(self) -> None:
+        if not self._is_over:
+            host = self._broker(self.rng.randrange(8))
+            self._in(host, host.compact(PREFIX + KEYS))
+            self.world.later(self.rng.choice((0.3, 1.0, 3.0)), self._compact_often)
 
     # -- events of this kind of history ----------------------------------------------------------------
     def _broker(self, number: int) -> BrokerHost:
@@ -202,6 +245,10 @@ class BrokerCluster(Cluster):
     def _archive_trouble(self, event: Event) -> None:
         self.bucket.trouble = event.second
         self.world.later(event.first, lambda: setattr(self.bucket, "trouble", 0.0))
+
+    def _clock_jump(self, event: Event) -> None:
+        super()._clock_jump(event)
+        self.facts.clocks_jumped = True
 
     def _decommission(self, event: Event) -> None:
         """Histories of ledgers do that."""
@@ -252,7 +299,7 @@ class ClusterHistory:
         if producing:
             return f"{producing} still produce"
         for topic in cluster.topics:
-            for kind in TYPES:
+            for kind in kinds_of(topic):
                 missing = self.facts.undelivered(topic, kind)
                 if missing:
                     return f"{len(missing)} messages of {topic} never reached {kind}, such as {min(missing)[:40]!r}"
@@ -275,10 +322,14 @@ class ClusterHistory:
             for topic in self.cluster.topics:
                 read = await self._at_last(partial(self._read, client, topic))
                 again = await self._at_last(partial(self._read, client, topic))
-                self.world.check(read == again, "order", f"two readers of {topic} do not agree")
+                agree = self._kept(topic, read) == self._kept(topic, again)
+                self.world.check(agree, "order", f"two readers of {topic} do not agree")
                 self._check_order(topic, read)
                 self._check_receipts(topic, read)
-                for kind in TYPES:
+                self._check_tapes(topic, read)
+                if topic == KEYS:
+                    await self._at_last(partial(self._check_compacted, client, topic))
+                for kind in kinds_of(topic):
                     await self._at_last(partial(self._check_acks, client, topic, kind))
 
     async def _at_last(self, work: Callable[[], Awaitable[Any]]) -> Any:
@@ -291,15 +342,19 @@ class ClusterHistory:
                 await asyncio.sleep(1.0)
         return await work()
 
-    async def _read(self, client: Client, topic: str) -> list[tuple[tuple[int, int, int], bytes]]:
+    async def _read(self, client: Client, topic: str, *, compacted: bool = False) -> Read:
         found = []
-        async with client.reader(topic, start=EARLIEST, settings=CONSUMER) as reader:
+        async with client.reader(topic, start=EARLIEST, compacted=compacted, settings=CONSUMER) as reader:
             while await reader.has_next():
                 message = await reader.read(20.0)
                 found.append((message.id.place, bytes(message.payload or b"")))
         return found
 
-    def _check_order(self, topic: str, read: list[tuple[tuple[int, int, int], bytes]]) -> None:
+    def _kept(self, topic: str, read: Read) -> Read:
+        """What was not trimmed since."""
+        return [one for one in read if one[0][0] >= self.facts.first_kept[topic]]
+
+    def _check_order(self, topic: str, read: Read) -> None:
         places = [place for place, _ in read]
         self.world.check(places == sorted(set(places)), "order", f"ids of {topic} do not grow")
         highest: dict[bytes, int] = {}
@@ -313,20 +368,58 @@ class ClusterHistory:
             highest[who] = max(number, known)
         self.world.seen["messages read in the end"] += len(read)
 
-    def _check_receipts(self, topic: str, read: list[tuple[tuple[int, int, int], bytes]]) -> None:
+    def _check_receipts(self, topic: str, read: Read) -> None:
         there = set(read)
         for (of, payload), message_id in self.facts.receipts.items():
-            if of == topic:
+            if of == topic and self.facts.is_kept(topic, message_id):
                 self.world.check(
                     (message_id.place, payload) in there,
                     "acknowledged",
                     f"{payload[:40]!r} of {topic} has a receipt for {message_id} and is not there",
                 )
 
+    def _check_tapes(self, topic: str, read: Read) -> None:
+        """Each is a part of what is read now, but for what was trimmed meanwhile."""
+        for of, tape in self.facts.tapes:
+            if of != topic or not tape:
+                continue
+            self.world.seen["messages read along"] += len(tape)
+            first, last = tape[0][0], tape[-1][0]
+            kept = self._kept(topic, tape)
+            there = [one for one in self._kept(topic, read) if first <= one[0] <= last]
+            differ = sorted(set(kept) ^ set(there))
+            self.world.check(
+                kept == there,
+                "readers",
+                f"what a reader of {topic} was given differs from what is there, beginning with {differ[:1]}",
+            )
+
+    async def _check_compacted(self, client: Client, topic: str) -> None:
+        """For each key the last message with a receipt is there, or one that stands behind it."""
+        last_there: dict[str, Place] = {}
+        for place, payload in await self._read(client, topic, compacted=True):
+            key = self.facts.keys[topic, payload]
+            self.world.check(
+                place > last_there.get(key, (-1, -1, -1)), "compaction", f"{place} of {key} is late"
+            )
+            last_there[key] = place
+        for payload, found in self.facts.of(topic):
+            if payload in self.facts.without_compaction:
+                continue
+            key = self.facts.keys[topic, payload]
+            self.world.check(
+                found.place <= last_there.get(key, (-1, -1, -1)),
+                "compaction",
+                f"{payload[:40]!r} of {key} at {found} has a receipt; the last one compacted is {last_there.get(key)}",
+            )
+        self.world.saw("compacted topic read")
+
     async def _check_acks(self, client: Client, topic: str, kind: str) -> None:
         """What a fresh consumer is given was not acknowledged."""
         acknowledged = self.facts.acknowledged[topic, kind]
-        async with client.consumer(topic, kind, type=kind, start=EARLIEST, settings=CONSUMER) as consumer:
+        async with client.consumer(
+            topic, kind, type=CLIENT_TYPES.get(kind, kind), start=EARLIEST, settings=CONSUMER
+        ) as consumer:
             while True:
                 try:
                     message = await consumer.receive(1.0)
@@ -338,5 +431,6 @@ class ClusterHistory:
                     "acks",
                     f"{payload[:40].rstrip(bytes(1))!r} of {topic} at {message.id} comes to {kind} again",
                 )
+                self.facts.asks(topic, kind, [message])
                 await consumer.ack(message)
                 self.world.saw("delivered in the end")

@@ -63,7 +63,7 @@ class Cluster:
         self.rng = world.rng("faults")
         self.network = Network(world)
         self.network.latency_s = plan.latency_ms / 1000
-        self.metadata = MetadataServer(world, plan.session_timeout_ms)
+        self.metadata = MetadataServer(world, plan.session_timeout_ms, plan.metadata_lag_ms)
         self.metadata.loss = plan.loss
         self.oracle = self.oracle_kind(world, self.metadata)
         self.machines = [
@@ -151,8 +151,9 @@ class Cluster:
         return machine.host in self.oracle.damaged_hosts or self.world.seen["bookie wiped"] > 0
 
     def _flip(self, event: Event) -> None:
-        machine = self._lossy()
-        if machine is not None and self.world.seen["bookie wiped"] == 0:
+        """Where every bookie must acknowledge and there is no other, a topic waits for a person."""
+        machine, has_other = self._lossy(), len(self.machines) > self.plan.ack_quorum
+        if machine is not None and has_other and self.world.seen["bookie wiped"] == 0:
             machine.flip()
 
     def _disk_error(self, event: Event) -> None:

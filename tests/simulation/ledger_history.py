@@ -126,6 +126,9 @@ class LedgerHistory:
             for client in self.cluster.clients:
                 client.stops = True
             await self._settle()
+            await asyncio.sleep(
+                self.cluster.metadata.lag_s
+            )  # who reads an older record takes a ledger for open
             await self._read_all()
             for ledger_id in sorted(self.oracle.records):
                 await self._held_by_all(ledger_id)  # finds what rots unseen, as a scrub does

@@ -5,7 +5,9 @@ the connection may be lost, and then the change has not happened, has happened, 
 maker heard that the outcome is unknown. The session's end is the server's decision: it comes when nothing was heard for
 its time-out, or later (a slow server), or early (`expire`); the process hears of it once it is connected.
 
-What a session is told (results and watch events) comes in order, as ZooKeeper keeps it.
+What a session is told (results and watch events) comes in order, as ZooKeeper keeps it. With a `lag` each session
+reads from a follower, whose tree is older than the leader's: never older than what the session has seen or changed
+itself, or than its last `sync`, and never newer than the events that it was sent.
 """
 
 from __future__ import annotations
@@ -42,14 +44,22 @@ LATE_S: Final = 0.3
 RECONNECT_S: Final = 0.2
 
 
+Change = Callable[[Tree], tuple[R, set[str]]]
+"""What a change does to a tree: its result, and which paths have changed."""
+
+
 class MetadataServer:
     """The tree, its sessions, and who watches over changes (`observers`, called with each path that changed)."""
 
-    def __init__(self, world: World, session_timeout_ms: int) -> None:
+    def __init__(self, world: World, session_timeout_ms: int, lag_ms: float = 0.0) -> None:
         self.world = world
         self.rng = world.rng("metadata")
         self.session_timeout_ms = session_timeout_ms
-        self.tree = Tree(MemoryRows())
+        self.lag_s = lag_ms / 1000
+        self.rows = MemoryRows()
+        self.tree = Tree(self.rows)
+        self.log: list[tuple[Change[Any], list[str]]] = []
+        """What was done to the tree, and which paths it changed, for those who lag behind."""
         self.stores: list[SimulatedStore] = []
         self.observers: list[Callable[[str], None]] = []
         self.loss = 0.0
@@ -70,17 +80,21 @@ class MetadataServer:
     def delay(self) -> float:
         return LATENCY_S * (0.5 + self.rng.expovariate(1.0))
 
-    def changed(self, paths: set[str]) -> None:
-        ordered = sorted(paths)
-        for path in ordered:
+    def make(self, change: Change[R], told: str) -> R:
+        """Change the tree. Raises what refuses it."""
+        result, changed = change(self.tree)
+        self.world.note(told)
+        paths = sorted(changed)
+        self.log.append((change, paths))
+        for path in paths:
             for observer in self.observers:
                 observer(path)
         for store in self.stores:
-            store.hear(ordered)
+            store.hear()
+        return result
 
     def end_session(self, session: int) -> None:
-        self.world.note(f"metadata: session {session} is over")
-        self.changed(self.tree.end_session(session))
+        self.make(lambda tree: (None, tree.end_session(session)), f"metadata: session {session} is over")
 
 
 class SimulatedStore:
@@ -102,6 +116,10 @@ class SimulatedStore:
         """How many times it was cut off: to know whether an expiry that was due is still meant."""
         self.is_away = False
         """Nothing of it reaches the server."""
+        self._tree = server.tree if not server.lag_s else Tree(server.rows.copy())
+        self._seen = len(server.log)
+        """How much of the server's log this session's follower has done."""
+        self._lag_s = server.lag_s and server.rng.choice((0.0, 1.0, 1.0)) * server.lag_s
         server.stores.append(self)
         process.on_death.append(lambda: self.away(for_ever=True))
 
@@ -111,10 +129,10 @@ class SimulatedStore:
         return self.server.session_timeout_ms
 
     async def get(self, path: str) -> Node:
-        return await self._call(f"get {path}", lambda: self.server.tree.get(path))
+        return await self._call(f"get {path}", lambda: self._tree.get(path))
 
     async def children(self, path: str) -> list[str]:
-        return await self._call(f"children {path}", lambda: self.server.tree.children(path))
+        return await self._call(f"children {path}", lambda: self._tree.children(path))
 
     async def create(
         self, path: str, value: bytes, *, ephemeral: bool = False, sequential: bool = False
@@ -143,7 +161,7 @@ class SimulatedStore:
         await self._change(what, lambda tree: tree.transact(steps, session))
 
     async def sync(self) -> None:
-        await self._call("sync", lambda: None)
+        await self._call("sync", self._catch_up)
 
     def watch(self, path: str, callback: WatchCallback) -> Callable[[], None]:
         return self.watches.watch(path, callback)
@@ -211,6 +229,7 @@ class SimulatedStore:
         if self.is_expired:
             self.is_expired = False
             self.session = self.server.next_session()
+            self._catch_up()  # to begin a session is a change, too
             self.counts.sessions_lost += 1
             self.world.note(f"{self.process}: hears that its session is over")
             self.world.saw("session lost")
@@ -220,11 +239,23 @@ class SimulatedStore:
         self._at(self.server.delay(), self.watches.notify_all)
 
     # -- inside ----------------------------------------------------------------------------------------
-    def hear(self, paths: Sequence[str]) -> None:
-        """A change: its watchers are told, if the process is there to hear of it."""
-        if self.is_connected and any(self.watches.has(path) for path in paths):
-            self.counts.watch_events += 1
-            self._at(self.server.delay(), self.watches.notify, paths)
+    def hear(self) -> None:
+        """The tree has changed."""
+        if self._lag_s:
+            self.world.later(self._lag_s * self.server.rng.random(), self._catch_up, len(self.server.log))
+        else:
+            self._catch_up()
+
+    def _catch_up(self, behind: int | None = None) -> None:
+        """Do what the log says (all, or up to `behind`); its watchers are told, if the process is there to hear."""
+        log = self.server.log
+        for change, paths in log[self._seen : behind]:
+            if self._tree is not self.server.tree:
+                change(self._tree)
+            if self.is_connected and any(self.watches.has(path) for path in paths):
+                self.counts.watch_events += 1
+                self._at(self.server.delay(), self.watches.notify, paths)
+        self._seen = max(self._seen, len(log) if behind is None else behind)
 
     def _tell(self, delay_s: float, event: SessionEvent) -> None:
         self._at(delay_s, self.watches.notify_session, event)
@@ -237,18 +268,20 @@ class SimulatedStore:
 
     async def _call(self, what: str, work: Callable[[], R]) -> R:
         self.counts.reads += 1
+        if self._seen < len(self.server.log):
+            self.world.saw("metadata read that lags")
         return await self._travel(
             what, work, Unavailable("the metadata store does not answer; try again"), 0.5
         )
 
-    async def _change(self, what: str, change: Callable[[Tree], tuple[R, set[str]]]) -> R:
+    async def _change(self, what: str, change: Change[R]) -> R:
         self.counts.changes += 1
 
         def work() -> R:
-            result, changed = change(self.server.tree)
-            self.world.note(f"{self.process}: {what}")
-            self.server.changed(changed)
-            return result
+            try:
+                return self.server.make(change, f"{self.process}: {what}")
+            finally:
+                self._catch_up()  # also a refusal comes through the follower, behind all that was done before it
 
         return await self._travel(what, work, OutcomeUnknown("the metadata store did not answer"), 1.0)
 

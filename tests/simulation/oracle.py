@@ -85,7 +85,9 @@ class Promises:
 
     def holds(self, ledger_id: int, entry: int) -> bool:
         blocks = self.blocks.get(ledger_id)
-        return blocks is not None and any(first <= entry <= last for first, last in blocks.items())
+        return blocks is not None and (
+            entry in blocks or any(first <= entry <= last for first, last in blocks.items())
+        )
 
 
 class Oracle:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 CALM, BUSY = 0.0, 5.0
 
@@ -86,7 +86,10 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """See the top of the file. `lossy`: the one bookie that may lose what it had, -1: none."""
+    """See the top of the file. `lossy`: the one bookie that may lose what it had, -1: none.
+
+    `metadata_lag_ms`: how old reads of the metadata may be, see `metadata`. `keyed`: the second topic has keys.
+    """
 
     seed: int
     kind: str
@@ -100,6 +103,10 @@ class Plan:
     session_timeout_ms: int
     latency_ms: float
     lossy: int
+    metadata_lag_ms: float = 0.0
+    keyed: int = 0
+    retention_ms: int = -1
+    retention_bytes: int = -1
     events: tuple[Event, ...] = ()
 
     def __str__(self) -> str:
@@ -144,7 +151,22 @@ def draw(seed: int, kind: str) -> Plan:
         latency_ms=rng.choice((0.2, 0.2, 3.0, 20.0)),
         lossy=rng.randrange(bookies) if 1 < ack_quorum < bookies and rng.random() < 0.7 else -1,
     )
-    return replace(plan, events=tuple(_events(plan, rng)))
+    return replace(plan, events=tuple(_events(plan, rng)), **_traits(seed, kind))
+
+
+def _traits(seed: int, kind: str) -> dict[str, Any]:
+    """What later found its way into histories: drawn apart, so that it changes nothing else."""
+    rng = Random(f"{seed}/{kind}/traits")
+    lag_ms = rng.choice((0.0, 0.0, 10.0, 50.0, 300.0))
+    if kind != "cluster":
+        return {"metadata_lag_ms": lag_ms}
+    retention_ms, retention_bytes = rng.choice(((-1, -1), (-1, -1), (0, 0), (2_000, -1), (-1, 6_000)))
+    return {
+        "metadata_lag_ms": lag_ms,
+        "keyed": int(seed % 2 == 1 and rng.random() < 0.7),
+        "retention_ms": retention_ms,
+        "retention_bytes": retention_bytes,
+    }
 
 
 def _events(plan: Plan, rng: Random) -> list[Event]:

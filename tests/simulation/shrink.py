@@ -43,5 +43,9 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
             yield replace(plan, **{name: getattr(plan, name) - 1})
     if plan.bookies > plan.write_quorum:
         yield replace(plan, bookies=plan.bookies - 1, lossy=min(plan.lossy, plan.bookies - 2))
+    if plan.metadata_lag_ms:
+        yield replace(plan, metadata_lag_ms=0.0)
+    if plan.retention_ms >= 0 or plan.retention_bytes >= 0:
+        yield replace(plan, retention_ms=-1, retention_bytes=-1)
     if plan.loss:
         yield replace(plan, loss=0.0)
