@@ -65,6 +65,8 @@ class Facts:
         """Trimmed before there was a compaction, which would have kept the last of each key."""
         self.clocks_jumped = False
         self._passed_ms = -1
+        self._last_seeks: defaultdict[str, list[Seek]] = defaultdict(list)
+        """The last one that was answered, and those that may have been done since."""
         self._sent_ms: dict[tuple[str, bytes], int] = {}
         self._newest: defaultdict[tuple[str, str, str], Place] = defaultdict(lambda: (-1, -1, -1))
 
@@ -78,7 +80,9 @@ class Facts:
     def received(self, topic: str, payload: bytes, receipt: Receipt) -> None:
         if receipt.message_id.ledger_id >= 0:
             self.world.saw("receipt")
-            self.receipts[topic, payload] = receipt.message_id
+            found = self.receipts[topic, payload] = receipt.message_id
+            if any(not self._is_behind(topic, payload, found, seek) for seek in self._last_seeks[topic]):
+                self._passes(topic, "seeking", [(payload, found)])
         else:
             self.world.saw("duplicate dropped")
 
@@ -133,19 +137,26 @@ class Facts:
             for place in self.acknowledged[topic, kind]
             if seek.time_ms < 0 and place[:2] < seek.place[:2]
         }
+        self._last_seeks[topic].append(seek)
         passed = [one for one in self.of(topic) if not self._is_behind(topic, *one, seek)]
-        self.delivered[topic, kind].update(payload for payload, _ in passed)
-        self.asked[topic, kind].update(found.place for _, found in passed)
+        self._passes(topic, kind, passed)
         self.asked_up_to[topic, kind] = max(self.asked_up_to[topic, kind], (*seek.place[:2], -1))
         self._passed_ms = max(self._passed_ms, seek.time_ms)
 
     def sought(self, topic: str, kind: str, seek: Seek) -> None:
         """It was answered: what it goes back to must come again."""
         self.seeks[topic, kind] += 1
+        self._last_seeks[topic] = [seek]
         self.world.saw("seek by time" if seek.time_ms >= 0 else "seek by id")
         self.delivered[topic, kind] -= {
             payload for payload, found in self.of(topic) if self._is_behind(topic, payload, found, seek)
         }
+
+    def _passes(self, topic: str, kind: str, messages: Iterable[tuple[bytes, MessageId]]) -> None:
+        """They need not come, for a seek goes beyond them."""
+        for payload, found in messages:
+            self.delivered[topic, kind].add(payload)
+            self.asked[topic, kind].add(found.place)
 
     def _is_behind(self, topic: str, payload: bytes, found: MessageId, seek: Seek) -> bool:
         """Whether it must come after the seek; of times nothing is known when clocks have jumped."""
