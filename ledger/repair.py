@@ -328,12 +328,15 @@ class Repair:
                 record = decode(LedgerRecord, node.value, path)
                 self._left.bookies[ledger_id] = worries & _named(record)
                 plan = repair_core.plan(record, view, self._copier.loads, self._dice)
+                refused: list[QuireError] = []
                 if plan.fragments:
-                    record = await self._copier.repair(record, node.version, plan.fragments)
+                    record, refused = await self._copier.repair(record, node.version, plan.fragments)
                 holders = repair_core.good_holders(record, view) if thorough else {}
                 if await self._copier.complete(record, holders) or plan.fragments:
                     self._tell(repaired=self._status.repaired + 1)
                     _log.info("ledger %d is repaired", ledger_id)
+                if refused:
+                    raise refused[0]  # until there is another bookie for that copy
                 self._note(record, plan)
                 if not plan.left and not plan.is_open:
                     await self._forget_damage(ledger_id)

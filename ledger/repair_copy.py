@@ -45,22 +45,27 @@ class Copier:
         self.loads: Counter[BookieId] = Counter()
         self.bytes_copied = 0
 
-    async def repair(self, record: LedgerRecord, version: int, plans: Sequence[FragmentPlan]) -> LedgerRecord:
+    async def repair(
+        self, record: LedgerRecord, version: int, plans: Sequence[FragmentPlan]
+    ) -> tuple[LedgerRecord, list[QuireError]]:
         """Carry out the plans, each with a put of its own; answer the record as it is then.
+
+        And what bookies refused whose copies were to be made whole where they are: those stay as they were.
 
         Raises `VersionConflict` (look again), `NotFound` (deleted), `Unavailable` (try again later), `CorruptionError`
         (no source has it).
         """
+        refused: list[QuireError] = []
         for plan in plans:
             self.loads.update(plan.targets)
             try:
-                await self._copy(record.ledger_id, plan)
+                refused += await self._copy(record, plan)
             finally:
                 self.loads.subtract(plan.targets)
             before, record = record, states.repaired(record, plan.fragment, plan.bookies)
             if record != before:
                 version = await self._store.put(paths.ledger(record.ledger_id), encode(record), version)
-        return record
+        return record, refused
 
     async def complete(self, record: LedgerRecord, holders: Mapping[int, Sequence[BookieId]]) -> bool:
         """Put back blocks that a copy lacks, wherever in it. True if one did.
@@ -90,7 +95,9 @@ class Copier:
             if not changed:
                 await self._fence(ledger_id, copy)
             changed = True
-            entry = await self._copy_some(ledger_id, entry, last_entry, sources, (copy,))
+            entry, errors = await self._copy_some(ledger_id, entry, last_entry, sources, (copy,))
+            for error in errors.values():
+                raise error
         return changed
 
     async def _first_hole(self, ledger_id: int, copy: BookieId, entry: int, last_entry: int) -> int:
@@ -100,11 +107,23 @@ class Copier:
             return entry
         return answer.entry if answer.status is Status.OK else last_entry + 1
 
-    async def _copy(self, ledger_id: int, plan: FragmentPlan) -> None:
-        await asyncio.gather(*(self._fence(ledger_id, target) for target in plan.targets))
-        entry, sources = plan.first_entry, list(plan.sources)
-        while entry <= plan.last_entry and plan.targets:
-            entry = await self._copy_some(ledger_id, entry, plan.last_entry, sources, plan.targets)
+    async def _copy(self, record: LedgerRecord, plan: FragmentPlan) -> list[QuireError]:
+        """Copy to all targets. Answers what those refused that are to be made whole where they are.
+
+        One that is rotten refuses; that must not keep another bookie from the copy that it is to have.
+        """
+        ledger_id, targets = record.ledger_id, list(plan.targets)
+        in_place = set(states.ensemble(record.fragments[plan.fragment]))
+        await asyncio.gather(*(self._fence(ledger_id, target) for target in targets))
+        entry, sources, refused = plan.first_entry, list(plan.sources), []
+        while entry <= plan.last_entry and targets:
+            entry, errors = await self._copy_some(ledger_id, entry, plan.last_entry, sources, targets)
+            for target, error in errors.items():
+                if target not in in_place:
+                    raise error
+                targets.remove(target)
+                refused.append(error)
+        return refused
 
     async def _copy_some(
         self,
@@ -113,14 +132,15 @@ class Copier:
         last_entry: int,
         sources: list[BookieId],
         targets: Sequence[BookieId],
-    ) -> int:
-        """Copy what one read gives, at the pace; answer where to go on."""
+    ) -> tuple[int, dict[BookieId, QuireError]]:
+        """Copy what one read gives, at the pace; answer where to go on, and who refused it."""
         blocks, next_entry = await self._read(ledger_id, entry, last_entry, sources)
         size_bytes = sum(map(len, blocks)) * len(targets)
         await asyncio.sleep(self._pace.take(size_bytes, self._clock.monotonic()))
-        await asyncio.gather(*(self._write(ledger_id, target, blocks) for target in targets))
+        writes = (self._write(ledger_id, target, blocks) for target in targets)
+        errors = dict(zip(targets, await asyncio.gather(*writes), strict=True))
         self.bytes_copied += size_bytes
-        return next_entry
+        return next_entry, {target: error for target, error in errors.items() if error is not None}
 
     async def _fence(self, ledger_id: int, target: BookieId) -> None:
         request = ReadRequest(target, ledger_id, BEYOND, 1, fence=True)
@@ -152,16 +172,17 @@ class Copier:
             )
         raise _unreadable(ledger_id, entry, told, statuses)
 
-    async def _write(self, ledger_id: int, target: BookieId, blocks: list[Buffer]) -> None:
+    async def _write(self, ledger_id: int, target: BookieId, blocks: list[Buffer]) -> QuireError | None:
+        """What `target` refuses the blocks with; None when it has them."""
         for _ in range(_BUSY_TRIES):
             statuses = await self._add(target, blocks)
             refused = next((status for status in statuses if status is not Status.OK), None)
             if refused is None:
-                return
+                return None
             if refused is not Status.BUSY:
-                raise _refused(ledger_id, target, refused)
+                return _refused(ledger_id, target, refused)
             await asyncio.sleep(_BUSY_S)
-        raise _refused(ledger_id, target, Status.BUSY)
+        return _refused(ledger_id, target, Status.BUSY)
 
     async def _add(self, target: BookieId, blocks: list[Buffer]) -> Sequence[Status]:
         answer: asyncio.Future[Sequence[Status]] = asyncio.get_running_loop().create_future()

@@ -193,6 +193,24 @@ async def test_a_copy_that_lacks_blocks_is_made_whole_where_it_is(cluster: Clust
     assert await damage_reports(cluster.store) == []
 
 
+async def test_a_rotten_copy_does_not_keep_another_bookie_from_the_one_that_it_is_to_have(
+    cluster: Cluster,
+) -> None:
+    """One copy is rotten, one lacks a block, and there is one other bookie: whoever it stands in for, all get whole."""
+    record = await cluster.closed()
+    lacking = cluster.bookies[2].ledgers[record.ledger_id]
+    lacking.blocks.pop(lacking.firsts.pop(3))
+    await one_more(cluster)
+    await cluster.report_damage(1, record.ledger_id, 5)
+    await cluster.report_damage(2, record.ledger_id, 3, flip=False)
+    for _ in range(4):
+        await cluster.look_long_after()
+    after = await cluster.info(record.ledger_id)
+    assert set(after.fragments[0].bookies) == {"bookie-0:1", "bookie-2:1", "bookie-3:1"}
+    assert set(after.fragments[0].bookies) <= cluster.holders(record)
+    assert await damage_reports(cluster.store) == []
+
+
 async def test_last_blocks_that_lack_a_copy_get_it_in_a_round(cluster: Cluster) -> None:
     record = await cluster.closed()
     lacking = cluster.bookies[1].ledgers[record.ledger_id]
@@ -295,13 +313,15 @@ async def test_a_ledger_that_is_changed_meanwhile_is_looked_at_again(cluster: Cl
     cluster.lose(0)
     read, times = repair_copy.Copier._copy, 0
 
-    async def copy(self, ledger_id, plan):
+    async def copy(self, record, plan):
         nonlocal times
-        await read(self, ledger_id, plan)
+        refused = await read(self, record, plan)
         times += 1
         if times == 1:
-            node = await cluster.store.get(paths.ledger(ledger_id))
-            await cluster.store.put(paths.ledger(ledger_id), node.value, node.version)
+            path = paths.ledger(record.ledger_id)
+            node = await cluster.store.get(path)
+            await cluster.store.put(path, node.value, node.version)
+        return refused
 
     monkeypatch.setattr(repair_copy.Copier, "_copy", copy)
     await cluster.look_long_after()

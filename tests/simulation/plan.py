@@ -162,7 +162,6 @@ def _traits(seed: int, kind: str) -> dict[str, Any]:
         return {"metadata_lag_ms": lag_ms}
     retention_ms, retention_bytes = rng.choice(((-1, -1), (-1, -1), (0, 0), (2_000, -1), (-1, 6_000)))
     return {
-        "metadata_lag_ms": lag_ms,
         "keyed": int(seed % 2 == 1 and rng.random() < 0.7),
         "retention_ms": retention_ms,
         "retention_bytes": retention_bytes,
