@@ -162,7 +162,7 @@ public class Program extends World {
 
     /** Who comes later with a better level takes over, and the other one when that is gone. */
     Map<String, Object> priority() throws Exception {
-        var failover = consuming(Failover).topic(topic(""));
+        var failover = consuming(Failover).topic(topic("")).acknowledgmentGroupTime(0, MILLISECONDS);
         Consumer<byte[]> low = failover.clone().priorityLevel(1).consumerName("a").subscribe();
         Producer<byte[]> producer = producer();
         publish(producer, numbers(0, 5));
