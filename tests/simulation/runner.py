@@ -46,6 +46,7 @@ class Outcome:
 def run(plan: Plan, *, timeline: bool = False, mutation: str = "") -> Outcome:
     """Run a plan to its end, or to the first violation; under a mutation, without the error itself."""
     begin = process_time()
+    gc.disable()  # what a killed process leaves is not to be collected, and to say so, in the middle of the history
     world = World(plan.seed, timeline=timeline)
     with MUTATIONS[mutation].apply() if mutation else nullcontext():
         world.run(HISTORIES[plan.kind](plan, world).run())
@@ -55,6 +56,7 @@ def run(plan: Plan, *, timeline: bool = False, mutation: str = "") -> Outcome:
     with silence():
         del world
         gc.collect()
+    gc.enable()
     return outcome
 
 

@@ -8,7 +8,6 @@ foreign exception is a bug, whoever caught it.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import sys
 import warnings
@@ -134,7 +133,6 @@ class World:
         aio = logging.getLogger("asyncio")
         aio_disabled, aio.disabled = aio.disabled, True
         self.loop.set_exception_handler(self._on_exception)
-        gc.disable()
         try:
             yield
         finally:
@@ -142,7 +140,6 @@ class World:
             root.level, root.propagate, root.disabled = before
             self._bury()
             aio.disabled = aio_disabled
-            gc.enable()
 
     def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
