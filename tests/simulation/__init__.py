@@ -20,5 +20,5 @@ records may become, what readers may see. A history ends by stopping all faults 
 everything to be closed, drained and repaired; then all that was acknowledged is read.
 
 Read in this order: `loop`, `world`, `network`, `metadata`, `machine`, `oracle`, `plan`, `faults`, `ledger_history`,
-`cluster_history`, then `runner` and `__main__`, which is `python -m tests.simulation --help`.
+`facts`, `cluster_history`, then `runner` and `__main__`, which is `python -m tests.simulation --help`.
 """

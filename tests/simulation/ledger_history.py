@@ -214,14 +214,17 @@ class LedgerHistory:
                 await asyncio.sleep(STEP_S)
 
     async def _hole(self, ledger_id: int) -> str:
-        """A block that is not wherever the ledger's record says; what rots waits for another bookie."""
+        """A block that is not wherever the ledger's record says.
+
+        What rots waits for another bookie, and what else its ledger lacks may wait with it.
+        """
         record = self.oracle.records[ledger_id]
         held = await self._held_by_all(ledger_id)
-        may_lack = 1 if self.oracle.damaged_hosts and not has_spares(self.cluster) else 0
+        waits = bool(self.oracle.damaged_hosts) and not has_spares(self.cluster)
         for first in sorted(self.oracle.blocks.get(ledger_id, {})):
             bookies = record.fragments[states.fragment_index(record, first)].bookies
             lacking = [name for name in bookies if first not in held.get(name, ())]
-            if first <= record.last_entry and len(lacking) > may_lack:
+            if first <= record.last_entry and len(lacking) > (len(bookies) - 1 if waits else 0):
                 return f"block {first} of ledger {ledger_id} should be on {bookies} and is not on {lacking}"
         return ""
 
