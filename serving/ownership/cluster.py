@@ -158,40 +158,25 @@ class ClusterOwnership:
         elif state is LeaseState.HELD:
             _log.info("registered as broker %s", self._id)
         elif state is LeaseState.LOST:
-            lost = self._drop_all()
+            self._drop_all()
             if not self._is_stopping:
-                self._tasks.start(self._register_again(lost), "register again")
+                self._tasks.start(self._register_again(), "register again")
 
-    def _drop_all(self) -> list[str]:
+    def _drop_all(self) -> None:
         lost = self._table.over()
         self._owners.forget_all()
         self.reports.lost()
         self._sessions_lost_total += 1
         _log.error("the session with the metadata store is over: dropped %d bundles", len(lost))
         self._host.drop(lost)
-        return lost
 
-    async def _register_again(self, lost: list[str]) -> None:
+    async def _register_again(self) -> None:
         while True:
             try:
                 await self._lease.acquire()
-                await self._hold_again(lost)
                 return
             except (Unavailable, OutcomeUnknown):
                 await self._until_heard()
-
-    async def _hold_again(self, lost: list[str]) -> None:
-        """The store may be slower to end a session than we are to give it up: what is in our name still is ours.
-
-        Else every lookup would send its client here, where nobody serves it.
-        """
-        for bundle in lost:
-            leaving = self._leaving.get(bundle)
-            if leaving is not None:
-                await asyncio.wait([leaving])
-            found = await self._owners.find(bundle)
-            if found is not None and self._is_mine(found):
-                await self._take(bundle, "its broker's session went on after all")
 
     async def _until_heard(self) -> None:
         """A little while, or until the store says something of the session."""
@@ -225,14 +210,30 @@ class ClusterOwnership:
         if self._table.holds(bundle):
             return
         if not take:
-            known = self._owners.known(bundle)
-            raise NotOwner(
-                f"bundle {bundle} is not served by this broker ({self._id}); look the topic up again",
-                None if known is None else self._owner(known.broker),
-            )
+            await self._require_named(bundle)
+            return
         owner = await self.owner_of(bundle, take=True)
         if not owner.is_here:
             raise NotOwner(f"bundle {bundle} is served by {owner.broker_id}", owner)
+
+    async def _require_named(self, bundle: str) -> None:
+        """Take a bundle again whose node still names this broker; else `NotOwner`.
+
+        Such a node is left when a hand-over could not delete it, or the store is slower to end a session than we are to
+        give it up. Every lookup at another broker sends its client here then, for as long as nobody serves it.
+        """
+        may_take = (
+            self._lease.state is LeaseState.HELD and not self._is_stopping and bundle not in self._leaving
+        )
+        known = await self._owners.find(bundle) if may_take else self._owners.known(bundle)
+        owner = None if known is None else self._owner(known.broker)
+        if may_take and owner is not None and owner.is_here:
+            owner = await self._take(bundle, "its node named this broker, which did not serve it")
+            if owner.is_here:
+                return
+        raise NotOwner(
+            f"bundle {bundle} is not served by this broker ({self._id}); look the topic up again", owner
+        )
 
     async def owner_of(self, bundle: str, *, take: bool = False) -> Owner:
         leaving = self._leaving.get(bundle)
@@ -414,7 +415,7 @@ class ClusterOwnership:
         try:
             await self._store.delete(path, ANY_VERSION)
         except (NotFound, Unavailable, OutcomeUnknown):
-            pass  # it goes with the session
+            pass  # it goes with the session, or the bundle is taken again (`_require_named`)
 
     # -- loads -----------------------------------------------------------------------------------------
 
