@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from quire.ledger import states
 from quire.ledger.answers import valid_run
@@ -32,6 +32,13 @@ from quire.wire.bookie import AddRequest, BookieId, FindHoleRequest, ReadRequest
 _READ_BYTES: Final = 2 * MIB
 _BUSY_TRIES: Final = 50
 _BUSY_S: Final = 0.1
+
+
+class _Filled(NamedTuple):
+    """What became of one copy. `is_whole`: it says itself that it has all."""
+
+    changed: bool
+    is_whole: bool
 
 
 class Copier:
@@ -59,7 +66,9 @@ class Copier:
         for plan in plans:
             self.loads.update(plan.targets)
             try:
-                refused += await self._copy(record, plan)
+                unhealed = await self._copy(record, plan)
+                await self._check_what_stays(record, plan, len(plan.targets) - len(unhealed))
+                refused += unhealed
             finally:
                 self.loads.subtract(plan.targets)
             before, record = record, states.repaired(record, plan.fragment, plan.bookies)
@@ -78,34 +87,52 @@ class Copier:
         for index, copies in holders.items():
             for copy in copies:
                 try:
-                    changed |= await self._fill(record, index, copy)
+                    changed |= (await self._fill(record, index, copy)).changed
                 except QuireError as error:
                     failure = error  # a bookie that takes nothing must not keep the others from theirs
         if failure is not None:
             raise failure
         return changed
 
-    async def _fill(self, record: LedgerRecord, index: int, copy: BookieId) -> bool:
+    async def _check_what_stays(self, record: LedgerRecord, plan: FragmentPlan, made: int) -> None:
+        """Before a fragment has fewer bookies than before: an ack quorum of those that are left must have all of it.
+
+        A good copy may have holes, and whoever goes may be the only one that can fill them. `made` copies are new.
+        Raises `Unavailable`: nobody goes yet.
+        """
+        if len(plan.bookies) >= len(record.fragments[plan.fragment].bookies):
+            return
+        stay = [copy for copy in plan.bookies if copy not in plan.targets]
+        filled = [await self._fill(record, plan.fragment, copy) for copy in stay]
+        if made + sum(one.is_whole for one in filled) < record.ack_quorum:
+            raise Unavailable(
+                f"ledger {record.ledger_id} cannot leave a bookie yet: too few of the others have all of it"
+            )
+
+    async def _fill(self, record: LedgerRecord, index: int, copy: BookieId) -> _Filled:
         """Fill the holes of one copy of one fragment; a copy that cannot say where it has some is left alone."""
         ledger_id, fragment = record.ledger_id, record.fragments[index]
         entry, last_entry = fragment.first_entry, states.last_entry_of(record, index)
         sources = [source for source in states.ensemble(fragment) if source != copy]
         changed = False
-        while (entry := await self._first_hole(ledger_id, copy, entry, last_entry)) <= last_entry:
+        while (hole := await self._first_hole(ledger_id, copy, entry, last_entry)) is not None:
+            if hole > last_entry:
+                return _Filled(changed, is_whole=True)
+            entry = hole
             if not changed:
                 await self._fence(ledger_id, copy)
             changed = True
             entry, errors = await self._copy_some(ledger_id, entry, last_entry, sources, (copy,))
             for error in errors.values():
                 raise error
-        return changed
+        return _Filled(changed, is_whole=False)
 
-    async def _first_hole(self, ledger_id: int, copy: BookieId, entry: int, last_entry: int) -> int:
-        """The first entry that `copy` lacks; behind the last one when there is none, or nobody knows."""
+    async def _first_hole(self, ledger_id: int, copy: BookieId, entry: int, last_entry: int) -> int | None:
+        """The first entry that `copy` lacks; behind the last one when there is none; None when nobody knows."""
         answer = await self._bookies.port(copy).find_hole(FindHoleRequest(copy, ledger_id, entry, last_entry))
         if answer.status is Status.NO_SUCH_LEDGER:
             return entry
-        return answer.entry if answer.status is Status.OK else last_entry + 1
+        return answer.entry if answer.status is Status.OK else None
 
     async def _copy(self, record: LedgerRecord, plan: FragmentPlan) -> list[QuireError]:
         """Copy to all targets. Answers what those refused that are to be made whole where they are.

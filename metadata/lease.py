@@ -105,11 +105,17 @@ class Lease:
 
     async def try_acquire(self) -> bool:
         """Take the lease if nobody holds it. Raises `Unavailable`, `OutcomeUnknown`."""
-        try:
-            await self._store.create(self._path, self._value, ephemeral=True)
-        except (AlreadyExists, OutcomeUnknown):
-            if not await self._is_ours():
+        while True:
+            try:
+                await self._store.create(self._path, self._value, ephemeral=True)
+                break
+            except (AlreadyExists, OutcomeUnknown):
+                holder = await self._holder()
+            if holder == self._value:
+                break
+            if holder is not None:
                 return False
+            # Nobody holds it: it was never made, or has just gone. No change of the node would call us again.
         self._core.made()
         self._tell()
         return True
@@ -144,12 +150,12 @@ class Lease:
         except (NotFound, Unavailable, OutcomeUnknown):
             pass  # it goes with the session
 
-    async def _is_ours(self) -> bool:
+    async def _holder(self) -> bytes | None:
+        """The value of whoever holds it; None when nobody does."""
         try:
-            node = await self._store.get(self._path)
+            return (await self._store.get(self._path)).value
         except NotFound:
-            return False
-        return node.value == self._value
+            return None
 
     # -- events ----------------------------------------------------------------------------------------
     def _session_event(self, event: SessionEvent) -> None:
@@ -167,7 +173,7 @@ class Lease:
     async def _look(self) -> None:
         """After a change to the node: is it still ours?"""
         try:
-            ours = await self._is_ours()
+            ours = await self._holder() == self._value
         except (Unavailable, OutcomeUnknown):
             return  # the session's events will tell
         if not ours and self.state is LeaseState.HELD:

@@ -277,6 +277,24 @@ async def test_a_bookie_that_takes_nothing_does_not_keep_the_others_from_theirs(
     assert cluster.bookies[0].holds(record.ledger_id, 3)
 
 
+async def test_who_leaves_without_a_replacement_first_fills_the_holes_of_those_that_stay(
+    cluster: Cluster,
+) -> None:
+    """A confirmed block may lie on an ack quorum only, and one of these be told to go."""
+    record = await cluster.closed()
+    lacking = cluster.bookies[1].ledgers[record.ledger_id]
+    lacking.blocks.pop(lacking.firsts.pop(3))
+    await cluster.want(0, BookieIntent.DRAIN)
+    cluster.bookies[1].refuses = Status.READ_ONLY
+    await cluster.look_long_after()
+    assert len((await cluster.info(record.ledger_id)).fragments[0].bookies) == 3
+
+    cluster.bookies[1].refuses = None
+    await cluster.look_long_after()
+    assert len((await cluster.info(record.ledger_id)).fragments[0].bookies) == 2
+    assert all(cluster.bookies[number].holds(record.ledger_id, 3) for number in (1, 2))
+
+
 async def test_damage_of_a_deleted_ledger_is_forgotten(cluster: Cluster) -> None:
     record = await cluster.closed()
     await cluster.report_damage(1, record.ledger_id, 4)

@@ -94,6 +94,17 @@ async def drains_only_what_is_left(cluster: Cluster) -> None:
     assert (await cluster.info(record.ledger_id)).fragments == record.fragments
 
 
+async def fills_before_it_leaves(cluster: Cluster) -> None:
+    """A block that only two have is on two others before one of them goes."""
+    record = await cluster.closed()
+    lacking = cluster.bookies[1].ledgers[record.ledger_id]
+    lacking.blocks.pop(lacking.firsts.pop(3))
+    cluster.bookies[1].refuses = Status.READ_ONLY
+    await cluster.want(0, BookieIntent.DRAIN)
+    await cluster.look_long_after()
+    assert (await cluster.info(record.ledger_id)).fragments == record.fragments
+
+
 async def _no_write(self: object, *_: object) -> None:
     return None
 
@@ -158,9 +169,16 @@ MUTATIONS: dict[str, tuple[Check, list[tuple[object, str, object]]]] = {
     ),
     "targets are not fenced": (copies_are_fenced, [(repair_copy.Copier, "_fence", _no_write)]),
     "blocks are copied unverified": (believes_no_damage, [(repair_copy, "valid_run", _believing)]),
-    "absent copies count as good": (
+    "absent copies count as good, and nobody looks what they have": (
         drains_only_what_is_left,
-        [(repair_core, "_those_that_must_stay", _absent_is_good)],
+        [
+            (repair_core, "_those_that_must_stay", _absent_is_good),
+            (repair_copy.Copier, "_check_what_stays", _no_write),
+        ],
+    ),
+    "who goes leaves holes behind": (
+        fills_before_it_leaves,
+        [(repair_copy.Copier, "_check_what_stays", _no_write)],
     ),
 }
 

@@ -71,6 +71,15 @@ async def test_a_time_out_whose_node_was_made_is_held() -> None:
     assert lease.state is HELD
 
 
+async def test_a_time_out_whose_node_was_not_made_is_tried_again() -> None:
+    """Nobody holds it, so no change of the node would ever wake who waits for one."""
+    store = MemoryStore()
+    lease = Lease(store, "/owner", b"mine", ManualClock())
+    store.fail_next(OutcomeUnknown("time-out"), happened=False)
+    await asyncio.wait_for(lease.acquire(), 5)
+    assert lease.state is HELD
+
+
 async def test_the_session_ends_and_another_takes_it() -> None:
     store = MemoryStore()
     states: list[LeaseState] = []
