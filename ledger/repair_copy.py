@@ -100,7 +100,8 @@ class Copier:
         A good copy may have holes, and whoever goes may be the only one that can fill them. `made` copies are new.
         Raises `Unavailable`: nobody goes yet.
         """
-        if len(plan.bookies) >= len(record.fragments[plan.fragment].bookies):
+        is_empty = plan.last_entry < plan.first_entry
+        if is_empty or len(plan.bookies) >= len(record.fragments[plan.fragment].bookies):
             return
         stay = [copy for copy in plan.bookies if copy not in plan.targets]
         filled = [await self._fill(record, plan.fragment, copy) for copy in stay]

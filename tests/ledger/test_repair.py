@@ -295,6 +295,13 @@ async def test_who_leaves_without_a_replacement_first_fills_the_holes_of_those_t
     assert all(cluster.bookies[number].holds(record.ledger_id, 3) for number in (1, 2))
 
 
+async def test_an_empty_ledger_is_left_without_a_word(cluster: Cluster) -> None:
+    record = await (await cluster.ledgers.create("test", Listener())).close()
+    await cluster.want(0, BookieIntent.DRAIN)
+    await cluster.look_long_after()
+    assert "bookie-0:1" not in (await cluster.info(record.ledger_id)).fragments[0].bookies
+
+
 async def test_damage_of_a_deleted_ledger_is_forgotten(cluster: Cluster) -> None:
     record = await cluster.closed()
     await cluster.report_damage(1, record.ledger_id, 4)
