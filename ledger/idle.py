@@ -5,8 +5,9 @@ Without an explicit LAC a recovery has to look at them one by one, and a reader 
 
 So a topic with a message now and then writes twice for each: the block, and half a second later its LAC. That is
 kept, because rule 7 of recovery rests on it and it is cheap where it matters: a ledger that is written to again within
-`idle_lac_ms` sends none, and all that fell silent in a tick leave together, so that a bookie journals them as a group
-or two, with one fdatasync each, however many topics they are of.
+`idle_lac_ms` sends none, and those that fell silent in a tick leave together, so that a bookie journals them as one
+group with one fdatasync, however many topics they are of. Many leave in portions: a thousand at once would hold up
+whoever publishes meanwhile by a dozen milliseconds (bench/many_clients.py).
 
 One timer serves all writers of a process. Per confirmation it costs one entry in a dict.
 """
@@ -20,8 +21,9 @@ from typing import Final, Protocol
 from quire.runtime.errors import QuireError
 from quire.runtime.tasks import Tasks
 
-LACS_PER_TICK_MAX: Final = 512
-"""Explicit LACs that one tick sends: ten thousand topics that fall silent are no burst."""
+PORTION: Final = 32
+PORTION_INTERVAL_S: Final = 0.025
+"""Explicit LACs that leave at once, and how long the next ones wait: ten thousand that fall silent are no burst."""
 
 
 class Idler(Protocol):
@@ -46,6 +48,8 @@ class IdleLacs:
         self._silent: dict[Idler, None] = {}
         """In the order in which they fell silent."""
         self._timer: asyncio.TimerHandle | None = None
+        self._portion_timer: asyncio.TimerHandle | None = None
+        """Set while some of the silent wait for their portion."""
 
     def touch(self, writer: Idler) -> None:
         self._young[writer] = None
@@ -61,20 +65,29 @@ class IdleLacs:
         self._timer = asyncio.get_running_loop().call_later(self._interval, self._tick)
 
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._portion_timer):
+            if timer is not None:
+                timer.cancel()
 
     def _tick(self) -> None:
         self._timer = None
         self._silent.update((writer, None) for writer in self._old if writer not in self._young)
         self._old, self._young = self._young, {}
-        if self._silent:
-            batch = list(islice(self._silent, LACS_PER_TICK_MAX))
-            for writer in batch:
-                del self._silent[writer]
-            self._tasks.start(self._tell(batch), "explicit LACs")
-        if self._old or self._silent:
+        if self._old:
             self._arm()
+        if self._silent and self._portion_timer is None:
+            self._send_portion()
+
+    def _send_portion(self) -> None:
+        self._portion_timer = None
+        portion = list(islice(self._silent, PORTION))
+        for writer in portion:
+            del self._silent[writer]
+        self._tasks.start(self._tell(portion), "explicit LACs")
+        if self._silent:
+            self._portion_timer = asyncio.get_running_loop().call_later(
+                PORTION_INTERVAL_S, self._send_portion
+            )
 
     async def _tell(self, writers: list[Idler]) -> None:
         told = [writer.tell_lac() for writer in writers if writer.error is None]

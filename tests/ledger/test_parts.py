@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from quire.ledger import placement, states
-from quire.ledger.idle import LACS_PER_TICK_MAX, IdleLacs
+from quire.ledger.idle import PORTION, IdleLacs
 from quire.ledger.memory_cluster import Listener, MemoryCluster, cut, expected, read_all, turns_until, write
 from quire.ledger.settings import LedgerSettings
 from quire.metadata.records import BookieRecord, Fragment, LedgerState
@@ -201,7 +201,7 @@ async def test_many_that_fall_silent_at_once_are_no_burst_and_each_is_told_once(
 
     tasks = Tasks("test")
     idle = IdleLacs(tasks, 0)
-    writers = [Idle() for _ in range(LACS_PER_TICK_MAX * 2 + 1)]
+    writers = [Idle() for _ in range(PORTION * 2 + 1)]
     batches = []
     original = idle._tell
     idle._tell = lambda batch: (batches.append(len(batch)), original(batch))[1]
@@ -209,4 +209,4 @@ async def test_many_that_fall_silent_at_once_are_no_burst_and_each_is_told_once(
         idle.touch(writer)
     await turns_until(lambda: all(writer.told for writer in writers), 1_000_000)
     assert {writer.told for writer in writers} == {1}
-    assert max(batches) == LACS_PER_TICK_MAX and len(batches) == 3
+    assert max(batches) == PORTION and len(batches) == 3
