@@ -21,7 +21,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from urllib.parse import quote
 
 import click
 
+from quire.cli.assemble import listen
 from quire.cli.processes import Child
 from quire.cli.settings import Given, settings_options
 from quire.cli.until_signal import ready, run_until_signal
@@ -110,7 +110,7 @@ class LocalCluster:
         Raises `ConfigurationError`: the directory is another cluster's, an address is taken; nothing was started.
         """
         for address in (self._settings.listen, self._settings.http):
-            _check_is_free(address)
+            listen(address).close()  # whoever takes it meanwhile makes the gateway say so
         self._disk.make_directory()
         self._disk.lock()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.restart_dead)
@@ -226,18 +226,6 @@ class LocalCluster:
         temporary = file.with_suffix(".new")
         temporary.write_text(json.dumps(found, indent=2) + "\n")
         temporary.replace(file)
-
-
-def _check_is_free(address: str) -> None:
-    """Raises `ConfigurationError` before anything is started. Whoever takes it meanwhile makes the gateway say so."""
-    host, port = parse_address(address)
-    try:
-        for family, kind, protocol, _, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            with socket.socket(family, kind, protocol) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(where)
-    except OSError as error:
-        raise ConfigurationError(f"cannot listen on {address}: {error.strerror or error}") from None
 
 
 async def _zookeeper_answers(port: int) -> bool:

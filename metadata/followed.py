@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
 
 from quire.metadata import paths
@@ -21,6 +21,24 @@ R = TypeVar("R", bound=Record)
 RETRY_S: Final = 0.5
 
 _log = logging.getLogger(__name__)
+
+
+async def keep_reading(
+    changed: asyncio.Event, read: Callable[[], Awaitable[None]], folder: str, pause_s: float = 0.0
+) -> None:
+    """For ever: when `changed` is set, `read` what changed, until the store answers; then rest for `pause_s`."""
+    while True:
+        await changed.wait()
+        changed.clear()
+        try:
+            await read()
+        except QuireError as error:
+            _log.warning("%s cannot be read, its last state counts: %s", folder, error)
+            await asyncio.sleep(RETRY_S)
+            changed.set()
+        else:
+            if pause_s:
+                await asyncio.sleep(pause_s)
 
 
 class Followed(Generic[R]):
@@ -50,7 +68,8 @@ class Followed(Generic[R]):
         self._watches[self._folder] = self._store.watch(self._folder, self._on_change)
         self._stale[self._folder] = None
         await self._refresh()
-        self._tasks.start(self._follow(), f"follow {self._folder}")
+        work = keep_reading(self._changed, self._refresh, self._folder)
+        self._tasks.start(work, f"follow {self._folder}")
 
     def stop(self) -> None:
         for unwatch in self._watches.values():
@@ -66,17 +85,6 @@ class Followed(Generic[R]):
     def _on_change(self, path: str) -> None:
         self._stale[path] = None
         self._changed.set()
-
-    async def _follow(self) -> None:
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            try:
-                await self._refresh()
-            except QuireError as error:
-                _log.warning("%s cannot be read, its last state counts: %s", self._folder, error)
-                await asyncio.sleep(RETRY_S)
-                self._changed.set()
 
     async def _refresh(self) -> None:
         if self._folder in self._stale:

@@ -16,18 +16,17 @@ for the former one until one of its partitions is used.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from quire.metadata import paths
+from quire.metadata.followed import keep_reading
 from quire.metadata.records import TopicRecord, decode
 from quire.metadata.store import MetadataStore
-from quire.runtime.errors import NotFound, QuireError
+from quire.runtime.errors import NotFound
 from quire.runtime.tasks import Tasks
 from quire.serving.names import TopicName
 
-RETRY_S: Final = 0.5
 PAUSE_S: Final = 0.05
 """Behind a list, so that a thousand topics that are made one by one are not a thousand lists."""
 
@@ -37,8 +36,6 @@ LINGER_S: Final = 150.0
 
 Listener = Callable[[frozenset[str], frozenset[str]], None]
 """Called on the loop with the names that came, and those that went."""
-
-_log = logging.getLogger(__name__)
 
 
 class Watched(NamedTuple):
@@ -76,7 +73,8 @@ class TopicList:
         except BaseException:
             self.stop()
             raise
-        self._task = self._tasks.start(self._follow(), f"follow {self._folder}")
+        work = keep_reading(self._changed, self._refresh, self._folder, PAUSE_S)
+        self._task = self._tasks.start(work, f"follow {self._folder}")
 
     def stop(self) -> None:
         for unwatch in self._watches.values():
@@ -84,19 +82,6 @@ class TopicList:
         self._watches.clear()
         if self._task is not None:
             self._task.cancel()
-
-    async def _follow(self) -> None:
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            try:
-                await self._refresh()
-            except QuireError as error:
-                _log.warning("%s cannot be read, its last state counts: %s", self._folder, error)
-                await asyncio.sleep(RETRY_S)
-                self._changed.set()
-            else:
-                await asyncio.sleep(PAUSE_S)
 
     async def now(self) -> frozenset[str]:
         """The names as they are now, whether or not watches have told of it. Raises `Unavailable`."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quire.metadata import paths
+from quire.metadata import followed, paths
 from quire.metadata.memory import MemoryStore
 from quire.metadata.records import TopicRecord, encode
 from quire.runtime.limits import TOPIC_WATCHERS_PER_CONNECTION_MAX
@@ -270,7 +270,7 @@ async def test_topics_of_all_brokers_are_told_by_any() -> None:
 async def test_what_changes_while_the_metadata_is_away_is_told_afterwards(
     house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_lists, "RETRY_S", 0.01)
+    monkeypatch.setattr(followed, "RETRY_S", 0.01)
     broker = await house.start()
     watcher = Watcher(broker)
     await watcher.open()
