@@ -19,6 +19,6 @@ function of the plan alone: the same plan gives the same trace, in any process, 
 records may become, what readers may see. A history ends by stopping all faults and waiting, in virtual time, for
 everything to be closed, drained and repaired; then all that was acknowledged is read.
 
-Read in this order: `loop`, `world`, `network`, `metadata`, `machine`, `oracle`, `plan`, `faults`, `ledger_history`,
-`facts`, `cluster_history`, then `runner` and `__main__`, which is `python -m tests.simulation --help`.
+Read in this order: `loop`, `world`, `network`, `metadata`, `machine`, `oracle`, `plan`, `faults`, `host`,
+`ledger_history`, `facts`, `cluster_history`, then `runner` and `__main__` (`python -m tests.simulation --help`).
 """

@@ -10,6 +10,7 @@ The topic with keys has other subscriptions: one deals by key, one is sought bac
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any, Final
 
 from quire.client import EARLIEST, Client, ClientSettings, ConsumerSettings, Message, ProducerSettings
@@ -19,8 +20,8 @@ from quire.runtime.errors import QuireError
 
 from .facts import KEYS, Facts, Place, Seek, kinds_of
 from .faults import Cluster
+from .host import SimulatedHost
 from .loop import Process
-from .metadata import SimulatedStore
 from .world import EPOCH_MS, SimulatedClock
 
 CLIENT: Final = ClientSettings(
@@ -33,43 +34,26 @@ CLIENT_TYPES: Final = {"seeking": "exclusive"}
 """Of subscriptions that are not named after what they are."""
 
 
-class Application:
-    """See the top of the file. A `Host`."""
-
-    store: SimulatedStore | None = None
+class Application(SimulatedHost):
+    """See the top of the file."""
 
     def __init__(
         self, cluster: Cluster, facts: Facts, number: int, topics: list[str], service_url: str
     ) -> None:
-        self.cluster, self.world, self.facts = cluster, cluster.world, facts
+        super().__init__(cluster, f"application-{number}")
+        self.facts = facts
         self.number = number
-        self.host = f"application-{number}"
-        self.rng = self.world.rng(self.host)
         self.clock = SimulatedClock(self.world.loop)
         self.topics = topics
         self.service_url = service_url
-        self.process: Process | None = None
         self.stops_producing = self.stops = False
         self.producing = 0
         self.is_deduplicated = False
         self.trims = cluster.plan.retention_ms >= 0 or cluster.plan.retention_bytes >= 0
-        self._lives = 0
 
-    def start_if_down(self) -> None:
-        if self.process is None:
-            self._lives += 1
-            self.producing = 0
-            self.process = Process(self.world.loop, f"{self.host}/{self._lives}", self.host)
-            self.process.start(self._run(self.process))
-
-    def kill(self, restart_s: float) -> None:
-        process, self.process = self.process, None
-        if process is not None:
-            self.world.note(f"{process} was killed")
-            self.world.hidden_kept.append(process)
-            process.kill()
-            self.cluster.network.died(process, silently=self.rng.random() < 0.3)
-            self.world.later(restart_s, self.start_if_down)
+    def work(self, process: Process) -> Coroutine[Any, Any, None]:
+        self.producing = 0
+        return self._run(process)
 
     async def _run(self, process: Process) -> None:
         client = Client(self.service_url, settings=CLIENT, clock=self.clock, rng=self.rng)

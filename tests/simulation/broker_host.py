@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from random import Random
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from quire.tiering.archive import Archive
 
 from .client import RETRY_S, make_base
 from .faults import Cluster
+from .host import SimulatedHost
 from .loop import Process
 from .metadata import SimulatedStore
 from .objects import SimulatedBucket, SimulatedObjects
@@ -73,19 +75,15 @@ class _Watched:
         self._listener.failed(error)
 
 
-class BrokerHost:
-    """See the top of the file. A `Host`."""
+class BrokerHost(SimulatedHost):
+    """See the top of the file."""
 
     def __init__(self, cluster: Cluster, bucket: SimulatedBucket, number: int) -> None:
-        self.cluster, self.world = cluster, cluster.world
+        super().__init__(cluster, f"broker-{number}")
         self.bucket = bucket
-        self.host = f"broker-{number}"
-        self.rng = self.world.rng(self.host)
         self.clock = SimulatedClock(
             self.world.loop, self.rng.uniform(-0.02, 0.02), self.rng.choice((0, 0, -3_000, 3_000))
         )
-        self.process: Process | None = None
-        self.store: SimulatedStore | None = None
         self.broker: Broker | None = None
         plan_rng = self.world.rng("broker settings")
         self.settings = adverse_broker_settings(
@@ -95,23 +93,13 @@ class BrokerHost:
             deduplication=plan_rng.random() < 0.5,
             archive_lag_ms=plan_rng.choice((0, 1_000, 10_000)),
         )
-        self._lives = 0
 
-    def start_if_down(self) -> None:
-        if self.process is None:
-            self._lives += 1
-            self.process = Process(self.world.loop, f"{self.host}/{self._lives}", self.host)
-            self.store = SimulatedStore(self.cluster.metadata, self.process)
-            self.process.start(self._run(self.process, self.store))
+    def work(self, process: Process) -> Coroutine[Any, Any, None]:
+        self.store = SimulatedStore(self.cluster.metadata, process)
+        return self._run(process, self.store)
 
-    def kill(self, restart_s: float) -> None:
-        process, self.process, self.broker = self.process, None, None
-        if process is not None:
-            self.world.note(f"{process} is gone")
-            self.world.hidden_kept.append(process)
-            process.kill()
-            self.cluster.network.died(process, silently=self.rng.random() < 0.3)
-            self.world.later(restart_s, self.start_if_down)
+    def forget(self) -> None:
+        self.broker = None
 
     async def _run(self, process: Process, store: SimulatedStore) -> None:
         try:

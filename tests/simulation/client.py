@@ -8,6 +8,7 @@ failed and recovered, or with the process.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
@@ -25,6 +26,7 @@ from quire.runtime.errors import CorruptionError, NotFound, QuireError, Unavaila
 from quire.wire import block
 
 from .faults import Cluster
+from .host import SimulatedHost
 from .loop import Process
 from .metadata import SimulatedStore
 from .world import SimulatedClock
@@ -88,40 +90,27 @@ async def make_base(
     return Base(store, directory, ledgers, Repair(store, directory, clock, rng, REPAIR, name), clock)
 
 
-class Client:
-    """See the top of the file. A `Host`."""
+class Client(SimulatedHost):
+    """See the top of the file."""
 
     def __init__(self, cluster: Cluster, number: int) -> None:
-        self.cluster, self.world, self.oracle = cluster, cluster.world, cluster.oracle
-        self.host = f"client-{number}"
-        self.rng = self.world.rng(self.host)
+        super().__init__(cluster, f"client-{number}")
+        self.oracle = cluster.oracle
         self.clock = SimulatedClock(
             self.world.loop, self.rng.uniform(-0.02, 0.02), self.rng.choice((0, 0, -5_000, 5_000))
         )
-        self.process: Process | None = None
-        self.store: SimulatedStore | None = None
         self.base: Base | None = None
         self.stops = False
         self.open: dict[int, LedgerWriter] = {}
-        self._lives = 0
 
-    # -- Host ------------------------------------------------------------------------------------------
-    def start_if_down(self) -> None:
-        if self.process is None:
-            self._lives += 1
-            self.process = Process(self.world.loop, f"{self.host}/{self._lives}", self.host)
-            self.store = SimulatedStore(self.cluster.metadata, self.process)
-            self.process.start(self._run(self.process, self.store))
+    # -- its process ------------------------------------------------------------------------------------------
+    def work(self, process: Process) -> Coroutine[Any, Any, None]:
+        self.store = SimulatedStore(self.cluster.metadata, process)
+        return self._run(process, self.store)
 
-    def kill(self, restart_s: float) -> None:
-        process, self.process, self.base = self.process, None, None
-        if process is not None:
-            self.world.note(f"{process} was killed")
-            self.world.hidden_kept.append(process)
-            process.kill()
-            self.cluster.network.died(process, silently=self.rng.random() < 0.3)
-            self.open.clear()
-            self.world.later(restart_s, self.start_if_down)
+    def forget(self) -> None:
+        self.base = None
+        self.open.clear()
 
     async def _run(self, process: Process, store: SimulatedStore) -> None:
         while self.base is None:
