@@ -183,14 +183,14 @@ class Client(SimulatedHost):
             return entry
         reader = await self.base.ledgers.open(ledger_id)
         while blocks := await reader.read(entry, bytes_max):
-            header = block.read_header(blocks[0])
+            header = block.peek(blocks[0])
             self.world.check(
                 header.first_entry <= entry <= header.last_entry,
                 "readers",
                 f"a gap at {entry} of {ledger_id}",
             )
             for found in blocks:
-                header = block.read_header(found)
+                header = block.peek(found)
                 self.oracle.saw_entry(ledger_id, header.first_entry, found, self.host)
                 entry = header.last_entry + 1
         self.world.saw("ledger read")

@@ -90,10 +90,25 @@ class SimulatedLoop(BaseEventLoop):
         self.connect: Callable[..., Coroutine[Any, Any, Any]]
         self.serve: Callable[..., Any]
         self.everything: list[asyncio.Task[Any]] = []
+        self._timers: list[tuple[float, TimerHandle]] = []
+        """A heap. Handles alone would be compared in Python: 4 % of a history."""
         self.set_task_factory(self._make_task)  # type: ignore[arg-type]
 
     def time(self) -> float:
         return self._now
+
+    def forget_all(self) -> None:
+        """Nothing that waits here ever runs."""
+        self._ready.clear()  # type: ignore[attr-defined]
+        self._timers.clear()
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> TimerHandle:
+        self._check_closed()  # type: ignore[attr-defined]
+        handle = TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, handle))
+        return handle
 
     def make_ready(self, handles: list[Handle]) -> None:
         self._ready.extend(handles)  # type: ignore[attr-defined]
@@ -106,17 +121,17 @@ class SimulatedLoop(BaseEventLoop):
         return task
 
     def _run_once(self) -> None:
-        ready, scheduled = self._ready, self._scheduled  # type: ignore[attr-defined]
-        while scheduled and scheduled[0]._cancelled:
-            heapq.heappop(scheduled)._scheduled = False
+        ready, timers = self._ready, self._timers  # type: ignore[attr-defined]
+        while timers and timers[0][1].cancelled():
+            heapq.heappop(timers)
         if ready:
             self._now += TURN_S
-        elif scheduled:
-            self._now = max(self._now, scheduled[0]._when)
+        elif timers:
+            self._now = max(self._now, timers[0][0])
         else:
             raise Stuck("nothing will ever happen again")
-        if scheduled and scheduled[0]._when <= self._now:
-            ready.extend(self._due(scheduled))
+        if timers and timers[0][0] <= self._now:
+            ready.extend(self._due(timers))
         self.turns += 1
         if self.turns > TURNS_MAX:
             raise Stuck(f"more than {TURNS_MAX} turns of the loop")
@@ -130,12 +145,11 @@ class SimulatedLoop(BaseEventLoop):
             else:
                 handle._run()
 
-    def _due(self, scheduled: list[TimerHandle]) -> list[TimerHandle]:
+    def _due(self, timers: list[tuple[float, TimerHandle]]) -> list[TimerHandle]:
         due = []
-        while scheduled and scheduled[0]._when <= self._now:  # type: ignore[attr-defined]
-            handle = heapq.heappop(scheduled)
-            handle._scheduled = False  # type: ignore[attr-defined]
-            if not handle._cancelled:
+        while timers and timers[0][0] <= self._now:
+            _, handle = heapq.heappop(timers)
+            if not handle.cancelled():
                 due.append(handle)
         return due if len(due) < 2 else self._interleave(due)
 

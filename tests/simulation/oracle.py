@@ -28,7 +28,7 @@ from quire.bookie.storage import Storage
 from quire.ledger import states
 from quire.metadata import paths
 from quire.metadata.records import LedgerRecord, LedgerState, decode
-from quire.wire.block import Buffer, read_header
+from quire.wire.block import Buffer, peek
 from quire.wire.bookie import (
     AddRequest,
     BookieId,
@@ -175,7 +175,7 @@ class Oracle:
 
     def add_arrives(self, bookie: BookieId, request: AddRequest) -> Callable[[Sequence[Status]], None]:
         known = self.promises[bookie.uuid]
-        headers = [read_header(block) for block in request.blocks]
+        headers = [peek(block) for block in request.blocks]
         for header, block in zip(headers, request.blocks, strict=True):
             self._check_bytes(header.ledger_id, header.first_entry, block, "an add")
             known.offers(header.ledger_id, header.first_entry)
@@ -223,7 +223,7 @@ class Oracle:
             )
             if status is Status.OK:
                 for block in response.blocks:
-                    header = read_header(block)
+                    header = peek(block)
                     self._check_bytes(header.ledger_id, header.first_entry, block, f"a read from {bookie}")
             else:
                 self.world.saw(f"read {status.name}")
@@ -302,7 +302,7 @@ class Oracle:
     def saw_entry(self, ledger_id: int, first: int, block: Buffer, reader: str) -> None:
         """A reader was given a block: it must be confirmed, and be what was written."""
         self._check_bytes(ledger_id, first, block, reader)
-        last = read_header(block).last_entry
+        last = peek(block).last_entry
         known = max(self.confirmed.get(ledger_id, -1), self.ends.get(ledger_id, -1))
         self.world.check(
             last <= known,
@@ -388,7 +388,7 @@ class Oracle:
 
     def firsts(self, ledger_id: int, blocks: Sequence[Buffer]) -> list[int]:
         """The first entries of some blocks, which must be as they were written."""
-        found = [read_header(block).first_entry for block in blocks]
+        found = [peek(block).first_entry for block in blocks]
         for first, block in zip(found, blocks, strict=True):
             self._check_bytes(ledger_id, first, block, "a copy")
         return found

@@ -158,8 +158,7 @@ class World:
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
             loop.everything.clear()
             self.hidden_kept.clear()
-            loop._ready.clear()  # type: ignore[attr-defined]
-            loop._scheduled.clear()  # type: ignore[attr-defined]
+            loop.forget_all()
             loop.close()
 
 
