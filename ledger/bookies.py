@@ -18,7 +18,8 @@ from quire.ledger.retiring import known_bookies
 from quire.metadata import paths
 from quire.metadata.damage import damage_reports
 from quire.metadata.records import BookieIntent, BookieRecord, DamageRecord, RepairRecord, decode, encode
-from quire.metadata.wish import touch
+from quire.metadata.store import Put
+from quire.metadata.wish import change_and_touch, touch
 from quire.runtime.errors import ConfigurationError, InUse, NotFound
 
 
@@ -121,8 +122,8 @@ class Bookies:
         path = paths.bookie(uuid)
         node = await self._store.get(path)
         record = replace(decode(BookieRecord, node.value, path), intent=intent)
-        await self._store.put(path, encode(record), node.version)
-        await touch(self._store, paths.REPAIR_WISH)
+        change = Put(path, encode(record), node.version)
+        await change_and_touch(self._store, change, paths.REPAIR_NEWS)
 
 
 def _json(record: RepairRecord) -> dict[str, Any]:

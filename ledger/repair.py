@@ -53,6 +53,7 @@ from quire.metadata.wish import touch
 from quire.runtime.clock import Clock
 from quire.runtime.errors import NotFound, QuireError, Unavailable, VersionConflict
 from quire.runtime.tasks import Tasks
+from quire.wire.bookie import BookieId
 
 _log = logging.getLogger(__name__)
 
@@ -143,7 +144,8 @@ class Repair:
     def start(self) -> None:
         """Take part in the election, and coordinate when elected."""
         self._unwatch = [
-            self._store.watch(paths.REPAIR_WISH, self._on_wish),
+            self._store.watch(paths.REPAIR_WISH, self._on_news),
+            self._store.watch(paths.REPAIR_NEWS, self._on_news),
             self._store.watch(paths.REPAIR_NARROW, self._on_narrow),
         ]
         self._tasks.start(self._run(), "repair")
@@ -164,7 +166,7 @@ class Repair:
     def is_coordinator(self) -> bool:
         return self._lease is not None and self._lease.state is LeaseState.HELD
 
-    def _on_wish(self, _path: str) -> None:
+    def _on_news(self, _path: str) -> None:
         self._news = True
         self._woken.set()
 
@@ -328,18 +330,18 @@ class Repair:
                 record = decode(LedgerRecord, node.value, path)
                 self._left.bookies[ledger_id] = worries & _named(record)
                 plan = repair_core.plan(record, view, self._copier.loads, self._dice)
-                refused: list[QuireError] = []
+                refused: dict[BookieId, QuireError] = {}
                 if plan.fragments:
                     record, refused = await self._copier.repair(record, node.version, plan.fragments)
+                if not plan.is_open:
+                    await self._forget_damage(ledger_id, plan.left | {copy.uuid for copy in refused})
                 holders = repair_core.good_holders(record, view) if thorough else {}
                 if await self._copier.complete(record, holders) or plan.fragments:
                     self._tell(repaired=self._status.repaired + 1)
                     _log.info("ledger %d is repaired", ledger_id)
                 if refused:
-                    raise refused[0]  # until there is another bookie for that copy
+                    raise next(iter(refused.values()))  # until there is another bookie for that copy
                 self._note(record, plan)
-                if not plan.left and not plan.is_open:
-                    await self._forget_damage(ledger_id)
                 return
             except NotFound:
                 self._left.forget(ledger_id)
@@ -396,13 +398,22 @@ class Repair:
             if not self._left.unplaced:  # else bookies are lacking, and there is a round when one comes
                 self._hurry_round(self._clock.monotonic())
 
-    async def _forget_damage(self, ledger_id: int) -> None:
-        for bookie in sorted(self._damaged.get(ledger_id, ())):
-            try:
-                await self._store.delete(paths.damage(bookie.rpartition(":")[0], ledger_id))
-            except NotFound:
-                pass
-        self._damaged.pop(ledger_id, None)  # only now: a report that could not be removed is tried again
+    async def _forget_damage(self, ledger_id: int, still_damaged: Collection[str] = ()) -> None:
+        """The other bookies' copies are whole, or nothing names them any more.
+
+        One report must not outlive its damage because of another: a bookie with a new copy would have to be left.
+        """
+        reports = self._damaged.get(ledger_id, set())
+        for bookie in sorted(reports):
+            uuid = bookie.rpartition(":")[0]
+            if uuid not in still_damaged:
+                try:
+                    await self._store.delete(paths.damage(uuid, ledger_id))
+                except NotFound:
+                    pass
+                reports.discard(bookie)  # only now: a report that could not be removed is tried again
+        if not reports:
+            self._damaged.pop(ledger_id, None)
 
     async def _retire(self, view: View) -> None:
         """Remove the records of drained bookies that no ledger names any more."""

@@ -54,7 +54,7 @@ class Copier:
 
     async def repair(
         self, record: LedgerRecord, version: int, plans: Sequence[FragmentPlan]
-    ) -> tuple[LedgerRecord, list[QuireError]]:
+    ) -> tuple[LedgerRecord, dict[BookieId, QuireError]]:
         """Carry out the plans, each with a put of its own; answer the record as it is then.
 
         And what bookies refused whose copies were to be made whole where they are: those stay as they were.
@@ -62,13 +62,13 @@ class Copier:
         Raises `VersionConflict` (look again), `NotFound` (deleted), `Unavailable` (try again later), `CorruptionError`
         (no source has it).
         """
-        refused: list[QuireError] = []
+        refused: dict[BookieId, QuireError] = {}
         for plan in plans:
             self.loads.update(plan.targets)
             try:
                 unhealed = await self._copy(record, plan)
                 await self._check_what_stays(record, plan, len(plan.targets) - len(unhealed))
-                refused += unhealed
+                refused |= unhealed
             finally:
                 self.loads.subtract(plan.targets)
             before, record = record, states.repaired(record, plan.fragment, plan.bookies)
@@ -135,7 +135,7 @@ class Copier:
             return entry
         return answer.entry if answer.status is Status.OK else None
 
-    async def _copy(self, record: LedgerRecord, plan: FragmentPlan) -> list[QuireError]:
+    async def _copy(self, record: LedgerRecord, plan: FragmentPlan) -> dict[BookieId, QuireError]:
         """Copy to all targets. Answers what those refused that are to be made whole where they are.
 
         One that is rotten refuses; that must not keep another bookie from the copy that it is to have.
@@ -143,14 +143,15 @@ class Copier:
         ledger_id, targets = record.ledger_id, list(plan.targets)
         in_place = set(states.ensemble(record.fragments[plan.fragment]))
         await asyncio.gather(*(self._fence(ledger_id, target) for target in targets))
-        entry, sources, refused = plan.first_entry, list(plan.sources), []
+        refused: dict[BookieId, QuireError] = {}
+        entry, sources = plan.first_entry, list(plan.sources)
         while entry <= plan.last_entry and targets:
             entry, errors = await self._copy_some(ledger_id, entry, plan.last_entry, sources, targets)
             for target, error in errors.items():
                 if target not in in_place:
                     raise error
                 targets.remove(target)
-                refused.append(error)
+                refused[target] = error
         return refused
 
     async def _copy_some(

@@ -165,9 +165,7 @@ def _plan_fragment(
     stay = [bookie for bookie, copy in copies.items() if copy in _STAYS]
     go = [bookie for bookie, copy in copies.items() if copy not in _STAYS]
     wanted = record.write_quorum - len(stay)
-    damaged_here = {bookie.uuid for bookie in go if copies[bookie] is Copy.DAMAGED}
-    takers = [taker for taker in view.takers() if taker.uuid not in damaged_here]
-    targets = placement.choose(wanted, takers, loads, dice, beside=stay) if wanted else []
+    targets = _choose(wanted, record, copies, view, loads, dice)
     targets += [bookie for bookie in go if _may_be_made_whole(bookie, copies, view)][: wanted - len(targets)]
     remaining = _those_that_must_stay(record, copies, stay, targets, go)
     bookies = _in_their_places(states.ensemble(fragment), [*stay, *targets, *remaining])
@@ -184,6 +182,28 @@ def _plan_fragment(
         bookies,
     )
     return made, uuids, lacks
+
+
+def _choose(
+    wanted: int,
+    record: LedgerRecord,
+    copies: Mapping[BookieId, Copy],
+    view: View,
+    loads: Mapping[BookieId, int],
+    dice: Callable[[], float],
+) -> list[BookieId]:
+    """Up to `wanted` bookies for new copies; those that left the ledger for damage only when there are no others."""
+    if not wanted:
+        return []
+    damaged_here = {bookie.uuid for bookie, copy in copies.items() if copy is Copy.DAMAGED}
+    takers = [taker for taker in view.takers() if taker.uuid not in damaged_here]
+    stay = [bookie for bookie, copy in copies.items() if copy in _STAYS]
+    reported = view.damaged.get(record.ledger_id, ())
+    suspects = {taken for taker in takers if str(taken := placement.bookie_id(taker)) in reported}
+    chosen = placement.choose(wanted, takers, loads, dice, beside=stay, never=suspects)
+    if len(chosen) < wanted and suspects:
+        chosen += placement.choose(wanted - len(chosen), takers, loads, dice, beside=[*stay, *chosen])
+    return chosen
 
 
 def _in_their_places(old: Sequence[BookieId], bookies: list[BookieId]) -> tuple[BookieId, ...]:

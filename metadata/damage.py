@@ -1,8 +1,8 @@
 """Damage, told to the cluster: one record per copy of a ledger that cannot be read.
 
 A bookie reports what its scrub and its readers meet, a broker what its readers hear from bookies. Repair makes another
-copy and removes the record. A report is tried until the store takes it; what is met again within a minute is not
-reported again.
+copy and removes the record. A report is tried until the store takes it, and the news of it with it; what is met again
+within a minute is not reported again.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final
 
 from quire.metadata import paths
 from quire.metadata.records import DamageRecord, decode, encode
-from quire.metadata.store import MetadataStore
-from quire.metadata.wish import touch
+from quire.metadata.store import Create, MetadataStore
+from quire.metadata.wish import change_and_touch
 from quire.runtime.clock import Clock
 from quire.runtime.errors import AlreadyExists, NotFound, QuireError
 from quire.runtime.tasks import Tasks
@@ -64,7 +64,6 @@ class DamageReports:
             try:
                 while self._waiting:
                     await self._report(*next(iter(self._waiting.items())))
-                await touch(self._store, paths.REPAIR_WISH)
             except QuireError as error:
                 log.warning("cannot report damage now, trying again: %s", error)
                 await asyncio.sleep(_RETRY_S)
@@ -73,7 +72,8 @@ class DamageReports:
     async def _report(self, copy: tuple[str, int], record: DamageRecord) -> None:
         uuid = record.bookie.rpartition(":")[0]
         try:
-            await self._store.create(paths.damage(uuid, record.ledger_id), encode(record))
+            report = Create(paths.damage(uuid, record.ledger_id), encode(record))
+            await change_and_touch(self._store, report, paths.REPAIR_NEWS)
             self.reported += 1
         except AlreadyExists:
             pass

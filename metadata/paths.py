@@ -6,7 +6,8 @@
     /quire/bookies-available/{uuid}                         ephemeral, address: this bookie is up
     /quire/damage/{uuid}/{ledger id}                        DamageRecord: a copy that its bookie cannot read
     /quire/repair/coordinator                               ephemeral: who repairs
-    /quire/repair/wish                                      changed when there is something to look at
+    /quire/repair/wish                                      what an operator asks of the coordinator
+    /quire/repair/news                                      changed with each report of damage, and with intents
     /quire/repair/narrow                                    changed when a ledger was closed with too few copies
     /quire/repair/progress                                  RepairRecord: what the coordinator is doing
     /quire/brokers/{broker id}                              ephemeral BrokerRecord: addresses
@@ -37,6 +38,7 @@ BOOKIES_AVAILABLE = f"{ROOT}/bookies-available"
 DAMAGE = f"{ROOT}/damage"
 REPAIR_COORDINATOR = f"{ROOT}/repair/coordinator"
 REPAIR_WISH = f"{ROOT}/repair/wish"
+REPAIR_NEWS = f"{ROOT}/repair/news"
 REPAIR_NARROW = f"{ROOT}/repair/narrow"
 REPAIR_PROGRESS = f"{ROOT}/repair/progress"
 BROKERS = f"{ROOT}/brokers"

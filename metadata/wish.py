@@ -1,8 +1,12 @@
-"""A node whose changes are a knock at the door: whoever watches it hears that there is something to look at."""
+"""A node whose changes are a knock at the door: whoever watches it hears that there is something to look at.
+
+What there is to look at, and the knock, are two changes; whoever makes them may die in between. Where nobody else would
+ever look, they are made together.
+"""
 
 from __future__ import annotations
 
-from quire.metadata.store import ANY_VERSION, MetadataStore
+from quire.metadata.store import ANY_VERSION, MetadataStore, Put, Step
 from quire.runtime.errors import AlreadyExists, NotFound
 
 
@@ -15,3 +19,16 @@ async def touch(store: MetadataStore, path: str, value: bytes = b"") -> None:
             await store.create(path, value)
         except AlreadyExists:
             await store.put(path, value, ANY_VERSION)
+
+
+async def change_and_touch(store: MetadataStore, change: Step, path: str) -> None:
+    """Make one change and touch the node at `path`: both or neither. Raises what `transact` does."""
+    steps = (change, Put(path, b"", ANY_VERSION))
+    try:
+        await store.transact(steps)
+    except NotFound:
+        try:
+            await store.create(path, b"")
+        except AlreadyExists:
+            pass  # it is the change that lacks its node, or somebody else made ours
+        await store.transact(steps)

@@ -44,14 +44,14 @@ class Cluster(MemoryCluster):
         record = BookieRecord(uuid=f"bookie-{number}", incarnation=1, intent=intent)
         await self.store.put(path, encode(record), -1)
         await touch(self.store, paths.REPAIR_WISH)
-        self.repair._on_wish("")
+        self.repair._on_news("")
 
     async def report_damage(self, number: int, ledger_id: int, entry: int, *, flip: bool = True) -> None:
         if flip:
             self.bookies[number].flip(ledger_id, entry)
         record = DamageRecord(bookie=f"bookie-{number}:1", ledger_id=ledger_id, entry=entry)
         await self.store.create(paths.damage(f"bookie-{number}", ledger_id), encode(record))
-        self.repair._on_wish("")
+        self.repair._on_news("")
 
     def lose(self, number: int) -> None:
         """The bookie is gone and its registration ended."""

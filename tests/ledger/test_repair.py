@@ -211,6 +211,33 @@ async def test_a_rotten_copy_does_not_keep_another_bookie_from_the_one_that_it_i
     assert await damage_reports(cluster.store) == []
 
 
+async def test_a_report_that_is_settled_does_not_outlive_another_copys_damage(cluster: Cluster) -> None:
+    """Two bookies were sent away and are back, a third one's copy rots: none is sent away again for what is past."""
+    record = await cluster.closed()
+    await one_more(cluster)
+    rotten, left, good = (int(each[len("bookie-") :][:1]) for each in record.fragments[0].bookies)
+    await cluster.report_damage(rotten, record.ledger_id, 5)
+    for number in (left, 3):
+        await cluster.report_damage(number, record.ledger_id, 3, flip=False)
+    for _ in range(3):
+        await cluster.look_long_after()
+    after = await cluster.info(record.ledger_id)
+    assert set(after.fragments[0].bookies) == {f"bookie-{number}:1" for number in (left, good, 3)}
+    assert set(after.fragments[0].bookies) <= cluster.holders(record)
+    assert await damage_reports(cluster.store) == []
+
+
+async def test_who_left_for_damage_gets_a_new_copy_only_when_nobody_else_can(cluster: Cluster) -> None:
+    record = await cluster.closed()
+    await one_more(cluster)
+    await one_more(cluster)
+    cluster.repair._copier.loads[cluster.bookies[4].bookie] = 1  # it would be the other one's turn
+    await cluster.report_damage(3, record.ledger_id, 3, flip=False)
+    await cluster.report_damage(1, record.ledger_id, 5)
+    await cluster.repair.look()
+    assert "bookie-4:1" in (await cluster.info(record.ledger_id)).fragments[0].bookies
+
+
 async def test_last_blocks_that_lack_a_copy_get_it_in_a_round(cluster: Cluster) -> None:
     record = await cluster.closed()
     lacking = cluster.bookies[1].ledgers[record.ledger_id]
@@ -405,7 +432,7 @@ async def test_an_operator_may_ask_for_a_round(cluster: Cluster) -> None:
     await cluster.closed()
     await cluster.repair.look()
     await touch(cluster.store, paths.REPAIR_WISH, WISH_ALL)
-    cluster.repair._on_wish("")
+    cluster.repair._on_news("")
     await cluster.repair.look()
     assert cluster.repair.status().checked == 1
     assert (await cluster.store.get(paths.REPAIR_WISH)).value == b""
