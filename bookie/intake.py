@@ -10,6 +10,7 @@ is two comparisons: the ledger is open to writers and the block begins behind it
 | its ledger has a tombstone                          | DELETED                              | no         |
 | its ledger is fenced, and this is no recovery       | FENCED                               | no         |
 | is here already, the same bytes                     | OK, once the first copy is durable   | no         |
+| is here already, rotten, and this is a recovery     | OK, once it is mended; else IO_ERROR | no         |
 | other bytes are here, or it overlaps another block  | CONFLICT                             | no         |
 | is new, but the bookie is read-only                 | READ_ONLY                            | no         |
 | is new                                              | OK, once durable; else IO_ERROR      | yes        |
@@ -43,13 +44,15 @@ class _InEntryLog(NamedTuple):
     ledger_id: int
     first_entry: int
     block: Buffer
+    recovery: bool
 
 
 class Intake:
     """The ledgers, the two memtables, and the requests that wait for room in them.
 
     `make_room()` is called when the active memtable is full and there is no frozen one: it must `freeze`.
-    `compare(ledger, first entry, block, done)` tells whether exactly these bytes are in the entry log.
+    `compare(ledger, first entry, block, recovery, done)` tells whether exactly these bytes are in the entry log, and
+    mends what is damaged there when this is a recovery.
     """
 
     def __init__(
@@ -60,7 +63,7 @@ class Intake:
         memtable_bytes: int,
         request_bytes_max: int,
         make_room: Callable[[], None],
-        compare: Callable[[int, int, Buffer, CompareDone], None],
+        compare: Callable[[int, int, Buffer, bool, CompareDone], None],
     ) -> None:
         self.ledgers: dict[int, LedgerState] = {}
         self.changed: set[int] = set()
@@ -174,13 +177,13 @@ class Intake:
         if self._journal.failure is not None:
             return Status.IO_ERROR
         if header.first_entry <= state.last_entry:
-            verdict = self._compare_with_kept(header, block)
+            verdict = self._compare_with_kept(header, block, recovery)
             if verdict is not None:
                 return verdict
         return Status.READ_ONLY if self.is_read_only else None
 
     def _compare_with_kept(
-        self, header: BlockHeader, block: Buffer
+        self, header: BlockHeader, block: Buffer, recovery: bool
     ) -> Status | _InEntryLog | _Duplicate | None:
         ledger_id, first_entry, last_entry = header.ledger_id, header.first_entry, header.last_entry
         for table in self.tables:
@@ -192,7 +195,7 @@ class Intake:
         except QuireError:
             return Status.IO_ERROR
         if rows and rows[0].first_entry <= last_entry:
-            return _InEntryLog(ledger_id, first_entry, block)
+            return _InEntryLog(ledger_id, first_entry, block, recovery)
         return None
 
     def _answer_mixed(
@@ -205,8 +208,8 @@ class Intake:
         if waiting:
             join = _Join(len(waiting), done)
             done = join.journal_done
-            for position, (ledger_id, first_entry, block) in waiting:
-                self._compare(ledger_id, first_entry, block, join.part(position))
+            for position, lying in waiting:
+                self._compare(*lying, join.part(position))
         if fresh:
             self._journal.append(fresh, sum(map(len, fresh)), done, statuses)
         else:

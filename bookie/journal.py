@@ -137,8 +137,10 @@ class Journal:
 
     # -- start -------------------------------------------------------------------------------------------
     def replay(self, mark: int, apply: Callable[[int, bytes], None]) -> Replay:
-        """Call `apply(number, group)` for every valid group behind the mark, in order. Blocks.
+        """Call `apply(mark, group)` for every valid group behind the mark, in order. Blocks.
 
+        What was applied before may be flushed with that `mark`: the group before this one, or the last one before
+        which nothing is missing, until the caller has recorded what the damage means.
         The mark may be less than it was, after the index was rebuilt: the segments know it well enough.
         Raises `DiskError`, and `ConfigurationError` when a segment belongs to another bookie.
         """
@@ -208,8 +210,9 @@ class Journal:
         image = self._read_image(segment)
         last: FoundGroup | None = None
         for found in scan_segment(image, header):
+            mark = chain.whole_to
             if chain.group(path, found, end_number):
-                apply(found.number, bytes(image[found.offset : found.offset + found.length]))
+                apply(mark, bytes(image[found.offset : found.offset + found.length]))
                 report.groups += 1
                 report.bytes += found.length
                 last = found

@@ -318,10 +318,12 @@ class Chain:
 
     mark: int
     last_number: int = -1
+    whole_to: int = -1
+    """The last group before which nothing is missing. A mark beyond it would hide the damage from the next replay."""
     damage: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.last_number = self.mark
+        self.last_number = self.whole_to = self.mark
 
     def segment(self, file: str, first_number: int) -> None:
         """A later epoch begins: it claims that every number before `first_number` was written."""
@@ -339,6 +341,8 @@ class Chain:
         if found.number > self.last_number + 1:
             self._missing(found.number, file, found.offset)
         self.last_number = found.number
+        if not self.damage:
+            self.whole_to = found.number
         return True
 
     def _missing(self, number: int, file: str, offset: int) -> None:

@@ -25,10 +25,11 @@ from quire.bookie.identity import Identity
 from quire.bookie.index import Index, find_hole
 from quire.bookie.intake import CompareDone, Intake
 from quire.bookie.ledgers import LedgerState
+from quire.bookie.mending import mend
 from quire.bookie.read_cache import BlockReader
 from quire.bookie.scrub import Checked
 from quire.runtime.disk import Worker
-from quire.runtime.errors import QuireError
+from quire.runtime.errors import CorruptionError, QuireError
 from quire.runtime.limits import READ_BYTES_MAX
 from quire.wire.block import Buffer, read_header, same_bytes
 from quire.wire.bookie import (
@@ -46,7 +47,10 @@ OnError = Callable[[BaseException | None, int, int], None]
 
 
 class Reads:
-    """See the top of the file. Whether a request is for this bookie at all was asked before."""
+    """See the top of the file. Whether a request is for this bookie at all was asked before.
+
+    `appender` is the thread that writes the entry logs and the index.
+    """
 
     def __init__(
         self,
@@ -54,6 +58,7 @@ class Reads:
         index: Index,
         logs: EntryLogs,
         threads: Sequence[Worker],
+        appender: Worker,
         identity: Identity,
         *,
         cache_bytes: int,
@@ -63,6 +68,7 @@ class Reads:
         self._index = index
         self._logs = logs
         self._threads = threads
+        self._appender = appender
         self._identity = identity
         self._blocks = BlockReader(index, logs, cache_bytes=cache_bytes)
         self._on_error = on_error
@@ -126,11 +132,15 @@ class Reads:
         return self._threads[ledger_id % len(self._threads)]
 
     # -- other questions ---------------------------------------------------------------------------------
-    def compare(self, ledger_id: int, first_entry: int, block: Buffer, done: CompareDone) -> None:
+    def compare(
+        self, ledger_id: int, first_entry: int, block: Buffer, recovery: bool, done: CompareDone
+    ) -> None:
         """See `intake`: is the block that was sent again the one that was flushed?"""
 
         def compared(found: list[Buffer] | None, error: BaseException | None) -> None:
-            if error is not None or found is None:
+            if recovery and isinstance(error, CorruptionError) and not self._intake.is_read_only:
+                self._mend(ledger_id, first_entry, block, done)
+            elif error is not None or found is None:
                 self._on_error(error, ledger_id, first_entry)
                 done(Status.IO_ERROR)
             else:
@@ -138,6 +148,17 @@ class Reads:
 
         read = partial(self._blocks.read, ledger_id, first_entry, 1)
         self._thread_of(ledger_id).submit(read, compared)
+
+    def _mend(self, ledger_id: int, first_entry: int, block: Buffer, done: CompareDone) -> None:
+        def mended(status: Status | None, error: BaseException | None) -> None:
+            if error is not None or status is None:
+                self._on_error(error, ledger_id, first_entry)
+                done(Status.IO_ERROR)
+            else:
+                state = self._intake.state(ledger_id)
+                done(status if state.tombstone_version is None else Status.DELETED)
+
+        self._appender.submit(partial(mend, self._index, self._logs, block), mended)
 
     async def find_time(self, request: FindTimeRequest) -> SimpleResponse:
         """The first entry that may be as late as the time asked for."""

@@ -1,9 +1,9 @@
 """Replay: the journal's groups behind the mark go back into the memtable, as they once came in.
 
 Nothing is judged again: what is in the journal was accepted. Two things are looked at. A ledger with a tombstone
-takes no blocks; and a block that the index knows already is left out, which happens only when the index was rebuilt and
-its mark begins anew. When the memtable is full it is flushed before the next group, so a long journal needs no
-more memory than a short one.
+takes no blocks; and a block that the index knows already is left out, which happens when the index was rebuilt and its
+mark begins anew, and after a replay that met damage and was cut short. When the memtable is full it is flushed before
+the next group, so a long journal needs no more memory than a short one.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from quire.wire.block import BlockHeader, Buffer
 
 
 class Replay:
-    """`group` is called for each group in order; `flush(mark)` empties the memtable, and blocks."""
+    """`group` is called for each group in order; `flush(mark)` empties the memtable, and blocks.
+
+    What is flushed with a mark that lags behind, because groups are missing, is in the index when it is replayed again.
+    """
 
     def __init__(self, intake: Intake, index: Index, flush: Callable[[int], None]) -> None:
         self._intake = intake
         self._index = index
         self._flush = flush
 
-    def group(self, number: int, group: bytes) -> None:
+    def group(self, mark: int, group: bytes) -> None:
         if self._intake.is_full:
-            self._flush(number - 1)
+            self._flush(mark)
         for record in records(group):
             if isinstance(record, Control):
                 self._control(record)

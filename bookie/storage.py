@@ -180,6 +180,7 @@ class Storage:
             self._index,
             self._logs,
             readers,
+            self._checkpointer,
             self._identity,
             cache_bytes=settings.read_cache_bytes,
             on_error=self._note_read_error,

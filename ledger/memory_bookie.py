@@ -8,7 +8,8 @@ replaces to hold, delay or reorder answers. So "applied, but the answer was lost
     refuses         a status that every add gets instead (IO_ERROR, READ_ONLY, BUSY, ...)
     limbo           reads that find nothing say LIMBO
     flip(l, e)      a byte of the block that holds e is not what it was; reads say IO_ERROR (or serve it,
-                    with `serves_damage`: a bookie whose disk lies)
+                    with `serves_damage`: a bookie whose disk lies). A recovery's add mends it, but for one that
+                    `cannot_mend`
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class MemoryBookie:
         self.refuses: Status | None = None
         self.limbo = False
         self.serves_damage = False
+        self.cannot_mend = False
         self.is_flushed = True
         self.requests: list[object] = []
         """Everything that arrived, in order, for tests to look at."""
@@ -169,6 +171,11 @@ class MemoryBookie:
             return Status.DELETED
         if ledger.is_fenced and not request.recovery:
             return Status.FENCED
+        if header.first_entry in ledger.damaged and ledger.blocks[header.first_entry][0] == header:
+            if self.cannot_mend or not request.recovery:
+                return Status.IO_ERROR
+            ledger.damaged.discard(header.first_entry)
+            ledger.blocks[header.first_entry] = (header, content)
         return self._keep(ledger, header, content)
 
     def _keep(self, ledger: _Ledger, header: BlockHeader, content: bytes) -> Status:

@@ -12,10 +12,10 @@ Only closed ledgers are repaired: their record has no other writer, and what the
 changes its ensemble by itself, and a dead writer's is recovered by its topic's next owner.
 
 A fragment's new bookies are those that stay and as many others as the write quorum lacks, which widens narrow ones,
-too. Without another bookie a DAMAGED copy is made whole where it is, which helps when blocks are missing; when they
-are rotten, the bookie refuses. What cannot be replaced keeps its place, for a lost bookie may come back; only those
-that are LEAVING go without a replacement, as an operator said so, if the ack quorum is left in good copies; whose holes
-are filled first (`repair_copy`).
+too. Without another bookie a DAMAGED copy is made whole where it is: the bookie takes what it lacks, and mends what
+rotted if its disk can. What cannot be replaced keeps its place, for a lost bookie may come back; only those that are
+LEAVING go without a replacement, as an operator said so, if the ack quorum is left in good copies; whose holes are
+filled first (`repair_copy`).
 
 How long a bookie has been gone is told by the coordinator's own monotonic clock from when it first missed it, so a new
 coordinator begins to wait anew: patience costs nothing but time.

@@ -20,10 +20,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from enum import Enum
+from typing import Final
 
 from quire.metadata.store import MetadataStore, SessionEvent
 from quire.runtime.clock import Clock
 from quire.runtime.errors import AlreadyExists, NotFound, OutcomeUnknown, Unavailable
+
+_TICK_S: Final = 0.001
+"""A deadline that is closer than this is waited for so long: waiting for less than clocks can tell is spinning."""
 
 
 class LeaseState(Enum):
@@ -182,7 +186,7 @@ class Lease:
 
     def _arm(self) -> None:
         remaining = self._core.doubt_ends_in(self._clock.monotonic())
-        self._timer = asyncio.get_running_loop().call_later(remaining, self._timeout)
+        self._timer = asyncio.get_running_loop().call_later(max(remaining, _TICK_S), self._timeout)
 
     def _timeout(self) -> None:
         if self.state is LeaseState.IN_DOUBT:

@@ -10,7 +10,7 @@ import pytest
 
 from quire.bookie.storage import Storage
 from quire.bookie.storage_sim import SMALL_SETTINGS, SimulatedNode
-from quire.runtime.errors import QuireError
+from quire.runtime.errors import DiskError, QuireError
 from quire.runtime.limits import KIB
 from quire.wire.bookie import BookieId, Status
 from tests.bookie.node import OK, Node, crash, one, restart
@@ -139,8 +139,30 @@ async def test_a_rotten_block_in_the_entry_log_is_an_error_with_file_and_offset(
     answer = await node.read(1, 0)
     assert answer.status is Status.IO_ERROR and not answer.blocks
     assert name in answer.detail and "offset" in answer.detail
-    assert await node.add(one(1, 0), recovery=True) == [Status.IO_ERROR]
+    assert await node.add(one(1, 0)) == [Status.IO_ERROR]
     assert await node.holds(2, 0) == one(2, 0)
+
+
+async def test_damage_of_the_journal_is_not_forgotten_when_the_start_that_found_it_fails(
+    machine: SimulatedNode,
+) -> None:
+    """A long replay flushes on its way. Its mark must not pass what is missing before that is written down."""
+    node = await Node.on(machine)
+    for entry in range(8):
+        await node.add(one(1, entry, 3000))
+    before = node.id
+    segment = "segment-000001"
+    place = machine.journal.content(segment).index(one(1, 2, 3000))
+    machine.journal.flip(segment, place + 80)
+    machine.crash()
+    machine.journal.fail("durable", errno.EIO, segment)
+    with pytest.raises(DiskError):
+        await Node.on(machine, replace(SMALL_SETTINGS, memtable_bytes=8 * KIB))
+    machine.journal.heal()
+    node = await crash(machine)
+    assert node.id == BookieId(before.uuid, before.incarnation + 1)
+    assert (await node.read(1, 2)).status is Status.LIMBO
+    assert [await node.holds(1, entry) for entry in (0, 1, 3, 7)] == [one(1, e, 3000) for e in (0, 1, 3, 7)]
 
 
 async def test_a_rotten_journal_group_is_damage_and_puts_the_ledgers_in_limbo(machine: SimulatedNode) -> None:

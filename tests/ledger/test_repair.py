@@ -164,8 +164,18 @@ async def test_an_idle_coordinator_costs_the_store_nothing(cluster: Cluster) -> 
         cluster.clock.advance_ms(5_000)
 
 
+async def test_what_rotted_is_mended_where_it_is_when_there_is_no_other_place(cluster: Cluster) -> None:
+    record = await cluster.closed()
+    await cluster.report_damage(1, record.ledger_id, 4)
+    await cluster.repair.look()
+    assert await cluster.info(record.ledger_id) == record
+    assert "bookie-1:1" in cluster.holders(record)
+    assert await damage_reports(cluster.store) == []
+
+
 async def test_damage_is_copied_elsewhere_and_the_report_goes(cluster: Cluster) -> None:
     record = await cluster.closed()
+    cluster.bookies[1].cannot_mend = True
     await cluster.report_damage(1, record.ledger_id, 4)
     await cluster.repair.look()
     assert await cluster.info(record.ledger_id) == record, "three bookies, no place for another copy"
@@ -198,6 +208,7 @@ async def test_a_rotten_copy_does_not_keep_another_bookie_from_the_one_that_it_i
 ) -> None:
     """One copy is rotten, one lacks a block, and there is one other bookie: whoever it stands in for, all get whole."""
     record = await cluster.closed()
+    cluster.bookies[1].cannot_mend = True
     lacking = cluster.bookies[2].ledgers[record.ledger_id]
     lacking.blocks.pop(lacking.firsts.pop(3))
     await one_more(cluster)
@@ -216,6 +227,7 @@ async def test_a_report_that_is_settled_does_not_outlive_another_copys_damage(cl
     record = await cluster.closed()
     await one_more(cluster)
     rotten, left, good = (int(each[len("bookie-") :][:1]) for each in record.fragments[0].bookies)
+    cluster.bookies[rotten].cannot_mend = True
     await cluster.report_damage(rotten, record.ledger_id, 5)
     for number in (left, 3):
         await cluster.report_damage(number, record.ledger_id, 3, flip=False)
