@@ -214,17 +214,13 @@ class LedgerHistory:
                 await asyncio.sleep(STEP_S)
 
     async def _hole(self, ledger_id: int) -> str:
-        """A block that is not wherever the ledger's record says.
-
-        What rots waits for another bookie, and what else its ledger lacks may wait with it.
-        """
+        """A block that is not wherever the ledger's record says."""
         record = self.oracle.records[ledger_id]
         held = await self._held_by_all(ledger_id)
-        waits = bool(self.oracle.damaged_hosts) and not has_spares(self.cluster)
         for first in sorted(self.oracle.blocks.get(ledger_id, {})):
             bookies = record.fragments[states.fragment_index(record, first)].bookies
             lacking = [name for name in bookies if first not in held.get(name, ())]
-            if first <= record.last_entry and len(lacking) > (len(bookies) - 1 if waits else 0):
+            if first <= record.last_entry and lacking:
                 return f"block {first} of ledger {ledger_id} should be on {bookies} and is not on {lacking}"
         return ""
 
@@ -263,49 +259,18 @@ class LedgerHistory:
 def unrepaired(cluster: Cluster) -> str:
     """What repair has still to do: ledgers that name lost bookies, narrow ones, damage."""
     up = {str(machine.storage.bookie_id): machine for machine in cluster.machines if machine.storage}
-    rots = bool(cluster.oracle.damaged_hosts) and not has_spares(cluster)
     for record in cluster.oracle.records.values():
         for index, fragment in enumerate(record.fragments if record.state is LedgerState.CLOSED else ()):
             if record.last_entry < 0 or states.last_entry_of(record, index) < fragment.first_entry:
                 continue
             gone = [name for name in fragment.bookies if name not in up]
-            if rots:  # a bookie that lost state and rots as well cannot take the copy, and there is no other
-                gone = [
-                    name for name in gone if not any(one.startswith(name.partition(":")[0]) for one in up)
-                ]
             if gone:
                 return f"ledger {record.ledger_id} still names {gone}, which are gone"
-            if (
-                not rots
-                and len(fragment.bookies) < min(record.write_quorum, len(up))
-                and set(up) - set(fragment.bookies)
-            ):
+            if len(fragment.bookies) < min(record.write_quorum, len(up)) and set(up) - set(fragment.bookies):
                 return f"ledger {record.ledger_id} is narrow: {fragment.bookies}"
     tree = cluster.metadata.tree
-    for uuid in tree.children(paths.DAMAGE) if has_spares(cluster) else ():
+    for uuid in tree.children(paths.DAMAGE):
         for name in tree.children(paths.damage_of(uuid)):
             path = paths.damage(uuid, int(name, 16))
-            report = decode(DamageRecord, tree.get(path).value, path)
-            if _has_taker(cluster, report.ledger_id):
-                return f"damage is not mended: {report}"
+            return f"damage is not mended: {decode(DamageRecord, tree.get(path).value, path)}"
     return ""
-
-
-def _has_taker(cluster: Cluster, ledger_id: int) -> bool:
-    """Is there a bookie that has nothing of the ledger and whose disks are sound? One that rots may refuse a copy."""
-    record = cluster.oracle.records.get(ledger_id)
-    named = (
-        {name.partition(":")[0] for each in record.fragments for name in each.bookies} if record else set()
-    )
-    return any(
-        machine.storage is not None
-        and not machine.is_leaving
-        and machine.host not in cluster.oracle.damaged_hosts
-        and machine.storage.bookie_id.uuid not in named
-        for machine in cluster.machines
-    )
-
-
-def has_spares(cluster: Cluster) -> bool:
-    """A rotten copy is made anew on another bookie only."""
-    return sum(not each.is_leaving for each in cluster.machines) > cluster.plan.write_quorum
