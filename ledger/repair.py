@@ -9,8 +9,8 @@
 In a round each closed ledger's record is read once and judged (`repair_core`), and each of its bookies is asked where
 its copy has a hole: an ack quorum was enough to confirm a block. What needs it is copied (`repair_copy`), a few
 ledgers at a time, from many sources to many targets, at one limited rate. A bookie that is drained is retired, by
-removing its record, when two rounds in a row found no ledger that names it: writers that chose it before it turned
-read-only have written their records by then.
+removing its record, when two rounds a session's time-out apart, and all between, found no ledger that names it: writers
+that chose it before they heard that it is read-only have written their records by then.
 
 Safety does not rest on the lease: a record changes only by version, and a copy made twice is the same copy. The lease
 saves work. A coordinator in doubt begins nothing, one whose lease is lost stops and waits for it again.
@@ -70,8 +70,15 @@ _AGAIN_PER_S: Final = 50
 """Ledgers that are open are looked at again so many a second, on average."""
 
 _PROGRESS_S: Final = 1.0
-_CLEAN_ROUNDS: Final = 2
 _ERROR_CHARS: Final = 500
+
+
+@dataclass
+class _Clean:
+    """A bookie that no ledger named at `since` (monotonic, s), nor in any round after; `is_confirmed`: late enough."""
+
+    since: float
+    is_confirmed: bool = False
 
 
 @dataclass
@@ -116,6 +123,7 @@ class Repair:
         self._copier = Copier(store, bookies, clock, Pace(settings.repair_bytes_per_s))
         self._absences = Absences(settings.repair_delay_ms / 1000)
         self._unwatch: list[Callable[[], None]] = []
+        self._settled_s = store.session_timeout_ms / 1000
         self._status = RepairRecord(coordinator=name)
         self.on_open: Callable[[LedgerRecord], None] = lambda record: None
         """Told each open ledger that must be closed before it can be repaired."""
@@ -128,7 +136,7 @@ class Repair:
         self._news = True
         self._narrow_told = True
         self._narrow_version = -1
-        self._clean: dict[str, int] = {}
+        self._clean: dict[str, _Clean] = {}
         self._left = _Left()
         self._takers: frozenset[str] = frozenset()
         self._incarnations: dict[str, int] = {}
@@ -210,7 +218,7 @@ class Repair:
         self._absences.look(self._known, available, now)
         view = View(self._known, available, self._absences.gone_for_long(now), self._damaged)
         worries = view.worries()
-        self._clean = {uuid: rounds for uuid, rounds in self._clean.items() if uuid in worries}
+        self._clean = {uuid: clean for uuid, clean in self._clean.items() if uuid in worries}
         scope = self._scope(now, self._look_who_came(view, now))
         if self._is_round_due(now, worries):
             await self._round(view, worries)
@@ -240,8 +248,13 @@ class Repair:
     def _is_round_due(self, now: float, worries: Collection[str]) -> bool:
         """A bookie of which some ledger is left waits for that one, and is then confirmed to be clean."""
         counts = self._left.counts()
-        unclean = any(self._clean.get(uuid, 0) < _CLEAN_ROUNDS and uuid not in counts for uuid in worries)
+        unclean = any(self._may_be_clean(uuid, now) and uuid not in counts for uuid in worries)
         return self._wants_all or unclean or now >= self._round_due
+
+    def _may_be_clean(self, uuid: str, now: float) -> bool:
+        """Whether a round could tell more of a bookie than is known."""
+        clean = self._clean.get(uuid)
+        return clean is None or (not clean.is_confirmed and now >= clean.since + self._settled_s)
 
     def _scope(self, now: float, came: bool) -> set[int]:
         """Ledgers to look at again: what waits for others less often the more of it there is."""
@@ -258,14 +271,19 @@ class Repair:
         return scope
 
     async def _round(self, view: View, worries: Collection[str]) -> None:
-        self._round_due = self._clock.monotonic() + self._settings.repair_round_ms / 1000
+        now = self._clock.monotonic()
+        self._round_due = now + self._settings.repair_round_ms / 1000
         self._wants_all = False
         self._left = _Left()
         found = {ledger_id async for ledger_id in ledger_ids(self._store)}
         await self._mend(view, found, _LOOKING)
         counts = self._left.counts()
         for uuid in worries:
-            self._clean[uuid] = 0 if uuid in counts else self._clean.get(uuid, 0) + 1
+            if uuid in counts:
+                self._clean.pop(uuid, None)
+            else:
+                clean = self._clean.setdefault(uuid, _Clean(now))
+                clean.is_confirmed = now >= clean.since + self._settled_s
 
     async def _mend(self, view: View, scope: Collection[int], state: str) -> None:
         self._tell(state=state, ledgers=len(scope), checked=0, repaired=0, failed=0)
@@ -418,7 +436,7 @@ class Repair:
     async def _retire(self, view: View) -> None:
         """Remove the records of drained bookies that no ledger names any more."""
         for uuid in view.draining():
-            if self._clean.get(uuid, 0) >= _CLEAN_ROUNDS:
+            if uuid in self._clean and self._clean[uuid].is_confirmed:
                 self._clean.pop(uuid)
                 if await retire(self._store, uuid):
                     self._known = {other: each for other, each in self._known.items() if other != uuid}

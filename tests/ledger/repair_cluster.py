@@ -73,6 +73,12 @@ class Cluster(MemoryCluster):
     async def info(self, ledger_id: int) -> LedgerRecord:
         return await self.ledgers.info(ledger_id)
 
+    async def looks(self, times: int) -> None:
+        """Look so many times, a session's time-out apart."""
+        for _ in range(times):
+            await self.repair.look()
+            self.clock.advance_ms(self.store.session_timeout_ms)
+
     async def look_long_after(self) -> None:
         """Miss who is gone, wait, look again, and once more to confirm."""
         await self.repair.look()

@@ -23,8 +23,8 @@ READ_ERROR: Final = 4
 DISK_ERRORS: Final = (0, 1, 2, 3, READ_ERROR, READ_ERROR, READ_ERROR, 5)
 """Numbers in `faults.DISK_ERRORS`: a disk that cannot be read is where errors are taken for absence."""
 
-LAGS_MS: Final = (0.0, 0.0, 0.0, 0.0, 0.0)
-"""Of metadata reads. None is drawn yet: see what they found in docs/verification.md; plans may have one."""
+LAGS_MS: Final = (0.0, 0.0, 10.0, 50.0, 300.0)
+"""How old what a follower of the metadata store tells may be."""
 
 LEDGER_EVENTS: Final = {
     "kill_bookie": 3.0,

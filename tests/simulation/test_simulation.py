@@ -48,6 +48,7 @@ MUST_BE_SEEN = {
         "session lost": 300,
         "session expired early": 200,
         "metadata outcome unknown": 500,
+        "metadata read that lags": 1_000,
         "metadata change made after its maker gave up": 100,
         "writer failed Fenced": 200,
         "writer failed OutcomeUnknown": 500,
