@@ -28,7 +28,7 @@ from . import MUTATIONS
 from .search import search
 
 PLANS: Final = Path(__file__).with_name("plans")
-VARIATIONS: Final = 24
+VARIATIONS: Final = 40
 """Seeds that are tried with a plan. Most show their mistake with every second or third one."""
 
 _SAMPLE: Final = 9
