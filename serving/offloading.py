@@ -181,7 +181,7 @@ class Offloading:
     # -- what the driver asks: OffloadTarget -----------------------------------------------------------
 
     def topics(self) -> Iterable[OffloadTopic]:
-        return [OffloadTopic(topic.name, _all_segments(topic)) for topic in self._registry.loaded()]
+        return (OffloadTopic(topic.name, _all_segments(topic)) for topic in self._registry.loaded())
 
     async def is_flushed(self, ledger_id: int) -> bool:
         return await self._services.ledgers.is_flushed(ledger_id)

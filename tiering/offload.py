@@ -91,7 +91,9 @@ class OffloadTarget(Protocol):
     broker's by now; the segment is let alone then.
     """
 
-    def topics(self) -> Iterable[OffloadTopic]: ...
+    def topics(self) -> Iterable[OffloadTopic]:
+        """Each as it is when its turn comes: the driver pauses between them, for a broker may have ten thousand."""
+        ...
 
     async def is_flushed(self, ledger_id: int) -> bool: ...
 
@@ -217,7 +219,7 @@ class Offloader:
         now_ms = self._clock.now_ms()
         jobs = []
         seen: set[tuple[str, int]] = set()
-        for number, topic in enumerate(list(self._target.topics())):
+        for number, topic in enumerate(self._target.topics()):
             if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)
             seen.update((topic.name, segment.ledger_id) for segment in topic.segments)
@@ -233,7 +235,8 @@ class Offloader:
 
     def _forget_all_but(self, seen: set[tuple[str, int]]) -> None:
         """What is remembered of segments that were trimmed, or whose topic went to another broker."""
-        self._copies_gone &= {ledger_id for _, ledger_id in seen}
+        if self._copies_gone:
+            self._copies_gone &= {ledger_id for _, ledger_id in seen}
         for key in self._incidents.keys() - seen:
             del self._incidents[key]
 
