@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
@@ -46,6 +48,7 @@ class Verdict:
     lost: int = 0
     out_of_order: int = 0
     read_twice: int = 0
+    slowest_receipt_s: float = 0.0
     first_lost: list[str] = field(default_factory=list)
 
     @property
@@ -66,12 +69,39 @@ class Verdict:
     def __str__(self) -> str:
         counts = (
             f"published {self.published:,}, acknowledged {self.acknowledged:,}, read {self.read:,} "
-            f"({self.read_twice:,} of them twice)"
+            f"({self.read_twice:,} of them twice)\n"
+            f"The slowest receipt took {self.slowest_receipt_s:.2f} s."
         )
         if self.is_good:
             return f"{counts}\nNothing that was acknowledged is lost, and all is in order."
         examples = "".join(f"\n  {one}" for one in self.first_lost)
         return f"{counts}\nLOST: {self.lost:,}, out of order: {self.out_of_order:,}{examples}"
+
+
+class _Receipts:
+    """How long those that publish waited, to the nearest tick: the first message of each tick stands for the others."""
+
+    def __init__(self, topics: Iterable[str]) -> None:
+        self._waiting: dict[str, deque[tuple[float, Publication]]] = {topic: deque() for topic in topics}
+        self.slowest_s = 0.0
+
+    def sent(self, topic: str, publication: Publication, now: float) -> None:
+        waiting = self._waiting[topic]
+        if not waiting or waiting[-1][0] != now:
+            waiting.append((now, publication))
+
+    def look(self, now: float) -> bool:
+        """Whether there are some to wait for."""
+        for waiting in self._waiting.values():
+            while waiting and waiting[0][1].is_done:
+                self.slowest_s = max(self.slowest_s, now - waiting.popleft()[0])
+        return any(self._waiting.values())
+
+    async def all(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            if not self.look(asyncio.get_running_loop().time()):
+                return
 
 
 @click.command("check")
@@ -111,13 +141,16 @@ def command(
 async def _check(client: Client, names: list[str], seconds: float, rate: int) -> Verdict:
     verdict = Verdict()
     sent: dict[str, list[Publication]] = {name: [] for name in names}
+    receipts = _Receipts(names)
     async with client:
-        publishing = asyncio.create_task(_publish(client, sent, seconds, rate))
+        publishing = asyncio.create_task(_publish(client, sent, receipts, seconds, rate))
         with until_interrupted(publishing):
             await asyncio.wait([publishing])
         if not publishing.cancelled():
             publishing.result()
         click.echo("published; waiting for receipts and reading back", err=True)
+        await receipts.all()
+        verdict.slowest_receipt_s = round(receipts.slowest_s, 3)
         for name, publications in sent.items():
             acknowledged = await _acknowledged(publications)
             verdict.published += len(publications)
@@ -125,7 +158,9 @@ async def _check(client: Client, names: list[str], seconds: float, rate: int) ->
     return verdict
 
 
-async def _publish(client: Client, sent: dict[str, list[Publication]], seconds: float, rate: int) -> None:
+async def _publish(
+    client: Client, sent: dict[str, list[Publication]], receipts: _Receipts, seconds: float, rate: int
+) -> None:
     """Message n of a topic is the text of n. Producers stay open: what they wait for is judged later."""
     from quire.client import ProducerSettings
 
@@ -135,11 +170,14 @@ async def _publish(client: Client, sent: dict[str, list[Publication]], seconds: 
         await producer.start()
     loop = asyncio.get_running_loop()
     begin, count = loop.time(), 0
-    while (passed_s := loop.time() - begin) < seconds:
+    while (passed_s := (now := loop.time()) - begin) < seconds:
         while count < passed_s * rate:
             for name, producer in producers.items():
-                sent[name].append(await producer.enqueue(b"%d" % len(sent[name])))
+                publication = await producer.enqueue(b"%d" % len(sent[name]))
+                sent[name].append(publication)
+                receipts.sent(name, publication, now)
             count += len(producers)
+        receipts.look(now)
         await asyncio.sleep(_TICK_S)
 
 

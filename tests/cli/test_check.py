@@ -38,3 +38,4 @@ def test_all_topics_are_read_back(tmp_path: Path) -> None:
     found = ran.json
     assert found["published"] == found["acknowledged"] == found["read"] > 100
     assert found["lost"] == found["out_of_order"] == 0
+    assert found["slowest_receipt_s"] > 0
