@@ -61,12 +61,8 @@ def mend(index: Index, logs: EntryLogs, block: Buffer) -> Status:
     new = logs.append([(row.ledger_id, blocks)])
     logs.sync()
     index.replace([row], new)
-    log.info(
-        "entry %d of ledger %d is mended: it was damaged in %s",
-        wanted.first_entry,
-        wanted.ledger_id,
-        row.log_id,
-    )
+    file = logs.file_name(row.log_id)
+    log.info("entry %d of ledger %d is mended: it rotted in %s", wanted.first_entry, wanted.ledger_id, file)
     return Status.OK
 
 
