@@ -193,9 +193,12 @@ class Reads:
             self._on_error(error, ledger_id, request.first_entry)
             return SimpleResponse(Status.IO_ERROR, detail=str(error))
         absent = self._absent(state, request.bookie)
-        if absent is Status.DELETED or (absent is Status.LIMBO and entry <= request.last_entry):
+        if absent is Status.DELETED:
             return SimpleResponse(absent)
-        return SimpleResponse(Status.OK, entry)
+        # What is gone may have been here, which proves nothing to a recovery; to fill it, it is enough that it is gone.
+        return SimpleResponse(
+            absent if absent is Status.LIMBO and entry <= request.last_entry else Status.OK, entry
+        )
 
     async def check_run(self, ledger_id: int, entry: int) -> Checked:
         """Read and verify the flushed run that holds `entry`, or the next one; past every cache."""

@@ -247,12 +247,13 @@ class MemoryBookie:
         ledger = self.ledgers.get(request.ledger_id)
         if ledger is None:
             return SimpleResponse(Status.NO_SUCH_LEDGER)
-        if ledger.is_deleted or self.limbo:
-            return SimpleResponse(Status.DELETED if ledger.is_deleted else Status.LIMBO)
+        if ledger.is_deleted:
+            return SimpleResponse(Status.DELETED)
         entry = request.first_entry
         while entry <= request.last_entry and (first := ledger.containing(entry)) is not None:
             entry = ledger.blocks[first][0].last_entry + 1
-        return SimpleResponse(Status.OK, min(entry, request.last_entry + 1))
+        status = Status.LIMBO if self.limbo and entry <= request.last_entry else Status.OK
+        return SimpleResponse(status, min(entry, request.last_entry + 1))
 
     def _info(self, request: LedgerInfoRequest) -> LedgerInfo:
         ledger = self.ledgers.get(request.ledger_id)

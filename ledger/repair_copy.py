@@ -133,7 +133,9 @@ class Copier:
         answer = await self._bookies.port(copy).find_hole(FindHoleRequest(copy, ledger_id, entry, last_entry))
         if answer.status is Status.NO_SUCH_LEDGER:
             return entry
-        return answer.entry if answer.status is Status.OK else None
+        if answer.status not in (Status.OK, Status.LIMBO) or answer.entry < entry:
+            return None
+        return answer.entry
 
     async def _copy(self, record: LedgerRecord, plan: FragmentPlan) -> dict[BookieId, QuireError]:
         """Copy to all targets. Answers what those refused that are to be made whole where they are.

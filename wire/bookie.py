@@ -152,7 +152,10 @@ class FindTimeRequest:
 
 @dataclass(slots=True)
 class FindHoleRequest:
-    """Which entry from `first_entry` to `last_entry` is the first that is not held here? Nothing is read for it."""
+    """Which entry from `first_entry` to `last_entry` is the first that is not held here? Nothing is read for it.
+
+    LIMBO with an entry: it is not held, and that proves nothing, for it may have been.
+    """
 
     bookie: BookieId
     ledger_id: int

@@ -211,12 +211,14 @@ async def test_a_hole_is_found_wherever_the_blocks_around_it_lie(machine: Simula
     assert (await node.storage.find_hole(stranger)).status is Status.WRONG_BOOKIE
 
 
-async def test_a_bookie_in_limbo_does_not_say_where_it_has_a_hole(machine: SimulatedNode) -> None:
+async def test_a_bookie_in_limbo_says_where_it_has_a_hole_and_that_this_proves_nothing(
+    machine: SimulatedNode,
+) -> None:
     node = await Node.on(machine)
     await node.add(one(1, 0), one(1, 1), one(1, 3))
     node.storage._intake.state(1).is_limbo = True
     assert await node.hole(1, 0, 1) == (OK, 2)
-    assert (await node.hole(1, 0, 3))[0] is Status.LIMBO
+    assert await node.hole(1, 0, 3) == (Status.LIMBO, 2)
 
 
 # -- time and information ----------------------------------------------------------------------------------
