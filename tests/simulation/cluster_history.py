@@ -2,7 +2,8 @@
 
 While it runs, beside what holds for ledgers:
 
-    single writer   when a ledger of a topic confirms, no later ledger of that topic has confirmed anything
+    single writer   when a ledger of a topic confirms, those before it are closed, and no later one has confirmed
+                    anything, unless the block is among those that its successor found
     lease           a broker that hears nothing from the metadata store gives up what it owns in time
     archive         a pointer names an object that is there, whole; bookies' copies go only after that
     trimming        a segment leaves a topic's list only when every subscription was asked to acknowledge all of it
@@ -105,7 +106,22 @@ class ClusterOracle(Oracle):
             and (not is_keyed or other.ledger_id in listed)
             and self.confirmed.get(other.ledger_id, -1) >= 0
         ]
-        self.world.check(not later, "single writer", f"ledger {ledger_id} confirms, and so did {later}")
+        # A writer that stood still may hear late what its successor has found, and closed the ledger with.
+        is_found = record.state is LedgerState.CLOSED and last_entry <= record.last_entry
+        self.world.check(
+            is_found or not later, "single writer", f"ledger {ledger_id} confirms, and so did {later}"
+        )
+        still_open = [
+            other.ledger_id
+            for other in self.records.values()
+            if other.purpose == record.purpose
+            and other.ledger_id < ledger_id
+            and other.ledger_id in listed
+            and other.state in (LedgerState.OPEN, LedgerState.IN_RECOVERY)
+        ]
+        self.world.check(
+            not still_open, "single writer", f"ledger {ledger_id} confirms, and {still_open} are not closed"
+        )
 
     def _metadata_changed(self, path: str) -> None:
         is_ledger = path.startswith(paths.LEDGERS + "/") and path.count("/") == 4
