@@ -238,8 +238,11 @@ class LedgerHistory:
         for first in sorted(self.oracle.blocks.get(record.ledger_id, {})):
             if first not in found and first <= record.last_entry:
                 request = ReadRequest(storage.bookie_id, record.ledger_id, first, 1 << 20)
-                response = await machine.process.start(storage.read(request))
-                found.update(self.oracle.firsts(record.ledger_id, response.blocks))
+                reading = machine.process.start(storage.read(request))
+                await asyncio.wait((reading,), timeout=STEP_S)
+                if not reading.done():
+                    return set()  # it died meanwhile, of a fault that was laid before
+                found.update(self.oracle.firsts(record.ledger_id, reading.result().blocks))
         return found
 
     def _look_at_disks(self) -> None:
