@@ -194,8 +194,8 @@ class Repair:
                         await self.look()
                     await self._sleep(look_s)
                 _log.info("this process does not coordinate repair any more")
-            except QuireError as error:
-                _log.warning("repair pauses: %s", error)
+            except Exception as error:  # nobody else repairs while the lease is held here
+                _log.warning("repair pauses: %s", error, exc_info=not isinstance(error, QuireError))
                 await asyncio.sleep(look_s)
 
     async def _sleep(self, seconds: float) -> None:
@@ -321,15 +321,16 @@ class Repair:
                 await self._mend_ledger(ledger_id, view, thorough)
             except (Unavailable, VersionConflict) as error:
                 self._fail(ledger_id, error)
-            except QuireError as error:
-                _log.error("ledger %d cannot be repaired: %s", ledger_id, error)
+            except Exception as error:  # one ledger's trouble is no reason to leave the others as they are
+                is_ours = not isinstance(error, QuireError)
+                _log.error("ledger %d cannot be repaired: %s", ledger_id, error, exc_info=is_ours)
                 self._fail(ledger_id, error)
             self._tell(checked=self._status.checked + 1)
 
     def _may_begin(self) -> bool:
         return self._lease is None or self._lease.state is LeaseState.HELD
 
-    def _fail(self, ledger_id: int, error: QuireError) -> None:
+    def _fail(self, ledger_id: int, error: Exception) -> None:
         self._left.failed.add(ledger_id)
         self._tell(failed=self._status.failed + 1, error=str(error)[:_ERROR_CHARS])
 

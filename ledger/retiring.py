@@ -32,7 +32,7 @@ async def retire(store: MetadataStore, uuid: str) -> bool:
     except (NotFound, VersionConflict):
         return False
     for name in await store.children(paths.damage_of(uuid)):
-        await store.delete(paths.damage(uuid, int(name, 16)))
+        await store.delete(f"{paths.damage_of(uuid)}/{name}")
     return True
 
 

@@ -16,7 +16,7 @@ from quire.metadata.records import DamageRecord, decode, encode
 from quire.metadata.store import Create, MetadataStore
 from quire.metadata.wish import change_and_touch
 from quire.runtime.clock import Clock
-from quire.runtime.errors import AlreadyExists, NotFound, QuireError
+from quire.runtime.errors import AlreadyExists, CorruptionError, NotFound, QuireError
 from quire.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -81,13 +81,15 @@ class DamageReports:
 
 
 async def damage_reports(store: MetadataStore) -> list[DamageRecord]:
-    """All damage that bookies reported and repair has not mended."""
+    """All damage that was reported and repair has not mended. What is no report keeps nobody from the others."""
     found: list[DamageRecord] = []
     for uuid in await store.children(paths.DAMAGE):
         for name in await store.children(paths.damage_of(uuid)):
-            path = paths.damage(uuid, int(name, 16))
+            path = f"{paths.damage_of(uuid)}/{name}"
             try:
                 found.append(decode(DamageRecord, (await store.get(path)).value, path))
             except NotFound:
                 continue
+            except CorruptionError as error:
+                log.warning("not a report of damage, remove it: %s", error)
     return found

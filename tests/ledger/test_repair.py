@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from quire.ledger import repair_copy
+from quire.ledger import repair_copy, repair_core
 from quire.ledger.memory_cluster import Listener, expected, read_all, turns_until, write
 from quire.ledger.repair import WISH_ALL
 from quire.metadata import paths
 from quire.metadata.damage import damage_reports
 from quire.metadata.records import (
     BookieIntent,
+    LedgerRecord,
     LedgerState,
     RepairRecord,
     decode,
@@ -439,6 +440,51 @@ async def test_one_coordinator_at_a_time_and_the_next_takes_over(cluster: Cluste
     await second.stop()
     told = decode(RepairRecord, (await cluster.store.get(paths.REPAIR_PROGRESS)).value, "progress")
     assert told.coordinator == "test" and told.repaired == 1 and told.bytes_copied > 0
+
+
+async def test_a_mistake_in_one_look_is_not_the_end_of_repair(cluster: Cluster, monkeypatch) -> None:
+    """Nobody else would repair: the process that made it holds the lease."""
+    look, mistakes = cluster.repair.look, 0
+
+    async def mistaken() -> None:
+        nonlocal mistakes
+        if not mistakes:
+            mistakes = 1
+            raise KeyError("a mistake")
+        await look()
+
+    monkeypatch.setattr(cluster.repair, "look", mistaken)
+    record = await cluster.closed()
+    await cluster.report_damage(1, record.ledger_id, 4)
+    cluster.repair.start()
+    await turns_until(lambda: cluster.repair.status().repaired == 1, 100_000)
+    assert mistakes == 1
+    await cluster.repair.stop()
+
+
+async def test_a_mistake_about_one_ledger_keeps_nobody_from_the_others(cluster: Cluster, monkeypatch) -> None:
+    records = [await cluster.closed() for _ in range(3)]
+    holders = repair_core.good_holders
+
+    def mistaken(record: LedgerRecord, view: repair_core.View) -> object:
+        return holders(record, view) if record.ledger_id != records[0].ledger_id else 1 / 0
+
+    monkeypatch.setattr(repair_core, "good_holders", mistaken)
+    lacking = cluster.bookies[1].ledgers[records[2].ledger_id]
+    lacking.blocks.pop(lacking.firsts.pop(3))
+    cluster.repair._wants_all = True
+    await cluster.repair.look()
+    assert cluster.repair.status().failed == 1
+    assert len(cluster.holders(records[2])) == 3
+
+
+async def test_what_is_no_report_keeps_nobody_from_the_reports(cluster: Cluster) -> None:
+    record = await cluster.closed()
+    for name in ("foreign", f"{record.ledger_id + 1:016x}"):
+        await cluster.store.create(f"{paths.DAMAGE}/bookie-0/{name}", b"")
+    await cluster.report_damage(1, record.ledger_id, 4)
+    await cluster.looks(1)
+    assert len(cluster.holders(record)) == 3
 
 
 async def test_an_operator_may_ask_for_a_round(cluster: Cluster) -> None:
