@@ -95,6 +95,11 @@ class _Left:
         for group in (self.open, self.unplaced, self.failed):
             group.discard(ledger_id)
 
+    def look_again(self, ledger_id: int) -> None:
+        """There is news of the ledger: it need not wait until what it lacked is there."""
+        self.unplaced.discard(ledger_id)
+        self.failed.discard(ledger_id)
+
     def counts(self) -> dict[str, int]:
         return dict(Counter(uuid for uuids in self.bookies.values() for uuid in uuids))
 
@@ -386,9 +391,12 @@ class Repair:
         self._news = False
         try:
             self._known = await known_bookies(self._store)
-            self._damaged = {}
+            before, self._damaged = self._damaged, {}
             for report in await damage_reports(self._store):
                 self._damaged.setdefault(report.ledger_id, set()).add(report.bookie)
+            for ledger_id, bookies in self._damaged.items():
+                if bookies - before.get(ledger_id, set()):
+                    self._left.look_again(ledger_id)
             wish = await self._store.get(paths.REPAIR_WISH)
             if wish.value == WISH_ALL:
                 self._wants_all = True

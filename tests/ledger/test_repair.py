@@ -190,6 +190,18 @@ async def test_damage_is_copied_elsewhere_and_the_report_goes(cluster: Cluster) 
     assert await damage_reports(cluster.store) == []
 
 
+async def test_damage_of_a_ledger_that_waits_for_a_bookie_is_mended_where_it_is(cluster: Cluster) -> None:
+    record = await cluster.closed()
+    cluster.lose(2)
+    await cluster.look_long_after()
+    assert cluster.repair.status().unplaced == 1
+    await cluster.report_damage(0, record.ledger_id, 4)
+    await cluster.repair.look()
+    assert "bookie-0:1" in cluster.holders(record)
+    assert await damage_reports(cluster.store) == []
+    assert cluster.repair.status().unplaced == 1
+
+
 async def test_a_copy_that_lacks_blocks_is_made_whole_where_it_is(cluster: Cluster) -> None:
     record = await cluster.closed()
     lacking = cluster.bookies[1].ledgers[record.ledger_id]
