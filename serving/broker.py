@@ -248,6 +248,9 @@ class Broker(Operations):
     # -- what ownership asks: BundleHost ---------------------------------------------------------------
 
     def gained(self, bundle: str) -> None:
+        self.registry.drop_bundle(
+            bundle
+        )  # what a hand-over that was broken off left: others may have gone on since
         if self._offloading is not None:
             self._offloading.adopt()
 

@@ -148,8 +148,9 @@ class Registry:
                 while not await self._is_up_to_date(topic):
                     await topic.unload()
                     topic = await self._load_persistent(name, namespace, create)
-                if not self._ownership.holds(of):
-                    raise NotOwner(f"{name} went to another broker while it was being loaded")
+                self._require_held(name, of)
+                if self._bundle_of.get(name) != of:
+                    raise NotOwner(f"{name} went to another broker and came back while it was being loaded")
             except BaseException:
                 topic.drop()  # it has an open ledger, and nobody else would ever let go of it
                 raise
@@ -185,7 +186,12 @@ class Registry:
     async def _make(
         self, name: TopicName, namespace: NamespaceRecord, snapshot: topics.Topic
     ) -> tuple[Topic, Subscriptions]:
-        """A topic, not loaded yet, and its subscriptions, not taken up yet."""
+        """A topic, not loaded yet, and its subscriptions, not taken up yet.
+
+        What took long before may have lost the bundle. Nobody would close a state log that was opened after that, and
+        it would be taken for current when the bundle comes back.
+        """
+        self._require_held(name, bundle_of(namespace, name))
         bundle = await self._bundles.of(namespace, name)
         totals = self._totals.setdefault(bundle.name, Totals())
         policies = await self.policies.of(name)
@@ -206,6 +212,10 @@ class Registry:
     async def require(self, name: TopicName) -> None:
         """Raise `NotOwner` unless the topic's bundle is owned here; one that is nobody's is taken."""
         await self._ownership.require(await self.bundle_of(name), take=True)
+
+    def _require_held(self, name: TopicName, bundle: str) -> None:
+        if not self._ownership.holds(bundle):
+            raise NotOwner(f"{name} went to another broker meanwhile; look it up again")
 
     async def _namespace(self, name: TopicName) -> NamespaceRecord:
         return await self._namespaces.get(name.tenant, name.namespace)
@@ -451,10 +461,14 @@ class Registry:
             _log.exception("%s was not closed cleanly, it will be recovered", topic.name)
 
     def drop_bundle(self, bundle: str) -> None:
-        """Let go of all topics of a bundle at once: they are, or may be, another broker's."""
-        for name in [name for name, of in self._bundle_of.items() if of == bundle and name in self._topics]:
+        """Let go of all topics of a bundle at once: they are, or may be, another broker's.
+
+        One that is being loaded misses its bundle when that is done, even if the bundle was taken again by then.
+        """
+        for name in [name for name, of in self._bundle_of.items() if of == bundle]:
             del self._bundle_of[name]
-            self._topics.pop(name).drop()
+            if name in self._topics:
+                self._topics.pop(name).drop()
         self._bundles.drop(bundle)
 
     # -- counting --------------------------------------------------------------------------------------
