@@ -7,6 +7,6 @@ folder of records in memory; `wish` is a knock at somebody's door, `damage` tell
 read.
 
 Read in this order: `store`, `paths`, `records`, `topics`, `lease`, `followed`, `wish`, `damage`, `tree`, `watches`,
-`memory`, `sqlite`, `open`; then `zookeeper_url`, `zookeeper_session`, `zookeeper_client`, `zookeeper`; at the side
-`zookeeper_server`, which runs one for `quire local` and the tests.
+`memory`, `sqlite`, `open`; then `zookeeper_url`, `zookeeper_session`, `zookeeper_wake`, `zookeeper_client`,
+`zookeeper`; at the side `zookeeper_server`, which runs one for `quire local` and the tests.
 """

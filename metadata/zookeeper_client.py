@@ -34,6 +34,7 @@ from kazoo.protocol.states import EventType, KazooState
 from kazoo.retry import KazooRetry
 
 from quire.metadata.store import EphemeralParent, NotEmpty
+from quire.metadata.zookeeper_wake import Wake
 from quire.runtime.errors import (
     AlreadyExists,
     ConfigurationError,
@@ -242,6 +243,10 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def create_connection(self, *arguments: Any, timeout: float, **options: Any) -> Any:
         return super().create_connection(*arguments, timeout=min(timeout, self._attempt_s), **options)
+
+    def create_socket_pair(self) -> tuple[Wake, Wake]:
+        wake = Wake()
+        return wake, wake
 
     def start(self) -> None:
         """No further threads. (As `running` stays false, kazoo completes requests on the spot.)"""
