@@ -26,7 +26,8 @@ from msgspec.structs import replace
 from quire.bookie.storage import Storage
 from quire.metadata import paths
 from quire.metadata.records import BookieIntent, BookieRecord, decode, encode
-from quire.metadata.store import ANY_VERSION, MetadataStore, SessionEvent
+from quire.metadata.store import ANY_VERSION, MetadataStore, Put, SessionEvent
+from quire.metadata.wish import change_and_touch
 from quire.runtime.errors import AlreadyExists, ConfigurationError, CorruptionError, NotFound, QuireError
 from quire.runtime.limits import GIB
 from quire.runtime.tasks import Tasks
@@ -156,7 +157,9 @@ class Registration:
             return
         before = decode(BookieRecord, node.value, self._identity_path)
         self._obey(before.intent if before.intent is BookieIntent.DRAIN else BookieIntent.STAY)
-        await self._store.put(self._identity_path, encode(replace(record, intent=self._intent)), node.version)
+        change = Put(self._identity_path, encode(replace(record, intent=self._intent)), node.version)
+        # Repair would take a bookie that was once given up for lost at its next restart, if it did not hear of this.
+        await change_and_touch(self._store, change, paths.REPAIR_NEWS)
 
     async def _create_identity(self, record: BookieRecord) -> None:
         try:

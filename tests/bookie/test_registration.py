@@ -119,6 +119,25 @@ async def test_a_restart_remembers_the_drain_and_forgets_that_it_was_given_up(
         await again.stop()
 
 
+async def test_a_restart_tells_repair_what_the_bookie_is_now(node: Node, store: MemoryStore) -> None:
+    """Else one that was given up and came back would count as given up when it goes the next time."""
+    first = Registration(store, node.storage, "127.0.0.1:3181")
+    await first.start()
+    await first.stop()
+    await want(store, node, BookieIntent.GIVE_UP)
+    path, news = paths.bookie(node.id.uuid), asyncio.Event()
+    other = store.join()
+    other.watch(paths.REPAIR_NEWS, lambda _: news.set())
+    await asyncio.sleep(0)
+    assert not news.is_set()
+    again = Registration(store, node.storage, "127.0.0.1:3181")
+    await again.start()
+    async with asyncio.timeout(10):
+        await news.wait()
+    assert decode(BookieRecord, (await other.get(path)).value, path).intent is BookieIntent.STAY
+    await again.stop()
+
+
 async def test_a_retired_bookie_goes_out_of_sight_and_stays_there(
     node: Node, store: MemoryStore, registration: Registration
 ) -> None:
