@@ -9,26 +9,31 @@ A reader keeps to one replica, which makes its reads sequential there. It asks t
 unknown, damaged or negative (one replica may lack what the others confirmed), and as well when the answer takes longer
 than is usual; the first whole answer wins (`quire.ledger.replicas`). Only when all have answered and none has it, it is
 an error, and never "no such entry": confirmed data that nobody has is damage.
+
+The record says who is asked, and it changes: a writer leaves a bookie, repair moves the copies of a closed ledger. So
+when nobody answers, the record is read again, and when it names others, they are asked.
 """
 
 from __future__ import annotations
 
 import asyncio
 from asyncio import FIRST_COMPLETED
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from quire.ledger import states
 from quire.ledger.answers import valid_run
 from quire.ledger.recovery_core import BEYOND
 from quire.ledger.replicas import Replicas
 from quire.metadata import paths
-from quire.metadata.records import LedgerRecord, LedgerState, decode
+from quire.metadata.records import Fragment, LedgerRecord, LedgerState, decode
 from quire.metadata.store import MetadataStore
 from quire.runtime.errors import CorruptionError, NotFound, QuireError, Unavailable
 from quire.wire.block import Buffer
 from quire.wire.bookie import BookieId, FindTimeRequest, ReadRequest, ReadResponse, SimpleResponse, Status
+
+T = TypeVar("T")
 
 _LACKING: Final = frozenset({Status.NO_SUCH_ENTRY, Status.NO_SUCH_LEDGER})
 """Answers by which a replica says that it does not hold what the record says it holds."""
@@ -81,29 +86,27 @@ class LedgerReader:
         end = self.last_confirmed
         if first_entry > end:
             return []
-        try:
-            return await self._read(first_entry, bytes_max, end)
-        except (CorruptionError, Unavailable):
-            if not await self._ensembles_changed():
-                raise
-            return await self._read(first_entry, bytes_max, end)
+        return await self._following_the_record(lambda: self._read(first_entry, bytes_max, end))
 
     async def find_time(self, time_ms: int) -> int:
         """The entry where reading must begin so that no block whose clock is `time_ms` or later is missed.
 
-        Raises `Unavailable` when too few replicas answer to be sure.
+        Raises `NotFound` (deleted), `Unavailable` when too few replicas answer to be sure.
         """
-        fragments = self._record.fragments
-        for index, fragment in enumerate(fragments):
-            found = await self._find_time(states.ensemble(fragment), time_ms)
-            is_last = index + 1 == len(fragments)
-            if is_last or found < fragments[index + 1].first_entry:
-                return max(found, fragment.first_entry)
-        raise AssertionError("a ledger has a last fragment")
+        return await self._following_the_record(lambda: self._find_time_in_fragments(time_ms))
 
     # -- inside ----------------------------------------------------------------------------------------
     def _is_closed(self) -> bool:
         return self._record.state is LedgerState.CLOSED
+
+    async def _find_time_in_fragments(self, time_ms: int) -> int:
+        fragments = self._record.fragments
+        for index, fragment in enumerate(fragments):
+            found = await self._least_with_time(states.ensemble(fragment), time_ms)
+            is_last = index + 1 == len(fragments)
+            if is_last or found < fragments[index + 1].first_entry:
+                return max(found, fragment.first_entry)
+        raise AssertionError("a ledger has a last fragment")
 
     async def _read(self, first_entry: int, bytes_max: int, end: int) -> list[Buffer]:
         question = _Question(first_entry, bytes_max, end)
@@ -183,17 +186,33 @@ class LedgerReader:
             )
         return Unavailable(f"entry {entry} of ledger {self.ledger_id} cannot be read now: {told}; try again")
 
+    async def _following_the_record(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """`ask` the bookies that the record names, and when they fail those that it names by now."""
+        asked = self._record.fragments
+        try:
+            return await ask()
+        except (CorruptionError, Unavailable):
+            if not await self._names_others_than(asked):
+                raise
+            return await ask()
+
+    async def _names_others_than(self, asked: tuple[Fragment, ...]) -> bool:
+        """Raises `NotFound` when the ledger was deleted; a store that does not answer tells of no others."""
+        try:
+            await self._refresh()
+        except Unavailable:
+            pass
+        return self._record.fragments != asked
+
     async def _refresh(self) -> None:
         path = paths.ledger(self.ledger_id)
-        self._record = decode(LedgerRecord, (await self._store.get(path)).value, path)
-
-    async def _ensembles_changed(self) -> bool:
-        """An open ledger's ensemble may have changed since the record was read."""
-        if self._is_closed():
-            return False
-        before = self._record.fragments
-        await self._refresh()
-        return self._record.fragments != before
+        try:
+            record = decode(LedgerRecord, (await self._store.get(path)).value, path)
+        except NotFound as error:
+            raise NotFound(f"ledger {self.ledger_id} was deleted") from error
+        if record.state is LedgerState.DELETING:
+            raise NotFound(f"ledger {self.ledger_id} is being deleted")
+        self._record = record
 
     async def _look_further(self) -> None:
         """Somebody else writes this ledger: is it closed now, or is more confirmed?"""
@@ -210,7 +229,7 @@ class LedgerReader:
             )
             self._lac = max(self._lac, *(answer.lac for answer in answers))
 
-    async def _find_time(self, ensemble: tuple[BookieId, ...], time_ms: int) -> int:
+    async def _least_with_time(self, ensemble: tuple[BookieId, ...], time_ms: int) -> int:
         """The least answer of so many replicas that one of them has each confirmed block."""
         answers: list[SimpleResponse] = await asyncio.gather(
             *(
