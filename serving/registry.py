@@ -38,6 +38,7 @@ from quire.serving.topic.topic import Topic
 from quire.serving.topic_records import TopicRecords
 
 POLICY_RETRY_S: Final = 1.0
+DELETION_RETRY_S: Final = 10.0
 POLICY_BATCH: Final = 500
 """Topics that get other policies in one turn of the event loop."""
 
@@ -62,6 +63,8 @@ class Registry:
         self._rates: dict[str, Rate] = {}
         self._loading: dict[TopicName, asyncio.Future[AnyTopic]] = {}
         self._leaving: dict[TopicName, asyncio.Future[None]] = {}
+        self._deleting: set[TopicName] = set()
+        """Whose interrupted deletion is being finished."""
         self.policies = PolicyBook(
             services.store, namespaces, services.tasks, defaults_of(services.settings), self._policies_changed
         )
@@ -231,7 +234,8 @@ class Registry:
         if snapshot.record.partitions:
             raise ConfigurationError(f"{name} has partitions; use {name.of_partition(0)} and so on")
         if snapshot.record.deleting:
-            raise Unavailable(f"{name} is being deleted; delete it again to finish that")
+            self._go_on_deleting(name)
+            raise Unavailable(f"{name} is being deleted; try again in a moment")
         return snapshot
 
     async def _may_create(self, name: TopicName, namespace: NamespaceRecord, create: bool) -> bool:
@@ -380,9 +384,35 @@ class Registry:
                 break  # else somebody else was faster
         if isinstance(topic, Topic) and unless(topic):
             return
-        await self._leave(name, topic.delete)
+        try:
+            await self._leave(name, topic.delete)
+        except QuireError:
+            self._go_on_deleting(name)
+            raise
         if name.parent is None or await self.records.find(name.parent) is None:
             await self._forget(name)
+
+    def _go_on_deleting(self, name: TopicName) -> None:
+        """Who began it died or met an error. Until it is done nobody can have the name, and the ledgers stay."""
+        if name not in self._deleting:
+            self._deleting.add(name)
+            self._services.tasks.start(self._finish_deletion(name), f"go on deleting {name}")
+
+    async def _finish_deletion(self, name: TopicName) -> None:
+        """Until it is done, or another broker's, who goes on when it meets the topic."""
+        try:
+            while not self.is_stopping:
+                try:
+                    record = await self.records.find(name)
+                    if record is None or not record.deleting or not await self.is_here(name):
+                        return
+                    # In between another may have finished it, and somebody made the topic anew.
+                    await self.delete(name, unless=lambda topic: not topic.segment_list.record.deleting)
+                except QuireError as error:
+                    _log.warning("%s cannot be deleted, trying again: %s", name, error)
+                    await asyncio.sleep(DELETION_RETRY_S)
+        finally:
+            self._deleting.discard(name)
 
     async def _forget(self, name: TopicName) -> None:
         """What is kept of a topic beside its record, or of all partitions of one."""

@@ -9,8 +9,15 @@ import pytest
 from msgspec.structs import replace
 
 from quire.metadata import paths, topics
-from quire.metadata.records import PersistencePolicy, RetentionPolicy, SegmentRecord, StateLogRecord, decode
-from quire.metadata.store import Node
+from quire.metadata.records import (
+    PersistencePolicy,
+    RetentionPolicy,
+    SegmentRecord,
+    StateLogRecord,
+    TopicRecord,
+    decode,
+)
+from quire.metadata.store import ANY_VERSION, Node
 from quire.runtime.errors import Fenced, NotFound, OutcomeUnknown, Unavailable
 from quire.serving import bundles
 from quire.serving.broker import Broker
@@ -359,26 +366,84 @@ async def test_a_bundle_whose_state_log_takes_no_writes_can_be_handed_over(
     await (await broker.registry.open(NAME)).subscriptions.create("t")
 
 
-async def test_an_interrupted_deletion_is_finished_by_the_next_one(
+async def test_an_interrupted_deletion_is_finished_though_nobody_asks_for_it(
     broker: Broker, client: pulsar.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await in_thread(lambda: publish(client, range(5)))
+    tries = 0
 
     async def fail(_: Subscriptions) -> None:
+        nonlocal tries
+        tries += 1
         raise Unavailable("the state log does not answer")
 
+    monkeypatch.setattr("quire.serving.registry.DELETION_RETRY_S", 0.01)
     with monkeypatch.context() as patch:
         patch.setattr(Subscriptions, "forget", fail)
         with pytest.raises(Unavailable):
             await broker.registry.delete(NAME)
-    with pytest.raises(Unavailable):
-        await broker.registry.open(NAME, create=True)
-    await broker.registry.delete(NAME)
-    assert await broker.registry.records.find(NAME) is None
+        with pytest.raises(Unavailable, match="is being deleted"):
+            await broker.registry.open(NAME, create=True)
+        async with asyncio.timeout(5):
+            while tries < 3:  # noqa: ASYNC110  nothing tells of a try that failed
+                await asyncio.sleep(0.01)
+    await until_deleted(broker, NAME)
     with pytest.raises(NotFound):
         await broker.registry.delete(NAME)
     await in_thread(lambda: publish(client, range(5, 7)))
     assert await in_thread(lambda: read_all(client)) == [5, 6]
+
+
+async def test_a_deletion_whose_maker_died_is_finished_by_who_meets_it(
+    broker: Broker, client: pulsar.Client
+) -> None:
+    await in_thread(lambda: publish(client, range(5)))
+    topic = await broker.registry.open_persistent(NAME)
+    [segment] = topic.segment_list.listed
+    await broker.registry.unload(NAME)
+    await interrupt_deletion(broker, NAME)
+    with pytest.raises(Unavailable, match="is being deleted"):
+        await broker.registry.open(NAME, create=True)
+    await until_deleted(broker, NAME)
+    with pytest.raises(NotFound):
+        await broker.services.ledgers.info(segment.ledger_id)
+    await in_thread(lambda: publish(client, range(5, 7)))
+    assert await in_thread(lambda: read_all(client)) == [5, 6]
+
+
+async def test_finishing_a_deletion_spares_a_topic_that_was_made_anew_meanwhile(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.registry.create(NAME)
+    await interrupt_deletion(broker, NAME)
+    store, read, is_first = broker.services.store, broker.registry.records.find, True
+
+    async def find(name: TopicName) -> TopicRecord | None:
+        """Behind the answer another deletes the topic, and makes it again."""
+        nonlocal is_first
+        record = await read(name)
+        if is_first:
+            is_first = False
+            await store.delete(name.path, ANY_VERSION)
+            await broker.registry.create(name)
+        return record
+
+    monkeypatch.setattr(broker.registry.records, "find", find)
+    await broker.registry._finish_deletion(NAME)
+    record = await read(NAME)
+    assert record is not None and not record.deleting and not is_first
+
+
+async def interrupt_deletion(broker: Broker, name: TopicName) -> None:
+    """The first step of a deletion, whose maker died."""
+    snapshot = await topics.load(broker.services.store, name.path)
+    await topics.update(broker.services.store, snapshot, replace(snapshot.record, deleting=True))
+
+
+async def until_deleted(broker: Broker, name: TopicName) -> None:
+    async with asyncio.timeout(5):
+        while await broker.registry.records.find(name) is not None:  # noqa: ASYNC110  nothing tells of it
+            await asyncio.sleep(0)
 
 
 async def test_deleting_twice_at_once_deletes_once(broker: Broker, client: pulsar.Client) -> None:
