@@ -1,15 +1,16 @@
 """Which open ledgers of this process should end because of the bookies that they name.
 
 A writer leaves a bookie that fails it, but what it wrote before stays on the bookie, and repair must not touch the
-record of a ledger that is open. So a ledger that names a bookie which is drained, or which has been gone for so long
-that repair counts it as lost, is handed to its owner to begin another one; then it is closed, and repair copies it.
+record of a ledger that is open. So a ledger that names a bookie whose copy repair wants to replace is handed to its
+owner to begin another one; then it is closed, and repair copies it. Such a bookie is drained, or has been gone for so
+long that it counts as lost, or came back as another incarnation, which may have lost the blocks of the one before.
 Nothing is in danger meanwhile: every confirmed block has its ack quorum. So this is done a few at a time, and not for a
 bookie that merely restarts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import Final
 
@@ -17,7 +18,7 @@ from quire.ledger import states
 from quire.ledger.directory import BookieDirectory
 from quire.ledger.repair_core import Absences
 from quire.ledger.writer import LedgerWriter
-from quire.metadata.records import BookieIntent
+from quire.metadata.records import BookieIntent, BookieRecord
 from quire.runtime.clock import Clock
 from quire.wire.bookie import BookieId
 
@@ -32,25 +33,31 @@ class Leaving:
         self._bookies = bookies
         self._clock = clock
         self._absences = Absences(delay_s)
-        self._seen: set[str] = set()
 
-    def look(self, writers: Mapping[int, LedgerWriter], used: Iterable[BookieId]) -> set[int]:
+    def look(self, writers: Mapping[int, LedgerWriter], used: Collection[BookieId]) -> set[int]:
         """Ids of ledgers that should end, `PER_LOOK_MAX` at most. `used`: the bookies that were ever written to.
 
         One that was used and went before the first look is missed from then on.
         """
         available = {record.uuid: record for record in self._bookies.available()}
-        self._seen |= available.keys()
-        self._seen.update(bookie.uuid for bookie in used)
         now = self._clock.monotonic()
-        self._absences.look(self._seen, available, now)
-        unwanted = self._absences.gone_for_long(now)
-        unwanted |= {uuid for uuid, record in available.items() if record.intent is BookieIntent.DRAIN}
+        self._absences.look({bookie.uuid for bookie in used}, available, now)
+        gone = self._absences.gone_for_long(now)
+        unwanted = {
+            each for each in used if each.uuid in gone or _is_unwanted(each, available.get(each.uuid))
+        }
         if not unwanted:
             return set()
         found = (ledger_id for ledger_id, writer in writers.items() if _named(writer) & unwanted)
         return set(islice(found, PER_LOOK_MAX))
 
 
-def _named(writer: LedgerWriter) -> set[str]:
-    return {bookie.uuid for fragment in writer.core.fragments for bookie in states.ensemble(fragment)}
+def _is_unwanted(bookie: BookieId, available: BookieRecord | None) -> bool:
+    """Whether `bookie` should have nothing open, though its UUID is up. What is `None` may only be restarting."""
+    if available is None:
+        return False
+    return available.intent is BookieIntent.DRAIN or available.incarnation > bookie.incarnation
+
+
+def _named(writer: LedgerWriter) -> set[BookieId]:
+    return {bookie for fragment in writer.core.fragments for bookie in states.ensemble(fragment)}

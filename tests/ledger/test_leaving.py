@@ -6,10 +6,10 @@ from random import Random
 
 from msgspec.structs import replace
 
-from quire.ledger import leaving
+from quire.ledger import leaving, states
 from quire.ledger.leaving import Leaving
 from quire.ledger.ledgers import Ledgers
-from quire.ledger.memory_cluster import Listener, MemoryCluster
+from quire.ledger.memory_cluster import Listener, MemoryCluster, turns_until, write
 from quire.ledger.settings import LedgerSettings
 from quire.ledger.writer import LedgerWriter
 from quire.metadata.records import BookieIntent
@@ -65,3 +65,20 @@ async def test_a_bookie_that_went_before_the_first_look_is_missed_all_the_same()
     assert cluster.ledgers.to_leave() == set()
     cluster.clock.advance_ms(600_000)
     assert cluster.ledgers.to_leave() == {writer.ledger_id}
+
+
+async def test_a_bookie_that_came_back_as_another_incarnation_is_left() -> None:
+    """It may have lost what the open ledger still names it for."""
+    cluster = MemoryCluster(4)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 5))
+    victim = cluster.ensemble(writer)[0]
+    victim.forget()
+    cluster.directory.join(victim.record, victim)
+    await listener.until(write(writer, 5))
+    await turns_until(lambda: len(writer.core.fragments) == 2)
+    assert cluster.ledgers.to_leave() == {writer.ledger_id}
+    await writer.close()
+    after = await cluster.ledgers.create("test", Listener())
+    assert victim.bookie in states.ensemble(after.core.fragments[-1])
+    assert cluster.ledgers.to_leave() == set(), "what it holds as the new one it keeps"
