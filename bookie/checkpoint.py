@@ -108,6 +108,7 @@ def rebuild(logs: EntryLogs, index: Index) -> Rebuilt:
         damage.append(str(error))
         held.add(int(PurePath(error.file).stem))
 
+    logs.sync_all()  # what is found may be in a cache only, if its writer died
     rows = _without_contained(logs.scan_all(report))
     for start in range(0, len(rows), _ROWS_PER_COMMIT):
         index.commit(rows[start : start + _ROWS_PER_COMMIT], {}, b"")

@@ -141,6 +141,7 @@ class EntryLogs:
             raise
         except BaseException:
             self._active = None  # nobody knows what is in the file: begin another one
+            self._unsynced.clear()
             raise
         return found.finish()
 
@@ -200,10 +201,15 @@ class EntryLogs:
             self._active = None
             self._unsynced.clear()
             raise
-        if self._unsynced:
-            last = self._unsynced[-1]
-            self._durable = (last.log_id, last.number - 1)
+        with_records = [active for active in self._unsynced if active.number]
+        if with_records:
+            self._durable = (with_records[-1].log_id, with_records[-1].number - 1)
         self._unsynced.clear()
+
+    def sync_all(self) -> None:
+        """Make everything durable that was ever written here, by whichever process."""
+        for file in self._logs.values():
+            file.sync()
 
     def _new_log(self, reserved: bool) -> _Active:
         """A spare file under a new name, or a new file; the name is durable before anything is written."""

@@ -136,22 +136,29 @@ class Journal:
         return sum(segment.size_bytes for segment in self._live)
 
     # -- start -------------------------------------------------------------------------------------------
-    def replay(self, mark: int, apply: Callable[[int, bytes], None]) -> Replay:
+    def replay(self, mark: int, apply: Callable[[int, bytes], None], *, mark_is_lost: bool = False) -> Replay:
         """Call `apply(mark, group)` for every valid group behind the mark, in order. Blocks.
 
         What was applied before may be flushed with that `mark`: the group before this one, or the last one before
         which nothing is missing, until the caller has recorded what the damage means.
-        The mark may be less than it was, after the index was rebuilt: the segments know it well enough.
+        The mark is lost when the index was rebuilt: the segments know it well enough. One that is only older than they
+        know comes from an index that lost what it had committed, and the fences and tombstones with it: damage.
         Raises `DiskError`, and `ConfigurationError` when a segment belongs to another bookie.
         """
         used = self._find_segments()
-        mark = self._mark = max([mark, *[header.mark for _, header in used]])
+        known = max((header.mark for _, header in used), default=0)
+        is_older = known > mark and not mark_is_lost
+        mark = self._mark = max(mark, known)
         report = Replay()
         needed = segments_needed([(segment.name, header) for segment, header in used], mark)
         by_name = {segment.name: segment for segment, _ in used}
         self._spares += [segment for segment, _ in used if segment.name not in {name for name, _ in needed}]
         self._live += [by_name[name] for name, _ in needed]
         chain = Chain(mark)
+        if is_older:
+            chain.damage.append(
+                f"the index is older than the journal in {self._disk.root}, which was flushed up to {mark}"
+            )
         if not needed and mark > 0:
             chain.damage.append(
                 f"no segment of the journal in {self._disk.root} is left, but groups up to {mark}"
@@ -242,6 +249,7 @@ class Journal:
 
     def open(self, incarnation: int) -> None:
         """Begin a new epoch in another file, its header on disk before any group. Blocks."""
+        self._disk.sync_directory()  # a spare's name may be in a cache only, if its maker died
         self._loop = asyncio.get_running_loop()
         self._incarnation = incarnation
         segment = self._take_spare()

@@ -61,6 +61,7 @@ async def enter_cluster(
 
 
 async def _is_known(store: MetadataStore, cookie: Cookie) -> bool:
+    await store.sync()  # directories begin anew on this word: no follower's old view may give it
     try:
         await store.get(paths.bookie(cookie.uuid))
     except NotFound:

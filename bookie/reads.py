@@ -135,7 +135,12 @@ class Reads:
     def compare(
         self, ledger_id: int, first_entry: int, block: Buffer, recovery: bool, done: CompareDone
     ) -> None:
-        """See `intake`: is the block that was sent again the one that was flushed?"""
+        """See `intake`: is the block that was sent again the one that was flushed?
+
+        A recovery may write it because it rotted: then the disk is to be asked, not the cache.
+        """
+        if recovery:
+            self._blocks.forget(ledger_id)
 
         def compared(found: list[Buffer] | None, error: BaseException | None) -> None:
             if recovery and isinstance(error, CorruptionError) and not self._intake.is_read_only:

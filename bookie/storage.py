@@ -199,7 +199,9 @@ class Storage:
             self._intake.ledgers[ledger_id] = decode(ledger_id, record)
         self._mark = decode_mark(self._index.mark())
         replay = self._journal.replay(
-            self._mark, Replay(self._intake, self._index, self._flush_blocking).group
+            self._mark,
+            Replay(self._intake, self._index, self._flush_blocking).group,
+            mark_is_lost=self._was_rebuilt,
         )
         for sentence in replay.damage:
             log.error("journal damage: %s", sentence)
@@ -254,7 +256,7 @@ class Storage:
         await self._flusher.stop()
         await self._journal.close()
         await self._close_workers()
-        if not self.failure:
+        if not (self.failure or self.bytes_unflushed or self._intake.changed):
             self._identity.trust(True)
         self._parts.close()
 
@@ -404,7 +406,21 @@ class Storage:
     async def find_hole(self, request: FindHoleRequest) -> SimpleResponse:
         if not self._is_for_me(request.bookie):
             return SimpleResponse(Status.WRONG_BOOKIE)
-        return await self._reads.find_hole(request)
+        answer = await self._reads.find_hole(request)
+        if answer.status is Status.OK and await self._barrier() is not Status.OK:
+            return SimpleResponse(Status.IO_ERROR, detail=self.failure)
+        return answer
+
+    async def _barrier(self) -> Status:
+        """OK when everything that was taken before is durable."""
+        answer: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
+
+        def done(statuses: Sequence[Status]) -> None:
+            if not answer.done():
+                answer.set_result(statuses[0])
+
+        self._journal.barrier(done, OK)
+        return await answer
 
     async def ledger_info(self, request: LedgerInfoRequest) -> LedgerInfo:
         """Who asks whether a ledger is flushed wants it to be: a checkpoint follows soon."""
@@ -490,4 +506,11 @@ class Storage:
         log.error("bookie %s: damage found: %s", self.bookie_id, error)
         if isinstance(error, CorruptionError) and error.file.endswith(".mdb") and not self._index_is_suspect:
             self._index_is_suspect = True
-            distrust(self._disks.entries, str(error))
+            try:
+                distrust(self._disks.entries, str(error))
+            except QuireError as why:
+                log.error(
+                    "bookie %s: the index's damage could not be noted for the next start: %s",
+                    self.bookie_id,
+                    why,
+                )
