@@ -33,7 +33,7 @@ class Bookies:
     async def all(self) -> list[dict[str, Any]]:
         """Every bookie that is up or was not retired."""
         known, available = await known_bookies(self._store), self._up()
-        damage = await damage_reports(self._store)
+        damage = list(await damage_reports(self._store))
         progress = await self.repair()
         return [
             _describe(known.get(uuid), available.get(uuid), damage, progress)

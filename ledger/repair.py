@@ -137,7 +137,7 @@ class Repair:
     def _begin_anew(self) -> None:
         """Nothing that another coordinator did meanwhile is known."""
         self._known: dict[str, BookieRecord] = {}
-        self._damaged: dict[int, set[str]] = {}
+        self._damaged: dict[int, dict[str, int]] = {}  # per ledger, the version of each bookie's report
         self._news = True
         self._narrow_told = True
         self._narrow_version = -1
@@ -392,10 +392,10 @@ class Repair:
         try:
             self._known = await known_bookies(self._store)
             before, self._damaged = self._damaged, {}
-            for report in await damage_reports(self._store):
-                self._damaged.setdefault(report.ledger_id, set()).add(report.bookie)
-            for ledger_id, bookies in self._damaged.items():
-                if bookies - before.get(ledger_id, set()):
+            for report, version in (await damage_reports(self._store)).items():
+                self._damaged.setdefault(report.ledger_id, {})[report.bookie] = version
+            for ledger_id, reports in self._damaged.items():
+                if reports.items() - before.get(ledger_id, {}).items():
                     self._left.look_again(ledger_id)
             wish = await self._store.get(paths.REPAIR_WISH)
             if wish.value == WISH_ALL:
@@ -429,16 +429,20 @@ class Repair:
         """The other bookies' copies are whole, or nothing names them any more.
 
         One report must not outlive its damage because of another: a bookie with a new copy would have to be left.
+        One that was written again meanwhile is of damage that may have come behind the mending.
         """
-        reports = self._damaged.get(ledger_id, set())
-        for bookie in sorted(reports):
+        reports = self._damaged.get(ledger_id, {})
+        for bookie, version in sorted(reports.items()):
             uuid = bookie.rpartition(":")[0]
             if uuid not in still_damaged:
                 try:
-                    await self._store.delete(paths.damage(uuid, ledger_id))
+                    await self._store.delete(paths.damage(uuid, ledger_id), version)
+                except VersionConflict:
+                    self._news = True
+                    continue
                 except NotFound:
                     pass
-                reports.discard(bookie)  # only now: a report that could not be removed is tried again
+                reports.pop(bookie)  # only now: a report that could not be removed is tried again
         if not reports:
             self._damaged.pop(ledger_id, None)
 

@@ -4,8 +4,8 @@ What the readers of one process share. Replicas of the own rack come first; one 
 among equals a reader keeps to the one it read from, whose next blocks are in its read-ahead already. Another replica is
 asked as well when the first takes longer than is usual for it, so one slow disk is not every reader's slow disk.
 
-Damage is told once per place, to whoever repairs (`on_damage`): a copy that cannot be read, or that is not where a
-closed ledger's record says it is. That it was read elsewhere in the end is no reason to be silent.
+Damage is told to whoever repairs (`on_damage`), of each place now and then: a copy that cannot be read, or that is not
+where a closed ledger's record says it is. That it was read elsewhere in the end is no reason to be silent.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ SPECULATE_FACTOR: Final = 2.0
 SPECULATE_S: Final = (0.02, 1.0)
 """Sooner the second question costs more than it gains; later nobody wants to wait."""
 
+TOLD_AGAIN_S: Final = 600.0
+"""What was told may have been mended since, and be damaged anew."""
+
 TOLD_MAX: Final = 10_000
 """Damaged places that are remembered; then all are forgotten, and told again when they are met again."""
 
@@ -44,7 +47,7 @@ class Replicas:
         self._quarantine = quarantine
         self._rack = rack
         self._patience: dict[BookieId, Patience] = {}
-        self._told: set[tuple[BookieId, int, int]] = set()
+        self._told: dict[tuple[BookieId, int, int], float] = {}
         self.on_damage: DamageListener = lambda bookie, ledger_id, entry, what: None
 
     def order(self, ensemble: Sequence[BookieId], first: int) -> list[BookieId]:
@@ -69,12 +72,12 @@ class Replicas:
 
     def report(self, bookie: BookieId, ledger_id: int, entry: int, what: str) -> None:
         """A copy is damaged or missing."""
-        place = (bookie, ledger_id, entry)
-        if place in self._told:
+        place, now = (bookie, ledger_id, entry), self.now()
+        if now - self._told.get(place, float("-inf")) < TOLD_AGAIN_S:
             return
         if len(self._told) >= TOLD_MAX:
             self._told.clear()
-        self._told.add(place)
+        self._told[place] = now
         _log.warning("entry %d of ledger %d cannot be read from %s: %s", entry, ledger_id, bookie, what)
         self.on_damage(bookie, ledger_id, entry, what)
 

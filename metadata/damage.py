@@ -13,10 +13,10 @@ from typing import Final
 
 from quire.metadata import paths
 from quire.metadata.records import DamageRecord, decode, encode
-from quire.metadata.store import Create, MetadataStore
+from quire.metadata.store import Create, MetadataStore, Put
 from quire.metadata.wish import change_and_touch
 from quire.runtime.clock import Clock
-from quire.runtime.errors import AlreadyExists, CorruptionError, NotFound, QuireError
+from quire.runtime.errors import AlreadyExists, CorruptionError, NotFound, QuireError, VersionConflict
 from quire.runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -70,26 +70,49 @@ class DamageReports:
                 self._news.set()
 
     async def _report(self, copy: tuple[str, int], record: DamageRecord) -> None:
+        """Tell the store, and repair, unless it was told just that; when others change the report, we are back soon.
+
+        A report that is there may be of what is mended by now and about to be removed, by the version that was read.
+        """
         uuid = record.bookie.rpartition(":")[0]
+        path = paths.damage(uuid, record.ledger_id)
         try:
-            report = Create(paths.damage(uuid, record.ledger_id), encode(record))
-            await change_and_touch(self._store, report, paths.REPAIR_NEWS)
-            self.reported += 1
-        except AlreadyExists:
-            pass
-        self._waiting.pop(copy, None)
+            told, version = await _told(self._store, path)
+            if told is None or (told.bookie, told.entry) != (record.bookie, record.entry):
+                value = encode(record)
+                report = Create(path, value) if version is None else Put(path, value, version)
+                await change_and_touch(self._store, report, paths.REPAIR_NEWS)
+                self.reported += 1
+        except (AlreadyExists, NotFound, VersionConflict):
+            return
+        if self._waiting.get(copy) is record:
+            del self._waiting[copy]
 
 
-async def damage_reports(store: MetadataStore) -> list[DamageRecord]:
-    """All damage that was reported and repair has not mended. What is no report keeps nobody from the others."""
-    found: list[DamageRecord] = []
+async def _told(store: MetadataStore, path: str) -> tuple[DamageRecord | None, int | None]:
+    """The report at `path`, None when it cannot be read, and its version, None when there is no node."""
+    try:
+        node = await store.get(path)
+    except NotFound:
+        return None, None
+    try:
+        return decode(DamageRecord, node.value, path), node.version
+    except CorruptionError:
+        return None, node.version
+
+
+async def damage_reports(store: MetadataStore) -> dict[DamageRecord, int]:
+    """All damage that was reported and repair has not mended, and the version of each report.
+
+    What is no report keeps nobody from the others.
+    """
+    found: dict[DamageRecord, int] = {}
     for uuid in await store.children(paths.DAMAGE):
         for name in await store.children(paths.damage_of(uuid)):
             path = f"{paths.damage_of(uuid)}/{name}"
-            try:
-                found.append(decode(DamageRecord, (await store.get(path)).value, path))
-            except NotFound:
-                continue
-            except CorruptionError as error:
-                log.warning("not a report of damage, remove it: %s", error)
+            report, version = await _told(store, path)
+            if report is not None and version is not None:
+                found[report] = version
+            elif version is not None:
+                log.warning("%s is not a report of damage; remove it", path)
     return found

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from quire.ledger import repair_copy, repair_core
 from quire.ledger.memory_cluster import Listener, expected, read_all, turns_until, write
 from quire.ledger.repair import WISH_ALL
 from quire.metadata import paths
-from quire.metadata.damage import damage_reports
+from quire.metadata.damage import DamageReports, damage_reports
 from quire.metadata.records import (
     BookieIntent,
     LedgerRecord,
@@ -171,7 +173,7 @@ async def test_what_rotted_is_mended_where_it_is_when_there_is_no_other_place(cl
     await cluster.repair.look()
     assert await cluster.info(record.ledger_id) == record
     assert "bookie-1:1" in cluster.holders(record)
-    assert await damage_reports(cluster.store) == []
+    assert not await damage_reports(cluster.store)
 
 
 async def test_damage_is_copied_elsewhere_and_the_report_goes(cluster: Cluster) -> None:
@@ -187,7 +189,7 @@ async def test_damage_is_copied_elsewhere_and_the_report_goes(cluster: Cluster) 
     after = await cluster.info(record.ledger_id)
     assert set(after.fragments[0].bookies) == {"bookie-0:1", "bookie-2:1", "bookie-3:1"}
     assert set(after.fragments[0].bookies) <= cluster.holders(record)
-    assert await damage_reports(cluster.store) == []
+    assert not await damage_reports(cluster.store)
 
 
 async def test_damage_of_a_ledger_that_waits_for_a_bookie_is_mended_where_it_is(cluster: Cluster) -> None:
@@ -198,7 +200,7 @@ async def test_damage_of_a_ledger_that_waits_for_a_bookie_is_mended_where_it_is(
     await cluster.report_damage(0, record.ledger_id, 4)
     await cluster.repair.look()
     assert "bookie-0:1" in cluster.holders(record)
-    assert await damage_reports(cluster.store) == []
+    assert not await damage_reports(cluster.store)
     assert cluster.repair.status().unplaced == 1
 
 
@@ -213,7 +215,7 @@ async def test_a_copy_that_lacks_blocks_is_made_whole_where_it_is(cluster: Clust
     await cluster.repair.look()
     assert await cluster.info(record.ledger_id) == record
     assert "bookie-1:1" in cluster.holders(record)
-    assert await damage_reports(cluster.store) == []
+    assert not await damage_reports(cluster.store)
 
 
 async def test_a_rotten_copy_does_not_keep_another_bookie_from_the_one_that_it_is_to_have(
@@ -232,7 +234,7 @@ async def test_a_rotten_copy_does_not_keep_another_bookie_from_the_one_that_it_i
     after = await cluster.info(record.ledger_id)
     assert set(after.fragments[0].bookies) == {"bookie-0:1", "bookie-2:1", "bookie-3:1"}
     assert set(after.fragments[0].bookies) <= cluster.holders(record)
-    assert await damage_reports(cluster.store) == []
+    assert not await damage_reports(cluster.store)
 
 
 async def test_a_report_that_is_settled_does_not_outlive_another_copys_damage(cluster: Cluster) -> None:
@@ -249,7 +251,7 @@ async def test_a_report_that_is_settled_does_not_outlive_another_copys_damage(cl
     after = await cluster.info(record.ledger_id)
     assert set(after.fragments[0].bookies) == {f"bookie-{number}:1" for number in (left, good, 3)}
     assert set(after.fragments[0].bookies) <= cluster.holders(record)
-    assert await damage_reports(cluster.store) == []
+    assert not await damage_reports(cluster.store)
 
 
 async def test_who_left_for_damage_gets_a_new_copy_only_when_nobody_else_can(cluster: Cluster) -> None:
@@ -360,7 +362,7 @@ async def test_damage_of_a_deleted_ledger_is_forgotten(cluster: Cluster) -> None
     await cluster.report_damage(1, record.ledger_id, 4)
     await cluster.ledgers.delete(record.ledger_id)
     await cluster.repair.look()
-    assert await damage_reports(cluster.store) == []
+    assert not await damage_reports(cluster.store)
 
 
 async def test_damage_that_every_copy_has_is_an_error_and_changes_nothing(cluster: Cluster) -> None:
@@ -452,6 +454,31 @@ async def test_one_coordinator_at_a_time_and_the_next_takes_over(cluster: Cluste
     await second.stop()
     told = decode(RepairRecord, (await cluster.store.get(paths.REPAIR_PROGRESS)).value, "progress")
     assert told.coordinator == "test" and told.repaired == 1 and told.bytes_copied > 0
+
+
+async def test_damage_that_is_reported_while_the_copy_is_mended_is_mended_too(
+    cluster: Cluster, monkeypatch
+) -> None:
+    """The report of what rotted behind the mending must not go with the one of what is mended."""
+    record = await cluster.closed()
+    await cluster.report_damage(0, record.ledger_id, 0)
+    reports = DamageReports(cluster.store.join(), cluster.clock)
+    reports.start()
+    repair = cluster.repair._copier.repair
+
+    async def rots_behind(*given: Any) -> Any:
+        repaired = await repair(*given)
+        if not reports.reported:
+            cluster.bookies[0].flip(record.ledger_id, 3)
+            reports.met("bookie-0:1", record.ledger_id, 3, "rotten")
+            await turns_until(lambda: reports.reported == 1)
+        return repaired
+
+    monkeypatch.setattr(cluster.repair._copier, "repair", rots_behind)
+    await cluster.looks(2)
+    await reports.stop()
+    assert "bookie-0:1" in cluster.holders(record)
+    assert not await damage_reports(cluster.store)
 
 
 async def test_a_mistake_in_one_look_is_not_the_end_of_repair(cluster: Cluster, monkeypatch) -> None:

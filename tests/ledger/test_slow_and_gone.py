@@ -23,7 +23,7 @@ from quire.ledger.memory_cluster import (
 )
 from quire.ledger.patience import Patience
 from quire.ledger.placement import Quarantine
-from quire.ledger.replicas import Replicas
+from quire.ledger.replicas import TOLD_AGAIN_S, Replicas
 from quire.ledger.writer_core import Lag, Pending, Replica, WriterCore
 from quire.metadata.records import BookieRecord, Fragment
 from quire.runtime.clock import ManualClock
@@ -286,6 +286,19 @@ async def test_patience_with_a_replica_grows_with_what_it_takes():
     for _ in range(50):
         replicas.took(bookie, 0.2)
     assert quick < 0.1 < replicas.speculate_s(bookie)
+
+
+async def test_damage_of_one_place_is_told_now_and_then():
+    """Repair may have mended it since, and it may be damaged anew."""
+    cluster = MemoryCluster(1)
+    replicas = Replicas(cluster.directory, cluster.clock, Quarantine(cluster.clock.monotonic))
+    told: list[int] = []
+    replicas.on_damage = lambda bookie, ledger_id, entry, what: told.append(entry)
+    for entry in (1, 1, 2):
+        replicas.report(cluster.bookies[0].bookie, 7, entry, "rotten")
+    cluster.clock.advance_ms(int(TOLD_AGAIN_S * 1000))
+    replicas.report(cluster.bookies[0].bookie, 7, 1, "rotten")
+    assert told == [1, 2, 1]
 
 
 @pytest.mark.parametrize("fault", ["rotten", "lying disk", "never had it"])
