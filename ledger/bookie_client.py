@@ -305,7 +305,7 @@ class BookieClient:
                 _, connection = await loop.create_connection(
                     lambda: _Connection(self._on_lost, self._timeouts), self._host, self._port
                 )
-        except (OSError, TimeoutError) as error:
+        except Exception as error:  # a UnicodeError for a name that no host can have; all must be answered
             self._back_off()
             _log.info("bookie at %s cannot be reached: %s", self.address, str(error) or "time-out")
             self._refuse_waiting()

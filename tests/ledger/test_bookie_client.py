@@ -166,6 +166,16 @@ async def test_nobody_listens(server):
     await client.close()
 
 
+@pytest.mark.parametrize("host", ["two..dots", f"{'x' * 64}.example"])
+async def test_a_name_that_no_host_can_have_is_a_bookie_that_cannot_be_reached(host):
+    client = BookieClient(f"{host}:1", reconnect_s=(60, 60))
+    read = client.read(ReadRequest(ID, 7, 0, 1000))
+    statuses, answer = await asyncio.wait_for(asyncio.gather(add(client, cut(7, 0)), read), 10)
+    assert statuses == [Status.UNREACHABLE] and answer.status is Status.UNREACHABLE
+    assert await add(client, cut(7, 0)) == [Status.UNREACHABLE], "and it is not tried at each request"
+    await client.close()
+
+
 async def test_an_overdue_read_is_given_up_alone_while_the_bookie_talks(server):
     """Only what concerns writing, or complete silence, costs the connection."""
     client = BookieClient(server.address, timeout_s=(0.15, 0.15), reconnect_s=(60, 60))
