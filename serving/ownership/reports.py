@@ -62,9 +62,14 @@ class Reports:
         return LoadRecord(bundles=reports)
 
     async def write(self) -> None:
-        """Write this broker's loads, if they changed enough to matter. Raises `Unavailable`, `OutcomeUnknown`."""
+        """Write this broker's loads, if they changed enough to matter, or are gone.
+
+        A node that a former session of ours still held is gone when the store ends that. Raises `Unavailable`,
+        `OutcomeUnknown`.
+        """
         report, before = self._mine(), self._written
-        if before is not None and not _differs(before, report):
+        is_there = self._me in self._loads.records
+        if before is not None and is_there and not _differs(before, report):
             return
         path, value = paths.load(self._me), encode(report)
         self._written = None  # until the store answers: what it did not answer may be written all the same
