@@ -28,7 +28,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from sys import maxsize
 from typing import Final
 
@@ -57,6 +57,9 @@ RECORD_BYTES_MAX: Final = 1 * MIB
 ROLL_BYTES: Final = 16 * MIB
 """A ledger of a state log, beyond its snapshot; bounds what a start has to replay."""
 
+DROP_RETRY_S: Final = 60.0
+"""A former ledger mostly stays because a bookie is away."""
+
 _BEGIN, _PART, _WHOLE, _DELTA = b"\x01", b"\x02", b"\x03", b"\x04"
 _ATTEMPTS_MAX: Final = 50
 _RETRY_S: Final = 0.1
@@ -84,6 +87,8 @@ class StateLog:
         self._on_failed = on_failed
         self._roll_bytes = roll_bytes
         self._roll_at = roll_bytes
+        self._drop_again_s = 0.0
+        """When the deletion of former ledgers is tried again, by the monotonic clock."""
         self._ids: tuple[int, ...] = ()
         self._version: int | None = None
         self._segment: Segment | None = None
@@ -238,7 +243,7 @@ class StateLog:
         while self._waiting and (everything or segment.has_room()):
             segment.write_block(self._waiting)
         if segment.bytes >= self._roll_at and self._rolling is None and self._error is None:
-            self._rolling = self._tasks.start(self._roll_in_background(), f"roll {self._path}")
+            self._begin(self._roll)
 
     def confirmed(self, segment: Segment, dones: list[Done]) -> None:
         """Of a segment: these records are durable in it."""
@@ -268,14 +273,25 @@ class StateLog:
             self._on_failed(error)
 
     def leave(self, ledger_ids: Container[int]) -> None:
-        """Roll when the ledger that is written to is among `ledger_ids`."""
-        if self._rolling is None and self._error is None and self._ids and self._ids[-1] in ledger_ids:
-            self._rolling = self._tasks.start(self._roll_in_background(), f"roll {self._path}")
+        """Roll when the ledger that is written to is among `ledger_ids`. Called now and then.
+
+        Else try again to delete former ledgers: each may keep a bookie that is to be retired.
+        """
+        if self._rolling is not None or self._error is not None or not self._ids:
+            return
+        if self._ids[-1] in ledger_ids:
+            self._begin(self._roll)
+        elif len(self._ids) > 1 and self._ledgers.clock.monotonic() >= self._drop_again_s:
+            self._begin(self._drop_older)
 
     # -- rolling ---------------------------------------------------------------------------------------
-    async def _roll_in_background(self) -> None:
+    def _begin(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Change the list in the background: one at a time."""
+        self._rolling = self._tasks.start(self._in_background(work), f"roll {self._path}")
+
+    async def _in_background(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await self._roll()
+            await work()
         except QuireError as error:
             _log.warning("the state log %s ends: %s", self._path, error)
             self.fail(error)
@@ -332,6 +348,7 @@ class StateLog:
 
     async def _drop_older(self) -> None:
         """Delete all ledgers but the last; those that cannot be deleted now stay on the list."""
+        self._drop_again_s = self._ledgers.clock.monotonic() + DROP_RETRY_S
         left = []
         for ledger_id in self._ids[:-1]:
             try:

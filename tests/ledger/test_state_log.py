@@ -9,11 +9,13 @@ import pytest
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.memory_cluster import MemoryCluster, turns_until
 from quire.ledger.state_log import RECORD_BYTES_MAX, StateLog
+from quire.metadata import paths
 from quire.metadata.records import StateLogRecord, decode
 from quire.runtime.errors import (
     CorruptionError,
     Fenced,
     LimitExceeded,
+    NotFound,
     OutcomeUnknown,
     QuireError,
     Unavailable,
@@ -256,6 +258,44 @@ async def test_a_list_whose_put_is_in_doubt_is_looked_up(happened, monkeypatch):
     one.count(b"a")
     await one.until_durable()
     assert await ids(cluster) == (one.log._segment.writer.ledger_id,)
+
+
+async def test_a_former_ledger_that_could_not_be_deleted_is_deleted_later():
+    cluster = MemoryCluster(3)
+    one = await Counts(cluster).open()
+    one.count(b"a")
+    await one.until_durable()
+    [former] = await ids(cluster)
+    store = one._ledgers.store
+    put, refused = store.put, 0
+
+    async def refuse(path: str, value: bytes, version: int) -> int:
+        nonlocal refused
+        if path == paths.ledger(former):
+            refused += 1
+            raise Unavailable("the store does not answer for a moment")
+        return await put(path, value, version)
+
+    store.put = refuse
+    one.log.leave({former})
+    await turns_until(lambda: one.log._rolling is None)
+    assert len(await ids(cluster)) == 2 and refused == 1
+    one.log.leave(())
+    assert one.log._rolling is None, "not again at once"
+    store.put = put
+    cluster.clock.advance_ms(60_000)
+    one.log.leave(())
+    await turns_until(lambda: one.log._rolling is None)
+    [current] = await ids(cluster)
+    assert current != former
+    with pytest.raises(NotFound):
+        await one._ledgers.info(former)
+    cluster.clock.advance_ms(60_000)
+    one.log.leave(())
+    assert one.log._rolling is None, "there is nothing to delete"
+    one.count(b"a")
+    await one.log.close()
+    assert (await Counts(cluster).open()).counts == {b"a": 2}
 
 
 async def test_a_failed_opening_leaves_the_state_to_the_next():
