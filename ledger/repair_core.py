@@ -9,7 +9,8 @@
                   came back as another incarnation, which may have lost blocks
 
 Only closed ledgers are repaired: their record has no other writer, and what they hold is known. An open one's writer
-changes its ensemble by itself, and a dead writer's is recovered by its topic's next owner.
+changes its ensemble by itself, and a dead writer's is recovered by its topic's next owner. Whom a recovery took for the
+blocks that it wrote again is named when it closes the ledger, not before: until then it may be any bookie that drains.
 
 A fragment's new bookies are those that stay and as many others as the write quorum lacks, which widens narrow ones,
 too. Without another bookie a DAMAGED copy is made whole where it is: the bookie takes what it lacks, and mends what
@@ -128,6 +129,8 @@ def plan(record: LedgerRecord, view: View, loads: Mapping[BookieId, int], dice: 
     if record.state is not LedgerState.CLOSED:
         named = states.all_bookies(record)
         left = {each.uuid for each in named if view.judge(record.ledger_id, each) not in _STAYS}
+        if record.state is LedgerState.IN_RECOVERY:
+            left |= view.draining()
         return Plan(left=frozenset(left), is_open=True)
     plans: list[FragmentPlan] = []
     left = set()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from quire.ledger import states
 from quire.ledger.repair_core import Absences, Copy, Pace, Plan, View, plan
 from quire.metadata.records import BookieIntent, BookieRecord, LedgerRecord, LedgerState
@@ -71,6 +73,15 @@ def test_an_absent_bookie_that_was_given_up_is_lost_at_once() -> None:
     known = {"a": bookie("a", intent=BookieIntent.GIVE_UP)}
     assert View(known, {}, (), {}).judge(7, BookieId("a", 1)) is Copy.LOST
     assert View(known, {"a": bookie("a")}, (), {}).judge(7, BookieId("a", 1)) is Copy.GOOD
+
+
+def test_a_ledger_in_recovery_may_come_to_name_any_bookie_that_drains() -> None:
+    seen = view("abc", drained="de")
+    opened, recovered = (
+        replace(ledger("abd"), state=state) for state in (LedgerState.OPEN, LedgerState.IN_RECOVERY)
+    )
+    assert planned(opened, seen).left == {"d"}
+    assert planned(recovered, seen).left == {"d", "e"}
 
 
 def test_a_whole_ledger_and_an_absent_bookie_need_nothing() -> None:

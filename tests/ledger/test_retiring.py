@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from msgspec.structs import replace
 
 from quire.ledger.bookies import Bookies
-from quire.ledger.memory_cluster import Listener, turns_until, write
+from quire.ledger.memory_cluster import Listener, cut, turns_until, write
 from quire.ledger.retiring import known_bookies
 from quire.metadata import paths
 from quire.metadata.records import (
     BookieIntent,
+    LedgerRecord,
+    LedgerState,
+    decode,
     encode,
 )
 from quire.metadata.store import Node
 from quire.runtime.errors import NotFound
-from quire.wire.bookie import ReadRequest, Status
+from quire.wire.bookie import AddRequest, ReadRequest, Status
 from tests.ledger.repair_cluster import Cluster, one_more
+
+CLOSED = LedgerState.CLOSED
 
 
 async def test_a_drained_bookie_is_retired_when_nothing_names_it(cluster: Cluster) -> None:
@@ -132,6 +139,39 @@ async def test_a_drained_bookie_waits_for_open_ledgers(cluster: Cluster) -> None
         await cluster.repair.look()
         cluster.clock.advance_ms(60_000)
     assert "bookie-0" not in await known_bookies(cluster.store)
+
+
+async def test_a_bookie_that_a_recovery_took_is_not_retired_before_the_ledger_is_closed(
+    cluster: Cluster, monkeypatch
+) -> None:
+    """Until then no record names it, and it has one of two copies of what was written again."""
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 3))
+    writer.abandon()
+    cluster.bookies[0].add(
+        AddRequest(cluster.bookies[0].bookie, [cut(writer.ledger_id, 3, 1, 2, 3)]), lambda _: None
+    )
+    await one_more(cluster)
+    cluster.bookies[1].refuses = Status.IO_ERROR
+    cluster.lose(2)
+    successor, gate = cluster.join(), asyncio.Event()
+    put = successor.store.put
+
+    async def halted(path: str, value: bytes, version: int) -> int:
+        if path == paths.ledger(writer.ledger_id) and decode(LedgerRecord, value, path).state is CLOSED:
+            await gate.wait()
+        return await put(path, value, version)
+
+    monkeypatch.setattr(successor.store, "put", halted)
+    recovery = asyncio.create_task(successor.recover(writer.ledger_id))
+    await turns_until(lambda: cluster.bookies[3].holds(writer.ledger_id, 3))
+    cluster.bookies[3].refuses = Status.READ_ONLY
+    await cluster.want(3, BookieIntent.DRAIN)
+    await cluster.looks(6)
+    assert "bookie-3" in await known_bookies(cluster.store)
+    gate.set()
+    record = await recovery
+    assert "bookie-3:1" in record.fragments[-1].bookies, "what this is about"
 
 
 async def test_a_bookie_that_was_given_up_is_replaced_without_delay_and_keeps_its_record(
