@@ -66,6 +66,9 @@ _AT_ONCE: Final = 4
 _LOOKING: Final = "looking"
 _TRIES: Final = 3
 _FAILED_AGAIN_S: Final = 60.0
+_LACKING_S: Final = 3600.0
+"""Between rounds for ledgers that were closed, while others wait for a bookie: these find none again."""
+
 _AGAIN_PER_S: Final = 50
 """Ledgers that are open are looked at again so many a second, on average."""
 
@@ -149,7 +152,7 @@ class Repair:
             self._clock.monotonic()
             + min(self._settings.repair_round_ms, self._settings.repair_delay_ms) / 1000
         )
-        self._open_again_at = self._failed_again_at = 0.0
+        self._open_again_at = self._failed_again_at = self._round_at = 0.0
         self._wants_all = False
         self._absences.forget()
 
@@ -224,14 +227,14 @@ class Repair:
         view = View(self._known, available, self._absences.gone_for_long(now), self._damaged)
         worries = view.worries()
         self._clean = {uuid: clean for uuid, clean in self._clean.items() if uuid in worries}
-        scope = self._scope(now, self._look_who_came(view, now))
+        scope = self._scope(now, self._look_who_came(view))
         if self._is_round_due(now, worries):
             await self._round(view, worries)
         elif scope:
             await self._mend(view, scope, "mending")
         await self._retire(view)
 
-    def _look_who_came(self, view: View, now: float) -> bool:
+    def _look_who_came(self, view: View) -> bool:
         """Whether a bookie that takes copies is there that was not at the last look.
 
         Ledgers that became narrow for want of it are found by a round, which waits a while: a bookie that restarts
@@ -240,15 +243,16 @@ class Repair:
         takers = frozenset(record.uuid for record in view.takers())
         came, self._takers = bool(takers - self._takers), takers
         if came:
-            self._hurry_round(now)
+            self._hurry_round()
         for uuid, record in view.available.items():
             if self._incarnations.setdefault(uuid, record.incarnation) != record.incarnation:
                 self._incarnations[uuid] = record.incarnation
                 self._wants_all = True
         return came
 
-    def _hurry_round(self, now: float) -> None:
-        self._round_due = min(self._round_due, now + self._settings.repair_delay_ms / 1000)
+    def _hurry_round(self, not_before: float = 0.0) -> None:
+        soon = self._clock.monotonic() + self._settings.repair_delay_ms / 1000
+        self._round_due = min(self._round_due, max(soon, not_before))
 
     def _is_round_due(self, now: float, worries: Collection[str]) -> bool:
         """A bookie of which some ledger is left waits for that one, and is then confirmed to be clean."""
@@ -276,7 +280,7 @@ class Repair:
         return scope
 
     async def _round(self, view: View, worries: Collection[str]) -> None:
-        now = self._clock.monotonic()
+        now = self._round_at = self._clock.monotonic()
         self._round_due = now + self._settings.repair_round_ms / 1000
         self._wants_all = False
         self._left = _Left()
@@ -422,8 +426,8 @@ class Repair:
             raise
         if version != self._narrow_version:
             self._narrow_version = version
-            if not self._left.unplaced:  # else bookies are lacking, and there is a round when one comes
-                self._hurry_round(self._clock.monotonic())
+            # While bookies are lacking there is a knock with every ledger, and little that can be done.
+            self._hurry_round(self._round_at + _LACKING_S if self._left.unplaced else 0.0)
 
     async def _forget_damage(self, ledger_id: int, still_damaged: Collection[str] = ()) -> None:
         """The other bookies' copies are whole, or nothing names them any more.

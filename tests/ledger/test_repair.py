@@ -120,16 +120,27 @@ async def test_blocks_before_an_ensemble_change_get_the_copy_that_they_lack(clus
     assert cluster.repair.status().failed == 0
 
 
-async def test_narrow_ledgers_cause_no_rounds_while_bookies_are_lacking(cluster: Cluster) -> None:
+async def test_while_bookies_are_lacking_ledgers_that_were_closed_cause_a_round_an_hour_at_most(
+    cluster: Cluster,
+) -> None:
+    """Each of them is narrow, and nothing can be done about it; what others of them lack can."""
     cluster.lose(2)
     await cluster.closed()
     await cluster.look_long_after()
-    before = cluster.repair._round_due
+    assert cluster.repair.status().unplaced == 1
+    last_round = cluster.repair._round_at
     record = await cluster.closed()
-    await touch(cluster.store, paths.REPAIR_NARROW)
+    lacking = cluster.bookies[1].ledgers[record.ledger_id]
+    lacking.blocks.pop(lacking.firsts.pop(3))
     cluster.repair._on_narrow("")
     await cluster.repair.look()
-    assert cluster.repair._round_due == before
+    assert cluster.repair._round_due == last_round + 3600
+    cluster.clock.advance_ms(3_600_000 - DELAY_MS)
+    await cluster.repair.look()
+    assert len(cluster.holders(record)) == 1
+    cluster.clock.advance_ms(DELAY_MS)
+    await cluster.repair.look()
+    assert len(cluster.holders(record)) == 2
     cluster.come_back(2)
     await cluster.look_long_after()
     assert len(cluster.holders(record)) == 3
