@@ -64,8 +64,9 @@ class Narrow:
         self._timer = None
         served = list(islice(self._writers, WIDENED_PER_TICK_MAX))
         for writer in served:
-            self._writers[writer] = self._writers.pop(writer)  # to the end of the line
-            writer.widen()
+            if writer in self._writers:  # widening one may have ended another
+                self._writers[writer] = self._writers.pop(writer)  # to the end of the line
+                writer.widen()
         if self._writers:
             self._arm()
 
