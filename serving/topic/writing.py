@@ -28,7 +28,7 @@ from typing import Final, TypeVar
 
 from quire.metadata.records import LedgerRecord, PersistencePolicy, SegmentRecord
 from quire.metadata.store import Step
-from quire.runtime.errors import CorruptionError, Fenced, QuireError, Unavailable
+from quire.runtime.errors import CorruptionError, Fenced, NotFound, QuireError, Unavailable
 from quire.serving.topic.publish import Publisher
 from quire.serving.topic.segments import Active, Segments
 from quire.serving.topic.services import LedgerWriter, Services
@@ -199,6 +199,9 @@ class Writing:
         while True:
             try:
                 result = await attempt()
+            except NotFound as error:
+                # Only another owner deletes the ledger, or the record, of a topic; trying on would never find it.
+                raise Fenced(f"topic {self._name} cannot {what}: {error}") from error
             except QuireError as error:
                 if self._segments.lost:
                     raise Fenced(f"topic {self._name} is another broker's now") from error

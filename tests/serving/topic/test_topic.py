@@ -28,6 +28,7 @@ from quire.serving.ports import Position
 from quire.serving.subscription.subscriptions import Subscriptions
 from quire.serving.topic import topic as topic_module
 from quire.serving.topic import writing
+from quire.serving.topic.topic import Topic
 from tests.serving.conftest import BrokerHouse, in_thread
 
 NAME = TopicName.parse("topic")
@@ -364,6 +365,22 @@ async def test_a_bundle_whose_state_log_takes_no_writes_can_be_handed_over(
     for bookie in house.cluster.bookies:
         bookie.unreachable = False
     await (await broker.registry.open(NAME)).subscriptions.create("t")
+
+
+async def test_a_topic_whose_ledger_another_owner_deleted_is_loaded_anew(
+    broker: Broker, client: pulsar.Client
+) -> None:
+    topic = await broker.registry.open(NAME, create=True)
+    assert isinstance(topic, Topic)
+    producer = await in_thread(lambda: client.create_producer(str(NAME)))
+    active = topic.segment_list.active
+    assert active is not None
+    store = broker.services.store
+    await topics.drop_last(store, await topics.load(store, NAME.path))  # it was empty
+    await broker.services.ledgers.delete(active.ledger_id)
+    await in_thread(lambda: producer.send(b"7"))
+    assert topic.is_closed and await in_thread(lambda: read_all(client)) == [7]
+    await in_thread(producer.close)
 
 
 async def test_an_interrupted_deletion_is_finished_though_nobody_asks_for_it(
