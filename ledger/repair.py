@@ -44,6 +44,7 @@ from quire.metadata.lease import Lease, LeaseState
 from quire.metadata.records import (
     BookieRecord,
     LedgerRecord,
+    LedgerState,
     RepairRecord,
     decode,
     encode,
@@ -361,7 +362,9 @@ class Repair:
                 refused: dict[BookieId, QuireError] = {}
                 if plan.fragments:
                     record, refused = await self._copier.repair(record, node.version, plan.fragments)
-                if not plan.is_open:
+                if (
+                    record.state is not LedgerState.IN_RECOVERY
+                ):  # which may come to name whom it does not name
                     await self._forget_damage(ledger_id, plan.left | {copy.uuid for copy in refused})
                 holders = repair_core.good_holders(record, view) if thorough else {}
                 if await self._copier.complete(record, holders) or plan.fragments:

@@ -376,6 +376,23 @@ async def test_damage_of_a_deleted_ledger_is_forgotten(cluster: Cluster) -> None
     assert not await damage_reports(cluster.store)
 
 
+async def test_damage_of_an_open_ledger_that_does_not_name_the_bookie_is_forgotten(cluster: Cluster) -> None:
+    """It is nobody's to mend, and would be looked at in vain at every look."""
+    await one_more(cluster)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 5))
+    [other] = set(cluster.bookies) - set(cluster.ensemble(writer))
+    named = cluster.ensemble(writer)[0]
+    for each in (named, other):
+        await cluster.report_damage(cluster.bookies.index(each), writer.ledger_id, 3, flip=each is named)
+    await cluster.repair.look()
+    assert [each.bookie for each in await damage_reports(cluster.store)] == [str(named.bookie)]
+    await writer.close()
+    cluster.clock.advance_ms(5_000)
+    await cluster.repair.look()
+    assert not await damage_reports(cluster.store)
+
+
 async def test_damage_that_every_copy_has_is_an_error_and_changes_nothing(cluster: Cluster) -> None:
     record = await cluster.closed()
     for number in range(3):
