@@ -2,6 +2,9 @@
 
 After `start` nothing is ever listed but on a change, and nothing is read but what may have changed. While the store
 does not answer, what was known last still counts: nobody should make an outage of the metadata larger than it is.
+So it does for a record that cannot be understood, as one of a newer program may be: the log names it, it is read again
+when it changes, and all others are followed as ever. Where no record and one that never was understood must not be the
+same, ask `get`.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import Final, Generic, TypeVar
 from quire.metadata import paths
 from quire.metadata.records import Record, decode
 from quire.metadata.store import MetadataStore
-from quire.runtime.errors import NotFound, QuireError
+from quire.runtime.errors import CorruptionError, NotFound, QuireError
 from quire.runtime.tasks import Tasks
 
 R = TypeVar("R", bound=Record)
@@ -61,6 +64,8 @@ class Followed(Generic[R]):
         self._watches: dict[str, Callable[[], None]] = {}
         self._stale: dict[str, None] = {}
         """What is to be read again, in the order in which it changed."""
+        self._unreadable: dict[str, str] = {}
+        """What is wrong with a record, by name."""
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
@@ -76,8 +81,17 @@ class Followed(Generic[R]):
             unwatch()
         self._watches.clear()
 
+    def get(self, name: str, default: R) -> R:
+        """What the record says, or said when it was understood last; `default` when there is none.
+
+        Raises `CorruptionError` when there is one that was never understood.
+        """
+        if name in self._unreadable and name not in self.records:
+            raise CorruptionError(self._unreadable[name])
+        return self.records.get(name, default)
+
     async def refresh(self, name: str) -> None:
-        """Read one record now, whether or not a watch has told of it. Raises `Unavailable`."""
+        """Read one record now, whether or not a watch has told of it. Raises `CorruptionError`, `Unavailable`."""
         path = f"{self._folder}/{paths.encode(name)}"
         self._follow_node(path)
         await self._read(path)
@@ -98,6 +112,8 @@ class Followed(Generic[R]):
             del self._stale[path]
             try:
                 await self._read(path)
+            except CorruptionError as error:
+                _log.error("what is followed goes on without it, or with what it said before: %s", error)
             except QuireError:
                 self._stale[path] = None
                 raise
@@ -110,7 +126,7 @@ class Followed(Generic[R]):
         for path in [each for each in self._watches if each not in {*there, self._folder}]:
             self._watches.pop(path)()
             self._stale.pop(path, None)
-            self.records.pop(self._name(path), None)
+            self._forget(self._name(path))
 
     def _follow_node(self, path: str) -> None:
         if path not in self._watches:
@@ -118,13 +134,26 @@ class Followed(Generic[R]):
             self._stale[path] = None
 
     async def _read(self, path: str) -> None:
+        name = self._name(path)
         try:
             value = (await self._store.get(path)).value
         except NotFound:
-            self.records.pop(self._name(path), None)
+            self._forget(name)
         else:
             if path in self._watches:
-                self.records[self._name(path)] = decode(self._kind, value, path)
+                self._learn(name, value, path)
+
+    def _learn(self, name: str, value: bytes, path: str) -> None:
+        try:
+            self.records[name] = decode(self._kind, value, path)
+        except CorruptionError as error:
+            self._unreadable[name] = str(error)
+            raise
+        self._unreadable.pop(name, None)
+
+    def _forget(self, name: str) -> None:
+        self.records.pop(name, None)
+        self._unreadable.pop(name, None)
 
     def _name(self, path: str) -> str:
         return paths.decode(path.removeprefix(f"{self._folder}/"))

@@ -20,7 +20,14 @@ from typing import Final
 
 from quire.metadata import topics
 from quire.metadata.records import NamespaceRecord
-from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, QuireError, Unavailable
+from quire.runtime.errors import (
+    AlreadyExists,
+    ConfigurationError,
+    CorruptionError,
+    NotFound,
+    QuireError,
+    Unavailable,
+)
 from quire.serving.bundles import Bundles, bundle_of
 from quire.serving.names import TopicName
 from quire.serving.ownership.balance import load_of
@@ -330,6 +337,9 @@ class Registry:
             policies = await self.policies.of(name)
         except NotFound:
             return  # its namespace is gone
+        except CorruptionError as error:
+            _log.error("topic %s keeps the policies that it has: %s", name, error)
+            return
         topic = self._topics.get(name)
         if topic is not None:
             topic.apply(policies)

@@ -3,7 +3,8 @@
 A topic's own policies lie in a record of their own, beside its segment list: any broker may change them without
 disturbing the owner, whose list nobody else may touch. Those of a partitioned topic are its parent's and hold for all
 partitions. The folder of a namespace is read once, when its first topic is loaded, and followed by watches; so what
-holds for a topic is known without asking, and ten thousand topics without policies of their own cost one read.
+holds for a topic is known without asking, and ten thousand topics without policies of their own cost one read. A record
+that cannot be understood is an error for its topic alone, never taken for none: retention would delete by the default.
 
 `changed` is told the namespace whose topics may have got other policies.
 """
@@ -48,10 +49,10 @@ class PolicyBook:
         namespaces.on_change(changed)
 
     async def of(self, name: TopicName) -> TopicPolicies:
-        """What holds for a topic. Raises `NotFound` for an unknown namespace, `Unavailable`."""
+        """What holds for a topic. Raises `NotFound` for an unknown namespace, `CorruptionError`, `Unavailable`."""
         followed = await self._follow(name.tenant, name.namespace)
         prescribed = (await self._namespaces.get(name.tenant, name.namespace)).policies
-        own = followed.records.get(_holder(name), NO_POLICIES)  # behind all waiting: both are of one moment
+        own = followed.get(_holder(name), NO_POLICIES)  # behind all waiting: both are of one moment
         if own is not NO_POLICIES:
             return resolve(self._default, prescribed, own)
         key = (name.tenant, name.namespace)
@@ -63,7 +64,7 @@ class PolicyBook:
     async def own(self, name: TopicName) -> Policies:
         """What the topic itself prescribes."""
         followed = await self._follow(name.tenant, name.namespace)
-        return followed.records.get(_holder(name), NO_POLICIES)
+        return followed.get(_holder(name), NO_POLICIES)
 
     async def change(self, name: TopicName, change: Callable[[Policies], Policies]) -> None:
         """Replace the topic's own policies by what `change` makes of them. Raises `VersionConflict`."""

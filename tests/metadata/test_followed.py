@@ -12,6 +12,7 @@ from quire.metadata.followed import Followed
 from quire.metadata.memory import MemoryStore
 from quire.metadata.records import BrokerRecord, encode
 from quire.metadata.store import ANY_VERSION
+from quire.runtime.errors import CorruptionError
 from quire.runtime.tasks import Tasks
 
 
@@ -68,6 +69,47 @@ async def test_what_is_known_outlives_an_outage(follower: Follower, caplog: pyte
     follower.followed._on_change(paths.BROKERS)
     await turns_until(lambda: "its last state counts" in caplog.text)
     assert list(follower.followed.records) == ["a:1"]
+
+
+async def test_a_record_that_cannot_be_read_hides_no_other(
+    follower: Follower, caplog: pytest.LogCaptureFixture
+) -> None:
+    records = follower.followed.records
+    await follower.store.put(paths.broker("a:1"), b'{"broker_id":7}', ANY_VERSION)
+    await follower.store.create(paths.broker("b"), b"no record")
+    await follower.store.create(paths.broker("c"), encode(broker("c")))
+    await turns_until(lambda: "c" in records)
+    assert records == {"a:1": broker("a:1"), "c": broker("c")}, "the one keeps what it said before"
+    assert follower.told[-1] == ["a:1", "c"]
+    assert f"{paths.broker('a:1')} is not a BrokerRecord" in caplog.text
+    assert f"{paths.broker('b')} is not a BrokerRecord" in caplog.text
+    await follower.store.put(paths.broker("b"), encode(broker("b")), ANY_VERSION)
+    await turns_until(lambda: "b" in records)
+
+
+async def test_a_record_that_was_never_understood_is_not_none(follower: Follower) -> None:
+    get, nobody = follower.followed.get, broker("nobody")
+    await follower.store.put(paths.broker("a:1"), b"no record", ANY_VERSION)
+    await follower.store.create(paths.broker("b"), b"no record")
+    await turns_until(lambda: len(follower.told) == 2)
+    assert get("a:1", nobody) == broker("a:1") and get("c", nobody) is nobody
+    with pytest.raises(CorruptionError, match=paths.broker("b")):
+        get("b", nobody)
+    await follower.store.delete(paths.broker("b"))
+    await turns_until(lambda: len(follower.told) == 3)
+    assert get("b", nobody) is nobody
+
+
+async def test_a_record_that_cannot_be_read_keeps_nobody_from_starting() -> None:
+    follower = Follower()
+    await follower.store.create(paths.broker("a"), b"no record")
+    await follower.store.create(paths.broker("b"), encode(broker("b")))
+    await follower.followed.start()
+    assert follower.followed.records == {"b": broker("b")} and follower.told == [["b"]]
+    with pytest.raises(CorruptionError):
+        await follower.followed.refresh("a")
+    follower.followed.stop()
+    await follower.tasks.stop()
 
 
 async def test_nobody_is_told_after_stop(follower: Follower) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from quire.metadata import paths
 from quire.metadata.records import Policies
 from quire.metadata.watches import Watches
-from quire.runtime.errors import NotFound
+from quire.runtime.errors import CorruptionError, NotFound
 from quire.serving.names import TopicName
 from tests.serving.ownership.cluster import Brokers, Member
 
@@ -97,6 +97,21 @@ async def test_a_broker_that_does_not_answer_holds_nobody_up(
     (name,) = await loaded_by(one, "mine")
     topic = one.broker.registry.find(name)
     assert topic is not None and topic.policies.message_ttl_ms == 5_000
+
+
+async def test_a_record_that_cannot_be_read_concerns_its_topic_alone(brokers: Brokers) -> None:
+    """And it is not taken for none: by the default, retention might delete what the record says to keep."""
+    one = await brokers.start()
+    loaded, other, opened = (TopicName.parse(topic) for topic in ("loaded", "other", "opened"))
+    await loaded_by(one, "loaded", "other")
+    for name in (loaded, opened):
+        await one.store.create(paths.policies("public", "default", name.local), b'{"message_ttl_ms":"never"}')
+    await one.broker.change_topic_policies(str(other), ttl)
+    topics = one.broker.registry.find(other), one.broker.registry.find(loaded)
+    assert topics[0] is not None and topics[0].policies.message_ttl_ms == 5_000
+    assert topics[1] is not None and topics[1].policies.message_ttl_ms == 0
+    with pytest.raises(CorruptionError, match="opened"):
+        await loaded_by(one, "opened")
 
 
 async def test_what_is_not_there_is_said(brokers: Brokers) -> None:
