@@ -200,12 +200,25 @@ class Repair:
                 self._begin_anew()
                 while lease.state is not LeaseState.LOST:
                     if lease.state is LeaseState.HELD:
-                        await self.look()
+                        await self._look_or_pause()
                     await self._sleep(look_s)
                 _log.info("this process does not coordinate repair any more")
-            except Exception as error:  # nobody else repairs while the lease is held here
-                _log.warning("repair pauses: %s", error, exc_info=not isinstance(error, QuireError))
+            except QuireError as error:
+                _log.warning("repair waits: %s", error)
                 await asyncio.sleep(look_s)
+
+    async def _look_or_pause(self) -> None:
+        """What a look that fails was about is found again; but a bookie that is missed has been missed since before.
+
+        Else one that is lost would never be replaced while the store has a hiccup now and then.
+        """
+        try:
+            await self.look()
+        except Exception as error:  # nobody else repairs while the lease is held here
+            _log.warning("repair pauses: %s", error, exc_info=not isinstance(error, QuireError))
+            self._news = True
+            self._clean, self._left = {}, _Left()
+            self._hurry_round()
 
     async def _sleep(self, seconds: float) -> None:
         try:
@@ -283,10 +296,10 @@ class Repair:
     async def _round(self, view: View, worries: Collection[str]) -> None:
         now = self._round_at = self._clock.monotonic()
         self._round_due = now + self._settings.repair_round_ms / 1000
-        self._wants_all = False
         self._left = _Left()
         found = {ledger_id async for ledger_id in ledger_ids(self._store)}
         await self._mend(view, found, _LOOKING)
+        self._wants_all = False
         counts = self._left.counts()
         for uuid in worries:
             if uuid in counts:
