@@ -13,7 +13,8 @@ creation is one request when its namespace is known to the server, and a refused
 
 **Watches** are ZooKeeper's one-shot watches, armed again after each event and *then* told: whoever reads on being told
 sees all that came before the arming, and what comes after it makes a new event. (kazoo knows no persistent watches.)
-After a reconnection all are armed again and told, for nobody knows what they missed. An idle watch costs nothing.
+After a reconnection all are armed again and told, for nobody knows what they missed; so is one that a server did not
+take in the midst of a session, as one that is too busy. An idle watch costs nothing.
 
 **Sessions.** After LOST a new session begins as soon as a server answers; until then calls are `Unavailable`, then the
 watchers are told. A session that we gave up by our own clock is ended before the new one begins.
@@ -76,6 +77,9 @@ NODE_BYTES_MAX: Final = 1_000_000
 PARENT_RACES_MAX: Final = 10
 """How often others may make or delete the parents that we are about to make, before we give up."""
 
+ARM_AGAIN_S: Final = 1.0
+"""How long a server that did not take a watch is left alone."""
+
 _DATA_EVENTS: Final = {EventType.CREATED, EventType.CHANGED, EventType.DELETED}
 _CHILD_EVENTS: Final = {EventType.CREATED, EventType.CHILD, EventType.DELETED}
 _LOG: Final = logging.getLogger("quire.metadata")
@@ -90,6 +94,8 @@ class ZooKeeperStore:
         self._session = SessionCore(url.session_timeout_ms / 1000)
         self.counts = OperationCounts()
         self._watches = Watches()
+        self._all_armed = 0
+        """How often all watches were armed."""
         self._tasks = Tasks("metadata")
         self._on_their_way: dict[asyncio.Future[Any], tuple[str, bool]] = {}
         self._decided = asyncio.Event()
@@ -367,13 +373,23 @@ class ZooKeeperStore:
         armed.add_done_callback(lambda done: self._armed(path, done, tell))
 
     def _armed(self, path: str, armed: asyncio.Future[list[Any]], tell: bool) -> None:
-        for result in [] if armed.cancelled() else armed.result():
+        results = [] if armed.cancelled() else armed.result()
+        for result in results:
             if isinstance(result, QuireError) and not isinstance(result, NotFound | Unavailable):
                 _LOG.error("metadata node %s cannot be watched: %s", path, result)
         if tell:
             self._watches.notify([path])
+        if any(isinstance(result, Unavailable) for result in results):
+            self._loop.call_later(ARM_AGAIN_S, self._arm_again, path, self._all_armed)
+
+    def _arm_again(self, path: str, all_armed: int) -> None:
+        """The server did not take the watch, and unless the connection broke nothing else arms it."""
+        is_connected = self._session.state is SessionState.CONNECTED
+        if is_connected and all_armed == self._all_armed and self._watches.has(path):
+            self._arm(path, tell=True)
 
     def _arm_all(self) -> None:
+        self._all_armed += 1
         for path in self._watches.paths():
             self._arm(path, tell=True)
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import ThrottledOpError
 
+from quire.metadata import zookeeper as zookeeper_module
 from quire.metadata.open import open_store
 from quire.metadata.store import Create, MetadataStore, Put, SessionEvent
 from quire.metadata.zookeeper import NODE_BYTES_MAX, ZooKeeperStore
@@ -353,6 +355,40 @@ async def test_a_watch_made_while_cut_off_is_armed_later(zookeeper: ZooKeeper) -
         await heard.again()
         await other.create("/a", b"")
         await heard.again()
+
+
+async def test_a_watch_that_a_busy_server_did_not_take_is_armed_again(
+    zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zookeeper_module, "ARM_AGAIN_S", 0.0)
+    url = zookeeper.fresh_url()
+    async with opened(url) as store, opened(url) as other:
+        kazoo = store._client._kazoo
+        refusals = ["exists_async", "get_children_async"]
+        for name in refusals:
+            monkeypatch.setattr(kazoo, name, _throttled(kazoo, name, refusals))
+        heard = Heard(store, "/a")
+        await heard.again()  # it may have missed something
+        assert refusals == []
+        await other.create("/a", b"")
+        await heard.again()
+        await other.create("/a/b", b"")
+        await heard.again()
+
+
+def _throttled(kazoo: KazooClient, name: str, refusals: list[str]) -> Callable[..., Any]:
+    """A method of kazoo's that answers once as a server does that throttles."""
+    method = getattr(kazoo, name)
+
+    def asked(*arguments: Any) -> Any:
+        if name not in refusals:
+            return method(*arguments)
+        refusals.remove(name)
+        answer = kazoo.handler.async_result()
+        answer.set_exception(ThrottledOpError())
+        return answer
+
+    return asked
 
 
 # -- parents, limits, throughput -----------------------------------------------------------------------
