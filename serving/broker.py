@@ -248,9 +248,8 @@ class Broker(Operations):
     # -- what ownership asks: BundleHost ---------------------------------------------------------------
 
     def gained(self, bundle: str) -> None:
-        self.registry.drop_bundle(
-            bundle
-        )  # what a hand-over that was broken off left: others may have gone on since
+        # What a hand-over that was broken off left here: others may have gone on since.
+        self.registry.drop_bundle(bundle)
         if self._offloading is not None:
             self._offloading.adopt()
 

@@ -19,7 +19,7 @@ from quire.ledger.state_log import StateLog
 from quire.metadata import paths
 from quire.metadata.records import NamespaceRecord
 from quire.metadata.store import MetadataStore
-from quire.runtime.errors import CorruptionError, QuireError, Unavailable
+from quire.runtime.errors import CorruptionError, QuireError
 from quire.serving.names import TopicName
 from quire.serving.subscription import cursor_record
 from quire.serving.subscription.cursor_store import CursorStore
@@ -119,24 +119,18 @@ class Bundles:
         self._open: dict[str, asyncio.Future[Bundle]] = {}
 
     async def of(self, namespace: NamespaceRecord, topic: TopicName) -> Bundle:
-        """The open bundle that `topic` belongs to, which must be this broker's.
-
-        Raises what opening its state log raised, and `Unavailable` when it was let go of meanwhile.
-        """
+        """The open bundle of `topic`, which must be this broker's. Raises what opening its state log raised."""
         name = bundle_of(namespace, topic)
         opening = self._open.get(name)
         if opening is None:
             path = paths.state_log(*name.split("/"))
             opening = self._open[name] = asyncio.ensure_future(self._begin(name, path))
         try:
-            bundle = await asyncio.shield(opening)
+            return await asyncio.shield(opening)
         except QuireError:
             if self._open.get(name) is opening:
                 del self._open[name]
             raise
-        if self._open.get(name) is not opening:
-            raise Unavailable(f"bundle {name} was let go of while its state log was opened; try again")
-        return bundle
 
     async def _begin(self, name: str, path: str) -> Bundle:
         bundle = Bundle(name)

@@ -12,12 +12,14 @@ from collections.abc import AsyncIterator
 import pytest
 from msgspec.structs import replace
 
+from quire.metadata import paths
 from quire.metadata.records import TopicRecord, decode, encode
 from quire.metadata.store import ANY_VERSION, Node
-from quire.runtime.errors import QuireError
+from quire.runtime.errors import QuireError, Unavailable
 from quire.serving.names import TopicName
 from quire.serving.ownership.owners import path_of
 from quire.serving.ownership.port import NotOwner
+from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.registry import subscriptions_of
 from quire.serving.topic.topic import Topic
 from tests.serving.conftest import in_thread
@@ -78,13 +80,15 @@ async def test_a_session_ends_while_a_topic_is_being_loaded(brokers: Brokers) ->
     one = await brokers.start(**KEPT_NOT)
     await topic_of(one, "s0")
     await one.broker.registry.unload(TOPIC)
+    bundle = await one.broker.registry.bundle_of(TOPIC)
     two = await brokers.start(**KEPT_NOT)
 
     gate = Gate(one, TOPIC.path)
     load = asyncio.create_task(one.broker.registry.open(TOPIC))
     await gate.reached.wait()
     one.store.expire()
-    await two.ownership.take(await one.broker.registry.bundle_of(TOPIC))
+    await until(lambda: not one.ownership.holds(bundle))
+    await two.ownership.take(bundle)
     await topic_of(two, "s0")
     gate.opened.set()
     with pytest.raises(NotOwner):
@@ -118,6 +122,42 @@ async def test_a_hand_over_is_broken_off(brokers: Brokers) -> None:
     await two.ownership.take(bundle)
 
     await is_current_again(brokers, one, two)
+
+
+@pytest.mark.parametrize("while_opening", [True, False], ids=["opening the state log", "asking for policies"])
+async def test_a_session_ends_and_the_bundle_is_back_before_the_topic_is_loaded(
+    brokers: Brokers, while_opening: bool
+) -> None:
+    """Else the topic would write its acknowledgements to a state log that was given up."""
+    one = await brokers.start(**KEPT_NOT)
+    await topic_of(one, "s0")
+    registry = one.broker.registry
+    bundle = await registry.bundle_of(TOPIC)
+    await one.ownership.release(bundle, "test")
+    await one.ownership.take(bundle)
+
+    gate = Gate(one, paths.state_log(*bundle.split("/")) if while_opening else "")
+    ask = registry.policies.of
+
+    async def of(name: TopicName) -> TopicPolicies:
+        if not while_opening and not gate.opened.is_set():
+            gate.reached.set()
+            await gate.opened.wait()
+        return await ask(name)
+
+    registry.policies.of = of  # type: ignore[method-assign]
+    load = asyncio.create_task(registry.open(TOPIC))
+    await gate.reached.wait()
+    one.store.expire()
+    await until(lambda: not one.ownership.holds(bundle))
+    await until(lambda: not one.ownership.why_not_ready())
+    await one.ownership.take(bundle)
+    gate.opened.set()
+    with pytest.raises(Unavailable):
+        await load
+
+    topic = await registry.open(TOPIC)
+    await subscriptions_of(topic).create("s1", earliest=True)
 
 
 async def is_current_again(brokers: Brokers, one: Member, two: Member) -> None:
