@@ -394,13 +394,17 @@ class Registry:
                 break  # else somebody else was faster
         if isinstance(topic, Topic) and unless(topic):
             return
+
+        async def delete() -> None:
+            await topic.delete()
+            if name.parent is None or await self.records.find(name.parent) is None:
+                await self._forget(name)  # before anybody makes it anew: it would be the new one's
+
         try:
-            await self._leave(name, topic.delete)
+            await self._leave(name, delete)
         except QuireError:
             self._go_on_deleting(name)
             raise
-        if name.parent is None or await self.records.find(name.parent) is None:
-            await self._forget(name)
 
     def _go_on_deleting(self, name: TopicName) -> None:
         """Who began it died or met an error. Until it is done nobody can have the name, and the ledgers stay."""

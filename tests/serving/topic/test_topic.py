@@ -451,6 +451,29 @@ async def test_finishing_a_deletion_spares_a_topic_that_was_made_anew_meanwhile(
     assert record is not None and not record.deleting and not is_first
 
 
+async def test_a_topic_is_made_anew_only_when_all_of_the_former_one_is_forgotten(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.registry.open(NAME, create=True)
+    forget, reached, goes_on = broker.registry.schemas.forget, asyncio.Event(), asyncio.Event()
+
+    async def wait(name: TopicName) -> None:
+        reached.set()
+        await goes_on.wait()
+        await forget(name)
+
+    monkeypatch.setattr(broker.registry.schemas, "forget", wait)
+    deletion = asyncio.create_task(broker.registry.delete(NAME))
+    await reached.wait()
+    made = asyncio.create_task(broker.registry.open(NAME, create=True))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not made.done(), "what it remembers by now would be forgotten"
+    goes_on.set()
+    await deletion
+    assert await made is broker.registry.find(NAME)
+
+
 async def interrupt_deletion(broker: Broker, name: TopicName) -> None:
     """The first step of a deletion, whose maker died."""
     snapshot = await topics.load(broker.services.store, name.path)
