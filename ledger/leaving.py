@@ -3,7 +3,8 @@
 A writer leaves a bookie that fails it, but what it wrote before stays on the bookie, and repair must not touch the
 record of a ledger that is open. So a ledger that names a bookie whose copy repair wants to replace is handed to its
 owner to begin another one; then it is closed, and repair copies it. Such a bookie is drained, or has been gone for so
-long that it counts as lost, or came back as another incarnation, which may have lost the blocks of the one before.
+long that it counts as lost, or came back as another incarnation, which may have lost the blocks of the one before, or
+has reported that its copy is damaged (`reported`).
 Nothing is in danger meanwhile: every confirmed block has its ack quorum. So this is done a few at a time, and not for a
 bookie that merely restarts.
 """
@@ -11,7 +12,7 @@ bookie that merely restarts.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from quire.ledger import states
@@ -34,10 +35,16 @@ class Leaving:
         self._clock = clock
         self._absences = Absences(delay_s)
 
-    def look(self, writers: Mapping[int, LedgerWriter], used: Collection[BookieId]) -> set[int]:
-        """Ids of ledgers that should end, `PER_LOOK_MAX` at most. `used`: the bookies that were ever written to.
+    def look(
+        self,
+        writers: Mapping[int, LedgerWriter],
+        used: Collection[BookieId],
+        damaged: Collection[tuple[str, int]] = (),
+    ) -> set[int]:
+        """Ids of ledgers that should end, `PER_LOOK_MAX` at most.
 
-        One that was used and went before the first look is missed from then on.
+        `used`: the bookies that were ever written to; one that went before the first look is missed from then on.
+        `damaged`: UUID of the bookie and id of the ledger of copies with a report.
         """
         available = {record.uuid: record for record in self._bookies.available()}
         now = self._clock.monotonic()
@@ -46,10 +53,9 @@ class Leaving:
         unwanted = {
             each for each in used if each.uuid in gone or _is_unwanted(each, available.get(each.uuid))
         }
-        if not unwanted:
-            return set()
-        found = (ledger_id for ledger_id, writer in writers.items() if _named(writer) & unwanted)
-        return set(islice(found, PER_LOOK_MAX))
+        leaving = (each for each, writer in writers.items() if unwanted and _named(writer) & unwanted)
+        reported = (each for uuid, each in damaged if each in writers and _names(writers[each], uuid))
+        return set(islice(chain(leaving, reported), PER_LOOK_MAX))
 
 
 def _is_unwanted(bookie: BookieId, available: BookieRecord | None) -> bool:
@@ -61,3 +67,7 @@ def _is_unwanted(bookie: BookieId, available: BookieRecord | None) -> bool:
 
 def _named(writer: LedgerWriter) -> set[BookieId]:
     return {bookie for fragment in writer.core.fragments for bookie in states.ensemble(fragment)}
+
+
+def _names(writer: LedgerWriter, uuid: str) -> bool:
+    return any(bookie.uuid == uuid for bookie in _named(writer))

@@ -32,6 +32,7 @@ from quire.ledger.narrow import Knock, Narrow
 from quire.ledger.outbox import Outbox
 from quire.ledger.reader import LedgerReader
 from quire.ledger.replicas import DamageListener, Replicas
+from quire.ledger.reported import Reported
 from quire.ledger.settings import LedgerSettings
 from quire.ledger.writer import LedgerWriter, Parts, WriterListener
 from quire.ledger.writer_core import Lag
@@ -97,6 +98,7 @@ class Ledgers:
         )
         self._idle = IdleLacs(tasks, settings.idle_lac_ms)
         self._leaving = Leaving(bookies, clock, lost_after_s)
+        self._reported = Reported(store, tasks, self._writers)
         self.ack_quorum = settings.ack_quorum
         """Of ledgers whose creator says nothing else."""
 
@@ -104,9 +106,13 @@ class Ledgers:
         """Bookies that are up, as this process sees it."""
         return self._parts.bookies.available()
 
+    def follow_damage(self) -> None:
+        """From now on `to_leave` tells of reported damage, too."""
+        self._reported.start()
+
     def to_leave(self) -> set[int]:
         """Open ledgers of this process that should end, so that repair can copy them; see `leaving`."""
-        return self._leaving.look(self._writers, self._parts.loads)
+        return self._leaving.look(self._writers, self._parts.loads, self._reported.copies())
 
     @property
     def bytes_lagging(self) -> int:
@@ -227,6 +233,7 @@ class Ledgers:
         for writer in list(self._writers.values()):
             writer.abandon()
         self._idle.stop()
+        self._reported.stop()
         self._parts.narrow.stop()
         await self._parts.tasks.stop()
 

@@ -158,6 +158,7 @@ class Broker(Operations):
         if self._offloading is not None:
             self._offloading.start()
         self.tasks.start(self._every(settings.keep_alive_ms / 1000, self._keep_alive), "keep-alive")
+        self._ledgers.follow_damage()
         self.tasks.start(self._every(TOPIC_TICK_S, self._look_after_topics), "topics")
 
     async def _listen(self, listener: socket.socket | None) -> asyncio.Server:

@@ -1,0 +1,76 @@
+"""Which open ledgers of this process have a copy that was reported as damaged.
+
+Repair must not touch the record of an open ledger, so its owner has to hear of the damage, too. A report comes together
+with a change of one node, which is watched; then the names of the reports are listed, and only those of own ledgers are
+kept: a cluster may have very many of others, and a ledger that is not open here never will be. Nothing is asked while
+there is no news.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Container
+
+from quire.metadata import paths
+from quire.metadata.store import MetadataStore
+from quire.runtime.errors import QuireError
+from quire.runtime.tasks import Tasks
+
+_log = logging.getLogger(__name__)
+
+
+class Reported:
+    """See the top of the file. `own`: ids of the open ledgers of this process, as they are now."""
+
+    def __init__(self, store: MetadataStore, tasks: Tasks, own: Container[int]) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._own = own
+        self._unwatch: Callable[[], None] | None = None
+        self._is_stale = False
+        self._reading: asyncio.Task[None] | None = None
+        self._copies: tuple[tuple[str, int], ...] = ()
+
+    def start(self) -> None:
+        self._unwatch = self._store.watch(paths.REPAIR_NEWS, self._on_news)
+        self._is_stale = True
+        self.copies()
+
+    def copies(self) -> tuple[tuple[str, int], ...]:
+        """UUID of the bookie and id of the ledger, as far as is known; after news more is known soon."""
+        if self._is_stale and self._reading is None:
+            self._is_stale = False
+            self._reading = self._tasks.start(self._read(), "read which copies are damaged")
+        return self._copies
+
+    def stop(self) -> None:
+        if self._unwatch is not None:
+            self._unwatch()
+
+    def _on_news(self, _path: str) -> None:
+        self._is_stale = True
+
+    async def _read(self) -> None:
+        try:
+            found = [
+                (uuid, ledger_id)
+                for uuid in await self._store.children(paths.DAMAGE)
+                for name in await self._store.children(paths.damage_of(uuid))
+                if (ledger_id := _ledger_id(name)) in self._own
+            ]
+        except QuireError as error:
+            self._is_stale = True
+            _log.info("which copies are damaged cannot be read now, trying again: %s", error)
+        else:
+            self._copies = tuple(found)
+        finally:
+            self._reading = None
+
+
+def _ledger_id(name: str) -> int:
+    """-1 when the node is no report."""
+    try:
+        return int(name, 16)
+    except ValueError:
+        return -1
