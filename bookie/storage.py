@@ -369,14 +369,8 @@ class Storage:
     async def _control(self, kind: ControlKind, ledger_id: int, value: int = 0) -> Status:
         """Journal a change that memory has already; the status when it is durable."""
         self._intake.changed.add(ledger_id)
-        answer: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
-
-        def done(statuses: Sequence[Status]) -> None:
-            if not answer.done():
-                answer.set_result(statuses[0])
-
-        self._journal.append((encode_control(Control(kind, ledger_id, value)),), CONTROL_BYTES, done, OK)
-        return await answer
+        record = encode_control(Control(kind, ledger_id, value))
+        return await _answer(lambda done: self._journal.append((record,), CONTROL_BYTES, done, OK))
 
     # -- reading -----------------------------------------------------------------------------------------
     async def read(self, request: ReadRequest) -> ReadResponse:
@@ -413,14 +407,7 @@ class Storage:
 
     async def _barrier(self) -> Status:
         """OK when everything that was taken before is durable."""
-        answer: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
-
-        def done(statuses: Sequence[Status]) -> None:
-            if not answer.done():
-                answer.set_result(statuses[0])
-
-        self._journal.barrier(done, OK)
-        return await answer
+        return await _answer(lambda done: self._journal.barrier(done, OK))
 
     async def ledger_info(self, request: LedgerInfoRequest) -> LedgerInfo:
         """Who asks whether a ledger is flushed wants it to be: a checkpoint follows soon."""
@@ -514,3 +501,15 @@ class Storage:
                     self.bookie_id,
                     why,
                 )
+
+
+async def _answer(ask: Callable[[AddDone], None]) -> Status:
+    """What the journal answers to one record, or to a barrier."""
+    answer: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
+
+    def done(statuses: Sequence[Status]) -> None:
+        if not answer.done():
+            answer.set_result(statuses[0])
+
+    ask(done)
+    return await answer
