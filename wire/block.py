@@ -46,6 +46,7 @@ from quire.runtime.errors import CorruptionError
 Buffer = bytes | bytearray | memoryview
 
 MAGIC: Final = 0x51424C4B
+_MAGIC_BYTES: Final = MAGIC.to_bytes(4, "big")
 VERSION: Final = 1
 HEADER_BYTES: Final = 64
 TABLE_ROW_BYTES: Final = 8
@@ -203,6 +204,22 @@ def read_header(buffer: Buffer, offset: int = 0) -> BlockHeader:
     ):
         raise BlockError("a block's table does not end where the block ends")
     return header
+
+
+def find_header(buffer: Buffer, offset: int = 0) -> int:
+    """Where, at `offset` or behind it, the next whole header begins; -1 when there is none.
+
+    Only for bytes of which nobody knows where their blocks begin: an entry may hold what looks like a block.
+    """
+    whole = bytes(buffer)
+    while (offset := whole.find(_MAGIC_BYTES, offset)) >= 0:
+        try:
+            read_header(buffer, offset)
+        except BlockError:
+            offset += 1
+        else:
+            return offset
+    return -1
 
 
 def peek(block: Buffer) -> BlockHeader:

@@ -61,13 +61,49 @@ async def test_each_of_several_rotten_blocks_is_mended_by_itself(machine: Simula
     assert await held(node) == WHOLE
 
 
-async def test_where_nobody_knows_the_place_of_a_block_it_is_refused(machine: SimulatedNode) -> None:
+async def test_a_rotten_header_elsewhere_in_the_run_keeps_no_block_from_being_mended(
+    machine: SimulatedNode,
+) -> None:
+    """Such a block may lie behind its ledger's end, where nobody can send it again."""
     node = await flushed(machine)
-    rot(machine, 1, HEADER)
-    rot(machine, 3)
-    assert await node.add(one(1, 3), recovery=True) == [Status.IO_ERROR]
-    assert await node.add(one(1, 1), recovery=True) == [OK], "this one says itself how long it is"
-    assert await node.add(one(1, 3), recovery=True) == [OK]
+    rot(machine, 0, HEADER)
+    rot(machine, 2)
+    rot(machine, 4, HEADER)
+    assert await node.add(one(1, 2), recovery=True) == [OK]
+    bad = Status.IO_ERROR
+    for _ in range(2):
+        assert await held(node) == [bad, *WHOLE[1:4], bad]
+        node = await crash(machine)
+    assert await node.add(one(1, 4), one(1, 0), recovery=True) == [OK, OK]
+    assert await held(node) == WHOLE
+
+
+@pytest.mark.parametrize("where", [BODY, HEADER])
+async def test_a_block_in_the_middle_of_a_gap_waits_for_its_neighbours(
+    machine: SimulatedNode, where: int
+) -> None:
+    node = await flushed(machine)
+    for entry in (1, 3):
+        rot(machine, entry, HEADER)
+    rot(machine, 2, where)
+    assert await node.add(one(1, 2), recovery=True) == [OK if where == BODY else Status.IO_ERROR]
+    assert await node.add(one(1, 3), recovery=True) == [OK], "the last one of a gap"
+    assert await node.add(one(1, 1), one(1, 2), recovery=True) == [OK, OK]
+    assert await held(node) == WHOLE
+    node = await crash(machine)
+    assert await held(node) == WHOLE
+    assert await node.hole(1, 0, COUNT - 1) == (OK, COUNT)
+
+
+@pytest.mark.parametrize("size", [99, 101])
+async def test_a_block_that_does_not_fit_where_a_header_rotted_is_refused(
+    machine: SimulatedNode, size: int
+) -> None:
+    node = await flushed(machine)
+    rot(machine, 2, HEADER)
+    assert await node.add(one(1, 2, size), recovery=True) == [Status.IO_ERROR]
+    assert await held(node) == [*WHOLE[:2], *[Status.IO_ERROR] * 3], "a walk ends there"
+    assert await node.add(one(1, 2), recovery=True) == [OK]
     assert await held(node) == WHOLE
 
 

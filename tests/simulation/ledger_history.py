@@ -248,12 +248,13 @@ class LedgerHistory:
     def _look_at_disks(self) -> None:
         for machine in self.cluster.machines:
             assert machine.storage is not None
-            written = self.oracle.promises[machine.storage.bookie_id.uuid].written
+            known = self.oracle.promises[machine.storage.bookie_id.uuid]
             for ledger_id in machine.storage.ledger_ids():
                 state = machine.storage._intake.ledgers[ledger_id]
-                known = ledger_id in self.oracle.records or state.tombstone_version is not None
+                listed = ledger_id in self.oracle.records or state.tombstone_version is not None
+                forgot = known.may_have_lost and state.is_limbo  # its tombstone rotted; nobody deletes by absence
                 self.world.check(
-                    known or ledger_id not in written,
+                    listed or forgot or ledger_id not in known.written,
                     "orphans",
                     f"{machine.host} holds ledger {ledger_id}, which has no record and no tombstone",
                 )

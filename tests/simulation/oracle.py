@@ -20,7 +20,7 @@ Of each ledger, by its metadata record and by what its writer, its readers and i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -83,6 +83,13 @@ class Promises:
         if self.offered[ledger_id, first] == 0:
             self.refused.add((ledger_id, first))
 
+    def loses(self, kept: Collection[int]) -> None:
+        """It is another incarnation now. Of a ledger that is not `kept` a recovery hears that nobody can know (rule 12), and
+        a writer that names the bookie as it was is refused (rule 18): none of its blocks and fences counts."""
+        for ledger_id in self.blocks.keys() - kept:
+            del self.blocks[ledger_id]
+        self.fences.intersection_update(kept)
+
     def holds(self, ledger_id: int, entry: int) -> bool:
         blocks = self.blocks.get(ledger_id)
         return blocks is not None and (
@@ -126,8 +133,7 @@ class Oracle:
                 known.may_have_lost, "identity", f"{bookie} was {known.incarnation} and lost nothing"
             )
             known.incarnation = bookie.incarnation
-            for ledger_id in known.blocks.keys() - storage._intake.ledgers.keys():
-                del known.blocks[ledger_id]  # asked as it was before, it says that it cannot know
+            known.loses(storage._intake.ledgers)
         kept = storage._intake.ledgers
         for ledger_id in known.fences - known.tombstones:
             state = kept.get(ledger_id)
