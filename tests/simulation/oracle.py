@@ -84,7 +84,7 @@ class Promises:
             self.refused.add((ledger_id, first))
 
     def loses(self, kept: Collection[int]) -> None:
-        """It is another incarnation. Of a ledger that is not `kept` a recovery hears that nobody can know (rule 12), and
+        """A new incarnation: of a ledger that is not `kept` a recovery hears that nobody can know (rule 12), and
         a writer that names the bookie as it was is refused (rule 18): none of its blocks and fences counts."""
         for ledger_id in self.blocks.keys() - kept:
             del self.blocks[ledger_id]
