@@ -252,7 +252,9 @@ class LedgerHistory:
             for ledger_id in machine.storage.ledger_ids():
                 state = machine.storage._intake.ledgers[ledger_id]
                 listed = ledger_id in self.oracle.records or state.tombstone_version is not None
-                forgot = known.may_have_lost and state.is_limbo  # its tombstone rotted; nobody deletes by absence
+                forgot = (
+                    known.may_have_lost and state.is_limbo
+                )  # its tombstone rotted; nobody deletes by absence
                 self.world.check(
                     listed or forgot or ledger_id not in known.written,
                     "orphans",
