@@ -102,6 +102,8 @@ class Client(SimulatedHost):
         self.base: Base | None = None
         self.stops = False
         self.open: dict[int, LedgerWriter] = {}
+        self.deleting: set[int] = set()
+        """Ledgers whose deletion was asked of it, though it may stand still."""
 
     # -- its process ------------------------------------------------------------------------------------------
     def work(self, process: Process) -> Coroutine[Any, Any, None]:
@@ -111,6 +113,7 @@ class Client(SimulatedHost):
     def forget(self) -> None:
         self.base = None
         self.open.clear()
+        self.deleting.clear()
 
     async def _run(self, process: Process, store: SimulatedStore) -> None:
         while self.base is None:
@@ -226,6 +229,12 @@ class Client(SimulatedHost):
         return await self.read(ledger_id, bytes_max)
 
     async def delete(self, ledger_id: int, attempts: int) -> bool:
+        try:
+            return await self._try_to_delete(ledger_id, attempts)
+        finally:
+            self.deleting.discard(ledger_id)
+
+    async def _try_to_delete(self, ledger_id: int, attempts: int) -> bool:
         for _ in range(attempts):
             if self.base is None:
                 return False

@@ -68,11 +68,13 @@ class LedgerCluster(Cluster):
         known = sorted(self.oracle.records, reverse=True)
         return known[number % min(len(known), 6)] if known else None
 
-    def _in(self, client: Client, work: Any) -> None:
+    def _in(self, client: Client, work: Any) -> bool:
+        """Whether it is there to begin."""
         if client.process is None or client.base is None:
             work.close()
-        else:
-            client.process.start(work)
+            return False
+        client.process.start(work)
+        return True
 
     def _recover(self, event: Event) -> None:
         """Target: which ledger; how many recoveries at once; 1: also while its writer goes on."""
@@ -97,7 +99,8 @@ class LedgerCluster(Cluster):
         ledger_id = self._some_ledger(event.target + 2)
         if ledger_id is not None:
             client = self.clients[int(event.first) % len(self.clients)]
-            self._in(client, client.delete(ledger_id, 2))
+            if self._in(client, client.delete(ledger_id, 2)):
+                client.deleting.add(ledger_id)
 
     def _decommission(self, event: Event) -> None:
         """Drain a bookie, where others can take what it has."""
@@ -183,6 +186,9 @@ class LedgerHistory:
         writing = [each.host for each in cluster.clients if each.open or each.base is None]
         if writing:
             return f"{writing} still write or are not up"
+        deleting = [each.host for each in cluster.clients if each.deleting]
+        if deleting:
+            return f"{deleting} still delete"
         unended = [each.ledger_id for each in oracle.records.values() if each.state is not LedgerState.CLOSED]
         if unended:
             return f"ledgers {unended} are not closed or not deleted"
@@ -246,15 +252,16 @@ class LedgerHistory:
         return found
 
     def _look_at_disks(self) -> None:
+        """A bookie that was retired begins anew; where rot took a tombstone, blocks stay in limbo (rule 20)."""
+        members = self.cluster.metadata.tree.children(paths.BOOKIES)
         for machine in self.cluster.machines:
             assert machine.storage is not None
-            known = self.oracle.promises[machine.storage.bookie_id.uuid]
-            for ledger_id in machine.storage.ledger_ids():
+            uuid = machine.storage.bookie_id.uuid
+            known = self.oracle.promises[uuid]
+            for ledger_id in machine.storage.ledger_ids() if uuid in members else ():
                 state = machine.storage._intake.ledgers[ledger_id]
                 listed = ledger_id in self.oracle.records or state.tombstone_version is not None
-                forgot = (
-                    known.may_have_lost and state.is_limbo
-                )  # its tombstone rotted; nobody deletes by absence
+                forgot = known.may_have_lost and state.is_limbo
                 self.world.check(
                     listed or forgot or ledger_id not in known.written,
                     "orphans",
