@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
 
+from quire.bookie.collector import Collector
 from quire.bookie.entry_log import EntryLogs, TornRecord
 from quire.bookie.index import Index, IndexRow
 from quire.bookie.ledgers import LedgerState
@@ -84,6 +85,21 @@ def perform(checkpoint: Checkpoint, logs: EntryLogs, index: Index) -> None:
     checkpoint.count()
     records = {state.ledger_id: state.encode() for state in checkpoint.changed}
     index.commit(rows, records, encode_mark(checkpoint.mark), checkpoint.deleted)
+
+
+def bury(states: Sequence[LedgerState], logs: EntryLogs, index: Index, collector: Collector) -> None:
+    """A disk that is full for the checkpoint: what was deleted since gives its room back.
+
+    Tombstones may be committed before the blocks and journal groups around them: the mark stays. What compaction can
+    win beyond that comes at its own pace.
+    """
+    if states:
+        records = {state.ledger_id: state.encode() for state in states}
+        index.commit((), records, index.mark(), list(records))
+    while collector.run() == 0:
+        pass
+    while logs.trim_spares(keep=0):  # what is being written can grow into free room, not into another file
+        pass
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
     nothing     → freeze, wait until the journal has the memtable's groups → writing
     writing     → done: thaw, recycle journal segments, let waiting blocks in, collect → nothing
-    writing     → disk full: the same again after a while; the memtable stays
+    writing     → disk full: after a while make room of what was deleted, and the same again; the memtable stays
     writing     → any other error: broken until the next start; the memtable and the journal stay
 
 A checkpoint is made when the active memtable is full, when the interval is over, soon after somebody asked whether
@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from quire.bookie.checkpoint import Checkpoint, perform
+from quire.bookie.checkpoint import Checkpoint, bury, perform
 from quire.bookie.collector import Collector
 from quire.bookie.entry_log import EntryLogs
 from quire.bookie.index import Index
@@ -143,6 +143,18 @@ class Flusher:
 
         self._worker.submit(lambda: perform(checkpoint, self._logs, self._index), written)
 
+    def _write_again(self, checkpoint: Checkpoint) -> None:
+        concerned = self._intake.changed | {state.ledger_id for state in checkpoint.changed}
+        states = [self._intake.ledgers[ledger_id] for ledger_id in sorted(concerned)]
+        buried = [state for state in states if state.tombstone_version is not None]
+
+        def tried(_: None, error: BaseException | None) -> None:
+            if error is not None:
+                log.warning("no room could be made on a full disk: %s", error)
+            self._write(checkpoint)
+
+        self._worker.submit(lambda: bury(buried, self._logs, self._index, self._collector), tried)
+
     def _written(self, checkpoint: Checkpoint) -> None:
         self.mark = checkpoint.mark
         self.checkpoints += 1
@@ -155,7 +167,7 @@ class Flusher:
     def _failed(self, checkpoint: Checkpoint, error: BaseException) -> None:
         reason = error if isinstance(error, QuireError) else DiskError(f"a checkpoint failed: {error!r}")
         if isinstance(error, DiskFull) and not self._stopping:
-            self._at("retry", _RETRY_S, lambda: self._write(checkpoint))
+            self._at("retry", _RETRY_S, lambda: self._write_again(checkpoint))
         else:
             self._end(reason)
         self._listener.flush_failed(reason)

@@ -10,9 +10,7 @@ that of the topic's last ledger, at the price of the rest of a range.
 
 A ledger that is created with fewer bookies than the write quorum, but no fewer than the ack quorum, starts narrow.
 
-Deleting goes DELETING by version -> a tombstone at every bookie that may hold something -> record removed. A bookie
-that does not answer keeps the record there; `delete` again later. A bookie counts as retired only when its own
-record is gone from the metadata.
+Deleting is `deletion`: a bookie that does not answer keeps the record there. `delete` again, or leave it to repair.
 """
 
 from __future__ import annotations
@@ -25,6 +23,7 @@ from random import Random
 from typing import Final
 
 from quire.ledger import placement, recovery, states
+from quire.ledger.deletion import Deletion
 from quire.ledger.directory import BookieDirectory
 from quire.ledger.idle import IdleLacs
 from quire.ledger.leaving import DELAY_S, Leaving
@@ -49,7 +48,7 @@ from quire.runtime.errors import (
     VersionConflict,
 )
 from quire.runtime.tasks import Tasks
-from quire.wire.bookie import BookieId, DeleteRequest, LedgerInfoRequest, Status
+from quire.wire.bookie import BookieId, LedgerInfoRequest, Status
 
 __all__ = ["LedgerReader", "LedgerWriter", "Ledgers", "WriterListener"]
 
@@ -96,6 +95,7 @@ class Ledgers:
             narrow=Narrow(),
             knock=Knock(store, tasks),
         )
+        self._deletion = Deletion(store, bookies)
         self._idle = IdleLacs(tasks, settings.idle_lac_ms)
         self._leaving = Leaving(bookies, clock, lost_after_s)
         self._reported = Reported(store, tasks, self._writers)
@@ -189,19 +189,12 @@ class Ledgers:
 
         Raises `Unavailable` while a bookie does not answer: the record stays, call again.
         """
-        path = paths.ledger(ledger_id)
-        try:
-            record, version = await self._begin_delete(path)
-            holders = (*states.all_bookies(record), *map(BookieId.parse, record.former))
-            answers = [self._bury(bookie, ledger_id, version) for bookie in holders]
-            silent = [bookie for bookie in await asyncio.gather(*answers) if bookie is not None]
-            if silent:
-                raise Unavailable(
-                    f"ledger {ledger_id} is not deleted yet: no answer from {', '.join(map(str, silent))}"
-                )
-            await self.store.delete(path, version)
-        except NotFound:
-            return
+        silent = await self._deletion.run(ledger_id)
+        if silent:
+            if {bookie.uuid for bookie in silent} & {record.uuid for record in self.available()}:
+                self._parts.knock.knock()  # of one that is away, repair hears when it comes back
+            who = ", ".join(map(str, silent))
+            raise Unavailable(f"ledger {ledger_id} is not deleted yet: no answer from {who}")
 
     async def info(self, ledger_id: int) -> LedgerRecord:
         """The ledger's record. Raises `NotFound`."""
@@ -235,6 +228,7 @@ class Ledgers:
         self._idle.stop()
         self._reported.stop()
         self._parts.narrow.stop()
+        await self._parts.knock.stop()
         await self._parts.tasks.stop()
 
     # -- inside ----------------------------------------------------------------------------------------
@@ -264,37 +258,6 @@ class Ledgers:
 
     def _forget(self, writer: LedgerWriter) -> None:
         self._writers.pop(writer.ledger_id, None)
-
-    async def _begin_delete(self, path: str) -> tuple[LedgerRecord, int]:
-        """The record in DELETING, and its version. Raises `NotFound`, `Unavailable`."""
-        while True:
-            node = await self.store.get(path)
-            record = decode(LedgerRecord, node.value, path)
-            if record.state is LedgerState.DELETING:
-                return record, node.version
-            record = states.deleting(record)
-            try:
-                return record, await self.store.put(path, encode(record), node.version)
-            except (VersionConflict, OutcomeUnknown):
-                continue
-
-    async def _bury(self, bookie: BookieId, ledger_id: int, version: int) -> BookieId | None:
-        """Lay a tombstone; None when it lies there or the bookie was retired, else the bookie.
-
-        A bookie that came back as another incarnation may still have the bytes: it gets the tombstone, too.
-        """
-        response = await self._parts.bookies.port(bookie).delete(DeleteRequest(bookie, ledger_id, version))
-        if response.status in (Status.OK, Status.DELETED, Status.NO_SUCH_LEDGER):
-            return None
-        try:
-            path = paths.bookie(bookie.uuid)
-            current = placement.bookie_id(decode(BookieRecord, (await self.store.get(path)).value, path))
-        except NotFound:
-            return None
-        if current == bookie:
-            return bookie
-        response = await self._parts.bookies.port(current).delete(DeleteRequest(current, ledger_id, version))
-        return None if response.status in (Status.OK, Status.DELETED, Status.NO_SUCH_LEDGER) else bookie
 
 
 class _Ids:

@@ -10,7 +10,8 @@ In a round each closed ledger's record is read once and judged (`repair_core`), 
 its copy has a hole: an ack quorum was enough to confirm a block. What needs it is copied (`repair_copy`), a few
 ledgers at a time, from many sources to many targets, at one limited rate. A bookie that is drained is retired, by
 removing its record, when two rounds a session's time-out apart, and all between, found no ledger that names it: writers
-that chose it before they heard that it is read-only have written their records by then.
+that chose it before they heard that it is read-only have written their records by then. A deletion that a bookie missed
+is finished, too.
 
 Safety does not rest on the lease: a record changes only by version, and a copy made twice is the same copy. The lease
 saves work. A coordinator in doubt begins nothing, one whose lease is lost stops and waits for it again.
@@ -33,6 +34,7 @@ from msgspec.structs import replace
 
 from quire.ledger import repair_core, states
 from quire.ledger.census import ledger_ids
+from quire.ledger.deletion import Deletion, holders
 from quire.ledger.directory import BookieDirectory
 from quire.ledger.repair_copy import Copier
 from quire.ledger.repair_core import Absences, Pace, View
@@ -129,6 +131,7 @@ class Repair:
         self._tasks = Tasks("repair")
         self._lease: Lease | None = None
         self._woken = asyncio.Event()
+        self._deletion = Deletion(store, bookies)
         self._copier = Copier(store, bookies, clock, Pace(settings.repair_bytes_per_s))
         self._absences = Absences(settings.repair_delay_ms / 1000)
         self._unwatch: list[Callable[[], None]] = []
@@ -370,6 +373,11 @@ class Repair:
             try:
                 node = await self._store.get(path)
                 record = decode(LedgerRecord, node.value, path)
+                if record.state is LedgerState.DELETING:
+                    self._left.forget(ledger_id)
+                    await self._forget_damage(ledger_id)
+                    await self._finish_deletion(record, view)
+                    return
                 self._left.bookies[ledger_id] = worries & _named(record)
                 plan = repair_core.plan(record, view, self._copier.loads, self._dice)
                 refused: dict[BookieId, QuireError] = {}
@@ -394,6 +402,13 @@ class Repair:
             except VersionConflict:
                 if attempt + 1 == _TRIES:
                     raise
+
+    async def _finish_deletion(self, record: LedgerRecord, view: View) -> None:
+        """Lay the tombstones that are missing; not while a bookie is away: there is a round when it is back."""
+        if all(each.uuid in view.available or each.uuid not in view.known for each in holders(record)):
+            silent = await self._deletion.run(record.ledger_id)
+            if silent:
+                raise Unavailable(f"ledger {record.ledger_id} is not deleted yet: no answer from {silent[0]}")
 
     def _note(self, record: LedgerRecord, plan: repair_core.Plan) -> None:
         ledger_id = record.ledger_id
@@ -474,6 +489,7 @@ class Repair:
                 if await retire(self._store, uuid):
                     self._known = {other: each for other, each in self._known.items() if other != uuid}
                     _log.info("bookie %s is drained and retired", uuid)
+                    self._hurry_round()  # deletions may have waited for it
                 else:
                     self._news = True
 

@@ -123,9 +123,7 @@ class Plan(NamedTuple):
 
 
 def plan(record: LedgerRecord, view: View, loads: Mapping[BookieId, int], dice: Callable[[], float]) -> Plan:
-    """What repair should do about one ledger."""
-    if record.state is LedgerState.DELETING:
-        return Plan()
+    """What repair should do about one ledger that is not being deleted."""
     if record.state is not LedgerState.CLOSED:
         named = states.all_bookies(record)
         left = {each.uuid for each in named if view.judge(record.ledger_id, each) not in _STAYS}

@@ -51,6 +51,30 @@ async def test_a_full_entry_disk_makes_the_node_read_only_and_reads_go_on() -> N
         assert await node.holds(1, entry) == one(1, entry, 4 * KIB)
 
 
+async def test_what_is_deleted_makes_room_for_a_checkpoint_that_has_none() -> None:
+    """The disk filled up beside the node, so that not even the memtable finds room."""
+    machine = SimulatedNode(seed=2)
+    node = await Node.on(machine)
+    for entry in range(200):
+        assert await node.add(one(1, entry, 4 * KIB)) == [OK]
+    node = await restart(node, machine)  # which begins another log
+    used_bytes = machine.entries.space().total_bytes - machine.entries.space().free_bytes
+    machine.entries.capacity_bytes = used_bytes
+    assert await node.add(one(2, 0)) == [OK]
+    flush = asyncio.ensure_future(node.storage.flush())
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert node.storage.is_read_only and not flush.done()
+    assert (await node.delete(1)).status is OK
+    pass_seconds(60)
+    await asyncio.wait_for(flush, 5)
+    assert await node.add(one(3, 0)) == [OK]
+    node = await crash(machine)
+    assert await node.holds(1, 0) is Status.DELETED
+    assert await node.holds(2, 0) == one(2, 0)
+    assert await node.holds(3, 0) == one(3, 0)
+
+
 async def test_a_full_journal_disk_makes_the_node_read_only() -> None:
     machine = SimulatedNode(seed=2)
     machine.journal.capacity_bytes = 100 * KIB  # room for one segment and not for a spare one

@@ -150,7 +150,6 @@ def test_read_only_and_drained_bookies_get_no_copies() -> None:
 def test_an_open_ledger_is_left_to_its_owner() -> None:
     record = LedgerRecord(ledger_id=7, write_quorum=3, ack_quorum=2, fragments=ledger("abc").fragments)
     assert planned(record, view("abd", gone="c")) == Plan(left=frozenset("c"), is_open=True)
-    assert planned(states.deleting(record), view("abd", gone="c")) == Plan()
 
 
 def test_the_record_remembers_who_may_still_have_bytes() -> None:

@@ -155,8 +155,6 @@ class LedgerHistory:
                     and all(ledger_id not in each.open for each in self.cluster.clients)
                 ):
                     judges[ledger_id] = tuple(self._begin(methodcaller("recover", ledger_id, 1)))
-                elif record.state is LedgerState.DELETING and not busy:
-                    judges[ledger_id] = tuple(self._begin(methodcaller("delete", ledger_id, 1)))
             await asyncio.sleep(STEP_S)
         if why:
             raise Violation("liveness", f"{SETTLE_S:g} s after the last fault, {why}")
