@@ -453,12 +453,22 @@ class Topic(Governed):
         await self.segment_list.archived(ledger_id, pointer)
 
     async def _discard(self, segment: SegmentRecord) -> None:
-        """Delete what a segment that no list names any more has left behind. A failure leaves it to the scrub."""
+        """Delete what a segment that no list names any more has left behind: at the bookies, and in the archive.
+
+        A failure leaves the one to repair, or to a search for orphans, and the other to a scrub.
+        """
+        archive, pointer = self._services.archive, segment.archive
         try:
             await self._services.ledgers.delete(segment.ledger_id)
-            if segment.archive is not None and self._services.archive is not None:
-                await self._services.archive.delete(segment.archive)
         except NotFound:
             pass
         except QuireError as error:
             _log.warning("%s: segment %d is trimmed but not deleted: %s", self.name, segment.ledger_id, error)
+        if pointer is None or archive is None:
+            return
+        try:
+            await archive.delete(pointer)
+        except QuireError as error:
+            _log.warning(
+                "%s: archive object %s is trimmed but not deleted: %s", self.name, pointer.name, error
+            )

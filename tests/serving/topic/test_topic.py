@@ -10,12 +10,15 @@ from msgspec.structs import replace
 
 from quire.metadata import paths, topics
 from quire.metadata.records import (
+    ArchivePointer,
+    LedgerState,
     PersistencePolicy,
     RetentionPolicy,
     SegmentRecord,
     StateLogRecord,
     TopicRecord,
     decode,
+    encode,
 )
 from quire.metadata.store import ANY_VERSION, Node
 from quire.runtime.errors import Fenced, NotFound, OutcomeUnknown, Unavailable
@@ -159,6 +162,35 @@ async def test_trimming_follows_the_slowest_subscription(house: BrokerHouse) -> 
     with pytest.raises(NotFound):
         await broker.blocks(str(NAME), Position(ledgers[0], 0), 1000)
     await in_thread(client.close)
+
+
+async def test_a_bookie_that_is_away_keeps_no_trimmed_object_in_the_archive(
+    house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await house.start(retention_ms=0, retention_bytes=0)
+    client = pulsar.Client(broker.service_url, logger=QUIET)
+    await in_thread(lambda: publish(client, range(5)))
+    await in_thread(client.close)
+    topic = broker.registry.find(NAME)
+    assert topic is not None
+    await topic.roll()  # type: ignore[misc]
+    (sealed,) = topic.segment_list.sealed
+    pointer = ArchivePointer(store="memory://", name="object", bytes=1, crc=0, archived_ms=1)
+    await topic.segment_list.archived(sealed.ledger_id, pointer)
+    deleted: list[ArchivePointer] = []
+
+    async def delete(pointer: ArchivePointer) -> None:
+        deleted.append(pointer)
+
+    monkeypatch.setattr(house.archive, "delete", delete)
+    for each in house.cluster.bookies:
+        await broker.services.store.create(paths.bookie(each.bookie.uuid), encode(each.record()))
+        each.unreachable = True
+    assert await topic.trim() == 1
+    assert deleted == [pointer]
+    assert (await broker.services.ledgers.info(sealed.ledger_id)).state is LedgerState.DELETING
+    for each in house.cluster.bookies:
+        each.unreachable = False
 
 
 async def test_retention_by_policy_keeps_what_is_young(broker: Broker, client: pulsar.Client) -> None:
