@@ -59,6 +59,9 @@ class Topic:
     async def index_of(self, position: Position) -> int:
         return position.entry_id
 
+    async def last_message(self) -> tuple[Position, int]:
+        return self.last_confirmed, -1
+
     async def find_time(self, time_ms: int) -> Position:
         return Position(1, 0)
 

@@ -109,6 +109,13 @@ class TopicPort(Protocol):
         """Where reading must begin so that no message published at `time_ms` or later is missed."""
         ...
 
+    async def last_message(self) -> tuple[Position, int]:
+        """The last entry that a reader will get, and its last message's index in the batch, -1 when it is none.
+
+        (-1, -1) and -1 when there is nothing. Raises `NotFound`, `CorruptionError`, `Unavailable`.
+        """
+        ...
+
     async def compacted_view(self) -> CompactedPort | None:
         """The topic for readers of compacted data; None when it was never compacted. Raises `Unavailable`."""
         ...
@@ -127,13 +134,6 @@ class CompactedPort(TopicPort, Protocol):
 
     def left_of(self, ledger_id: int, first: int, stop: int) -> Sequence[tuple[Position, int, int]]:
         """Batches among entries that were read of which not all is left: (position, bits that are, messages)."""
-        ...
-
-    async def last_message(self) -> tuple[Position, int] | None:
-        """The last entry that a reader will get, and its last message's index in the batch, -1 for none.
-
-        None when that is the topic's own; the position is (-1, -1) when nothing is left.
-        """
         ...
 
 

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from quire.runtime.errors import NotFound, QuireError, Unavailable
 from quire.runtime.limits import NAME_CHARS_MAX, PROPERTIES_BYTES_MAX
-from quire.serving.ports import ConsumerHandle, Position, SubscriptionHandle
+from quire.serving.ports import ConsumerHandle, SubscriptionHandle
 from quire.serving.session.connection import Connection, Handler, Lane
 from quire.serving.session.errors import code_of
-from quire.wire import block as blocks
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
-from quire.wire.message import is_batch, read_metadata
 
 if TYPE_CHECKING:
     from quire.serving.topic.non_persistent import AnyTopic
@@ -260,41 +258,16 @@ def seek(connection: Connection, body: pb.CommandSeek) -> None:
 def get_last_message_id(connection: Connection, body: pb.CommandGetLastMessageId) -> None:
     async def work(end: ConsumerEnd) -> bytes:
         subscription, _ = _opened(end)
-        assert end.topic is not None
-        last = await _last_of_compacted(end) or await _last_message_id(end.topic)
-        mark = commands.message_id(*subscription.mark_delete, partition=end.topic.topic_name.partition)
+        topic = end.topic
+        assert topic is not None
+        partition = topic.topic_name.partition
+        view = await topic.compacted_view() if end.body.read_compacted else None
+        position, batch_index = await (view or topic).last_message()
+        last = commands.message_id(*position, partition=partition, batch_index=batch_index)
+        mark = commands.message_id(*subscription.mark_delete, partition=partition)
         return commands.last_message_id(body.request_id, last, mark)
 
     _hold(connection, body.consumer_id, body.request_id, "GET_LAST_MESSAGE_ID", work)
-
-
-async def _last_of_compacted(end: ConsumerEnd) -> pb.MessageIdData | None:
-    """For who reads compacted data: what is left may end before the topic does. None when it does not."""
-    assert end.topic is not None
-    view = await end.topic.compacted_view() if end.body.read_compacted else None
-    last = await view.last_message() if view is not None else None
-    if last is None:
-        return None
-    return commands.message_id(*last[0], partition=end.topic.topic_name.partition, batch_index=last[1])
-
-
-async def _last_message_id(topic: AnyTopic) -> pb.MessageIdData:
-    """The last message of the last entry; (-1, -1) when there is none."""
-    partition = topic.topic_name.partition
-    position = topic.last_confirmed
-    if position.entry_id < 0:
-        return commands.message_id(-1, -1, partition)
-    found = topic.cached(position) or await topic.read(position, 1)
-    batch_index = _last_batch_index(found[0], position) if found else -1
-    return commands.message_id(*position, partition=partition, batch_index=batch_index)
-
-
-def _last_batch_index(block: Buffer, position: Position) -> int:
-    """The index of the entry's last message in its batch, -1 when it is none."""
-    header = blocks.peek(block)
-    at = position.entry_id - header.first_entry
-    metadata, _ = read_metadata(blocks.entries(block, header)[at])
-    return metadata.num_messages_in_batch - 1 if is_batch(metadata) else -1
 
 
 def consumer_stats(connection: Connection, body: pb.CommandConsumerStats) -> None:

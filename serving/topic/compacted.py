@@ -190,12 +190,11 @@ class CompactedView:
         found = [one for one in masks if one < (ledger_id, stop)]
         return [(one, *masks[one]) for one in found]
 
-    async def last_message(self) -> tuple[Position, int] | None:
-        """The last entry that a reader will get and the last message of it; None when that is the topic's own."""
+    async def last_message(self) -> tuple[Position, int]:
         compacted = self._compacted
         confirmed = self._topic.last_confirmed
         if confirmed > compacted.horizon and confirmed.entry_id >= 0:  # else what was behind it is trimmed
-            return None
+            return await self._topic.last_message()
         last = compacted.last_retained()
         if last.ledger_id < 0:
             return last, -1

@@ -3,14 +3,35 @@
 A block's header has the index of its first message, and the segments' records have theirs, so a number is found by
 bisection over the entries of one segment; a time by the segments' first and last clocks, then by the index that the
 bookies or the archive keep of each segment.
+
+All of them read what may be trimmed in the middle of it. Then the question is asked again (`unless_trimmed`).
 """
 
 from __future__ import annotations
 
-from quire.serving.ports import Position, TopicPort
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from quire.runtime.errors import NotFound
+from quire.serving.ports import EARLIEST, Position, TopicPort
 from quire.serving.topic.reading import TopicReader
 from quire.serving.topic.segments import Segments
 from quire.wire import block as blocks
+from quire.wire.block import Buffer
+from quire.wire.message import is_batch, read_metadata
+
+T = TypeVar("T")
+
+
+async def unless_trimmed(topic: TopicPort, ask: Callable[[], Awaitable[T]]) -> T:
+    """What `ask` answers; asked again when it misses something and the topic begins later than before."""
+    while True:
+        first = topic.first_position()
+        try:
+            return await ask()
+        except NotFound:
+            if topic.first_position() == first:
+                raise
 
 
 async def index_of(topic: TopicPort, position: Position) -> int:
@@ -52,3 +73,19 @@ async def find_clock(segments: Segments, reader: TopicReader, wanted_ms: int) ->
     if active.first_clock_ms >= wanted_ms:
         return Position(active.ledger_id, 0)
     return Position(active.ledger_id, await reader.find_time(active.ledger_id, wanted_ms))
+
+
+async def last_message(topic: TopicPort) -> tuple[Position, int]:
+    """See `TopicPort.last_message`."""
+    position = topic.last_confirmed
+    if position.entry_id < 0:
+        return EARLIEST, -1
+    found = topic.cached(position) or await topic.read(position, 1)
+    return position, _last_batch_index(found[0], position) if found else -1
+
+
+def _last_batch_index(block: Buffer, position: Position) -> int:
+    header = blocks.peek(block)
+    at = position.entry_id - header.first_entry
+    metadata, _ = read_metadata(blocks.entries(block, header)[at])
+    return metadata.num_messages_in_batch - 1 if is_batch(metadata) else -1

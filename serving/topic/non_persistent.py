@@ -205,6 +205,9 @@ class NonPersistentTopic(Governed):
     async def find_time(self, time_ms: int) -> Position:
         return self.first_position()
 
+    async def last_message(self) -> tuple[Position, int]:
+        return EARLIEST, -1
+
     def acknowledged_up_to(self, subscription: str) -> None:
         """Nothing to trim."""
 

@@ -386,16 +386,21 @@ class Topic(Governed):
         return await self._reader.read(position, bytes_max)
 
     async def index_of(self, position: Position) -> int:
-        return await finding.index_of(self, position)
+        return await finding.unless_trimmed(self, lambda: finding.index_of(self, position))
 
     async def position_of(self, index: int) -> Position:
-        return await finding.position_of(self, index)
+        return await finding.unless_trimmed(self, lambda: finding.position_of(self, index))
 
     async def find_time(self, time_ms: int) -> Position:
         return await self.find_clock(time_ms - TIME_SKEW_MS)
 
     async def find_clock(self, wanted_ms: int) -> Position:
-        return await finding.find_clock(self.segment_list, self._reader, wanted_ms)
+        return await finding.unless_trimmed(
+            self, lambda: finding.find_clock(self.segment_list, self._reader, wanted_ms)
+        )
+
+    async def last_message(self) -> tuple[Position, int]:
+        return await finding.unless_trimmed(self, lambda: finding.last_message(self))
 
     async def compacted_view(self) -> CompactedPort | None:
         return await self.compaction.view()

@@ -101,6 +101,9 @@ class FakeTopic:
         messages = sum(sum(block.message_counts(made, block.peek(made))) for made in blocks)
         return SegmentView(ledger_id, self.last_entry(ledger_id), 0, messages, sum(map(len, blocks)))
 
+    async def last_message(self) -> tuple[Position, int]:
+        return self.last_confirmed, -1
+
     def first_position(self) -> Position:
         return following(Position(-1, -1), self.segments())
 

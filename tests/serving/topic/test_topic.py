@@ -27,11 +27,12 @@ from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 from quire.serving.policy.book import PolicyBook
 from quire.serving.policy.resolved import TopicPolicies
-from quire.serving.ports import Position
+from quire.serving.ports import EARLIEST, Position
 from quire.serving.subscription.subscriptions import Subscriptions
 from quire.serving.topic import topic as topic_module
 from quire.serving.topic import writing
 from quire.serving.topic.topic import Topic
+from quire.wire.block import Buffer
 from tests.serving.conftest import BrokerHouse, in_thread
 
 NAME = TopicName.parse("topic")
@@ -161,6 +162,36 @@ async def test_trimming_follows_the_slowest_subscription(house: BrokerHouse) -> 
         await broker.services.ledgers.open(ledgers[0])
     with pytest.raises(NotFound):
         await broker.blocks(str(NAME), Position(ledgers[0], 0), 1000)
+    await in_thread(client.close)
+
+
+async def test_what_is_trimmed_while_it_is_asked_about_is_answered_by_what_is_left(
+    house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stock readers ask for the last message before they look whether there is one to come."""
+    broker = await house.start(retention_ms=0, retention_bytes=0)
+    client = pulsar.Client(broker.service_url, logger=QUIET)
+    await in_thread(lambda: publish(client, range(5)))
+    topic = broker.registry.find(NAME)
+    assert isinstance(topic, Topic)
+    await topic.roll()  # type: ignore[misc]
+    (sealed,) = topic.segment_list.sealed
+    position = topic.last_confirmed
+    assert position.ledger_id == sealed.ledger_id and await topic.last_message() == (position, -1)
+    read = topic._reader.read
+
+    async def trimmed_meanwhile(position: Position, bytes_max: int) -> list[Buffer]:
+        await topic.trim()
+        return await read(position, bytes_max)
+
+    monkeypatch.setattr(topic._reader, "read", trimmed_meanwhile)
+    monkeypatch.setattr(topic, "cached", lambda position: ())
+    assert await topic.last_message() == (EARLIEST, -1)
+    assert not topic.segment_list.sealed
+    reader = await in_thread(lambda: client.create_reader(str(NAME), pulsar.MessageId.earliest))
+    assert not await in_thread(reader.has_message_available)
+    with pytest.raises(NotFound):
+        await topic.read(position, 1)
     await in_thread(client.close)
 
 
