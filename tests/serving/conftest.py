@@ -16,6 +16,7 @@ import pytest
 from quire.ledger.memory_cluster import MemoryCluster
 from quire.runtime.clock import Clock, SystemClock
 from quire.serving.broker import Broker
+from quire.serving.names import TopicName
 from quire.serving.settings import BrokerSettings
 from quire.serving.subscription.subscription import Subscription
 from quire.tiering.archive import Archive
@@ -34,6 +35,10 @@ class AdvancedClock(SystemClock):
 
     def monotonic(self) -> float:
         return super().monotonic() + self.ahead_s
+
+
+NAME = TopicName.parse("topic")
+QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
 
 class BrokerHouse:
@@ -122,3 +127,19 @@ async def client(clients: Callable[..., pulsar.Client]) -> AsyncIterator[pulsar.
     made = clients()
     yield made
     await in_thread(made.close)
+
+
+def publish(client: pulsar.Client, numbers: range) -> None:
+    producer = client.create_producer(str(NAME))
+    for number in numbers:
+        producer.send(b"%d" % number)
+    producer.close()
+
+
+def read_all(client: pulsar.Client) -> list[int]:
+    reader = client.create_reader(str(NAME), pulsar.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        found.append(int(reader.read_next(10_000).data()))
+    reader.close()
+    return found

@@ -1,4 +1,4 @@
-"""A whole topic over bookies in memory: failure of its ledger, loss of ownership, trimming, seek by time."""
+"""A whole topic over bookies in memory: failure of its ledger, loss of ownership, seek by time."""
 
 from __future__ import annotations
 
@@ -10,15 +10,11 @@ from msgspec.structs import replace
 
 from quire.metadata import paths, topics
 from quire.metadata.records import (
-    ArchivePointer,
-    LedgerState,
     PersistencePolicy,
-    RetentionPolicy,
     SegmentRecord,
     StateLogRecord,
     TopicRecord,
     decode,
-    encode,
 )
 from quire.metadata.store import ANY_VERSION, Node
 from quire.runtime.errors import Fenced, NotFound, OutcomeUnknown, Unavailable
@@ -27,32 +23,12 @@ from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 from quire.serving.policy.book import PolicyBook
 from quire.serving.policy.resolved import TopicPolicies
-from quire.serving.ports import EARLIEST, Position
+from quire.serving.ports import Position
 from quire.serving.subscription.subscriptions import Subscriptions
 from quire.serving.topic import topic as topic_module
 from quire.serving.topic import writing
 from quire.serving.topic.topic import Topic
-from quire.wire.block import Buffer
-from tests.serving.conftest import BrokerHouse, in_thread
-
-NAME = TopicName.parse("topic")
-QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-
-
-def publish(client: pulsar.Client, numbers: range) -> None:
-    producer = client.create_producer(str(NAME))
-    for number in numbers:
-        producer.send(b"%d" % number)
-    producer.close()
-
-
-def read_all(client: pulsar.Client) -> list[int]:
-    reader = client.create_reader(str(NAME), pulsar.MessageId.earliest)
-    found = []
-    while reader.has_message_available():
-        found.append(int(reader.read_next(10_000).data()))
-    reader.close()
-    return found
+from tests.serving.conftest import NAME, BrokerHouse, in_thread, publish, read_all
 
 
 async def test_a_failed_ledger_costs_a_pause_and_no_message(
@@ -135,104 +111,6 @@ async def test_any_conflict_on_the_list_stops_the_whole_incarnation(
     assert broker.registry.find(NAME) is not topic
     await in_thread(lambda: producer.send(b"1"))
     assert await in_thread(lambda: read_all(client)) == [0, 1]
-
-
-async def test_trimming_follows_the_slowest_subscription(house: BrokerHouse) -> None:
-    broker = await house.start(retention_ms=0, retention_bytes=0)
-    client = pulsar.Client(broker.service_url, logger=QUIET)
-    slow = await in_thread(lambda: client.subscribe(str(NAME), "slow"))
-    for start in (0, 5):
-        await in_thread(lambda start=start: publish(client, range(start, start + 5)))
-        topic = broker.registry.find(NAME)
-        assert topic is not None
-        await topic.roll()  # type: ignore[misc]
-    ledgers = [segment.ledger_id for segment in topic.segment_list.sealed]
-    assert await topic.trim() == 0
-
-    def acknowledge(count: int) -> None:
-        for _ in range(count):
-            slow.acknowledge(slow.receive(10_000))
-
-    await in_thread(lambda: acknowledge(5))
-    await in_thread(slow.close)
-    assert await topic.trim() == 1
-    assert topic.first_position() == Position(ledgers[1], 0)
-    assert await in_thread(lambda: read_all(client)) == list(range(5, 10))
-    with pytest.raises(NotFound):
-        await broker.services.ledgers.open(ledgers[0])
-    with pytest.raises(NotFound):
-        await broker.blocks(str(NAME), Position(ledgers[0], 0), 1000)
-    await in_thread(client.close)
-
-
-async def test_what_is_trimmed_while_it_is_asked_about_is_answered_by_what_is_left(
-    house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Stock readers ask for the last message before they look whether there is one to come."""
-    broker = await house.start(retention_ms=0, retention_bytes=0)
-    client = pulsar.Client(broker.service_url, logger=QUIET)
-    await in_thread(lambda: publish(client, range(5)))
-    topic = broker.registry.find(NAME)
-    assert isinstance(topic, Topic)
-    await topic.roll()  # type: ignore[misc]
-    (sealed,) = topic.segment_list.sealed
-    position = topic.last_confirmed
-    assert position.ledger_id == sealed.ledger_id and await topic.last_message() == (position, -1)
-    read = topic._reader.read
-
-    async def trimmed_meanwhile(position: Position, bytes_max: int) -> list[Buffer]:
-        await topic.trim()
-        return await read(position, bytes_max)
-
-    monkeypatch.setattr(topic._reader, "read", trimmed_meanwhile)
-    monkeypatch.setattr(topic, "cached", lambda position: ())
-    assert await topic.last_message() == (EARLIEST, -1)
-    assert not topic.segment_list.sealed
-    reader = await in_thread(lambda: client.create_reader(str(NAME), pulsar.MessageId.earliest))
-    assert not await in_thread(reader.has_message_available)
-    with pytest.raises(NotFound):
-        await topic.read(position, 1)
-    await in_thread(client.close)
-
-
-async def test_a_bookie_that_is_away_keeps_no_trimmed_object_in_the_archive(
-    house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broker = await house.start(retention_ms=0, retention_bytes=0)
-    client = pulsar.Client(broker.service_url, logger=QUIET)
-    await in_thread(lambda: publish(client, range(5)))
-    await in_thread(client.close)
-    topic = broker.registry.find(NAME)
-    assert topic is not None
-    await topic.roll()  # type: ignore[misc]
-    (sealed,) = topic.segment_list.sealed
-    pointer = ArchivePointer(store="memory://", name="object", bytes=1, crc=0, archived_ms=1)
-    await topic.segment_list.archived(sealed.ledger_id, pointer)
-    deleted: list[ArchivePointer] = []
-
-    async def delete(pointer: ArchivePointer) -> None:
-        deleted.append(pointer)
-
-    monkeypatch.setattr(house.archive, "delete", delete)
-    for each in house.cluster.bookies:
-        await broker.services.store.create(paths.bookie(each.bookie.uuid), encode(each.record()))
-        each.unreachable = True
-    assert await topic.trim() == 1
-    assert deleted == [pointer]
-    assert (await broker.services.ledgers.info(sealed.ledger_id)).state is LedgerState.DELETING
-    for each in house.cluster.bookies:
-        each.unreachable = False
-
-
-async def test_retention_by_policy_keeps_what_is_young(broker: Broker, client: pulsar.Client) -> None:
-    await broker.namespaces.change(
-        "public", "default", lambda old: replace(old, retention=RetentionPolicy(3_600_000, -1))
-    )
-    await in_thread(lambda: publish(client, range(5)))
-    topic = broker.registry.find(NAME)
-    assert topic is not None
-    await topic.roll()  # type: ignore[misc]
-    assert await topic.trim() == 0
 
 
 async def test_persistence_by_policy_says_how_many_copies_there_are(
