@@ -22,7 +22,7 @@ from typing import NamedTuple
 from quire.bookie.entry_log import EntryLogs
 from quire.bookie.index import Index, IndexRow
 from quire.runtime.errors import CorruptionError
-from quire.wire.block import BlockError, BlockHeader, Buffer, find_header, peek, read_header
+from quire.wire.block import BlockError, BlockHeader, Buffer, find_headers, peek, read_header
 from quire.wire.bookie import Status
 
 log = logging.getLogger(__name__)
@@ -81,9 +81,7 @@ class _Run:
 
     def gap_from(self, at: int, entry: int) -> _Place:
         """Where the next whole header of this run begins, and with which entry."""
-        found = at
-        while (found := find_header(self._run, found + 1)) >= 0:
-            header = read_header(self._run, found)
+        for found, header in find_headers(self._run, at + 1):
             if header.ledger_id == self._row.ledger_id and entry < header.first_entry <= self._row.last_entry:
                 return _Place(found, header.first_entry)
         return _Place(self._row.length, self._row.last_entry + 1)

@@ -8,19 +8,29 @@ all its bookies are up (`repair`). A bookie counts as retired only when its own 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from quire.ledger import placement, states
 from quire.ledger.directory import BookieDirectory
 from quire.metadata import paths
 from quire.metadata.records import BookieRecord, LedgerRecord, LedgerState, decode, encode
 from quire.metadata.store import MetadataStore
-from quire.runtime.errors import NotFound, OutcomeUnknown, VersionConflict
+from quire.runtime.errors import NotFound, OutcomeUnknown, Unavailable, VersionConflict
 from quire.wire.bookie import BookieId, DeleteRequest, Status
 
 
 def holders(record: LedgerRecord) -> tuple[BookieId, ...]:
     """Bookies that may hold blocks of the ledger: all that its record names or ever named."""
     return (*states.all_bookies(record), *map(BookieId.parse, record.former))
+
+
+class Silent(Unavailable):
+    """`bookies` did not answer, so the ledger's record stays."""
+
+    def __init__(self, ledger_id: int, bookies: Sequence[BookieId]) -> None:
+        who = ", ".join(map(str, bookies))
+        super().__init__(f"ledger {ledger_id} is not deleted yet: no answer from {who}")
+        self.bookies = bookies
 
 
 class Deletion:
@@ -30,21 +40,21 @@ class Deletion:
         self._store = store
         self._bookies = bookies
 
-    async def run(self, ledger_id: int) -> list[BookieId]:
-        """Go on until the record is gone; the bookies that did not answer, and for which it stays.
+    async def run(self, ledger_id: int) -> None:
+        """Nothing when there is no such ledger (any more).
 
-        Nothing happens when there is no such ledger (any more). Raises `Unavailable` when the store does not answer.
+        Raises `Silent` when the record stays for bookies that did not answer, `Unavailable` when the store does not.
         """
         path = paths.ledger(ledger_id)
         try:
             record, version = await self._begin(path)
             answers = [self._bury(bookie, ledger_id, version) for bookie in holders(record)]
             silent = [bookie for bookie in await asyncio.gather(*answers) if bookie is not None]
-            if not silent:
-                await self._store.delete(path, version)
+            if silent:
+                raise Silent(ledger_id, silent)
+            await self._store.delete(path, version)
         except NotFound:
-            return []
-        return silent
+            return
 
     async def _begin(self, path: str) -> tuple[LedgerRecord, int]:
         """The record in DELETING, and its version. Raises `NotFound`, `Unavailable`."""

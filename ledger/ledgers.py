@@ -23,7 +23,7 @@ from random import Random
 from typing import Final
 
 from quire.ledger import placement, recovery, states
-from quire.ledger.deletion import Deletion
+from quire.ledger.deletion import Deletion, Silent
 from quire.ledger.directory import BookieDirectory
 from quire.ledger.idle import IdleLacs
 from quire.ledger.leaving import DELAY_S, Leaving
@@ -189,12 +189,13 @@ class Ledgers:
 
         Raises `Unavailable` while a bookie does not answer: the record stays, call again.
         """
-        silent = await self._deletion.run(ledger_id)
-        if silent:
-            if {bookie.uuid for bookie in silent} & {record.uuid for record in self.available()}:
+        try:
+            await self._deletion.run(ledger_id)
+        except Silent as error:
+            up = {record.uuid for record in self.available()}
+            if any(bookie.uuid in up for bookie in error.bookies):
                 self._parts.knock.knock()  # of one that is away, repair hears when it comes back
-            who = ", ".join(map(str, silent))
-            raise Unavailable(f"ledger {ledger_id} is not deleted yet: no answer from {who}")
+            raise
 
     async def info(self, ledger_id: int) -> LedgerRecord:
         """The ledger's record. Raises `NotFound`."""

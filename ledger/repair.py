@@ -383,9 +383,7 @@ class Repair:
                 refused: dict[BookieId, QuireError] = {}
                 if plan.fragments:
                     record, refused = await self._copier.repair(record, node.version, plan.fragments)
-                if (
-                    record.state is not LedgerState.IN_RECOVERY
-                ):  # which may come to name whom it does not name
+                if record.state is not LedgerState.IN_RECOVERY:  # it may come to name others
                     await self._forget_damage(ledger_id, plan.left | {copy.uuid for copy in refused})
                 holders = repair_core.good_holders(record, view) if thorough else {}
                 if await self._copier.complete(record, holders) or plan.fragments:
@@ -406,9 +404,7 @@ class Repair:
     async def _finish_deletion(self, record: LedgerRecord, view: View) -> None:
         """Lay the tombstones that are missing; not while a bookie is away: there is a round when it is back."""
         if all(each.uuid in view.available or each.uuid not in view.known for each in holders(record)):
-            silent = await self._deletion.run(record.ledger_id)
-            if silent:
-                raise Unavailable(f"ledger {record.ledger_id} is not deleted yet: no answer from {silent[0]}")
+            await self._deletion.run(record.ledger_id)
 
     def _note(self, record: LedgerRecord, plan: repair_core.Plan) -> None:
         ledger_id = record.ledger_id

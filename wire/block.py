@@ -206,20 +206,18 @@ def read_header(buffer: Buffer, offset: int = 0) -> BlockHeader:
     return header
 
 
-def find_header(buffer: Buffer, offset: int = 0) -> int:
-    """Where, at `offset` or behind it, the next whole header begins; -1 when there is none.
+def find_headers(buffer: Buffer, offset: int = 0) -> Iterator[tuple[int, BlockHeader]]:
+    """(offset, header) wherever, at `offset` or behind it, a whole header begins.
 
     Only for bytes of which nobody knows where their blocks begin: an entry may hold what looks like a block.
     """
     whole = bytes(buffer)
     while (offset := whole.find(_MAGIC_BYTES, offset)) >= 0:
         try:
-            read_header(buffer, offset)
+            yield offset, read_header(whole, offset)
         except BlockError:
-            offset += 1
-        else:
-            return offset
-    return -1
+            pass
+        offset += 1
 
 
 def peek(block: Buffer) -> BlockHeader:

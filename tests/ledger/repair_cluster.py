@@ -53,6 +53,13 @@ class Cluster(MemoryCluster):
         await self.store.create(paths.damage(f"bookie-{number}", ledger_id), encode(record))
         self.repair._on_news("")
 
+    def cut_off(self, number: int, ledger_id: int, *, blocks: int) -> None:
+        """The bookie never got the last blocks of the ledger."""
+        held = self.bookies[number].ledgers[ledger_id]
+        for first in held.firsts[-blocks:]:
+            held.blocks.pop(first)
+        del held.firsts[-blocks:]
+
     def lose(self, number: int) -> None:
         """The bookie is gone and its registration ended."""
         self.bookies[number].unreachable = True

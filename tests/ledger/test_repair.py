@@ -177,10 +177,7 @@ async def test_an_idle_coordinator_costs_the_store_nothing(cluster: Cluster) -> 
 
 async def test_last_blocks_that_lack_a_copy_get_it_in_a_round(cluster: Cluster) -> None:
     record = await cluster.closed()
-    lacking = cluster.bookies[1].ledgers[record.ledger_id]
-    for first in lacking.firsts[-3:]:
-        lacking.blocks.pop(first)
-    del lacking.firsts[-3:]
+    cluster.cut_off(1, record.ledger_id, blocks=3)
     del cluster.bookies[2].ledgers[record.ledger_id]
     cluster.bookies[1].limbo = True  # it cannot know whether it had them; it has not
     cluster.repair._wants_all = True

@@ -49,10 +49,7 @@ async def test_damage_of_a_ledger_that_waits_for_a_bookie_is_mended_where_it_is(
 
 async def test_a_copy_that_lacks_blocks_is_made_whole_where_it_is(cluster: Cluster) -> None:
     record = await cluster.closed()
-    lacking = cluster.bookies[1].ledgers[record.ledger_id]
-    for first in lacking.firsts[-3:]:
-        lacking.blocks.pop(first)
-    del lacking.firsts[-3:]
+    cluster.cut_off(1, record.ledger_id, blocks=3)
     assert "bookie-1:1" not in cluster.holders(record)
     await cluster.report_damage(1, record.ledger_id, record.last_entry, flip=False)
     await cluster.repair.look()

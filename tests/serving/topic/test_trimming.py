@@ -11,6 +11,7 @@ from quire.metadata.records import (
     ArchivePointer,
     LedgerState,
     RetentionPolicy,
+    SegmentRecord,
     encode,
 )
 from quire.runtime.errors import NotFound
@@ -19,6 +20,16 @@ from quire.serving.ports import EARLIEST, Position
 from quire.serving.topic.topic import Topic
 from quire.wire.block import Buffer
 from tests.serving.conftest import NAME, QUIET, BrokerHouse, in_thread, publish, read_all
+
+
+async def one_sealed(broker: Broker, client: pulsar.Client) -> tuple[Topic, SegmentRecord]:
+    """A topic with five messages, all in one segment that is sealed."""
+    await in_thread(lambda: publish(client, range(5)))
+    topic = broker.registry.find(NAME)
+    assert isinstance(topic, Topic)
+    await topic.roll()  # type: ignore[misc]
+    (sealed,) = topic.segment_list.sealed
+    return topic, sealed
 
 
 async def test_trimming_follows_the_slowest_subscription(house: BrokerHouse) -> None:
@@ -55,11 +66,7 @@ async def test_what_is_trimmed_while_it_is_asked_about_is_answered_by_what_is_le
     """Stock readers ask for the last message before they look whether there is one to come."""
     broker = await house.start(retention_ms=0, retention_bytes=0)
     client = pulsar.Client(broker.service_url, logger=QUIET)
-    await in_thread(lambda: publish(client, range(5)))
-    topic = broker.registry.find(NAME)
-    assert isinstance(topic, Topic)
-    await topic.roll()  # type: ignore[misc]
-    (sealed,) = topic.segment_list.sealed
+    topic, sealed = await one_sealed(broker, client)
     position = topic.last_confirmed
     assert position.ledger_id == sealed.ledger_id and await topic.last_message() == (position, -1)
     read = topic._reader.read
@@ -84,12 +91,8 @@ async def test_a_bookie_that_is_away_keeps_no_trimmed_object_in_the_archive(
 ) -> None:
     broker = await house.start(retention_ms=0, retention_bytes=0)
     client = pulsar.Client(broker.service_url, logger=QUIET)
-    await in_thread(lambda: publish(client, range(5)))
+    topic, sealed = await one_sealed(broker, client)
     await in_thread(client.close)
-    topic = broker.registry.find(NAME)
-    assert topic is not None
-    await topic.roll()  # type: ignore[misc]
-    (sealed,) = topic.segment_list.sealed
     pointer = ArchivePointer(store="memory://", name="object", bytes=1, crc=0, archived_ms=1)
     await topic.segment_list.archived(sealed.ledger_id, pointer)
     deleted: list[ArchivePointer] = []
@@ -112,8 +115,5 @@ async def test_retention_by_policy_keeps_what_is_young(broker: Broker, client: p
     await broker.namespaces.change(
         "public", "default", lambda old: replace(old, retention=RetentionPolicy(3_600_000, -1))
     )
-    await in_thread(lambda: publish(client, range(5)))
-    topic = broker.registry.find(NAME)
-    assert topic is not None
-    await topic.roll()  # type: ignore[misc]
+    topic, _ = await one_sealed(broker, client)
     assert await topic.trim() == 0
