@@ -157,7 +157,7 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         stack.push_async_callback(running.stop)
         name = urlsplit(service_url).netloc
         repair = Repair(store, directory, clock, SystemRandom(), configuration.repair.values, name)
-        repair.on_open = running.ownerless.want
+        repair.on_open(running.ownerless.want)
         repair.start()
         stack.push_async_callback(repair.stop)
         keep_heap()

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from quire.ledger.census import Orphan, orphans
 from quire.ledger.ledgers import Ledgers
-from quire.ledger.repair import WISH_ALL
+from quire.ledger.repair_news import WISH_ALL
 from quire.ledger.retiring import known_bookies
 from quire.metadata import paths
 from quire.metadata.damage import damage_reports

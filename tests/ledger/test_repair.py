@@ -6,7 +6,7 @@ import pytest
 
 from quire.ledger import repair_copy, repair_core
 from quire.ledger.memory_cluster import Listener, expected, read_all, turns_until, write
-from quire.ledger.repair import WISH_ALL
+from quire.ledger.repair_news import WISH_ALL
 from quire.metadata import paths
 from quire.metadata.records import (
     BookieIntent,
@@ -88,7 +88,7 @@ async def test_ledgers_that_were_narrow_when_the_round_came_are_widened_when_the
     records = [await writers[0].close()]
     writers[1].abandon()
     records.append(await cluster.join().recover(writers[1].ledger_id))
-    cluster.repair._on_narrow("")
+    cluster.repair._news.knocked()
     await cluster.look_long_after()
     for record in records:
         assert min(len(each.bookies) for each in record.fragments) == 2
@@ -129,7 +129,7 @@ async def test_while_bookies_are_lacking_ledgers_that_were_closed_cause_a_round_
     record = await cluster.closed()
     lacking = cluster.bookies[1].ledgers[record.ledger_id]
     lacking.blocks.pop(lacking.firsts.pop(3))
-    cluster.repair._on_narrow("")
+    cluster.repair._news.knocked()
     await cluster.repair.look()
     assert cluster.repair._round_due == last_round + 3600
     cluster.clock.advance_ms(3_600_000 - DELAY_MS)
@@ -146,7 +146,7 @@ async def test_while_bookies_are_lacking_ledgers_that_were_closed_cause_a_round_
 async def test_a_watch_that_calls_for_nothing_costs_no_round(cluster: Cluster) -> None:
     await cluster.look_long_after()
     before = cluster.repair._round_due
-    cluster.repair._on_narrow("")
+    cluster.repair._news.knocked()
     await cluster.repair.look()
     assert cluster.repair._round_due == before
 
@@ -180,7 +180,7 @@ async def test_last_blocks_that_lack_a_copy_get_it_in_a_round(cluster: Cluster) 
     cluster.cut_off(1, record.ledger_id, blocks=3)
     del cluster.bookies[2].ledgers[record.ledger_id]
     cluster.bookies[1].limbo = True  # it cannot know whether it had them; it has not
-    cluster.repair._wants_all = True
+    cluster.repair._news.wants_all = True
     await cluster.repair.look()
     assert len(cluster.holders(record)) == 3
     assert await cluster.info(record.ledger_id) == record
@@ -193,7 +193,7 @@ async def test_a_hole_before_what_a_recovery_wrote_again_is_filled_in_a_round(cl
     lacking = cluster.bookies[1].ledgers[record.ledger_id]
     lacking.blocks.pop(lacking.firsts.pop(7))
     assert "bookie-1:1" not in cluster.holders(record)
-    cluster.repair._wants_all = True
+    cluster.repair._news.wants_all = True
     await cluster.repair.look()
     assert len(cluster.holders(record)) == 3
     assert cluster.repair.status().repaired == 1
@@ -216,7 +216,7 @@ async def test_a_hole_inside_a_fragment_that_is_not_the_last_is_filled_in_a_roun
         for first in (2 * number, 2 * number + 1, number + 6):
             holed.blocks.pop(first)
             holed.firsts.remove(first)
-    cluster.repair._wants_all = True
+    cluster.repair._news.wants_all = True
     await cluster.repair.look()
     for bookie in record.fragments[0].bookies:
         assert all(cluster.named(bookie).holds(record.ledger_id, entry) for entry in range(9)), bookie
@@ -228,13 +228,13 @@ async def test_a_bookie_that_takes_nothing_does_not_keep_the_others_from_theirs(
         lacking = cluster.bookies[number].ledgers[record.ledger_id]
         lacking.blocks.pop(lacking.firsts.pop(3))
     cluster.bookies[0].refuses = Status.READ_ONLY
-    cluster.repair._wants_all = True
+    cluster.repair._news.wants_all = True
     await cluster.repair.look()
     assert cluster.repair.status().failed == 1
     assert cluster.bookies[2].holds(record.ledger_id, 3)
     cluster.bookies[0].refuses = None
     cluster.clock.advance_ms(60_000)
-    cluster.repair._wants_all = True
+    cluster.repair._news.wants_all = True
     await cluster.repair.look()
     assert cluster.bookies[0].holds(record.ledger_id, 3)
 
@@ -376,7 +376,7 @@ async def test_a_round_that_an_operator_asked_for_and_that_fails_is_had_again(
 ) -> None:
     await cluster.closed()
     mend = cluster.repair._mend
-    monkeypatch.setattr(cluster.repair, "_mend", lambda *_: 1 / 0)
+    monkeypatch.setattr(cluster.repair, "_mend", lambda *_, **__: 1 / 0)
     await touch(cluster.store, paths.REPAIR_WISH, WISH_ALL)
     await cluster.repair._look_or_pause()
     monkeypatch.setattr(cluster.repair, "_mend", mend)
@@ -395,7 +395,7 @@ async def test_a_mistake_about_one_ledger_keeps_nobody_from_the_others(cluster: 
     monkeypatch.setattr(repair_core, "good_holders", mistaken)
     lacking = cluster.bookies[1].ledgers[records[2].ledger_id]
     lacking.blocks.pop(lacking.firsts.pop(3))
-    cluster.repair._wants_all = True
+    cluster.repair._news.wants_all = True
     await cluster.repair.look()
     assert cluster.repair.status().failed == 1
     assert len(cluster.holders(records[2])) == 3
@@ -405,7 +405,7 @@ async def test_an_operator_may_ask_for_a_round(cluster: Cluster) -> None:
     await cluster.closed()
     await cluster.repair.look()
     await touch(cluster.store, paths.REPAIR_WISH, WISH_ALL)
-    cluster.repair._on_news("")
+    cluster.repair._news.told()
     await cluster.repair.look()
     assert cluster.repair.status().checked == 1
     assert (await cluster.store.get(paths.REPAIR_WISH)).value == b""

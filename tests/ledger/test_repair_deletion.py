@@ -49,7 +49,7 @@ async def test_a_bookie_that_was_silent_for_a_while_gets_it_soon(cluster: Cluste
     for _ in range(10):
         await asyncio.sleep(0)  # the knock is a task of its own
     await cluster.store.get(paths.REPAIR_NARROW)
-    cluster.repair._on_narrow("")
+    cluster.repair._news.knocked()
     await cluster.repair.look()
     cluster.clock.advance_ms(DELAY_MS)
     await cluster.repair.look()

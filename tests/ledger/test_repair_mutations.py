@@ -36,7 +36,7 @@ async def waits(cluster: Cluster) -> None:
     cluster.lose(0)
     await cluster.repair.look()
     cluster.clock.advance_ms(1_000)
-    cluster.repair._wants_all = True
+    cluster.repair._news.wants_all = True
     await cluster.repair.look()
     assert await cluster.info(record.ledger_id) == record
 

@@ -80,7 +80,7 @@ async def test_a_bookie_is_drained_under_an_open_topic_and_retired(
     cluster.directory.join(replace(bookie.record(), intent=BookieIntent.DRAIN), bookie)
     async with asyncio.timeout(20):
         while (await rest.get(f"{BOOKIES}/bookie-0")).status != 404:
-            repair._on_news("")
+            repair._news.told()
             await repair.look()
             await broker._look_after_topics()
     named = [

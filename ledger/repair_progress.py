@@ -1,0 +1,66 @@
+"""How far repair is: kept by the coordinator, written where anyone may read it (`RepairRecord`)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from msgspec.structs import replace
+
+from quire.ledger.repair_copy import Copier
+from quire.metadata import paths
+from quire.metadata.records import RepairRecord, encode
+from quire.metadata.store import MetadataStore
+from quire.metadata.wish import touch
+from quire.runtime.clock import Clock
+from quire.runtime.errors import QuireError
+
+_log = logging.getLogger(__name__)
+
+_PROGRESS_S: Final = 1.0
+_ERROR_CHARS: Final = 500
+
+
+class Progress:
+    """`record` is what this process did; `name` says which one it is."""
+
+    def __init__(self, store: MetadataStore, copier: Copier, clock: Clock, name: str) -> None:
+        self._store = store
+        self._copier = copier
+        self._clock = clock
+        self.record = RepairRecord(coordinator=name)
+
+    def note(self, **changes: object) -> None:
+        """Change fields of the record."""
+        self.record = replace(
+            self.record,
+            bytes_copied=self._copier.bytes_copied,
+            updated_ms=self._clock.now_ms(),
+            **changes,
+        )
+
+    def begin(self, state: str, ledgers: int) -> None:
+        self.note(state=state, ledgers=ledgers, checked=0, repaired=0, failed=0)
+
+    def checked(self) -> None:
+        self.note(checked=self.record.checked + 1)
+
+    def repaired(self) -> None:
+        self.note(repaired=self.record.repaired + 1)
+
+    def failed(self, error: Exception) -> None:
+        self.note(failed=self.record.failed + 1, error=str(error)[:_ERROR_CHARS])
+
+    async def publish_often(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            await asyncio.sleep(_PROGRESS_S)
+            self.note()
+            await self.publish()
+
+    async def publish(self) -> None:
+        try:
+            await touch(self._store, paths.REPAIR_PROGRESS, encode(self.record))
+        except QuireError as error:
+            _log.info("cannot tell the progress of repair: %s", error)
