@@ -314,16 +314,16 @@ class Broker(Operations):
     async def client_partitions(self, topic: str, *, create: bool) -> int:
         name = TopicName.parse(topic)
         try:
-            return await self.registry.partitions(name)
+            return await self.registry.catalogue.partitions(name)
         except NotFound:
             if create:
-                await self.registry.check(name)
+                await self.registry.catalogue.check(name)
                 return 0
             raise
 
     async def look_up(self, topic: str, *, take: bool) -> Owner:
         name = TopicName.parse(topic)
-        await self.registry.check(name)
+        await self.registry.catalogue.check(name)
         return await self.ownership.owner_of(await self.registry.bundle_of(name), take=take)
 
     async def client_topics(self, tenant: str, namespace: str, domain: str) -> list[str]:
@@ -397,7 +397,7 @@ class Broker(Operations):
     def metrics(self) -> Mapping[str, float]:
         """Counters and gauges by their full name. Counters never fall: what closes leaves its count behind."""
         fast, slow = self._sends_of_closed
-        totals = self.registry.totals()
+        totals = self.registry.totals.sum()
         return {
             "quire_serving_connections": len(self._sessions),
             "quire_serving_connections_total": self._connections_total,

@@ -66,11 +66,11 @@ class Operations:
 
     async def list_topics(self, tenant: str, namespace: str, domain: str = "persistent") -> list[str]:
         """Full names, partitions listed one by one, parents of partitions not. Raises `NotFound`."""
-        return (await self.registry.names(tenant, namespace, domain))[0]
+        return (await self.registry.catalogue.names(tenant, namespace, domain))[0]
 
     async def list_partitioned(self, tenant: str, namespace: str, domain: str = "persistent") -> list[str]:
         """Full names of the topics that have partitions."""
-        return (await self.registry.names(tenant, namespace, domain))[1]
+        return (await self.registry.catalogue.names(tenant, namespace, domain))[1]
 
     async def create_topic(self, topic: str) -> None:
         """Raises `AlreadyExists`."""
@@ -90,17 +90,17 @@ class Operations:
         """0 for a topic without partitions. Raises `NotFound` when there is neither."""
         name = TopicName.parse(topic)
         try:
-            return await self.registry.partitions(name)
+            return await self.registry.catalogue.partitions(name)
         except NotFound:
             # A partition that nobody has used yet is there all the same.
-            if name.parent is None or name.partition >= await self.registry.partitions(name.parent):
+            if name.parent is None or name.partition >= await self.registry.catalogue.partitions(name.parent):
                 raise
             return 0
 
     async def delete_topic(self, topic: str, *, force: bool = False) -> None:
         """Raises `NotFound`, and `InUse` while somebody uses it, unless `force`."""
         name = TopicName.parse(topic)
-        if await self.registry.partitions(name):
+        if await self.registry.catalogue.partitions(name):
             raise ConfigurationError(f"{name} has partitions; delete it as a partitioned topic")
         loaded = self.registry.find(name)
         if loaded is not None and not force:
@@ -110,7 +110,7 @@ class Operations:
     async def delete_partitioned(self, topic: str, *, force: bool = False) -> None:
         """Delete all partitions, then their parent."""
         name = TopicName.parse(topic)
-        count = await self.registry.partitions(name)
+        count = await self.registry.catalogue.partitions(name)
         if not count:
             raise NotFound(f"{name} has no partitions")
         for partition in map(name.of_partition, range(count)):
@@ -202,7 +202,7 @@ class Operations:
         """The same for every partition; answers the last position of each."""
         name = TopicName.parse(topic)
         last = {}
-        for number in range(await self.registry.partitions(name)):
+        for number in range(await self.registry.catalogue.partitions(name)):
             partition = name.of_partition(number)
             try:
                 last[number] = await self.terminate_topic(str(partition))

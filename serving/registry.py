@@ -1,13 +1,10 @@
-"""The topics of a broker: found, created, loaded once however many ask, unloaded, deleted.
+"""The topics of a broker: created, loaded once however many ask, unloaded, deleted.
 
 A topic is loaded by the first who needs it; who asks meanwhile waits for the same load, and who asks for one that is
 being unloaded or deleted waits for the end of that first. Thousands may load at the same time, up to a limit, because
 each load costs several metadata operations.
 
 A non-persistent topic has no record and nothing to load: it is here from its first use until it is unloaded.
-
-A partitioned topic is a record with a number of partitions and no segments; its partitions are topics of their own that
-are created when they are first used. So creating ten thousand partitions writes one record.
 """
 
 from __future__ import annotations
@@ -28,20 +25,20 @@ from quire.runtime.errors import (
     QuireError,
     Unavailable,
 )
+from quire.serving.bundle_totals import BundleTotals
 from quire.serving.bundles import Bundles, bundle_of
+from quire.serving.catalogue import Catalogue
 from quire.serving.names import TopicName
-from quire.serving.ownership.balance import load_of
 from quire.serving.ownership.port import BundleLoad, NotOwner, Ownership
 from quire.serving.policy.book import PolicyBook
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.policy.resolved import TopicPolicies, defaults_of
 from quire.serving.schema.registry import Schemas
-from quire.serving.subscription.non_persistent import NonPersistentSubscriptions
 from quire.serving.subscription.subscriptions import Subscriptions
 from quire.serving.topic.non_persistent import AnyTopic, NonPersistentTopic
 from quire.serving.topic.services import Services
-from quire.serving.topic.stats import Rate, Totals
 from quire.serving.topic.topic import Topic
+from quire.serving.topic_factory import TopicFactory, require_held
 from quire.serving.topic_records import TopicRecords
 
 POLICY_RETRY_S: Final = 1.0
@@ -59,15 +56,12 @@ class Registry:
         self, services: Services, namespaces: Namespaces, bundles: Bundles, ownership: Ownership
     ) -> None:
         self._services = services
-        self._namespaces = namespaces
         self.records = TopicRecords(services.store, services.clock)
         self._bundles = bundles
         self._ownership = ownership
         self._topics: dict[TopicName, AnyTopic] = {}
         self._bundle_of: dict[TopicName, str] = {}
         """Of the topics that are loaded or loading."""
-        self._totals: dict[str, Totals] = {}
-        self._rates: dict[str, Rate] = {}
         self._loading: dict[TopicName, asyncio.Future[AnyTopic]] = {}
         self._leaving: dict[TopicName, asyncio.Future[None]] = {}
         self._deleting: set[TopicName] = set()
@@ -76,6 +70,19 @@ class Registry:
             services.store, namespaces, services.tasks, defaults_of(services.settings), self._policies_changed
         )
         self.schemas = Schemas(services.store, services.clock)
+        creates = services.settings.auto_topic_creation
+        self.catalogue = Catalogue(services.store, self.records, namespaces, self._topics, creates=creates)
+        self.totals = BundleTotals(services.clock)
+        self._factory = TopicFactory(
+            services,
+            self.records,
+            self.catalogue,
+            bundles,
+            ownership,
+            self.policies,
+            self.totals,
+            self._lost,
+        )
         self._slots = asyncio.Semaphore(services.settings.topic_loads_max)
         self.is_stopping = False
 
@@ -145,7 +152,7 @@ class Registry:
 
     async def _load(self, name: TopicName, create: bool, take: bool) -> AnyTopic:
         async with self._slots:
-            namespace = await self._namespace(name)
+            namespace = await self.catalogue.namespace(name)
             of = bundle_of(namespace, name)
             await self._ownership.require(of, take=take)
             self._bundle_of[name] = of
@@ -153,12 +160,12 @@ class Registry:
             if name.is_persistent:
                 topic = await self._load_persistent(name, namespace, create)
             else:
-                topic = await self._make_non_persistent(name, namespace, create)
+                topic = await self._factory.make_non_persistent(name, namespace, create)
             try:
                 while not await self._is_up_to_date(topic):
                     await topic.unload()
                     topic = await self._load_persistent(name, namespace, create)
-                self._require_held(name, of)
+                require_held(self._ownership, name, of)
                 if self._bundle_of.get(name) != of:
                     raise NotOwner(f"{name} went to another broker and came back while it was being loaded")
             except BaseException:
@@ -174,46 +181,25 @@ class Registry:
         return not _must_be_loaded_anew(topic, policies)
 
     async def _load_persistent(self, name: TopicName, namespace: NamespaceRecord, create: bool) -> Topic:
-        snapshot = await self._snapshot(name, namespace, create)
-        topic, subscriptions = await self._make(name, namespace, snapshot)
-        await topic.load()
-        subscriptions.load()
-        return topic
+        snapshot = await self.catalogue.find_or_create(name, namespace, create)
+        if snapshot.record.deleting:
+            self._go_on_deleting(name)
+            raise Unavailable(f"{name} is being deleted; try again in a moment")
+        return await self._factory.load(name, namespace, snapshot)
 
-    async def _make_non_persistent(
-        self, name: TopicName, namespace: NamespaceRecord, create: bool
-    ) -> NonPersistentTopic:
-        record = await self.records.find(name)
-        if record is not None:
-            raise ConfigurationError(f"{name} has partitions; use {name.of_partition(0)} and so on")
-        if not await self._may_create(name, namespace, create):
-            raise NotFound(f"there is no topic {name}, or nobody uses it now")
-        totals = self._totals.setdefault(bundle_of(namespace, name), Totals())
-        topic = NonPersistentTopic(name, self._services, await self.policies.of(name), totals)
-        topic.subscriptions = NonPersistentSubscriptions(topic, self._services.clock, name.partition)
-        return topic
-
-    async def _make(
-        self, name: TopicName, namespace: NamespaceRecord, snapshot: topics.Topic
-    ) -> tuple[Topic, Subscriptions]:
-        """A topic, not loaded yet, and its subscriptions, not taken up yet.
-
-        What took long before may have lost the bundle. Nobody would close a state log that was opened after that, and
-        it would be taken for current when the bundle comes back.
-        """
-        self._require_held(name, bundle_of(namespace, name))
-        bundle = await self._bundles.of(namespace, name)
-        totals = self._totals.setdefault(bundle.name, Totals())
-        policies = await self.policies.of(name)
-        topic = Topic(name, self._services, snapshot, policies, bundle, self._lost, totals)
-        topic.subscriptions = subscriptions = Subscriptions(
-            topic, bundle.cursors, topic.generation, self._services.clock, name.partition
-        )
-        return topic, subscriptions
+    async def create(self, name: TopicName, partitions: int = 0) -> None:
+        """Raises `AlreadyExists`, `NotFound` for an unknown namespace."""
+        await self.catalogue.namespace(name)
+        if name in self._topics or await self.records.find(name) is not None:
+            raise AlreadyExists(f"topic {name} exists already")
+        if partitions or name.is_persistent:
+            await self.records.create(name, partitions)
+        else:
+            await self.open(name, create=True)
 
     async def bundle_of(self, name: TopicName) -> str:
         """The bundle that `name` belongs to. Raises `NotFound` for an unknown namespace."""
-        return bundle_of(await self._namespace(name), name)
+        return bundle_of(await self.catalogue.namespace(name), name)
 
     async def is_here(self, name: TopicName) -> bool:
         """Its bundle is owned by this broker."""
@@ -222,94 +208,6 @@ class Registry:
     async def require(self, name: TopicName) -> None:
         """Raise `NotOwner` unless the topic's bundle is owned here; one that is nobody's is taken."""
         await self._ownership.require(await self.bundle_of(name), take=True)
-
-    def _require_held(self, name: TopicName, bundle: str) -> None:
-        if not self._ownership.holds(bundle):
-            raise NotOwner(f"{name} went to another broker meanwhile; look it up again")
-
-    async def _namespace(self, name: TopicName) -> NamespaceRecord:
-        return await self._namespaces.get(name.tenant, name.namespace)
-
-    async def _snapshot(self, name: TopicName, namespace: NamespaceRecord, create: bool) -> topics.Topic:
-        """The topic's record; made if it may be."""
-        try:
-            snapshot = await topics.load(self._services.store, name.path)
-        except NotFound:
-            if not await self._may_create(name, namespace, create):
-                raise NotFound(f"there is no topic {name}") from None
-            return await self.records.create(name)
-        if snapshot.record.partitions:
-            raise ConfigurationError(f"{name} has partitions; use {name.of_partition(0)} and so on")
-        if snapshot.record.deleting:
-            self._go_on_deleting(name)
-            raise Unavailable(f"{name} is being deleted; try again in a moment")
-        return snapshot
-
-    async def _may_create(self, name: TopicName, namespace: NamespaceRecord, create: bool) -> bool:
-        """A partition always, if its parent has it; another topic by the policy."""
-        parent = name.parent
-        if parent is not None:
-            try:
-                return name.partition < await self.partitions(parent)
-            except NotFound:
-                pass
-        return create and self.creates_automatically(namespace)
-
-    def creates_automatically(self, namespace: NamespaceRecord) -> bool:
-        wanted = namespace.policies.auto_topic_creation
-        return self._services.settings.auto_topic_creation if wanted is None else wanted
-
-    # -- creating and finding --------------------------------------------------------------------------
-
-    async def create(self, name: TopicName, partitions: int = 0) -> None:
-        """Raises `AlreadyExists`, `NotFound` for an unknown namespace."""
-        await self._namespace(name)
-        if name in self._topics or await self.records.find(name) is not None:
-            raise AlreadyExists(f"topic {name} exists already")
-        if partitions or name.is_persistent:
-            await self.records.create(name, partitions)
-        else:
-            await self.open(name, create=True)
-
-    async def partitions(self, name: TopicName) -> int:
-        """0 for a topic without partitions. Raises `NotFound`."""
-        if name in self._topics:
-            return 0
-        record = await self.records.find(name)
-        if record is None:
-            raise NotFound(f"there is no topic {name}")
-        return record.partitions
-
-    async def check(self, name: TopicName) -> None:
-        """Raise `NotFound` unless the topic is here or would be created on use."""
-        if name in self._topics:
-            return
-        namespace = await self._namespace(name)
-        if name.parent is None and self.creates_automatically(namespace):
-            return  # whether it is there or not, and lookups are many when a broker goes
-        if await self.records.find(name) is None and not await self._may_create(name, namespace, True):
-            raise NotFound(f"there is no topic {name}")
-
-    async def names(self, tenant: str, namespace: str, domain: str) -> tuple[list[str], list[str]]:
-        """(topics with each partition by its name, partitioned topics), as full names in order.
-
-        Of topics that keep nothing, those that are in use on this broker.
-        """
-        await self._namespaces.get(tenant, namespace)
-        names = await self.records.names(tenant, namespace, domain)
-        records = await asyncio.gather(*(self._listed(name) for name in names))
-        parents = {name: count for name, count in zip(names, records, strict=True) if count > 0}
-        single = {name for name, count in zip(names, records, strict=True) if count == 0}
-        single |= {parent.of_partition(i) for parent, count in parents.items() for i in range(count)}
-        single |= {name for name in self._topics if name[:3] == (domain, tenant, namespace)}
-        return sorted(map(str, single)), sorted(map(str, parents))
-
-    async def _listed(self, name: TopicName) -> int:
-        """Its number of partitions, -1 when it was deleted meanwhile."""
-        try:
-            return await self.partitions(name)
-        except NotFound:
-            return -1
 
     # -- policies --------------------------------------------------------------------------------------
 
@@ -440,10 +338,10 @@ class Registry:
         record = await self.records.find(name)
         if record is None or not record.deleting:
             return await self.open(name)
-        namespace = await self._namespace(name)
+        namespace = await self.catalogue.namespace(name)
         await self._ownership.require(bundle_of(namespace, name), take=True)
         snapshot = await topics.load(self._services.store, name.path)
-        return (await self._make(name, namespace, snapshot))[0]
+        return await self._factory.make(name, namespace, snapshot)
 
     async def delete_parent(self, name: TopicName) -> None:
         """Delete the record of a partitioned topic, whose partitions are gone."""
@@ -515,27 +413,9 @@ class Registry:
                 self._topics.pop(name).drop()
         self._bundles.drop(bundle)
 
-    # -- counting --------------------------------------------------------------------------------------
-
-    def totals(self) -> Totals:
-        """What all topics took in since the start."""
-        every = self._totals.values()
-        return Totals(sum(one.messages_in for one in every), sum(one.bytes_in for one in every))
-
     def bundle_loads(self) -> dict[str, BundleLoad]:
         """Of the bundles with loaded topics, what they cost. Called every few seconds: walks no topic's parts."""
-        now = self._services.clock.monotonic()
-        topics_of = Counter(self._bundle_of.values())
-        return {
-            bundle: BundleLoad(self._load_of(bundle, count, now), count)
-            for bundle, count in topics_of.items()
-        }
-
-    def _load_of(self, bundle: str, topic_count: int, now: float) -> float:
-        totals = self._totals.get(bundle, Totals())
-        rate = self._rates.setdefault(bundle, Rate())
-        messages_per_s, bytes_per_s = rate.per_second(now, totals.messages_in, totals.bytes_in)
-        return load_of(topic_count, messages_per_s, bytes_per_s)
+        return self.totals.loads(Counter(self._bundle_of.values()))
 
     async def stop(self) -> None:
         """Close everything, and open nothing more."""
