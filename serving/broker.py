@@ -42,7 +42,7 @@ from quire.serving.peers import Peers, added_up
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.policy.throttle import BrokerThrottles
 from quire.serving.ports import ConsumerHandle, ConsumerPort, SubscriptionHandle
-from quire.serving.registry import Registry, subscriptions_of
+from quire.serving.registry import Registry
 from quire.serving.schema.registry import from_wire, to_wire
 from quire.serving.session.connection import Connection
 from quire.serving.session.table import TABLE
@@ -55,6 +55,7 @@ from quire.serving.topic.publish import Turn
 from quire.serving.topic.services import Services
 from quire.serving.topic.tail_cache import TailCache
 from quire.serving.topic.topic import Topic
+from quire.serving.topic_factory import subscriptions_of
 from quire.serving.topic_lists import Listener, TopicLists, Watched
 from quire.tiering.archive import Archive
 from quire.wire import pulsar_pb2 as pb

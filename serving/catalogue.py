@@ -12,7 +12,6 @@ from collections.abc import Collection
 
 from quire.metadata import topics
 from quire.metadata.records import NamespaceRecord
-from quire.metadata.store import MetadataStore
 from quire.runtime.errors import ConfigurationError, NotFound
 from quire.serving.names import TopicName
 from quire.serving.policy.namespaces import Namespaces
@@ -27,14 +26,12 @@ class Catalogue:
 
     def __init__(
         self,
-        store: MetadataStore,
         records: TopicRecords,
         namespaces: Namespaces,
         used: Collection[TopicName],
         *,
         creates: bool,
     ) -> None:
-        self._store = store
         self._records = records
         self._namespaces = namespaces
         self._used = used
@@ -80,7 +77,7 @@ class Catalogue:
     async def find_or_create(self, name: TopicName, namespace: NamespaceRecord, create: bool) -> topics.Topic:
         """The record of a topic that is no parent of partitions; made if it may be, else `NotFound`."""
         try:
-            snapshot = await topics.load(self._store, name.path)
+            snapshot = await self._records.load(name)
         except NotFound:
             if not await self.may_create(name, namespace, create):
                 raise NotFound(f"there is no topic {name}") from None

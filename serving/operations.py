@@ -20,7 +20,7 @@ from quire.serving.peers import Peers, topic_path
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.ports import EARLIEST, LATEST, Position
-from quire.serving.registry import Registry, subscriptions_of
+from quire.serving.registry import Registry
 from quire.serving.schema.registry import Schemas
 from quire.serving.subscription import seek
 from quire.serving.subscription.peek import unacknowledged_entry
@@ -28,6 +28,7 @@ from quire.serving.subscription.subscription import Subscription
 from quire.serving.topic.non_persistent import AnyTopic
 from quire.serving.topic.services import Services
 from quire.serving.topic.topic import Topic
+from quire.serving.topic_factory import subscriptions_of
 from quire.wire import commands
 from quire.wire.block import Buffer
 

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
-from quire.metadata import topics
 from quire.metadata.records import NamespaceRecord
 from quire.runtime.errors import (
     AlreadyExists,
@@ -34,7 +33,6 @@ from quire.serving.policy.book import PolicyBook
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.policy.resolved import TopicPolicies, defaults_of
 from quire.serving.schema.registry import Schemas
-from quire.serving.subscription.subscriptions import Subscriptions
 from quire.serving.topic.non_persistent import AnyTopic, NonPersistentTopic
 from quire.serving.topic.services import Services
 from quire.serving.topic.topic import Topic
@@ -71,7 +69,7 @@ class Registry:
         )
         self.schemas = Schemas(services.store, services.clock)
         creates = services.settings.auto_topic_creation
-        self.catalogue = Catalogue(services.store, self.records, namespaces, self._topics, creates=creates)
+        self.catalogue = Catalogue(self.records, namespaces, self._topics, creates=creates)
         self.totals = BundleTotals(services.clock)
         self._factory = TopicFactory(
             services,
@@ -340,8 +338,7 @@ class Registry:
             return await self.open(name)
         namespace = await self.catalogue.namespace(name)
         await self._ownership.require(bundle_of(namespace, name), take=True)
-        snapshot = await topics.load(self._services.store, name.path)
-        return await self._factory.make(name, namespace, snapshot)
+        return await self._factory.make(name, namespace, await self.records.load(name))
 
     async def delete_parent(self, name: TopicName) -> None:
         """Delete the record of a partitioned topic, whose partitions are gone."""
@@ -427,12 +424,6 @@ class Registry:
         for name, result in zip(names, results, strict=True):
             if isinstance(result, BaseException):
                 _log.warning("%s was not closed cleanly, it will be recovered: %s", name, result)
-
-
-def subscriptions_of(topic: AnyTopic) -> Subscriptions:
-    """The concrete type behind the port; the registry makes no other."""
-    assert isinstance(topic.subscriptions, Subscriptions)
-    return topic.subscriptions
 
 
 def _must_be_loaded_anew(topic: AnyTopic, policies: TopicPolicies) -> bool:

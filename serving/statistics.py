@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from quire.metadata.records import CompactedRecord, SegmentRecord, SegmentState
 from quire.runtime.errors import QuireError
-from quire.serving.registry import subscriptions_of
 from quire.serving.topic.explain import Circumstances, explain
 from quire.serving.topic.non_persistent import AnyTopic
 from quire.serving.topic.services import Ledgers, Services
 from quire.serving.topic.topic import Topic
+from quire.serving.topic_factory import subscriptions_of
 from quire.tiering.offload import segment_state
 
 _SUMMED = (

@@ -15,7 +15,7 @@ from quire.serving.ownership.port import NotOwner, Ownership
 from quire.serving.policy.book import PolicyBook
 from quire.serving.subscription.non_persistent import NonPersistentSubscriptions
 from quire.serving.subscription.subscriptions import Subscriptions
-from quire.serving.topic.non_persistent import NonPersistentTopic
+from quire.serving.topic.non_persistent import AnyTopic, NonPersistentTopic
 from quire.serving.topic.services import Services
 from quire.serving.topic.topic import Topic
 from quire.serving.topic_records import TopicRecords
@@ -46,19 +46,13 @@ class TopicFactory:
 
     async def load(self, name: TopicName, namespace: NamespaceRecord, snapshot: topics.Topic) -> Topic:
         """The topic, recovered and open, with its subscriptions. Raises what recovery does, and `NotOwner`."""
-        topic, subscriptions = await self._make(name, namespace, snapshot)
+        topic = await self.make(name, namespace, snapshot)
         await topic.load()
-        subscriptions.load()
+        subscriptions_of(topic).load()
         return topic
 
     async def make(self, name: TopicName, namespace: NamespaceRecord, snapshot: topics.Topic) -> Topic:
-        """The topic without having loaded it: only to be deleted."""
-        return (await self._make(name, namespace, snapshot))[0]
-
-    async def _make(
-        self, name: TopicName, namespace: NamespaceRecord, snapshot: topics.Topic
-    ) -> tuple[Topic, Subscriptions]:
-        """A topic, not loaded yet, and its subscriptions, not taken up yet.
+        """A topic, not loaded yet, with its subscriptions, not taken up yet. As it is it can only be deleted.
 
         What took long before may have lost the bundle. Nobody would close a state log that was opened after that, and
         it would be taken for current when the bundle comes back.
@@ -67,10 +61,10 @@ class TopicFactory:
         bundle = await self._bundles.of(namespace, name)
         totals, policies = self._totals.of(bundle.name), await self._policies.of(name)
         topic = Topic(name, self._services, snapshot, policies, bundle, self._lost, totals)
-        topic.subscriptions = subscriptions = Subscriptions(
+        topic.subscriptions = Subscriptions(
             topic, bundle.cursors, topic.generation, self._services.clock, name.partition
         )
-        return topic, subscriptions
+        return topic
 
     async def make_non_persistent(
         self, name: TopicName, namespace: NamespaceRecord, create: bool
@@ -84,6 +78,12 @@ class TopicFactory:
         topic = NonPersistentTopic(name, self._services, await self._policies.of(name), totals)
         topic.subscriptions = NonPersistentSubscriptions(topic, self._services.clock, name.partition)
         return topic
+
+
+def subscriptions_of(topic: AnyTopic) -> Subscriptions:
+    """The concrete type behind the port; the factory makes no other."""
+    assert isinstance(topic.subscriptions, Subscriptions)
+    return topic.subscriptions
 
 
 def require_held(ownership: Ownership, name: TopicName, bundle: str) -> None:

@@ -31,6 +31,10 @@ class TopicRecords:
             return None
         return decode(TopicRecord, value, name.path)
 
+    async def load(self, name: TopicName) -> topics.Topic:
+        """The topic's record, with its version and all its segments. Raises `NotFound`."""
+        return await topics.load(self._store, name.path)
+
     async def names(self, tenant: str, namespace: str, domain: str = "persistent") -> list[TopicName]:
         """The topics that have a record of their own, parents of partitions among them: one read."""
         children = await self._store.children(paths.topics_of(tenant, namespace, domain))
@@ -46,11 +50,11 @@ class TopicRecords:
         except AlreadyExists:
             if partitions:
                 raise AlreadyExists(f"topic {name} exists already") from None
-            return await topics.load(self._store, name.path)
+            return await self.load(name)
 
     async def grow(self, name: TopicName, partitions: int) -> None:
         """Give a partitioned topic more partitions."""
-        snapshot = await topics.load(self._store, name.path)
+        snapshot = await self.load(name)
         if not snapshot.record.partitions:
             raise ConfigurationError(f"{name} has no partitions, and a topic cannot be given any later")
         if partitions < snapshot.record.partitions:
@@ -61,4 +65,4 @@ class TopicRecords:
 
     async def delete(self, name: TopicName) -> None:
         """Of a partitioned topic, whose partitions are gone."""
-        await topics.delete(self._store, await topics.load(self._store, name.path))
+        await topics.delete(self._store, await self.load(name))

@@ -20,8 +20,8 @@ from quire.serving.names import TopicName
 from quire.serving.ownership.owners import path_of
 from quire.serving.ownership.port import NotOwner
 from quire.serving.policy.resolved import TopicPolicies
-from quire.serving.registry import subscriptions_of
 from quire.serving.topic.topic import Topic
+from quire.serving.topic_factory import subscriptions_of
 from tests.serving.conftest import in_thread
 from tests.serving.ownership.cluster import Brokers, Member, until
 

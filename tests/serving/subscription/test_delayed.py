@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from quire.metadata.records import DelayedDeliveryPolicy
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
-from quire.serving.registry import subscriptions_of
 from quire.serving.subscription import later
 from quire.serving.subscription.subscription import Subscription
+from quire.serving.topic_factory import subscriptions_of
 from tests.serving.conftest import BrokerHouse, in_thread, until_durable
 
 NAME = TopicName.parse("later")

@@ -14,9 +14,9 @@ from quire.runtime.errors import NotFound
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 from quire.serving.ports import EARLIEST, LATEST, Position, SegmentView
-from quire.serving.registry import subscriptions_of
 from quire.serving.topic import quota
 from quire.serving.topic.topic import Topic
+from quire.serving.topic_factory import subscriptions_of
 from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread
 
 NAME = TopicName.parse("kept")
