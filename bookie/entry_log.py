@@ -15,8 +15,11 @@ a new one, and the collector merges what stays small.
 
 **Rebuild.** `scan_all` finds every run again. A record that is damaged, or missing before a valid one, is reported:
 as `CorruptionError` when a later record proves that it had been durable, as `TornRecord` when nothing does and it
-may be no more than the tail of an unfinished flush. Blocks of a damaged record whose own headers hold are still
-told of: reading them then says what is wrong, and where, instead of "no such entry".
+may be no more than the tail of an unfinished flush. A page that cannot be read proves nothing, and counts as damage.
+Blocks of a damaged record whose own headers hold are still told of: reading them then says what is wrong, and where,
+instead of "no such entry".
+
+**A page that cannot be read** costs the blocks on it and no others: reads go around it (`Salvaged`).
 
 One thread appends, syncs and frees; any thread may read.
 """
@@ -27,13 +30,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from mmap import mmap
 from struct import Struct
 from threading import Lock
-from typing import Final
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
 from quire.bookie.entry_record import HEADER_BYTES, RecordHeader, RunBuilder, Span, seal, survey, walk
 from quire.bookie.index import IndexRow
-from quire.runtime.disk import PAGE_BYTES, Disk, File, aligned_buffer, pages_up
+from quire.runtime.disk import PAGE_BYTES, Disk, File, aligned_buffer, pages_up, read_around
 from quire.runtime.errors import CorruptionError, DiskError, DiskFull, Unavailable
 from quire.runtime.limits import (
     ENTRY_LOG_BYTES,
@@ -48,8 +51,29 @@ _BLOCK_FIELDS: Final = Struct(">IQQqQ")
 """Count, ledger, first entry, LAC and clock of a block, at offset 20 of its header."""
 _BLOCK_FIELDS_OFFSET: Final = 20
 
+_UNREADABLE_MAX: Final = 8
+"""Pages of one read that may be unreadable: a disk may try each of them for seconds before it gives up."""
+
 Report = Callable[[CorruptionError], None]
 """Is told of each damage that a scan finds."""
+
+
+class Salvaged(NamedTuple):
+    """Unverified bytes from `offset` of a log, and errors of pages that cannot be read, by offset: zeros in `run`."""
+
+    run: memoryview
+    offset: int
+    unreadable: dict[int, DiskError]
+
+    def is_read(self, start: int, end: int) -> bool:
+        """Whether all of `run[start:end]` could be read."""
+        start, end = start + self.offset, end + self.offset
+        return not any(page < end and start < page + PAGE_BYTES for page in self.unreadable)
+
+    @property
+    def error(self) -> DiskError | None:
+        """That of the first page that could not be read."""
+        return next(iter(self.unreadable.values()), None)
 
 
 class LogFreed(Unavailable):
@@ -292,14 +316,20 @@ class EntryLogs:
 
         Raises `LogFreed`, `CorruptionError` when the file ends before, `DiskError`.
         """
-        start = offset % PAGE_BYTES
+        found = self.salvage(log_id, offset, length)
+        if found.error is not None:
+            raise found.error
+        return found.run
+
+    def salvage(self, log_id: int, offset: int, length: int) -> Salvaged:
+        """Like `read`, but around pages that cannot be read. `DiskError` is for a disk on which they are many."""
         file = self._logs.get(log_id)
         if file is not None and offset + length > (size_bytes := file.size_bytes()):
             raise CorruptionError("an entry log is cut short", file.name, size_bytes)
-        return self.read_into(aligned_buffer(start + length), log_id, offset, length)
+        return self.salvage_into(aligned_buffer(offset % PAGE_BYTES + length), log_id, offset, length)
 
-    def read_into(self, buffer: mmap, log_id: int, offset: int, length: int) -> memoryview:
-        """Like `read`, into an aligned buffer that holds the pages around; answer a view into it."""
+    def salvage_into(self, buffer: mmap, log_id: int, offset: int, length: int) -> Salvaged:
+        """Like `salvage`, into an aligned buffer that holds the pages around; `run` is a view into it."""
         start = offset % PAGE_BYTES
         whole = pages_up(start + length)
         with self._lock:
@@ -308,7 +338,7 @@ class EntryLogs:
                 raise LogFreed(f"entry log {log_id} was freed")
             self._reads += 1
         try:
-            got = file.read_into(memoryview(buffer)[:whole], offset - start)
+            got, unreadable = read_around(file, memoryview(buffer)[:whole], offset - start, _UNREADABLE_MAX)
         finally:
             with self._lock:
                 self._reads -= 1
@@ -317,7 +347,7 @@ class EntryLogs:
             raise LogFreed(f"entry log {log_id} was freed")
         if got < start + length:
             raise CorruptionError("an entry log is cut short", file.name, offset - start + got)
-        return memoryview(buffer)[start : start + length]
+        return Salvaged(memoryview(buffer)[start : start + length], offset, unreadable)
 
     def file_name(self, log_id: int) -> str:
         """What to call the log in a message."""
@@ -348,7 +378,8 @@ class EntryLogs:
     def _scan(self, log_id: int, spans: list[Span], durable: int, report: Report) -> Iterator[IndexRow]:
         found = RunBuilder()
         for span in spans:
-            damage = CorruptionError if span.number <= durable else TornRecord
+            is_proven = span.number <= durable or span.is_unreadable
+            damage = CorruptionError if is_proven else TornRecord
             if span.header is None:
                 report(damage(f"record {span.number} is damaged", self.file_name(log_id), span.offset))
             else:
@@ -366,12 +397,18 @@ class EntryLogs:
     ) -> None:
         log_id, file = header.log_id, self.file_name(header.log_id)
         try:
-            payload = self.read(log_id, offset + HEADER_BYTES, header.length)
-        except (CorruptionError, DiskError) as error:
-            report(damage(f"record {header.number} cannot be read ({error})", file, offset))
+            payload, _, unreadable = self.salvage(log_id, offset + HEADER_BYTES, header.length)
+        except DiskError as error:
+            report(CorruptionError(f"record {header.number} cannot be read ({error})", file, offset))
+            return
+        except CorruptionError as error:
+            report(damage(f"record {header.number} is cut short ({error})", file, offset))
             return
         whole = crc32c(payload) == header.payload_crc
-        if not whole:
+        if unreadable:
+            damage = CorruptionError  # an error is no absence
+            report(damage(f"record {header.number} cannot be read at {list(unreadable)}", file, offset))
+        elif not whole:
             report(damage(f"record {header.number} does not match its checksum", file, offset))
             if damage is TornRecord:
                 return

@@ -28,9 +28,8 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from quire.bookie.index import IndexRow
-from quire.runtime.disk import PAGE_BYTES, File, aligned_buffer, pages_up
-from quire.runtime.errors import DiskError
-from quire.runtime.limits import INDEX_RUN_BYTES_MAX, INDEX_RUN_ENTRIES_MAX, MIB
+from quire.runtime.disk import PAGE_BYTES, File, aligned_buffer, pages_up, read_around
+from quire.runtime.limits import INDEX_RUN_BYTES_MAX, INDEX_RUN_ENTRIES_MAX, MIB, UNREADABLE_PAGES_MAX
 from quire.wire.block import read_header as read_block_header
 
 MAGIC: Final = 0x51524543
@@ -39,9 +38,6 @@ HEADER_BYTES: Final = 48
 _PREFIX: Final = Struct(">II")
 _CHECKED: Final = Struct(">QQQQII")
 _SEARCH_BYTES: Final = 1 * MIB
-_UNREADABLE_MAX: Final = 64
-"""Pages of one log that may be unreadable before it is the disk that is broken."""
-
 assert _PREFIX.size + _CHECKED.size == HEADER_BYTES
 
 
@@ -56,11 +52,15 @@ class RecordHeader(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A record, or (`header` None) a gap where record `number` should begin and does not."""
+    """A record, or (`header` None) a gap where record `number` should begin and does not.
+
+    Of a gap with a page that cannot be read (`is_unreadable`) nobody knows what is in it.
+    """
 
     offset: int
     number: int
     header: RecordHeader | None
+    is_unreadable: bool = False
 
 
 def seal(view: memoryview, filled: int, log_id: int, number: int, durable: tuple[int, int]) -> int:
@@ -95,11 +95,13 @@ class _Survey:
         while (found := self._find(number, offset)) is not None:
             at, header = found
             if at > offset or header.number > number:
-                spans.append(Span(offset, number, None))
+                spans.append(
+                    Span(offset, number, None, any(offset <= page < at for page in self._unreadable))
+                )
             spans.append(Span(at, header.number, header))
             offset, number = at + pages_up(HEADER_BYTES + header.length), header.number + 1
         if self._unreadable and self._unreadable[-1] >= offset:
-            spans.append(Span(offset, number, None))
+            spans.append(Span(offset, number, None, is_unreadable=True))
         return spans
 
     def _find(self, number: int, offset: int) -> tuple[int, RecordHeader] | None:
@@ -119,24 +121,9 @@ class _Survey:
     def _read(self, offset: int, size_bytes: int) -> int:
         """Fill the buffer with whole pages, zeros for those that cannot be read; answer the bytes filled."""
         view = memoryview(self._buffer)[:size_bytes]
-        try:
-            return self._file.read_into(view, offset) // PAGE_BYTES * PAGE_BYTES
-        except DiskError:
-            if size_bytes > PAGE_BYTES:
-                return self._read_by_page(offset, size_bytes)
-            if len(self._unreadable) == _UNREADABLE_MAX:
-                raise
-        self._unreadable.append(offset)
-        view[:] = bytes(size_bytes)
-        return size_bytes
-
-    def _read_by_page(self, offset: int, size_bytes: int) -> int:
-        """A large read failed: find out which of its pages is to blame."""
-        whole = bytearray()
-        for at in range(offset, min(offset + size_bytes, self._end), PAGE_BYTES):
-            whole += memoryview(self._buffer)[: self._read(at, PAGE_BYTES)]
-        self._buffer[: len(whole)] = bytes(whole)
-        return len(whole)
+        got, unreadable = read_around(self._file, view, offset, UNREADABLE_PAGES_MAX - len(self._unreadable))
+        self._unreadable += unreadable
+        return got // PAGE_BYTES * PAGE_BYTES
 
 
 def _read_header(buffer: mmap, at: int) -> RecordHeader | None:

@@ -13,6 +13,9 @@ A replay may find its last group in a cache only: its process died, or heard of 
 group is written once more, durably, before anybody is told of what is in it. (Those before it were synced before it
 was begun.)
 
+A page that cannot be read at a replay is damage wherever it lies, never a torn tail: what was on it may have been
+answered.
+
 After a failed write nobody knows what is on disk, so the journal is dead from there: everything queued and
 everything that comes later is answered `IO_ERROR`. Trying the write again could report a success that is none.
 
@@ -43,9 +46,9 @@ from quire.bookie.journal_core import (
     scan_segment,
     segments_needed,
 )
-from quire.runtime.disk import PAGE_BYTES, Disk, File, Worker, aligned_buffer, pages_up
+from quire.runtime.disk import PAGE_BYTES, Disk, File, Worker, aligned_buffer, pages_up, read_around
 from quire.runtime.errors import ConfigurationError, DiskError, DiskFull, NotFound, QuireError
-from quire.runtime.limits import JOURNAL_GROUP_BYTES_MAX, JOURNAL_SEGMENT_BYTES, MIB
+from quire.runtime.limits import JOURNAL_GROUP_BYTES_MAX, JOURNAL_SEGMENT_BYTES, MIB, UNREADABLE_PAGES_MAX
 from quire.wire.block import Buffer
 from quire.wire.bookie import AddDone, Status
 
@@ -180,11 +183,11 @@ class Journal:
                     continue
                 self._next_file = max(self._next_file, int(name.removeprefix(_PREFIX)) + 1)
                 file = self._disk.open(name)
-                count = file.read_into(page, 0)
+                count, unreadable = read_around(file, page, 0, 1)
                 segment = _Segment(name, file.size_bytes() // PAGE_BYTES * PAGE_BYTES)
                 file.close()
                 header = decode_segment_header(page[:count])
-                if isinstance(header, BadSegment):
+                if unreadable or isinstance(header, BadSegment):
                     self._bad.append(segment)
                 elif header is not None:
                     self._check_owner(name, header)
@@ -214,7 +217,8 @@ class Journal:
     ) -> None:
         path = f"{self._disk.root}/{segment.name}"
         chain.segment(path, header.first_number)
-        image = self._read_image(segment)
+        image, unreadable = self._read_image(segment)
+        chain.damage += map(str, unreadable)
         last: FoundGroup | None = None
         for found in scan_segment(image, header):
             mark = chain.whole_to
@@ -228,15 +232,20 @@ class Journal:
             self._file(segment).write(pages, last.offset, durable=self._durable)
             self._close_file(segment)
 
-    def _read_image(self, segment: _Segment) -> memoryview:
+    def _read_image(self, segment: _Segment) -> tuple[memoryview, list[DiskError]]:
+        """All of the segment, and why some of its pages are zeros here: they cannot be read."""
         image = memoryview(aligned_buffer(segment.size_bytes))
+        unreadable: list[DiskError] = []
         file = self._disk.open(segment.name)
         try:
             for offset in range(0, segment.size_bytes, _READ_BYTES):
-                file.read_into(image[offset : offset + _READ_BYTES], offset)
+                page_errors = read_around(
+                    file, image[offset : offset + _READ_BYTES], offset, UNREADABLE_PAGES_MAX - len(unreadable)
+                )[1]
+                unreadable += page_errors.values()
         finally:
             file.close()
-        return image
+        return image, unreadable
 
     def forget_damage(self) -> None:
         """Clear the headers that could not be read; only after what they mean is recorded elsewhere. Blocks."""

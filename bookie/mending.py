@@ -1,4 +1,4 @@
-"""Mending: a block that rotted in the entry log is put back where it was.
+"""Mending: a block that rotted in the entry log, or lies where it cannot be read any more, is put back in its place.
 
 A recovery or a repair that writes a block again where one lies already has the same bytes from another bookie. When the
 one that lies here cannot be read any more, the run around it is written anew with the good block in its place, as a
@@ -6,8 +6,9 @@ compaction would: copied, synced, and then the index swapped in one transaction.
 gets its copy back, too, and a crash anywhere leaves the run as it was or as it is to be.
 
 Only the one block is taken from outside. Others of the run that are rotten stay as they are, and stay damage: each
-block brings its own checksum along. Where a header is rotten nobody knows how long its block is, so all up to the next
-whole header, or to the run's end, is a *gap*. It stays in its log, with a row of its own. In a gap the block that is
+block brings its own checksum along. One that cannot be read is not copied: it stays in its log, with a row of its own,
+for the disk may have its good moments. Where a header is rotten or unreadable nobody knows how long its block is, so
+all up to the next whole header, or to the run's end, is a *gap*. It stays in its log, too. In a gap the block that is
 mended may be the first or the last one; of others in the middle the place cannot be told before their neighbours are
 mended. Behind a closed ledger's end may lie a gap that nobody ever fills: no other bookie need have those blocks.
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
-from quire.bookie.entry_log import EntryLogs
+from quire.bookie.entry_log import EntryLogs, Salvaged
 from quire.bookie.index import Index, IndexRow
 from quire.runtime.errors import CorruptionError
 from quire.wire.block import BlockError, BlockHeader, Buffer, find_headers, peek, read_header
@@ -38,14 +39,14 @@ def mend(index: Index, logs: EntryLogs, block: Buffer) -> Status:
     row = index.find(wanted.ledger_id, wanted.first_entry)
     if row is None:
         return Status.DELETED  # nothing else takes rows away
-    run = _Run(row, logs.read(row.log_id, row.offset, row.length))
+    run = _Run(row, logs.salvage(row.log_id, row.offset, row.length))
     file = logs.file_name(row.log_id)
     at, entry, is_placed = 0, row.first_entry, False
     while at < row.length:
         header = run.header_at(at, entry)
         end, next_entry = run.gap_from(at, entry) if header is None else _end_of(header, at)
         if not entry <= wanted.first_entry < next_entry:
-            run.keep(at, end, entry, next_entry, is_whole=header is not None)
+            run.keep(at, end, entry, next_entry, is_block=header is not None)
         elif header is not None and header != wanted:
             return Status.CONFLICT
         elif not run.place(block, wanted, at, end, entry, next_entry):
@@ -65,11 +66,12 @@ def mend(index: Index, logs: EntryLogs, block: Buffer) -> Status:
 class _Run:
     """What lies at `row`, and what is to lie there: `blocks`, written anew, and `gaps`, which stay."""
 
-    def __init__(self, row: IndexRow, run: memoryview) -> None:
+    def __init__(self, row: IndexRow, found: Salvaged) -> None:
         self.blocks: list[Buffer] = []
         self.gaps: list[IndexRow] = []
         self._row = row
-        self._run = run
+        self._run = found.run
+        self._found = found
 
     def header_at(self, at: int, entry: int) -> BlockHeader | None:
         """The header there, if it is whole and the one of the block that should begin with `entry`."""
@@ -86,9 +88,9 @@ class _Run:
                 return _Place(found, header.first_entry)
         return _Place(self._row.length, self._row.last_entry + 1)
 
-    def keep(self, at: int, end: int, entry: int, next_entry: int, *, is_whole: bool) -> None:
+    def keep(self, at: int, end: int, entry: int, next_entry: int, *, is_block: bool) -> None:
         """These bytes, a block or a gap, stay what they are. Of a gap's times and LAC only the run's are known."""
-        if is_whole:
+        if is_block and self._found.is_read(at, end):
             self.blocks.append(self._run[at:end])
         elif at < end:
             row = self._row
@@ -110,9 +112,9 @@ class _Run:
             return False
         if bool(before) != bool(front - at) or bool(behind) != bool(end - back):
             return False
-        self.keep(at, front, entry, wanted.first_entry, is_whole=False)
+        self.keep(at, front, entry, wanted.first_entry, is_block=False)
         self.blocks.append(block)
-        self.keep(back, end, wanted.last_entry + 1, next_entry, is_whole=False)
+        self.keep(back, end, wanted.last_entry + 1, next_entry, is_block=False)
         return True
 
 

@@ -18,8 +18,9 @@ Reading ahead is left to the caller's helper thread: when an answer is on its wa
 thread goes on with `read_ahead` while the answer travels. Another thread for it would cost more in wake-ups (0.3 s of
 CPU per GiB) than it gains.
 
-Errors: a block that is not what the index says is `CorruptionError` with file and offset. An entry that the index
-does not know ends the answer; only the caller, who knows the memtable as well, can tell what that means.
+Errors: a block that is not what the index says is `CorruptionError` with file and offset, one on a page that cannot be
+read `DiskError`; its neighbours in the chunk are none the worse. An entry that the index does not know ends the answer;
+only the caller, who knows the memtable as well, can tell what that means.
 """
 
 from __future__ import annotations
@@ -234,16 +235,18 @@ class BlockReader:
         start, log_id = rows[0].offset, rows[0].log_id
         length = rows[-1].offset + rows[-1].length - start
         buffer = self._buffers.take(pages_up(start % PAGE_BYTES + length))
-        view = self._logs.read_into(buffer, log_id, start, length)
+        found = self._logs.salvage_into(buffer, log_id, start, length)
         chunk = Chunk(rows[0].ledger_id, buffer)
         for row in rows:
             try:
-                _add_blocks(chunk, view[row.offset - start :][: row.length], row, entry)
+                _add_blocks(chunk, found.run[row.offset - start :][: row.length], row, entry)
             except _Damage as damage:
                 if chunk.last_entry >= entry:
                     break  # the blocks before it are good; who wants this one will hear of it
                 place = row.offset + damage.offset
-                raise CorruptionError(str(damage), self._logs.file_name(log_id), place) from damage
+                raise found.error or CorruptionError(
+                    str(damage), self._logs.file_name(log_id), place
+                ) from damage
         return chunk
 
 

@@ -29,7 +29,7 @@ from quire.bookie.mending import mend
 from quire.bookie.read_cache import BlockReader
 from quire.bookie.scrub import Checked
 from quire.runtime.disk import Worker
-from quire.runtime.errors import CorruptionError, QuireError
+from quire.runtime.errors import CorruptionError, DiskError, QuireError
 from quire.runtime.limits import READ_BYTES_MAX
 from quire.wire.block import Buffer, read_header, same_bytes
 from quire.wire.bookie import (
@@ -137,13 +137,14 @@ class Reads:
     ) -> None:
         """See `intake`: is the block that was sent again the one that was flushed?
 
-        A recovery may write it because it rotted: then the disk is to be asked, not the cache.
+        A recovery may write it because it rotted or cannot be read: then the disk is to be asked, not the cache.
         """
         if recovery:
             self._blocks.forget(ledger_id)
 
         def compared(found: list[Buffer] | None, error: BaseException | None) -> None:
-            if recovery and isinstance(error, CorruptionError) and not self._intake.is_read_only:
+            is_damaged = isinstance(error, CorruptionError | DiskError)
+            if recovery and is_damaged and not self._intake.is_read_only:
                 self._mend(ledger_id, first_entry, block, done)
             elif error is not None or found is None:
                 self._on_error(error, ledger_id, first_entry)

@@ -66,17 +66,18 @@ def check_run(index: Index, logs: EntryLogs, ledger_id: int, entry: int) -> Chec
     row, good = rows[0], rows[0].first_entry
     at = 0
     try:
-        run = logs.read(row.log_id, row.offset, row.length)
-        while at < row.length:
-            header = verify(run, at)
-            at, good = at + header.length, header.last_entry + 1
+        found = logs.salvage(row.log_id, row.offset, row.length)
     except LogFreed:
         return Checked(entry)  # compacted between look-up and read: the index knows the new place
-    except BlockError as error:
-        damage = CorruptionError(str(error), logs.file_name(row.log_id), row.offset + at)
-        return Checked(row.last_entry + 1, row.length, damage, good)
     except (CorruptionError, DiskError) as error:
         return Checked(row.last_entry + 1, row.length, error, good)
+    try:
+        while at < row.length:
+            header = verify(found.run, at)
+            at, good = at + header.length, header.last_entry + 1
+    except BlockError as error:
+        damage = found.error or CorruptionError(str(error), logs.file_name(row.log_id), row.offset + at)
+        return Checked(row.last_entry + 1, row.length, damage, good)
     return Checked(row.last_entry + 1, row.length)
 
 

@@ -140,6 +140,37 @@ def pages_up(size_bytes: int) -> int:
     return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
 
 
+def read_around(file: File, buffer: Buffer, offset: int, pages_max: int) -> tuple[int, dict[int, DiskError]]:
+    """Like `File.read_into`, but a page that cannot be read is zeros: the bytes, and the errors by the pages' offsets.
+
+    One bad sector fails a large read as a whole, so what failed is read again page by page. Raises `DiskError` when
+    more than `pages_max` of them cannot be read: then it is the disk that is broken.
+    """
+    try:
+        return file.read_into(buffer, offset), {}
+    except DiskError:
+        return _read_by_page(file, memoryview(buffer), offset, pages_max)
+
+
+def _read_by_page(
+    file: File, view: memoryview, offset: int, pages_max: int
+) -> tuple[int, dict[int, DiskError]]:
+    unreadable: dict[int, DiskError] = {}
+    for at in range(0, len(view), PAGE_BYTES):
+        page = view[at : at + PAGE_BYTES]
+        try:
+            count = file.read_into(page, offset + at)
+        except DiskError as error:
+            if len(unreadable) == pages_max:
+                raise
+            unreadable[offset + at] = error
+            page[:] = bytes(PAGE_BYTES)
+        else:
+            if count < PAGE_BYTES:  # the end of the file
+                return at + count, unreadable
+    return len(view), unreadable
+
+
 @contextmanager
 def mapped_errors(what: str, file: str, offset: int = -1) -> Iterator[None]:
     """Turn an OSError of the block into one of ours that says what happened to which file, and where."""

@@ -10,7 +10,8 @@ What a real disk may do at a power cut is done here on purpose, by `crash`:
 then raises `DiskError` until `crash` starts it anew. So a test can crash at every point of a history. Disks of one
 machine share one `Power`.
 
-`fail` injects errors (EIO, ENOSPC), `flip` turns a bit that was at rest, `capacity_bytes` bounds the disk.
+`fail` injects errors (EIO, ENOSPC), `flip` turns a bit that was at rest, `spoil` makes a page unreadable until it is
+written again (a disk gives it another sector then), `capacity_bytes` bounds the disk.
 
 `LoopWorker` is the worker to use with it: works run on the event loop itself, in order, each in its own turn; so a
 run is a function of the seed alone.
@@ -43,6 +44,8 @@ class _Inode:
     kept: bytearray = field(default_factory=bytearray)
     dirty: set[int] = field(default_factory=set)
     """Sectors of `live` that were written since the last sync."""
+    spoiled: set[int] = field(default_factory=set)
+    """Pages that cannot be read."""
 
     def make_durable(self, sectors: set[int]) -> None:
         _resize(self.kept, len(self.live))
@@ -163,8 +166,16 @@ class SimulatedDisk:
             if offset < len(image):
                 image[offset] ^= 1 << bit
 
+    def spoil(self, name: str, offset: int) -> None:
+        """Let the page around `offset` of a file be unreadable (EIO) until it is written again."""
+        self._inode(name).spoiled.add(offset // PAGE_BYTES)
+
+    def restore(self, name: str, offset: int) -> None:
+        """A page that could not be read can be read again."""
+        self._inode(name).spoiled.discard(offset // PAGE_BYTES)
+
     def content(self, name: str) -> bytes:
-        """What programs would read now; for tests."""
+        """What programs would read now, were every page readable; for tests."""
         return bytes(self._inode(name).live)
 
     # -- Disk --------------------------------------------------------------------------------------------
@@ -294,12 +305,15 @@ class _SimulatedFile:
         _resize(self._inode.live, max(len(self._inode.live), offset + len(view)))
         self._inode.live[offset : offset + len(view)] = view
         self._inode.dirty |= _sectors(offset, len(view))
+        self._inode.spoiled.difference_update(_pages(offset, len(view)))
 
     def read_into(self, buffer: Buffer, offset: int) -> int:
         view = memoryview(buffer)
         assert offset % PAGE_BYTES == 0 and len(view) % PAGE_BYTES == 0
         self._alive()
         self._disk._step("read", self._short_name)
+        if not self._inode.spoiled.isdisjoint(_pages(offset, len(view))):
+            raise map_error(OSError(errnos.EIO, os.strerror(errnos.EIO)), "read", self.name, offset)
         found = self._inode.live[offset : offset + len(view)]
         view[: len(found)] = found
         return len(found)
@@ -332,6 +346,10 @@ class _SimulatedFile:
 
 def _sectors(offset: int, length: int) -> set[int]:
     return set(range(offset // SECTOR_BYTES, pages_up(offset + length) // SECTOR_BYTES))
+
+
+def _pages(offset: int, length: int) -> range:
+    return range(offset // PAGE_BYTES, pages_up(offset + length) // PAGE_BYTES)
 
 
 def _resize(image: bytearray, size_bytes: int) -> None:

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from quire.bookie.entry_log import EntryLogs, LogFreed, TornRecord
+from quire.bookie.entry_record import survey
 from quire.bookie.index import IndexRow
 from quire.runtime.disk import Disk, RealDisk
 from quire.runtime.disk_sim import SimulatedDisk
@@ -283,16 +284,18 @@ def test_after_a_failed_write_or_sync_the_next_append_goes_elsewhere() -> None:
 def test_reads_name_the_file_when_the_disk_fails() -> None:
     disk = SimulatedDisk()
     logs, rows = flushed(disk)
-    disk.fail("read", 5)
+    disk.spoil("entries/00000001.log", rows[0].offset)
     with pytest.raises(DiskError, match=r"00000001\.log"):
         logs.read(rows[0].log_id, rows[0].offset, rows[0].length)
+    disk.restore("entries/00000001.log", rows[0].offset)
     assert blocks_of(logs, rows[0])
 
 
 def test_a_header_that_cannot_be_read_is_reported_and_the_scan_goes_on() -> None:
     disk = SimulatedDisk()
     logs, rows = flushed(disk)
-    disk.fail("read", 5, skip=2, times=1)
+    headers = [span.offset for span in survey(logs._logs[1], 1)]
+    disk.spoil("entries/00000001.log", headers[1])
     reported: list[CorruptionError] = []
     found = list(logs.scan_all(reported.append))
     assert len(reported) == 1 and not isinstance(reported[0], TornRecord)
@@ -305,7 +308,7 @@ def test_a_last_header_that_cannot_be_read_is_reported() -> None:
     logs = opened(disk)
     logs.append([(1, make_blocks(1, 0, [100]))])
     logs.sync()
-    disk.fail("read", 5, times=1)
+    disk.spoil("entries/00000001.log", 0)
     reported: list[CorruptionError] = []
     assert list(logs.scan_all(reported.append)) == []
     assert len(reported) == 1

@@ -165,7 +165,7 @@ def test_a_disk_error_is_an_error_and_the_next_read_tries_again(node: Node) -> N
     node.flush(l1=[1000])
     assert isinstance(node.disk, SimulatedDisk)
     reader = reader_of(node)
-    node.disk.fail("read", errno.EIO)
+    node.disk.fail("read", errno.EIO, times=2)
     with pytest.raises(DiskError):
         reader.read(1, 0, MIB)
     assert reader.read(1, 0, MIB) == node.blocks[1]

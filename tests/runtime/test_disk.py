@@ -12,7 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.runtime.disk import PAGE_BYTES, Disk, DiskThread, File, RealDisk, Worker, aligned_buffer, pages_up
+from quire.runtime.disk import (
+    PAGE_BYTES,
+    Disk,
+    DiskThread,
+    File,
+    RealDisk,
+    Worker,
+    aligned_buffer,
+    pages_up,
+    read_around,
+)
 from quire.runtime.disk_sim import SECTOR_BYTES, LoopWorker, Power, SimulatedDisk
 from quire.runtime.errors import ConfigurationError, DiskError, DiskFull, NotFound
 
@@ -298,3 +308,40 @@ async def test_a_worker_runs_in_order_and_answers_on_the_loop(make: Callable[[],
 
 def test_pages() -> None:
     assert [pages_up(n) for n in (0, 1, 4096, 4097)] == [0, 4096, 4096, 8192]
+
+
+# -- pages that cannot be read -----------------------------------------------------------------------------
+def spoiled_disk(*pages: int) -> SimulatedDisk:
+    """A file of four pages, of which some cannot be read."""
+    disk = SimulatedDisk()
+    disk.open("a", create=True).write(page_of(b"a", b"b", b"c", b"d"), 0)
+    for page in pages:
+        disk.spoil("a", page * PAGE_BYTES + 7)
+    return disk
+
+
+def test_a_page_that_cannot_be_read_fails_every_read_of_it_until_it_is_written() -> None:
+    disk = spoiled_disk(1)
+    disk.open("a").sync()
+    disk.sync_directory()
+    disk.crash()
+    file = disk.open("a")
+    with pytest.raises(DiskError, match="Input/output error"):
+        read(file, 0, pages=4)
+    assert read(file) == b"a" * PAGE_BYTES
+    file.write(page_of(b"n"), PAGE_BYTES)
+    assert read(file, 0, pages=2) == b"a" * PAGE_BYTES + b"n" * PAGE_BYTES
+
+
+def test_what_can_be_read_around_a_bad_page_is() -> None:
+    file = spoiled_disk(1, 2).open("a")
+    buffer = aligned_buffer(6 * PAGE_BYTES)
+    buffer[:] = b"x" * len(buffer)
+    size_bytes, unreadable = read_around(file, buffer, 0, 2)
+    assert size_bytes == 4 * PAGE_BYTES and set(unreadable) == {PAGE_BYTES, 2 * PAGE_BYTES}
+    assert f"offset {PAGE_BYTES}" in str(unreadable[PAGE_BYTES])
+    whole = b"a" * PAGE_BYTES + bytes(2 * PAGE_BYTES) + b"d" * PAGE_BYTES
+    assert buffer[:size_bytes] == whole
+    with pytest.raises(DiskError):
+        read_around(file, buffer, 0, 1)
+    assert read_around(spoiled_disk().open("a"), buffer, PAGE_BYTES, 0) == (3 * PAGE_BYTES, {})

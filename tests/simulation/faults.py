@@ -5,7 +5,7 @@ hosts (clients, brokers) that a history adds. An event's target counts the booki
 
     kill_bookie, power_cut   bookie, seconds until it is started again
     power_fails_after        bookie, operations on its disks from now
-    wipe, flip               the one bookie that may lose something; never a second one
+    wipe, flip, spoil        the one bookie that may lose something; never a second one
     disk_error               bookie, which operation, how many times
     disk_full, slow_disk     bookie, seconds
     cut, reset               host, other host, seconds (cut: one direction)
@@ -151,10 +151,19 @@ class Cluster:
         return machine.host in self.oracle.damaged_hosts or self.world.seen["bookie wiped"] > 0
 
     def _flip(self, event: Event) -> None:
-        """Where every bookie must acknowledge and there is no other, a topic waits for a person."""
-        machine, has_other = self._lossy(), len(self.machines) > self.plan.ack_quorum
-        if machine is not None and has_other and self.world.seen["bookie wiped"] == 0:
+        machine = self._rotting()
+        if machine is not None:
             machine.flip()
+
+    def _spoil(self, event: Event) -> None:
+        machine = self._rotting()
+        if machine is not None:
+            machine.spoil()
+
+    def _rotting(self) -> Machine | None:
+        """Where every bookie must acknowledge and there is no other, a topic waits for a person."""
+        has_other = len(self.machines) > self.plan.ack_quorum
+        return self._lossy() if has_other and self.world.seen["bookie wiped"] == 0 else None
 
     def _disk_error(self, event: Event) -> None:
         operation, disk = DISK_ERRORS[int(event.first) % len(DISK_ERRORS)]

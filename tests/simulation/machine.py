@@ -236,13 +236,23 @@ class Machine:
 
     def flip(self) -> None:
         """Rot a bit: in the entry log, or in a journal group that is not the last one (that looks like a torn tail)."""
-        place = self._place_in_journal() if self.rng.random() < 0.6 else self._place_in_log()
+        place = self._place_in_journal(2) if self.rng.random() < 0.6 else self._place_in_log()
         if place is not None:
             disk, name, offset = place
             disk.flip(name, offset, self.rng.randrange(8))
             self.oracle.damaged(self.host)
             self.world.note(f"{self.host}: a bit of {disk.root}/{name} at {offset} flips")
             self.world.saw("bit flipped")
+
+    def spoil(self) -> None:
+        """Let a page of the entry log or of the journal be unreadable until it is written again."""
+        place = self._place_in_journal(0) if self.rng.random() < 0.3 else self._place_in_log()
+        if place is not None:
+            disk, name, offset = place
+            disk.spoil(name, offset)
+            self.oracle.damaged(self.host)
+            self.world.note(f"{self.host}: {disk.root}/{name} cannot be read at {offset} any more")
+            self.world.saw("page spoiled")
 
     def _place_in_log(self) -> Any:
         disk = self.node.entries
@@ -253,7 +263,8 @@ class Machine:
         name = self.rng.choice(names)
         return disk, name, self.rng.randrange(len(disk.content(name).rstrip(b"\0")))
 
-    def _place_in_journal(self) -> Any:
+    def _place_in_journal(self, spared: int) -> Any:
+        """In a group that is none of the last `spared` ones."""
         disk = self.node.journal
         groups = []
         for name in disk.names():
@@ -265,9 +276,9 @@ class Machine:
                         (found.number, name, found) for found in scan_segment(memoryview(image), header)
                     ]
         groups.sort()
-        if len(groups) < 3:
+        if len(groups) <= spared:
             return None
-        _, name, found = self.rng.choice(groups[:-2])
+        _, name, found = self.rng.choice(groups[: len(groups) - spared])
         return disk, name, found.offset + self.rng.randrange(found.length)
 
 

@@ -154,7 +154,8 @@ def draw(seed: int, kind: str) -> Plan:
         latency_ms=rng.choice((0.2, 0.2, 3.0, 20.0)),
         lossy=rng.randrange(bookies) if 1 < ack_quorum < bookies and rng.random() < 0.7 else -1,
     )
-    return replace(plan, events=tuple(_events(plan, rng)), **_traits(seed, kind))
+    events = sorted([*_events(plan, rng), *_spoils(plan)])
+    return replace(plan, events=tuple(events), **_traits(seed, kind))
 
 
 def _traits(seed: int, kind: str) -> dict[str, Any]:
@@ -169,6 +170,14 @@ def _traits(seed: int, kind: str) -> dict[str, Any]:
         "retention_ms": retention_ms,
         "retention_bytes": retention_bytes,
     }
+
+
+def _spoils(plan: Plan) -> list[Event]:
+    """Pages that cannot be read from then on. Drawn apart, as traits are."""
+    rng = Random(f"{plan.seed}/{plan.kind}/spoils")
+    count = rng.choice((0, 0, 1, 3)) if plan.lossy >= 0 else 0
+    times = (round(rng.uniform(0.5, plan.seconds), 3) for _ in range(count))
+    return [Event(at_s, "spoil", plan.lossy) for at_s in times]
 
 
 def _events(plan: Plan, rng: Random) -> list[Event]:

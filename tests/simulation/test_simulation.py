@@ -38,6 +38,7 @@ MUST_BE_SEEN = {
         "power cut": 1_000,
         "bookie wiped": 50,
         "bit flipped": 100,
+        "page spoiled": 200,
         "incarnation raised": 5,
         "read LIMBO": 20,
         "read IO_ERROR": 50,

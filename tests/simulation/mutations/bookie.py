@@ -26,6 +26,7 @@ from quire.bookie.reads import Reads
 from quire.bookie.storage import Storage
 from quire.ledger.recovery_core import RecoveryCore
 from quire.runtime.disk import PAGE_BYTES, pages_up
+from quire.runtime.errors import DiskError
 from quire.wire.block import read_header
 from quire.wire.bookie import AddDone, ReadRequest, ReadResponse, Status
 
@@ -126,6 +127,18 @@ def a_rotten_group_is_taken_for_the_torn_tail() -> Iterator[None]:
         return True
 
     with patch.object(Chain, "group", group), patch.object(Chain, "_missing", lambda *args: None):
+        yield
+
+
+@mutation("19, 23", "ledger")
+def an_unreadable_page_is_taken_for_the_torn_tail() -> Iterator[None]:
+    """Zeros stand where the journal cannot be read, and nobody says so."""
+    read_image = Journal._read_image
+
+    def read_zeros(self: Journal, segment: Any) -> tuple[memoryview, list[DiskError]]:
+        return read_image(self, segment)[0], []
+
+    with patch.object(Journal, "_read_image", read_zeros):
         yield
 
 
