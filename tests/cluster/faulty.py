@@ -1,13 +1,17 @@
 """Runs `quire` on a machine whose wall clock and disks a test turns: `python faulty.py CONTROL COMMAND [FLAGS…]`.
 
-CONTROL is a file of 16 bytes that the test and the process both map, so a turn is felt at the next call:
+CONTROL is a small file that the test and the process both map, so a turn is felt at the next call:
 
     bytes   8   how far the wall clock is off, in ns, signed; the monotonic clock is never off
             8   1: the disks are full
+       64 x 16  inode and number of a page that cannot be read; inode 0: none
 
 What a full disk does here is what a filesystem does: `posix_fallocate` and writes beyond a file's end fail with
 ENOSPC, writes into room that a file has already go well, and `statvfs` tells that nothing is free. It does not reach
 LMDB, which grows its file from C.
+
+A read ends before a page that cannot be read, and fails with EIO where it begins with one. Who writes the page makes it
+good again, as a disk does that has sectors to spare.
 
 The process is the one that users run, by the same command: nothing in it knows of this file, which only stands between
 it and the operating system. `Control` is the test's side.
@@ -21,11 +25,14 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 _LAYOUT = struct.Struct("<qq")
+_PAGE = struct.Struct("<qq")
+_PAGES_MAX = 64
+_PAGE_BYTES = 4096
 
 
 class Control:
@@ -33,9 +40,9 @@ class Control:
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
         if create:
-            path.write_bytes(bytes(_LAYOUT.size))
+            path.write_bytes(bytes(_LAYOUT.size + _PAGES_MAX * _PAGE.size))
         with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), _LAYOUT.size)
+            self._map = mmap.mmap(file.fileno(), 0)
 
     @property
     def clock_off_ns(self) -> int:
@@ -51,6 +58,30 @@ class Control:
 
     def set_disk_full(self, is_full: bool) -> None:
         _LAYOUT.pack_into(self._map, 0, self.clock_off_ns, is_full)
+
+    def spoil(self, file: Path, offset: int) -> None:
+        """The page of the file around `offset` cannot be read any more."""
+        place = next(place for place, inode, _ in self._pages() if not inode)
+        _PAGE.pack_into(self._map, place, file.stat().st_ino, offset // _PAGE_BYTES)
+
+    def spoiled(self, fd: int, offset: int, size_bytes: int) -> list[int]:
+        """Where, in this stretch of the file, the pages begin that cannot be read."""
+        found = (page * _PAGE_BYTES for _, page in self._spoiled(fd, offset, size_bytes))
+        return sorted(found)
+
+    def written(self, fd: int, offset: int, size_bytes: int) -> None:
+        """All pages of the stretch are good again."""
+        for place, _ in self._spoiled(fd, offset, size_bytes):
+            _PAGE.pack_into(self._map, place, 0, 0)
+
+    def _spoiled(self, fd: int, offset: int, size_bytes: int) -> list[tuple[int, int]]:
+        inode = os.fstat(fd).st_ino
+        pages = range(offset // _PAGE_BYTES, -(-(offset + size_bytes) // _PAGE_BYTES))
+        return [(place, page) for place, of, page in self._pages() if of == inode and page in pages]
+
+    def _pages(self) -> Iterator[tuple[int, int, int]]:
+        for place in range(_LAYOUT.size, len(self._map), _PAGE.size):
+            yield place, *_PAGE.unpack_from(self._map, place)
 
 
 def turn_clock(control: Control) -> None:
@@ -90,10 +121,29 @@ def fill_disk(control: Control) -> None:
     os.pwritev = write_if_room  # type: ignore[assignment]
 
 
+def wear_disk(control: Control) -> None:
+    """Let pages be unreadable while the control says so."""
+    read, write = os.preadv, os.pwritev
+
+    def read_up_to(fd: int, buffers: Sequence[Any], offset: int, flags: int = 0) -> int:
+        (buffer,) = buffers
+        bad = control.spoiled(fd, offset, len(buffer))
+        if bad and bad[0] <= offset:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(fd, (memoryview(buffer)[: bad[0] - offset] if bad else buffer,), offset, flags)
+
+    def write_anew(fd: int, buffers: Sequence[Any], offset: int, flags: int = 0) -> int:
+        control.written(fd, offset, sum(map(len, buffers)))
+        return write(fd, buffers, offset, flags)
+
+    os.preadv, os.pwritev = read_up_to, write_anew  # type: ignore[assignment]
+
+
 def main() -> None:
     control = Control(Path(sys.argv.pop(1)))
     turn_clock(control)
     fill_disk(control)
+    wear_disk(control)
     from quire.cli.main import main as quire
 
     quire()
