@@ -25,8 +25,9 @@ from uuid import uuid4
 import click
 
 from quire.cli.client_command import client_options, open_client, run, until_interrupted
-from quire.cli.http import json_option
+from quire.cli.http import Admin, admin_url_option, json_option, topic_path
 from quire.cli.output import print_json
+from quire.runtime.errors import QuireError
 
 if TYPE_CHECKING:
     from quire.client import Client
@@ -50,6 +51,7 @@ class Verdict:
     read_twice: int = 0
     slowest_receipt_s: float = 0.0
     first_lost: list[str] = field(default_factory=list)
+    topics_kept: list[str] = field(default_factory=list)
 
     @property
     def is_good(self) -> bool:
@@ -72,10 +74,11 @@ class Verdict:
             f"({self.read_twice:,} of them twice)\n"
             f"The slowest receipt took {self.slowest_receipt_s:.2f} s."
         )
+        kept = f"\nThe topics are kept: {', '.join(self.topics_kept)}" if self.topics_kept else ""
         if self.is_good:
-            return f"{counts}\nNothing that was acknowledged is lost, and all is in order."
+            return f"{counts}\nNothing that was acknowledged is lost, and all is in order.{kept}"
         examples = "".join(f"\n  {one}" for one in self.first_lost)
-        return f"{counts}\nLOST: {self.lost:,}, out of order: {self.out_of_order:,}{examples}"
+        return f"{counts}\nLOST: {self.lost:,}, out of order: {self.out_of_order:,}{examples}{kept}"
 
 
 class _Receipts:
@@ -110,15 +113,19 @@ class _Receipts:
     "--rate", type=click.IntRange(1), default=1000, show_default=True, help="Messages/s over all topics."
 )
 @click.option("--topics", "count", type=click.IntRange(1), default=4, show_default=True)
+@click.option("--keep", is_flag=True, help="Keep the topics, which are deleted when all is well.")
 @client_options
+@admin_url_option
 @json_option
 def command(
     seconds: float,
     rate: int,
     count: int,
+    keep: bool,
     service_url: str,
     token: str | None,
     operation_timeout_ms: str,
+    admin_url: str,
     as_json: bool,
 ) -> None:
     """Publish numbered messages to new topics, read them back, and say whether an acknowledged one is lost.
@@ -133,9 +140,22 @@ def command(
     prefix = f"check-{uuid4().hex[:8]}"
     names = [f"{prefix}-{number}" for number in range(count)]
     verdict = run(_check(open_client(service_url, token, operation_timeout_ms), names, seconds, rate))
+    verdict.topics_kept = names if keep or not verdict.is_good else _delete(names, admin_url)
     print_json(asdict(verdict)) if as_json else click.echo(str(verdict))
     if not verdict.is_good:
         sys.exit(1)
+
+
+def _delete(names: list[str], admin_url: str) -> list[str]:
+    """Delete the topics; those that stay, for a cluster that is being broken need not answer just now."""
+    kept = []
+    for name in names:
+        try:
+            Admin(admin_url).delete(f"/admin/v2/{topic_path(name)}?force=true")
+        except QuireError as error:
+            click.echo(f"cannot delete {name}: {error}", err=True)
+            kept.append(name)
+    return kept
 
 
 async def _check(client: Client, names: list[str], seconds: float, rate: int) -> Verdict:

@@ -34,8 +34,16 @@ def test_what_is_lost_and_what_is_not(
 
 def test_all_topics_are_read_back(tmp_path: Path) -> None:
     with standalone(tmp_path) as server:
-        ran = quire("check", "--seconds", "1", "--topics", "3", "--service-url", server.service_url, "--json")
-    found = ran.json
+        check = ["check", "--seconds", "1", "--topics", "3", "--service-url", server.service_url, "--json"]
+        found = quire(*check, "--admin-url", server.http_url).json
+        assert quire("topics", "list", "--admin-url", server.http_url, "--json").json == []
+        kept = quire(*check, "--admin-url", server.http_url, "--keep").json["topics_kept"]
+        assert quire("topics", "list", "--admin-url", server.http_url, "--json").json == sorted(
+            f"persistent://public/default/{name}" for name in kept
+        )
+        unreachable = quire(*check, "--admin-url", "http://127.0.0.1:1")
     assert found["published"] == found["acknowledged"] == found["read"] > 100
     assert found["lost"] == found["out_of_order"] == 0
     assert found["slowest_receipt_s"] > 0
+    assert (found["topics_kept"], len(kept)) == ([], 3)
+    assert unreachable.code == 0 and len(unreachable.json["topics_kept"]) == 3
