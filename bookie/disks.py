@@ -7,43 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
 
-from quire.bookie.index import Index
-from quire.bookie.index_lmdb import LmdbIndex
+from quire.bookie.index_home import IndexHome, LmdbHome
 from quire.bookie.settings import BookieSettings
 from quire.runtime.disk import Disk, DiskThread, RealDisk, Worker
-
-INDEX_DIRECTORY: Final = "index"
-
-
-class IndexHome(Protocol):
-    """Where the index lives."""
-
-    def open(self) -> Index:
-        """The index, an empty one when there was none. Raises `CorruptionError` when it is damaged."""
-        ...
-
-    def discard(self) -> None:
-        """Put a damaged or incomplete index out of the way; the next `open` makes an empty one."""
-        ...
-
-
-class LmdbHome:
-    """The index in a directory beside the entry logs. What is discarded is kept under another name, once."""
-
-    def __init__(self, disk: RealDisk) -> None:
-        self._disk = disk
-
-    def open(self) -> Index:
-        return LmdbIndex(self._disk.path(INDEX_DIRECTORY))
-
-    def discard(self) -> None:
-        self._disk.make_directory(INDEX_DIRECTORY)
-        for name in self._disk.names(INDEX_DIRECTORY):
-            if not name.startswith("discarded-"):
-                self._disk.rename(f"{INDEX_DIRECTORY}/{name}", f"{INDEX_DIRECTORY}/discarded-{name}")
-        self._disk.sync_directory(INDEX_DIRECTORY)
 
 
 @dataclass(frozen=True)

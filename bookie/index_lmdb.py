@@ -6,8 +6,8 @@ checksums, so every value carries one that covers its key as well: a flipped bit
 answer.
 
 Damage between values, in the pages of the tree, can hide rows; `verify` finds that at a start. Some of it LMDB itself
-meets with an assertion that ends the process: remove the index's directory then. A damaged or missing index is
-rebuilt from the entry logs.
+meets with an assertion that ends the process; the next start finds that out (`index_home`). A damaged or missing index
+is rebuilt from the entry logs.
 
     database  key                                      value
     rows      ledger u64, first entry u64              last entry u64, log u64, offset u64, length u32,
@@ -66,10 +66,20 @@ _DAMAGE: Final = (
 
 
 class LmdbIndex:
-    """`Index` in the directory `path`, made when it is not there. Raises `CorruptionError` when it is damaged."""
+    """`Index` in the directory `path`, made when it is not there. Raises `CorruptionError` when it is damaged.
 
-    def __init__(self, path: str | Path, *, map_bytes: int = INDEX_MAP_BYTES) -> None:
+    `on_close` is called when it is closed.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        map_bytes: int = INDEX_MAP_BYTES,
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
         self._path = str(path)
+        self._on_close = on_close
         self._file = os.path.join(self._path, "data.mdb")
         self._gate = _Gate()
         self._map_bytes = map_bytes
@@ -260,6 +270,7 @@ class LmdbIndex:
     def close(self) -> None:
         with self._gate.shut():
             self._env.close()
+        self._on_close()
 
     def _seek_before(self, cursor: Any, ledger_id: int, entry_id: int) -> bool:
         """Put the cursor on the last row at or before (ledger, entry); False when there is none."""

@@ -33,10 +33,11 @@ from typing import Final
 
 from quire.bookie.checkpoint import Checkpoint, decode_mark, perform
 from quire.bookie.collector import Collector
-from quire.bookie.disks import INDEX_DIRECTORY, BookieDisks, real_disks
+from quire.bookie.disks import BookieDisks, real_disks
 from quire.bookie.entry_log import EntryLogs
 from quire.bookie.flusher import Flusher
 from quire.bookie.identity import open_identity
+from quire.bookie.index_home import INDEX_DIRECTORY
 from quire.bookie.index_opening import distrust, open_index, trust_again
 from quire.bookie.intake import OK, Intake
 from quire.bookie.journal import Journal

@@ -1,0 +1,88 @@
+"""Where the index lives, and how a start learns that reading it ends processes.
+
+LMDB has no checksums. Some damage of its pages it meets with an assertion that ends the process, and where a sector of
+its file cannot be read, touching the memory map is a SIGBUS. Neither can be caught. So a file named `in-use` lies
+beside the index while a process has it open. Who finds that file comes after one that died, of whatever: it lets a
+process of its own read the whole index first (`python -m quire.bookie.index_home DIRECTORY`), and when that one dies of
+such a signal the index is damaged, and can be rebuilt.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from typing import Final, Protocol
+
+from quire.bookie.index import Index
+from quire.bookie.index_lmdb import LmdbIndex
+from quire.runtime.disk import RealDisk
+from quire.runtime.errors import CorruptionError, QuireError
+
+log = logging.getLogger(__name__)
+
+INDEX_DIRECTORY: Final = "index"
+IN_USE: Final = f"{INDEX_DIRECTORY}/in-use"
+_DEADLY: Final = {signal.SIGABRT, signal.SIGBUS, signal.SIGSEGV, signal.SIGFPE, signal.SIGILL}
+
+
+class IndexHome(Protocol):
+    """Where the index lives."""
+
+    def open(self) -> Index:
+        """The index, an empty one when there was none. Raises `CorruptionError` when it is damaged."""
+        ...
+
+    def discard(self) -> None:
+        """Put a damaged or incomplete index out of the way; the next `open` makes an empty one."""
+        ...
+
+
+class LmdbHome:
+    """The index in a directory beside the entry logs. What is discarded is kept under another name, once."""
+
+    def __init__(self, disk: RealDisk) -> None:
+        self._disk = disk
+
+    def open(self) -> Index:
+        """See the top of the file."""
+        directory = self._disk.path(INDEX_DIRECTORY)
+        if self._disk.exists(IN_USE):
+            _prove(directory)
+        self._disk.make_directory(INDEX_DIRECTORY)
+        self._disk.write_bytes(IN_USE, b"")
+        return LmdbIndex(directory, on_close=lambda: self._disk.remove(IN_USE))
+
+    def discard(self) -> None:
+        self._disk.make_directory(INDEX_DIRECTORY)
+        for name in self._disk.names(INDEX_DIRECTORY):
+            if not name.startswith("discarded-"):
+                self._disk.rename(f"{INDEX_DIRECTORY}/{name}", f"{INDEX_DIRECTORY}/discarded-{name}")
+        self._disk.sync_directory(INDEX_DIRECTORY)
+
+
+def _prove(directory: str) -> None:
+    """Have another process read the index. Raises `CorruptionError` when it dies of that."""
+    command = [sys.executable, "-P", "-m", __name__, directory]
+    try:
+        ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+    except OSError as error:
+        log.warning("cannot start a process that reads the index first: %s", error)
+        return
+    if -ended.returncode in _DEADLY:
+        died_of = signal.Signals(-ended.returncode).name
+        raise CorruptionError(f"a process that read the index died of {died_of}", f"{directory}/data.mdb", 0)
+
+
+def read_all(directory: str) -> None:
+    """Read the index in the directory wholly. What is wrong with it, and does not end the process, is met again."""
+    with suppress(QuireError):
+        index = LmdbIndex(directory)
+        index.verify()
+        index.close()
+
+
+if __name__ == "__main__":
+    read_all(sys.argv[1])
