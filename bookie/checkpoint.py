@@ -18,8 +18,10 @@ All this blocks and belongs on the checkpoint's own thread, or in a start.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import PurePath
 from typing import Final
 
@@ -125,7 +127,7 @@ def rebuild(logs: EntryLogs, index: Index) -> Rebuilt:
         held.add(int(PurePath(error.file).stem))
 
     logs.sync_all()  # what is found may be in a cache only, if its writer died
-    rows = _without_contained(logs.scan_all(report))
+    rows = _latest(logs.scan_all(report), logs)
     for start in range(0, len(rows), _ROWS_PER_COMMIT):
         index.commit(rows[start : start + _ROWS_PER_COMMIT], {}, b"")
     for log_id in held:
@@ -135,18 +137,37 @@ def rebuild(logs: EntryLogs, index: Index) -> Rebuilt:
     return Rebuilt(len(rows), damage)
 
 
-def _without_contained(found: Iterable[IndexRow]) -> list[IndexRow]:
-    """Rows by ledger and first entry, without those whose entries another row holds, too; of equals the later."""
-    rows = list(found)
-    order = sorted(
-        range(len(rows)), key=lambda i: (rows[i].ledger_id, rows[i].first_entry, -rows[i].last_entry, -i)
-    )
+def _latest(found: Iterable[IndexRow], logs: EntryLogs) -> list[IndexRow]:
+    """Rows by ledger and first entry. Of what several hold the latest counts: it was compacted, or mended.
+
+    An older row of which later ones hold a part is cut at its blocks.
+    """
+    rows = sorted(found, key=lambda row: (row.ledger_id, -row.log_id, -row.offset))
     kept: list[IndexRow] = []
-    for i in order:
-        row = rows[i]
-        if not kept or kept[-1].ledger_id != row.ledger_id or row.last_entry > kept[-1].last_entry:
-            kept.append(row)
+    for _, of_ledger in groupby(rows, key=lambda row: row.ledger_id):
+        taken: list[IndexRow] = []
+        for row in of_ledger:
+            for piece in [row] if not (later := _overlapping(taken, row)) else _rest_of(row, later, logs):
+                insort(taken, piece)
+        kept += taken
     return kept
+
+
+def _overlapping(rows: list[IndexRow], row: IndexRow) -> list[IndexRow]:
+    """Those of sorted rows, none of which overlap, that hold entries of `row`."""
+    begin = bisect_left(rows, row.first_entry, key=lambda one: one.last_entry)
+    end = bisect_right(rows, row.last_entry, key=lambda one: one.first_entry)
+    return rows[begin:end]
+
+
+def _rest_of(row: IndexRow, later: list[IndexRow], logs: EntryLogs) -> list[IndexRow]:
+    """The blocks of a row of which no entry is in `later`."""
+    held = sum(
+        min(one.last_entry, row.last_entry) - max(one.first_entry, row.first_entry) + 1 for one in later
+    )
+    if held == row.last_entry - row.first_entry + 1:
+        return []
+    return [block for block in logs.blocks(row) if not _overlapping(later, block)]
 
 
 def _states_of(rows: Iterable[IndexRow]) -> dict[int, LedgerState]:

@@ -19,7 +19,8 @@ may be no more than the tail of an unfinished flush. A page that cannot be read 
 Blocks of a damaged record whose own headers hold are still told of: reading them then says what is wrong, and where,
 instead of "no such entry".
 
-**A page that cannot be read** costs the blocks on it and no others: reads go around it (`Salvaged`).
+**A page that cannot be read** costs the blocks on it and no others: reads go around it (`Salvaged`). (Where a block's
+header lies on it, those behind it in the run must wait until that block is mended, as behind a rotten one.)
 
 One thread appends, syncs and frees; any thread may read.
 """
@@ -27,6 +28,7 @@ One thread appends, syncs and frees; any thread may read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from mmap import mmap
 from struct import Struct
 from threading import Lock
@@ -34,16 +36,26 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from quire.bookie.entry_record import HEADER_BYTES, RecordHeader, RunBuilder, Span, seal, survey, walk
+from quire.bookie.entry_record import (
+    HEADER_BYTES,
+    RecordHeader,
+    RunBuilder,
+    Span,
+    seal,
+    survey,
+    walk,
+    walk_one,
+)
 from quire.bookie.index import IndexRow
 from quire.runtime.disk import PAGE_BYTES, Disk, File, aligned_buffer, pages_up, read_around
-from quire.runtime.errors import CorruptionError, DiskError, DiskFull, Unavailable
+from quire.runtime.errors import CorruptionError, DiskError, DiskFull, QuireError, Unavailable
 from quire.runtime.limits import (
     ENTRY_LOG_BYTES,
     ENTRY_LOG_RECORD_BYTES,
     ENTRY_LOG_RESERVE_BYTES,
     ENTRY_LOG_SPARES_MAX,
     ENTRY_LOG_STEP_BYTES,
+    UNREADABLE_PAGES_MAX,
 )
 from quire.wire.block import BlockError, Buffer
 
@@ -51,29 +63,29 @@ _BLOCK_FIELDS: Final = Struct(">IQQqQ")
 """Count, ledger, first entry, LAC and clock of a block, at offset 20 of its header."""
 _BLOCK_FIELDS_OFFSET: Final = 20
 
-_UNREADABLE_MAX: Final = 8
-"""Pages of one read that may be unreadable: a disk may try each of them for seconds before it gives up."""
-
 Report = Callable[[CorruptionError], None]
 """Is told of each damage that a scan finds."""
 
 
 class Salvaged(NamedTuple):
-    """Unverified bytes from `offset` of a log, and errors of pages that cannot be read, by offset: zeros in `run`."""
+    """Unverified bytes from `offset` of a log, and why pages cannot be read, by their offsets: zeros in `run`."""
 
     run: memoryview
     offset: int
-    unreadable: dict[int, DiskError]
+    unreadable: dict[int, str]
 
     def is_read(self, start: int, end: int) -> bool:
         """Whether all of `run[start:end]` could be read."""
-        start, end = start + self.offset, end + self.offset
-        return not any(page < end and start < page + PAGE_BYTES for page in self.unreadable)
+        return not self._why_not(start, end)
 
-    @property
-    def error(self) -> DiskError | None:
-        """That of the first page that could not be read."""
-        return next(iter(self.unreadable.values()), None)
+    def error(self, what: str, file: str, start: int, end: int) -> QuireError:
+        """What to raise when `run[start:end]` is not what it should be: that it cannot be read, or `what`."""
+        why = self._why_not(start, end)
+        return DiskError(why[0]) if why else CorruptionError(what, file, self.offset + start)
+
+    def _why_not(self, start: int, end: int) -> list[str]:
+        start, end = start + self.offset, end + self.offset
+        return [why for page, why in self.unreadable.items() if page < end and start < page + PAGE_BYTES]
 
 
 class LogFreed(Unavailable):
@@ -317,37 +329,43 @@ class EntryLogs:
         Raises `LogFreed`, `CorruptionError` when the file ends before, `DiskError`.
         """
         found = self.salvage(log_id, offset, length)
-        if found.error is not None:
-            raise found.error
+        for why in found.unreadable.values():
+            raise DiskError(why)
         return found.run
 
     def salvage(self, log_id: int, offset: int, length: int) -> Salvaged:
         """Like `read`, but around pages that cannot be read. `DiskError` is for a disk on which they are many."""
-        file = self._logs.get(log_id)
-        if file is not None and offset + length > (size_bytes := file.size_bytes()):
-            raise CorruptionError("an entry log is cut short", file.name, size_bytes)
+        with self._reading(log_id) as file:
+            if offset + length > (size_bytes := file.size_bytes()):
+                raise CorruptionError("an entry log is cut short", file.name, size_bytes)
         return self.salvage_into(aligned_buffer(offset % PAGE_BYTES + length), log_id, offset, length)
 
     def salvage_into(self, buffer: mmap, log_id: int, offset: int, length: int) -> Salvaged:
         """Like `salvage`, into an aligned buffer that holds the pages around; `run` is a view into it."""
         start = offset % PAGE_BYTES
-        whole = pages_up(start + length)
+        view = memoryview(buffer)[: pages_up(start + length)]
+        with self._reading(log_id) as file:
+            got, unreadable = read_around(file, view, offset - start, UNREADABLE_PAGES_MAX)
+        if got < start + length:
+            raise CorruptionError("an entry log is cut short", file.name, offset - start + got)
+        return Salvaged(memoryview(buffer)[start : start + length], offset, unreadable)
+
+    @contextmanager
+    def _reading(self, log_id: int) -> Iterator[File]:
+        """The log's file, which stays open meanwhile. Raises `LogFreed`, also when it was freed meanwhile."""
         with self._lock:
             file = self._logs.get(log_id)
             if file is None:
                 raise LogFreed(f"entry log {log_id} was freed")
             self._reads += 1
         try:
-            got, unreadable = read_around(file, memoryview(buffer)[:whole], offset - start, _UNREADABLE_MAX)
+            yield file
         finally:
             with self._lock:
                 self._reads -= 1
                 freed = self._logs.get(log_id) is not file
         if freed:  # its file may have been written to under another name while we read
             raise LogFreed(f"entry log {log_id} was freed")
-        if got < start + length:
-            raise CorruptionError("an entry log is cut short", file.name, offset - start + got)
-        return Salvaged(memoryview(buffer)[start : start + length], offset, unreadable)
 
     def file_name(self, log_id: int) -> str:
         """What to call the log in a message."""
@@ -370,6 +388,20 @@ class EntryLogs:
                     durable[log_id] = max(number, durable.get(log_id, 0))
         for log_id, spans in surveys.items():
             yield from self._scan(log_id, spans, durable.get(log_id, -1), report)
+
+    def blocks(self, row: IndexRow) -> list[IndexRow]:
+        """A row for each block of a run that a scan found. Raises `DiskError`, `CorruptionError`."""
+        run = self.salvage(row.log_id, row.offset, row.length).run
+        rows: list[IndexRow] = []
+        at = 0
+        try:
+            while at < row.length:
+                single = RunBuilder()
+                at += walk_one(run, at, row.log_id, row.offset, single)
+                rows += single.finish()
+        except BlockError as error:
+            raise CorruptionError(str(error), self.file_name(row.log_id), row.offset + at) from error
+        return rows
 
     def scan(self, log_id: int, report: Report) -> Iterator[IndexRow]:
         """Every run of one log that was wholly durable, in order of offsets."""
@@ -405,13 +437,13 @@ class EntryLogs:
             report(damage(f"record {header.number} is cut short ({error})", file, offset))
             return
         whole = crc32c(payload) == header.payload_crc
-        if unreadable:
-            damage = CorruptionError  # an error is no absence
-            report(damage(f"record {header.number} cannot be read at {list(unreadable)}", file, offset))
+        if unreadable:  # which is no absence
+            why = next(iter(unreadable.values()))
+            report(CorruptionError(f"record {header.number} cannot be read wholly ({why})", file, offset))
         elif not whole:
             report(damage(f"record {header.number} does not match its checksum", file, offset))
-            if damage is TornRecord:
-                return
+        if not whole and damage is TornRecord:
+            return  # what the journal still has of it is better than what may lie here
         try:
             walk(payload, log_id, offset + HEADER_BYTES, found)
         except BlockError as error:

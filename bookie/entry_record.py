@@ -29,6 +29,7 @@ from crc32c import crc32c
 
 from quire.bookie.index import IndexRow
 from quire.runtime.disk import PAGE_BYTES, File, aligned_buffer, pages_up, read_around
+from quire.runtime.errors import DiskError
 from quire.runtime.limits import INDEX_RUN_BYTES_MAX, INDEX_RUN_ENTRIES_MAX, MIB, UNREADABLE_PAGES_MAX
 from quire.wire.block import read_header as read_block_header
 
@@ -87,7 +88,7 @@ class _Survey:
         self._log_id = log_id
         self._end = file.size_bytes()
         self._buffer = aligned_buffer(_SEARCH_BYTES)
-        self._unreadable: list[int] = []
+        self._unreadable: set[int] = set()
 
     def spans(self) -> list[Span]:
         spans: list[Span] = []
@@ -100,7 +101,7 @@ class _Survey:
                 )
             spans.append(Span(at, header.number, header))
             offset, number = at + pages_up(HEADER_BYTES + header.length), header.number + 1
-        if self._unreadable and self._unreadable[-1] >= offset:
+        if any(page >= offset for page in self._unreadable):
             spans.append(Span(offset, number, None, is_unreadable=True))
         return spans
 
@@ -121,8 +122,10 @@ class _Survey:
     def _read(self, offset: int, size_bytes: int) -> int:
         """Fill the buffer with whole pages, zeros for those that cannot be read; answer the bytes filled."""
         view = memoryview(self._buffer)[:size_bytes]
-        got, unreadable = read_around(self._file, view, offset, UNREADABLE_PAGES_MAX - len(self._unreadable))
-        self._unreadable += unreadable
+        got, unreadable = read_around(self._file, view, offset, UNREADABLE_PAGES_MAX)
+        self._unreadable.update(unreadable)
+        if len(self._unreadable) > UNREADABLE_PAGES_MAX:
+            raise DiskError(next(iter(unreadable.values())))
         return got // PAGE_BYTES * PAGE_BYTES
 
 
@@ -140,10 +143,15 @@ def walk(payload: memoryview, log_id: int, offset: int, found: RunBuilder) -> No
     """Tell `found` of each block of a payload that lies at `offset` of its log. Raises `BlockError`."""
     at = 0
     while at < len(payload):
-        block = read_block_header(payload, at)
-        place = (log_id, offset + at, block.length)
-        found.add(*place, block.entry_count, block.ledger_id, block.first_entry, block.lac, block.clock_ms)
-        at += block.length
+        at += walk_one(payload, at, log_id, offset, found)
+
+
+def walk_one(payload: memoryview, at: int, log_id: int, offset: int, found: RunBuilder) -> int:
+    """Tell `found` of the block at `at` of the payload; its length. Raises `BlockError`."""
+    block = read_block_header(payload, at)
+    place = (log_id, offset + at, block.length)
+    found.add(*place, block.entry_count, block.ledger_id, block.first_entry, block.lac, block.clock_ms)
+    return block.length
 
 
 class RunBuilder:

@@ -13,7 +13,8 @@ import logging
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
 from quire.bookie.index import Index
@@ -52,8 +53,13 @@ class LmdbHome:
         if self._disk.exists(IN_USE):
             _prove(directory)
         self._disk.make_directory(INDEX_DIRECTORY)
-        self._disk.write_bytes(IN_USE, b"")
-        return LmdbIndex(directory, on_close=lambda: self._disk.remove(IN_USE))
+        with _only_logged():
+            self._disk.write_bytes(IN_USE, b"")
+        return LmdbIndex(directory, on_close=self._closed)
+
+    def _closed(self) -> None:
+        with _only_logged():
+            self._disk.remove(IN_USE)
 
     def discard(self) -> None:
         self._disk.make_directory(INDEX_DIRECTORY)
@@ -61,6 +67,15 @@ class LmdbHome:
             if not name.startswith("discarded-"):
                 self._disk.rename(f"{INDEX_DIRECTORY}/{name}", f"{INDEX_DIRECTORY}/discarded-{name}")
         self._disk.sync_directory(INDEX_DIRECTORY)
+
+
+@contextmanager
+def _only_logged() -> Iterator[None]:
+    """What is wrong with the mark is no reason not to serve."""
+    try:
+        yield
+    except QuireError as error:
+        log.warning("%s", error)
 
 
 def _prove(directory: str) -> None:
@@ -74,13 +89,16 @@ def _prove(directory: str) -> None:
     if -ended.returncode in _DEADLY:
         died_of = signal.Signals(-ended.returncode).name
         raise CorruptionError(f"a process that read the index died of {died_of}", f"{directory}/data.mdb", 0)
+    if ended.returncode:
+        log.warning("a process that was to read the index first ended with %d", ended.returncode)
 
 
 def read_all(directory: str) -> None:
-    """Read the index in the directory wholly. What is wrong with it, and does not end the process, is met again."""
+    """Read the index in the directory wholly, and what it has free. What does not end the process is met again."""
     with suppress(QuireError):
         index = LmdbIndex(directory)
         index.verify()
+        index.try_to_write()
         index.close()
 
 

@@ -49,6 +49,7 @@ _CRC: Final = Struct(">I")
 _MARK: Final = b"mark"
 _FORMAT: Final = b"format"
 _FORMAT_VALUE: Final = b"\x00\x00\x00\x01"
+_TRY_BYTES: Final = 1 << 20
 _ID_MAX: Final = (1 << 64) - 1
 
 _DAMAGE: Final = (
@@ -266,6 +267,12 @@ class LmdbIndex:
                 raise CorruptionError(f"the index miscounts entry log {log_id}", self._file, 0)
         self.ledgers()
         self.mark()
+
+    def try_to_write(self) -> None:
+        """Take room for a large value, which reads the list of free pages, and leave it. Raises as a commit does."""
+        with self._mapped(), self._gate.open(), self._env.begin(write=True) as txn:
+            txn.put(b"try", bytes(_TRY_BYTES), db=self._meta)
+            txn.abort()
 
     def close(self) -> None:
         with self._gate.shut():

@@ -19,7 +19,7 @@ from quire.bookie.identity import Identity
 from quire.bookie.index import Index
 from quire.bookie.ledgers import decode
 from quire.runtime.disk import Disk
-from quire.runtime.errors import CorruptionError
+from quire.runtime.errors import CorruptionError, DiskError
 
 log = logging.getLogger(__name__)
 
@@ -69,14 +69,14 @@ def _whole(disks: BookieDisks) -> Index | None:
     """The index as it was left; None when not all of it can be trusted."""
     try:
         index = disks.index.open()
-    except CorruptionError as error:
+    except (CorruptionError, DiskError) as error:
         log.error("%s", error)
         return None
     try:
         index.verify()
         if index.mark() and all(decode(*record) for record in index.ledgers()):
             return index
-    except CorruptionError as error:
+    except (CorruptionError, DiskError) as error:
         log.error("%s", error)
     index.close()
     return None

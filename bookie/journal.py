@@ -13,8 +13,9 @@ A replay may find its last group in a cache only: its process died, or heard of 
 group is written once more, durably, before anybody is told of what is in it. (Those before it were synced before it
 was begun.)
 
-A page that cannot be read at a replay is damage wherever it lies, never a torn tail: what was on it may have been
-answered.
+A page that cannot be read at a replay is damage, never a torn tail: what was on it may have been answered. Unless it
+lies before a group that begins where the mark is, or behind the last one before another epoch. A segment with such
+damage is set aside (`unreadable-…`), for the disk may have its good moments, and its bad ones.
 
 After a failed write nobody knows what is on disk, so the journal is dead from there: everything queued and
 everything that comes later is answered `IO_ERROR`. Trying the write again could report a success that is none.
@@ -55,6 +56,7 @@ from quire.wire.bookie import AddDone, Status
 log = logging.getLogger(__name__)
 
 _PREFIX: Final = "segment-"
+_ASIDE: Final = "unreadable-"
 _PIECE_BYTES: Final = 1 * MIB
 _READ_BYTES: Final = 8 * MIB
 _FIRST_SEGMENT_BYTES: Final = 16 * MIB
@@ -116,6 +118,7 @@ class Journal:
         """Used segments that replay may need, oldest first; the last one is written to."""
         self._spares: deque[_Segment] = deque()
         self._bad: list[_Segment] = []
+        self._unreadable: list[_Segment] = []
         self._preparing = False
         self._closing = False
         self._next_file = 1
@@ -170,6 +173,9 @@ class Journal:
         for (name, header), end_number in zip(needed, [*ends, None], strict=False):
             self._replay_segment(by_name[name], header, chain, end_number, report, apply)
         chain.damage += [f"{segment.name} in {self._disk.root} has lost its header" for segment in self._bad]
+        chain.damage += [
+            f"{segment.name} in {self._disk.root} cannot be read" for segment in self._unreadable
+        ]
         report.damage = chain.damage
         self._queue = GroupQueue(chain.last_number + 1, self._group_bytes_max)
         self._epoch = max((header.epoch for _, header in used), default=0)
@@ -187,7 +193,9 @@ class Journal:
                 segment = _Segment(name, file.size_bytes() // PAGE_BYTES * PAGE_BYTES)
                 file.close()
                 header = decode_segment_header(page[:count])
-                if unreadable or isinstance(header, BadSegment):
+                if unreadable:
+                    self._unreadable.append(segment)
+                elif isinstance(header, BadSegment):
                     self._bad.append(segment)
                 elif header is not None:
                     self._check_owner(name, header)
@@ -218,9 +226,12 @@ class Journal:
         path = f"{self._disk.root}/{segment.name}"
         chain.segment(path, header.first_number)
         image, unreadable = self._read_image(segment)
-        chain.damage += map(str, unreadable)
+        groups = list(scan_segment(image, header))
+        if lost := [why for page, why in unreadable.items() if chain.may_matter(page, groups, end_number)]:
+            chain.damage += lost
+            self._unreadable.append(segment)
         last: FoundGroup | None = None
-        for found in scan_segment(image, header):
+        for found in groups:
             mark = chain.whole_to
             if chain.group(path, found, end_number):
                 apply(mark, bytes(image[found.offset : found.offset + found.length]))
@@ -232,29 +243,36 @@ class Journal:
             self._file(segment).write(pages, last.offset, durable=self._durable)
             self._close_file(segment)
 
-    def _read_image(self, segment: _Segment) -> tuple[memoryview, list[DiskError]]:
-        """All of the segment, and why some of its pages are zeros here: they cannot be read."""
+    def _read_image(self, segment: _Segment) -> tuple[memoryview, dict[int, str]]:
+        """All of the segment, and why some pages are zeros here, by their offsets: they cannot be read."""
         image = memoryview(aligned_buffer(segment.size_bytes))
-        unreadable: list[DiskError] = []
+        unreadable: dict[int, str] = {}
         file = self._disk.open(segment.name)
         try:
             for offset in range(0, segment.size_bytes, _READ_BYTES):
-                page_errors = read_around(
-                    file, image[offset : offset + _READ_BYTES], offset, UNREADABLE_PAGES_MAX - len(unreadable)
-                )[1]
-                unreadable += page_errors.values()
+                piece, left = image[offset : offset + _READ_BYTES], UNREADABLE_PAGES_MAX - len(unreadable)
+                unreadable |= read_around(file, piece, offset, left)[1]
         finally:
             file.close()
         return image, unreadable
 
     def forget_damage(self) -> None:
-        """Clear the headers that could not be read; only after what they mean is recorded elsewhere. Blocks."""
+        """Clear wrong headers, and set unreadable segments aside, never to be used again. Blocks.
+
+        Only after what they mean is recorded elsewhere, and what they hold is in the entry log.
+        """
         for segment in self._bad:
             file = self._disk.open(segment.name)
             file.write(aligned_buffer(PAGE_BYTES), 0, durable=True)
             file.close()
         self._spares += self._bad
         self._bad.clear()
+        for segment in self._unreadable:
+            log.error("%s/%s is set aside as %s", self._disk.root, segment.name, _ASIDE + segment.name)
+            self._disk.rename(segment.name, _ASIDE + segment.name)
+        self._disk.sync_directory()
+        self._live = deque(live for live in self._live if live not in self._unreadable)
+        self._unreadable.clear()
 
     def open(self, incarnation: int) -> None:
         """Begin a new epoch in another file, its header on disk before any group. Blocks."""

@@ -345,6 +345,13 @@ class Chain:
             self.whole_to = found.number
         return True
 
+    def may_matter(self, page: int, groups: Sequence[FoundGroup], end_number: int | None) -> bool:
+        """Whether a group behind the mark may have been on a page of a segment that cannot be read."""
+        if any(found.offset > page and found.number <= self.mark + 1 for found in groups):
+            return False
+        is_whole = end_number is not None and bool(groups) and groups[-1].number + 1 >= end_number
+        return not is_whole or page < groups[-1].offset
+
     def _missing(self, number: int, file: str, offset: int) -> None:
         self.damage.append(
             f"journal groups {self.last_number + 1} to {number - 1} are missing or damaged "

@@ -59,7 +59,9 @@ def mend(index: Index, logs: EntryLogs, block: Buffer) -> Status:
     new = logs.append([(row.ledger_id, run.blocks)])
     logs.sync()
     index.replace([row], [*new, *run.gaps])
-    log.info("entry %d of ledger %d is mended: it rotted in %s", wanted.first_entry, wanted.ledger_id, file)
+    log.info(
+        "entry %d of ledger %d is mended: it was damaged in %s", wanted.first_entry, wanted.ledger_id, file
+    )
     return Status.OK
 
 

@@ -36,14 +36,14 @@ from typing import Final
 from quire.bookie.entry_log import EntryLogs, LogFreed
 from quire.bookie.index import Index, IndexRow
 from quire.runtime.disk import PAGE_BYTES, aligned_buffer, pages_up
-from quire.runtime.errors import CorruptionError, QuireError
+from quire.runtime.errors import QuireError
 from quire.runtime.limits import (
     KIB,
     READ_CACHE_BYTES,
     READ_CHUNK_BYTES_MAX,
     READ_CHUNK_BYTES_MIN,
 )
-from quire.wire.block import BlockError, Buffer, read_header, verify
+from quire.wire.block import HEADER_BYTES, BlockError, Buffer, read_header, verify
 
 _GAP_BYTES_MAX: Final = 32 * KIB
 """Runs of other ledgers or padding that are read over rather than around."""
@@ -234,19 +234,17 @@ class BlockReader:
         """One direct read of all the rows; their blocks verified."""
         start, log_id = rows[0].offset, rows[0].log_id
         length = rows[-1].offset + rows[-1].length - start
-        buffer = self._buffers.take(pages_up(start % PAGE_BYTES + length))
-        found = self._logs.salvage_into(buffer, log_id, start, length)
-        chunk = Chunk(rows[0].ledger_id, buffer)
+        chunk = Chunk(rows[0].ledger_id, self._buffers.take(pages_up(start % PAGE_BYTES + length)))
+        found = self._logs.salvage_into(chunk.buffer, log_id, start, length)
         for row in rows:
             try:
                 _add_blocks(chunk, found.run[row.offset - start :][: row.length], row, entry)
             except _Damage as damage:
                 if chunk.last_entry >= entry:
                     break  # the blocks before it are good; who wants this one will hear of it
-                place = row.offset + damage.offset
-                raise found.error or CorruptionError(
-                    str(damage), self._logs.file_name(log_id), place
-                ) from damage
+                begin = row.offset - start + damage.offset
+                end = begin + damage.length
+                raise found.error(str(damage), self._logs.file_name(log_id), begin, end) from damage
         return chunk
 
 
@@ -293,9 +291,10 @@ class _Answer:
 class _Damage(Exception):
     """A block is not what it should be; `offset` counts from the start of its run. Never leaves this file."""
 
-    def __init__(self, what: str, offset: int) -> None:
+    def __init__(self, what: str, offset: int, length: int = HEADER_BYTES) -> None:
         super().__init__(what)
         self.offset = offset
+        self.length = length
 
 
 class _Buffers:
@@ -381,7 +380,7 @@ def _add_blocks(chunk: Chunk, run: memoryview, row: IndexRow, entry: int) -> Non
             except BlockError:
                 raise _Damage(str(error), at) from error
             if header.last_entry >= entry:
-                raise _Damage(str(error), at) from error
+                raise _Damage(str(error), at, header.length) from error
             good = False
         if header.ledger_id != row.ledger_id or header.first_entry != expected:
             raise _Damage(f"ledger {row.ledger_id}, entry {expected} is not where the index says", at)

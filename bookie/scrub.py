@@ -27,7 +27,7 @@ from quire.runtime.disk import Disk
 from quire.runtime.errors import CorruptionError, DiskError, QuireError
 from quire.runtime.limits import KIB
 from quire.runtime.tasks import Tasks
-from quire.wire.block import BlockError, verify
+from quire.wire.block import HEADER_BYTES, BlockError, read_header, verify
 
 log = logging.getLogger(__name__)
 
@@ -76,9 +76,17 @@ def check_run(index: Index, logs: EntryLogs, ledger_id: int, entry: int) -> Chec
             header = verify(found.run, at)
             at, good = at + header.length, header.last_entry + 1
     except BlockError as error:
-        damage = found.error or CorruptionError(str(error), logs.file_name(row.log_id), row.offset + at)
+        damage = found.error(str(error), logs.file_name(row.log_id), at, _end_of(found.run, at))
         return Checked(row.last_entry + 1, row.length, damage, good)
     return Checked(row.last_entry + 1, row.length)
+
+
+def _end_of(run: memoryview, at: int) -> int:
+    """Where the damaged block there ends, or its header when that is damaged, too."""
+    try:
+        return at + read_header(run, at).length
+    except BlockError:
+        return at + HEADER_BYTES
 
 
 class ScrubTarget(Protocol):

@@ -454,6 +454,8 @@ class Storage:
         if isinstance(error, DiskFull):
             self._set_full("checkpoint", True)
         else:
+            if isinstance(error, CorruptionError):
+                self._report_damage(error)
             self.failure = self.failure or f"no checkpoint is possible: {error}"
             log.critical("bookie %s takes no blocks any more: %s", self.bookie_id, self.failure)
             self._tell_intake()

@@ -37,6 +37,7 @@ PATIENCE_S: Final = 120.0
 """How long a message may wait for its receipt: longer than any failover."""
 
 _TICK_S: Final = 0.02
+_DELETE_S: Final = 10.0
 
 
 @dataclass
@@ -74,11 +75,10 @@ class Verdict:
             f"({self.read_twice:,} of them twice)\n"
             f"The slowest receipt took {self.slowest_receipt_s:.2f} s."
         )
-        kept = f"\nThe topics are kept: {', '.join(self.topics_kept)}" if self.topics_kept else ""
         if self.is_good:
-            return f"{counts}\nNothing that was acknowledged is lost, and all is in order.{kept}"
+            return f"{counts}\nNothing that was acknowledged is lost, and all is in order."
         examples = "".join(f"\n  {one}" for one in self.first_lost)
-        return f"{counts}\nLOST: {self.lost:,}, out of order: {self.out_of_order:,}{examples}{kept}"
+        return f"{counts}\nLOST: {self.lost:,}, out of order: {self.out_of_order:,}{examples}"
 
 
 class _Receipts:
@@ -140,8 +140,14 @@ def command(
     prefix = f"check-{uuid4().hex[:8]}"
     names = [f"{prefix}-{number}" for number in range(count)]
     verdict = run(_check(open_client(service_url, token, operation_timeout_ms), names, seconds, rate))
-    verdict.topics_kept = names if keep or not verdict.is_good else _delete(names, admin_url)
-    print_json(asdict(verdict)) if as_json else click.echo(str(verdict))
+    if not as_json:
+        click.echo(str(verdict))
+    is_evidence = not (verdict.is_good and verdict.acknowledged)
+    verdict.topics_kept = names if keep or is_evidence else _delete(names, admin_url)
+    if as_json:
+        print_json(asdict(verdict))
+    elif verdict.topics_kept:
+        click.echo(f"The topics are kept: {', '.join(verdict.topics_kept)}")
     if not verdict.is_good:
         sys.exit(1)
 
@@ -151,7 +157,7 @@ def _delete(names: list[str], admin_url: str) -> list[str]:
     kept = []
     for name in names:
         try:
-            Admin(admin_url).delete(f"/admin/v2/{topic_path(name)}?force=true")
+            Admin(admin_url, _DELETE_S).delete(f"/admin/v2/{topic_path(name)}?force=true")
         except QuireError as error:
             click.echo(f"cannot delete {name}: {error}", err=True)
             kept.append(name)

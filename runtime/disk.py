@@ -140,11 +140,12 @@ def pages_up(size_bytes: int) -> int:
     return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
 
 
-def read_around(file: File, buffer: Buffer, offset: int, pages_max: int) -> tuple[int, dict[int, DiskError]]:
-    """Like `File.read_into`, but a page that cannot be read is zeros: the bytes, and the errors by the pages' offsets.
+def read_around(file: File, buffer: Buffer, offset: int, pages_max: int) -> tuple[int, dict[int, str]]:
+    """Like `File.read_into`, but a page that cannot be read is zeros: the bytes, and what was said, by pages' offsets.
 
     One bad sector fails a large read as a whole, so what failed is read again page by page. Raises `DiskError` when
-    more than `pages_max` of them cannot be read: then it is the disk that is broken.
+    more than `pages_max` of them cannot be read: then it is the disk that is broken. Errors are kept as sentences, for
+    what an exception holds on to would keep the buffer.
     """
     try:
         return file.read_into(buffer, offset), {}
@@ -152,10 +153,8 @@ def read_around(file: File, buffer: Buffer, offset: int, pages_max: int) -> tupl
         return _read_by_page(file, memoryview(buffer), offset, pages_max)
 
 
-def _read_by_page(
-    file: File, view: memoryview, offset: int, pages_max: int
-) -> tuple[int, dict[int, DiskError]]:
-    unreadable: dict[int, DiskError] = {}
+def _read_by_page(file: File, view: memoryview, offset: int, pages_max: int) -> tuple[int, dict[int, str]]:
+    unreadable: dict[int, str] = {}
     for at in range(0, len(view), PAGE_BYTES):
         page = view[at : at + PAGE_BYTES]
         try:
@@ -163,7 +162,7 @@ def _read_by_page(
         except DiskError as error:
             if len(unreadable) == pages_max:
                 raise
-            unreadable[offset + at] = error
+            unreadable[offset + at] = str(error)
             page[:] = bytes(PAGE_BYTES)
         else:
             if count < PAGE_BYTES:  # the end of the file

@@ -45,13 +45,18 @@ class _Inode:
     dirty: set[int] = field(default_factory=set)
     """Sectors of `live` that were written since the last sync."""
     spoiled: set[int] = field(default_factory=set)
-    """Pages that cannot be read."""
+    """Pages that cannot be read, unless what was written there since is still in the cache."""
+
+    def cannot_read(self, offset: int, size_bytes: int) -> bool:
+        pages = range(offset // PAGE_BYTES, pages_up(offset + size_bytes) // PAGE_BYTES)
+        return any(page * _SECTORS_PER_PAGE not in self.dirty for page in self.spoiled if page in pages)
 
     def make_durable(self, sectors: set[int]) -> None:
         _resize(self.kept, len(self.live))
         for sector in sectors:
             start = sector * SECTOR_BYTES
             self.kept[start : start + SECTOR_BYTES] = self.live[start : start + SECTOR_BYTES]
+        self.spoiled -= {sector // _SECTORS_PER_PAGE for sector in sectors}
         self.dirty -= sectors
 
     def crash(self, rng: Random) -> None:
@@ -305,14 +310,13 @@ class _SimulatedFile:
         _resize(self._inode.live, max(len(self._inode.live), offset + len(view)))
         self._inode.live[offset : offset + len(view)] = view
         self._inode.dirty |= _sectors(offset, len(view))
-        self._inode.spoiled.difference_update(_pages(offset, len(view)))
 
     def read_into(self, buffer: Buffer, offset: int) -> int:
         view = memoryview(buffer)
         assert offset % PAGE_BYTES == 0 and len(view) % PAGE_BYTES == 0
         self._alive()
         self._disk._step("read", self._short_name)
-        if not self._inode.spoiled.isdisjoint(_pages(offset, len(view))):
+        if self._inode.cannot_read(offset, len(view)):
             raise map_error(OSError(errnos.EIO, os.strerror(errnos.EIO)), "read", self.name, offset)
         found = self._inode.live[offset : offset + len(view)]
         view[: len(found)] = found
@@ -346,10 +350,6 @@ class _SimulatedFile:
 
 def _sectors(offset: int, length: int) -> set[int]:
     return set(range(offset // SECTOR_BYTES, pages_up(offset + length) // SECTOR_BYTES))
-
-
-def _pages(offset: int, length: int) -> range:
-    return range(offset // PAGE_BYTES, pages_up(offset + length) // PAGE_BYTES)
 
 
 def _resize(image: bytearray, size_bytes: int) -> None:

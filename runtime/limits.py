@@ -77,7 +77,7 @@ INDEX_RUN_BYTES_MAX: Final = 256 * KIB
 INDEX_RUN_ENTRIES_MAX: Final = 1_000
 
 UNREADABLE_PAGES_MAX: Final = 64
-"""Pages of one file that a start reads around; with more it is the disk that is broken."""
+"""Pages of one read, or of one file at a start, that are read around; with more it is the disk that is broken."""
 
 ENTRY_LOG_RECORD_BYTES: Final = 2 * MIB
 """One direct write to an entry log; a larger block is a record of its own."""

@@ -303,6 +303,19 @@ def test_a_header_that_cannot_be_read_is_reported_and_the_scan_goes_on() -> None
     assert set(found) < set(rows)
 
 
+def test_bad_pages_are_counted_once_however_often_they_are_met() -> None:
+    disk = SimulatedDisk()
+    logs = opened(disk, file_bytes=MIB)
+    for number in range(40):
+        logs.append([(1, make_blocks(1, number, [5000]))])
+        logs.sync()
+    for span in survey(logs._logs[1], 1)[0:24:2]:
+        disk.spoil("entries/00000001.log", span.offset)
+    reported: list[CorruptionError] = []
+    assert [row.first_entry for row in logs.scan_all(reported.append)] == [*range(1, 24, 2), *range(24, 40)]
+    assert reported
+
+
 def test_a_last_header_that_cannot_be_read_is_reported() -> None:
     disk = SimulatedDisk()
     logs = opened(disk)

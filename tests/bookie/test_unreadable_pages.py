@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from quire.bookie import index_opening
+from quire.bookie.index import Index
 from quire.bookie.storage_sim import SMALL_SETTINGS, SimulatedNode
 from quire.runtime.disk import PAGE_BYTES
 from quire.runtime.errors import DiskError
@@ -130,6 +131,28 @@ async def test_a_disk_that_cannot_be_read_at_all_mends_nothing_and_loses_nothing
     assert await held(node) == WHOLE
 
 
+async def test_what_was_mended_is_found_again_when_the_index_is_lost(machine: SimulatedNode) -> None:
+    """Headers in the old log still say where the blocks were: of several places the latest counts."""
+    node = await Node.on(machine, replace(SMALL_SETTINGS, memtable_bytes=64 * KIB))
+    for block in (*WHOLE, one(2, 0)):
+        await node.add(block)
+        if block is WHOLE[-1]:
+            await node.storage.flush()  # a second record proves the first one
+    node = await restart(node, machine)
+    for entry in (1, 3):
+        spoil(machine, entry)
+    other = place_of(machine, 3)
+    assert await node.add(WHOLE[1], recovery=True) == [OK]
+    for _ in range(2):
+        await node.storage.stop()
+        index_opening.distrust(machine.entries, "a test says so")
+        node = await Node.on(machine)
+        assert await held(node) == [*WHOLE[:3], BAD, WHOLE[4]]
+    machine.entries.restore(other[0], other[1] + BODY)
+    assert await held(node) == WHOLE
+    assert await node.holds(2, 0) == one(2, 0)
+
+
 # -- a start -----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("where", [BODY, 0, -HEADER_BYTES])
 async def test_an_index_rebuilt_around_it_takes_it_for_no_absence(machine: SimulatedNode, where: int) -> None:
@@ -169,6 +192,65 @@ async def test_in_the_journal_it_is_damage_and_never_a_torn_tail(
     node = await crash(machine)
     assert node.id.incarnation == before.incarnation + 1, "it was written down once"
     assert await node.holds(3, 0) == one(3, 0)
+
+
+async def test_an_index_that_cannot_be_read_is_rebuilt(
+    machine: SimulatedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await flushed(machine)
+    before = node.id
+    await node.storage.stop()
+    open_index, failures = machine.home.open, [DiskError("EIO")]
+
+    def open_later() -> Index:
+        if failures:
+            raise failures.pop()
+        return open_index()
+
+    monkeypatch.setattr(machine.home, "open", open_later)
+    node = await Node.on(machine)
+    assert node.id == BookieId(before.uuid, before.incarnation + 1)
+    assert await held(node) == WHOLE
+
+
+async def test_what_the_journal_still_has_is_better_than_a_record_that_nothing_proves(
+    machine: SimulatedNode,
+) -> None:
+    node = await Node.on(machine)
+    for entry in range(COUNT):
+        await node.add(one(1, entry, 3000))
+    await node.storage.flush()
+    name, place = "logs/00000001.log", machine.entries.content("logs/00000001.log").index(one(1, 2, 3000))
+    machine.crash()
+    machine.entries.spoil(name, place + HEADER_BYTES + 1500)
+    index_opening.distrust(machine.entries, "a test says so")
+    node = await Node.on(machine)
+    assert [await node.holds(1, entry) for entry in range(COUNT)] == [one(1, e, 3000) for e in range(COUNT)]
+
+
+async def test_a_page_of_the_journal_that_is_flushed_is_no_damage(machine: SimulatedNode) -> None:
+    node = await Node.on(machine)
+    for entry in range(COUNT):
+        await node.add(one(1, entry))
+    before = node.id
+    machine.journal.spoil(SEGMENT, machine.journal.content(SEGMENT).index(one(1, 2)))
+    for _ in range(3):
+        node = await restart(node, machine)
+        assert node.id == before
+    assert await node.holds(1, 2) == one(1, 2)
+
+
+async def test_an_unreadable_segment_is_set_aside_whole(machine: SimulatedNode) -> None:
+    """What cannot be read today is not written over: a person may find it readable."""
+    node = await Node.on(machine)
+    await node.add(one(1, 0))
+    content = machine.journal.content(SEGMENT)
+    machine.journal.spoil(SEGMENT, 0)
+    node = await crash(machine)
+    assert machine.journal.content(f"unreadable-{SEGMENT}") == content
+    assert not machine.journal.exists(SEGMENT)
+    assert await node.add(one(2, 0)) == [OK]
+    assert await (await crash(machine)).holds(2, 0) == one(2, 0)
 
 
 async def test_a_journal_of_which_much_cannot_be_read_ends_the_start(machine: SimulatedNode) -> None:

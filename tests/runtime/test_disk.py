@@ -314,7 +314,8 @@ def test_pages() -> None:
 def spoiled_disk(*pages: int) -> SimulatedDisk:
     """A file of four pages, of which some cannot be read."""
     disk = SimulatedDisk()
-    disk.open("a", create=True).write(page_of(b"a", b"b", b"c", b"d"), 0)
+    disk.open("a", create=True).write(page_of(b"a", b"b", b"c", b"d"), 0, durable=True)
+    disk.sync_directory()
     for page in pages:
         disk.spoil("a", page * PAGE_BYTES + 7)
     return disk
@@ -322,8 +323,6 @@ def spoiled_disk(*pages: int) -> SimulatedDisk:
 
 def test_a_page_that_cannot_be_read_fails_every_read_of_it_until_it_is_written() -> None:
     disk = spoiled_disk(1)
-    disk.open("a").sync()
-    disk.sync_directory()
     disk.crash()
     file = disk.open("a")
     with pytest.raises(DiskError, match="Input/output error"):
@@ -331,6 +330,9 @@ def test_a_page_that_cannot_be_read_fails_every_read_of_it_until_it_is_written()
     assert read(file) == b"a" * PAGE_BYTES
     file.write(page_of(b"n"), PAGE_BYTES)
     assert read(file, 0, pages=2) == b"a" * PAGE_BYTES + b"n" * PAGE_BYTES
+    file.sync()
+    disk.crash()
+    assert read(disk.open("a"), 0, pages=2) == b"a" * PAGE_BYTES + b"n" * PAGE_BYTES
 
 
 def test_what_can_be_read_around_a_bad_page_is() -> None:

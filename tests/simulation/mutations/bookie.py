@@ -26,7 +26,6 @@ from quire.bookie.reads import Reads
 from quire.bookie.storage import Storage
 from quire.ledger.recovery_core import RecoveryCore
 from quire.runtime.disk import PAGE_BYTES, pages_up
-from quire.runtime.errors import DiskError
 from quire.wire.block import read_header
 from quire.wire.bookie import AddDone, ReadRequest, ReadResponse, Status
 
@@ -135,8 +134,8 @@ def an_unreadable_page_is_taken_for_the_torn_tail() -> Iterator[None]:
     """Zeros stand where the journal cannot be read, and nobody says so."""
     read_image = Journal._read_image
 
-    def read_zeros(self: Journal, segment: Any) -> tuple[memoryview, list[DiskError]]:
-        return read_image(self, segment)[0], []
+    def read_zeros(self: Journal, segment: Any) -> tuple[memoryview, dict[int, str]]:
+        return read_image(self, segment)[0], {}
 
     with patch.object(Journal, "_read_image", read_zeros):
         yield
