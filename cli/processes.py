@@ -8,8 +8,9 @@ log file, except for its first line, which says that it is ready.
 from __future__ import annotations
 
 import asyncio
-import ctypes
+import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -18,13 +19,15 @@ from quire.runtime.errors import Unavailable
 
 START_S: Final = 60.0
 STOP_S: Final = 8.0
-_PR_SET_PDEATHSIG: Final = 1
-
-_libc = ctypes.CDLL(None)
-
-
-def _end_with_parent() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+_GUARD: Final = """
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+if os.getppid() == int(sys.argv[1]):
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
+"""Becomes the child, once the kernel knows to end it with its parent. Not a `preexec_fn`: Python that runs between fork
+and exec of a process with threads may wait for ever for a lock that one of them held, and its parent with it."""
 
 
 class Child:
@@ -61,12 +64,12 @@ class Child:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid())),
                 *self.argv,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log if self._answers else asyncio.subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
             )
         try:
             async with asyncio.timeout(START_S):
