@@ -329,8 +329,8 @@ class EntryLogs:
         Raises `LogFreed`, `CorruptionError` when the file ends before, `DiskError`.
         """
         found = self.salvage(log_id, offset, length)
-        for why in found.unreadable.values():
-            raise DiskError(why)
+        if found.unreadable:
+            raise DiskError(next(iter(found.unreadable.values())))
         return found.run
 
     def salvage(self, log_id: int, offset: int, length: int) -> Salvaged:

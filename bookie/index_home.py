@@ -33,7 +33,7 @@ class IndexHome(Protocol):
     """Where the index lives."""
 
     def open(self) -> Index:
-        """The index, an empty one when there was none. Raises `CorruptionError` when it is damaged."""
+        """The index, an empty one when there was none. Raises `CorruptionError` when it is damaged, `DiskError`."""
         ...
 
     def discard(self) -> None:
