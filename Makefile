@@ -7,7 +7,7 @@ ROOMS := runtime wire metadata bookie ledger tiering serving client spark_source
 # Spark looks for data sources through the folders of the path, where an editable install shows no modules.
 SHOW_TO_SPARK = ln -sf "$(CURDIR)/pyspark_quire.py" "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/"
 
-.PHONY: run demo test chaos simulate mutations model fuzz check typecheck format proto bench clean
+.PHONY: run demo test chaos simulate mutations model fuzz check typecheck format proto bench wheel clean
 
 run: $(VENV)/.run
 	@$(BIN)/quire standalone
@@ -71,23 +71,27 @@ bench: $(VENV)/.dev
 $(VENV)/.run: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing Quire into $(VENV) ..."
-	@$(BIN)/python -m pip install -q -e .
+	@$(BIN)/python -m pip install -e .
 	@$(SHOW_TO_SPARK)
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing Quire, Spark and the stock client into $(VENV) ..."
-	@$(BIN)/python -m pip install -q -e '.[demo]'
+	@$(BIN)/python -m pip install -e '.[demo]'
 	@$(SHOW_TO_SPARK)
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing Quire and its tests' needs into $(VENV) ..."
-	@$(BIN)/python -m pip install -q -e '.[dev]'
+	@$(BIN)/python -m pip install -e '.[dev]'
 	@$(SHOW_TO_SPARK)
 	@touch $@
+
+wheel: $(VENV)/.run
+	$(BIN)/python -m pip wheel -q --no-deps -w dist .
+	@ls dist/quire-*.whl
 
 clean:
 	rm -rf build dist *.egg-info $(VENV)

@@ -24,7 +24,7 @@ from uuid import uuid4
 
 import click
 
-from quire.cli.client_command import client_options, open_client, run, until_interrupted
+from quire.cli.client_command import client_options, connected, open_client, run, until_interrupted
 from quire.cli.http import Admin, admin_url_option, json_option, topic_path
 from quire.cli.output import print_json
 from quire.runtime.errors import QuireError
@@ -123,7 +123,6 @@ def command(
     count: int,
     keep: bool,
     service_url: str,
-    token: str | None,
     operation_timeout_ms: str,
     admin_url: str,
     as_json: bool,
@@ -139,7 +138,7 @@ def command(
     """
     prefix = f"check-{uuid4().hex[:8]}"
     names = [f"{prefix}-{number}" for number in range(count)]
-    verdict = run(_check(open_client(service_url, token, operation_timeout_ms), names, seconds, rate))
+    verdict = run(_check(open_client(service_url, operation_timeout_ms), names, seconds, rate))
     if not as_json:
         click.echo(str(verdict))
     is_evidence = not (verdict.is_good and verdict.acknowledged)
@@ -168,7 +167,7 @@ async def _check(client: Client, names: list[str], seconds: float, rate: int) ->
     verdict = Verdict()
     sent: dict[str, list[Publication]] = {name: [] for name in names}
     receipts = _Receipts(names)
-    async with client:
+    async with connected(client):
         publishing = asyncio.create_task(_publish(client, sent, receipts, seconds, rate))
         with until_interrupted(publishing):
             await asyncio.wait([publishing])

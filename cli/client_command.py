@@ -9,18 +9,22 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, TypeVar
 
 import click
 
 from quire.client import Client, ClientSettings
-from quire.client import token as token_authentication
+from quire.runtime.errors import Unavailable
 from quire.runtime.settings import load
 
 DEFAULT_URL: Final = "pulsar://127.0.0.1:6650"
 INTERRUPTED: Final = 130
+FIRST_CONTACT_S: Final = 2.0
+"""How long the first connection is tried for: a broker that starts at the same moment is there by then."""
+
+FIRST_CONTACT_STEP_S: Final = 0.2
 
 T = TypeVar("T")
 _Command = Callable[..., Any]
@@ -33,7 +37,6 @@ _OPTIONS: Final[tuple[Callable[[_Command], _Command], ...]] = (
         metavar="URL",
         help=f"Address of the brokers (environment: QUIRE_SERVICE_URL).  [{DEFAULT_URL}]",
     ),
-    click.option("--token", envvar="QUIRE_TOKEN", help="JSON web token (environment: QUIRE_TOKEN)."),
     click.option(
         "--operation-timeout-ms",
         default="15s",  # longer than a broker tries by itself before it says why it cannot
@@ -45,17 +48,43 @@ _OPTIONS: Final[tuple[Callable[[_Command], _Command], ...]] = (
 
 
 def client_options(command: _Command) -> _Command:
-    """`--service-url`, `--token` and `--operation-timeout-ms`, as `open_client` takes them."""
+    """`--service-url` and `--operation-timeout-ms`, as `open_client` takes them."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
-def open_client(service_url: str, token: str | None, operation_timeout_ms: str) -> Client:
+def open_client(service_url: str, operation_timeout_ms: str) -> Client:
     """The client that the options describe. Raises `ConfigurationError`."""
     settings = load(ClientSettings, {"operation_timeout_ms": operation_timeout_ms}).values
-    authentication = token_authentication(token) if token else None
-    return Client(service_url, authentication=authentication, settings=settings)
+    return Client(service_url, settings=settings)
+
+
+@asynccontextmanager
+async def connected(client: Client) -> AsyncIterator[Client]:
+    """The client, once a broker has answered it: a wrong address is told at once.
+
+    A broker that goes away later is waited for, as long as each operation may take.
+    """
+    async with client:
+        await _first_contact(client)
+        yield client
+
+
+async def _first_contact(client: Client) -> None:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + FIRST_CONTACT_S
+    while True:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await client.connect()
+            return
+        except TimeoutError:
+            raise Unavailable(f"no broker answers at {client.service_url}") from None
+        except Unavailable:
+            if loop.time() + FIRST_CONTACT_STEP_S > deadline:
+                raise
+        await asyncio.sleep(FIRST_CONTACT_STEP_S)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

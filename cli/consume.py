@@ -11,16 +11,25 @@ import json
 import os
 import sys
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 import click
 
-from quire.cli.client_command import INTERRUPTED, client_options, open_client, run, until_interrupted
-from quire.cli.http import json_option
-from quire.runtime.errors import ConfigurationError
+from quire.cli import moments
+from quire.cli.client_command import (
+    INTERRUPTED,
+    client_options,
+    connected,
+    open_client,
+    run,
+    until_interrupted,
+)
+from quire.cli.http import json_option, topic_argument
+from quire.runtime.errors import ConfigurationError, NotFound
 from quire.runtime.settings import parse_duration_ms
 
 if TYPE_CHECKING:
@@ -36,6 +45,8 @@ class Job:
 
     topic: str
     subscription: str
+    is_durable: bool
+    create: bool
     type: str
     start: str | int
     count: int | None
@@ -46,8 +57,12 @@ class Job:
 
 
 @click.command("consume")
-@click.argument("topic")
-@click.option("-s", "--subscription", required=True, help="Its cursor remembers what was acknowledged.")
+@topic_argument
+@click.option(
+    "-s",
+    "--subscription",
+    help="Its cursor remembers what was acknowledged. Without one: a new one that ends with this command.",
+)
 @click.option("--type", "type_", type=click.Choice(_TYPES), default="exclusive", show_default=True)
 @click.option(
     "--from",
@@ -55,7 +70,7 @@ class Job:
     default="earliest",
     show_default=True,
     metavar="earliest|latest|TIME",
-    help="Where a new subscription begins; a TIME (2025-06-30T12:00:00, or 15m for so long ago) moves any.",
+    help=f"Where a new subscription begins; {moments.HELP} moves any.",
 )
 @click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many messages.")
 @click.option(
@@ -71,20 +86,21 @@ class Job:
     metavar="TIME",
     help="With --no-follow: end after so long without a message.",
 )
+@click.option("--create", is_flag=True, help="Make the topic when it is not there.")
 @click.option("--no-ack", is_flag=True, help="Leave everything unacknowledged.")
 @client_options
 @json_option
 def command(
     topic: str,
-    subscription: str,
+    subscription: str | None,
     type_: str,
     start: str,
     count: int | None,
     follow: bool,
     wait: str,
+    create: bool,
     no_ack: bool,
     service_url: str,
-    token: str | None,
     operation_timeout_ms: str,
     as_json: bool,
 ) -> None:
@@ -92,13 +108,16 @@ def command(
 
     \b
     Examples:
+      quire consume hello
       quire consume hello --subscription first --count 1
       quire consume orders --subscription audit --from 15m --json
       quire consume logs --subscription grep --no-follow --no-ack | grep error
     """
     job = Job(
         topic=topic,
-        subscription=subscription,
+        subscription=subscription or f"consume-{uuid4().hex[:8]}",
+        is_durable=subscription is not None,
+        create=create,
         type=type_,
         start=_start(start),
         count=count,
@@ -108,7 +127,7 @@ def command(
         as_json=as_json,
     )
     try:
-        interrupted = run(_consume(open_client(service_url, token, operation_timeout_ms), job))
+        interrupted = run(_consume(open_client(service_url, operation_timeout_ms), job))
     except BrokenPipeError:
         # Whoever read has gone; keep the interpreter from flushing into the pipe once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -121,24 +140,27 @@ def _start(text: str) -> str | int:
     """`earliest`, `latest`, or a time in ms since 1970. Raises `ConfigurationError`."""
     if text in ("earliest", "latest"):
         return text
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        try:
-            moment = datetime.now(UTC) - timedelta(milliseconds=parse_duration_ms(text))
-        except ConfigurationError:
-            raise ConfigurationError(
-                f"{text!r} is not earliest, latest, a time such as 2025-06-30T12:00:00, or a duration such as 15m"
-            ) from None
-    return round(moment.timestamp() * 1000)
+    time_ms = moments.time_ms(text)
+    if time_ms is None:
+        raise ConfigurationError(
+            f"{text!r} is not earliest, latest, a time such as 2025-06-30T12:00:00, or a duration such as 15m"
+        )
+    return time_ms
 
 
 async def _consume(client: Client, job: Job) -> bool:
     """Print until the job is done; True when it was interrupted."""
     from quire.client import EARLIEST, LATEST
 
-    start = LATEST if job.start == "latest" else EARLIEST
-    async with client, client.consumer(job.topic, job.subscription, type=job.type, start=start) as consumer:
+    consumer = client.consumer(
+        job.topic,
+        job.subscription,
+        type=job.type,
+        start=LATEST if job.start == "latest" else EARLIEST,
+        durable=job.is_durable,
+        create=job.create,
+    )
+    async with connected(client), _entered(consumer, job):
         if isinstance(job.start, int):
             await consumer.seek(publish_time_ms=job.start)
         task = asyncio.create_task(_print_all(consumer, job))
@@ -148,6 +170,19 @@ async def _consume(client: Client, job: Job) -> bool:
             task.result()
         await consumer.flush_acks()
         return task.cancelled()
+
+
+@asynccontextmanager
+async def _entered(consumer: Consumer, job: Job) -> AsyncIterator[None]:
+    """Within, it is subscribed. Raises `NotFound` for a topic that is not there and is not to be made."""
+    try:
+        await consumer.start()
+    except NotFound:
+        raise NotFound(f"there is no topic {job.topic}; --create makes it") from None
+    try:
+        yield
+    finally:
+        await consumer.close()
 
 
 async def _print_all(consumer: Consumer, job: Job) -> None:
@@ -202,8 +237,19 @@ def _print(group: Sequence[Message], job: Job) -> None:
     if job.as_json:
         out.writelines(json.dumps(_as_json(one)).encode() + b"\n" for one in group)
     else:
-        out.writelines((one.payload or b"") + b"\n" for one in group)
+        shown = _visible if sys.stdout.isatty() else bytes
+        out.writelines(shown(one.payload or b"") + b"\n" for one in group)
     out.flush()
+
+
+def _visible(payload: bytes) -> bytes:
+    """For a terminal: what would steer it, and what is no text, as escapes such as \\x1b; tabs stay."""
+    text = payload.decode(errors="backslashreplace")
+    return "".join(c if c.isprintable() or c == "\t" else _escaped(c) for c in text).encode()
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
 
 
 def _as_json(one: Message) -> dict[str, Any]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from quire.cli.processes import QUIRE
 from quire.runtime.errors import Unavailable
 
 STOP_S = 20.0
@@ -32,7 +32,7 @@ class DemoServer:
         flags = ["--data", str(self.data), "--listen", listen, "--http", http, "--deduplication", "true"]
         with self.log.open("a") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "quire", "standalone", *flags],
+                [*QUIRE, "standalone", *flags],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

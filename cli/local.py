@@ -21,7 +21,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +30,7 @@ from urllib.parse import quote
 import click
 
 from quire.cli.assemble import listen
-from quire.cli.processes import Child
+from quire.cli.processes import QUIRE, Child
 from quire.cli.settings import Given, settings_options
 from quire.cli.until_signal import ready, run_until_signal
 from quire.metadata import zookeeper_server
@@ -41,7 +40,6 @@ from quire.runtime.settings import MILLISECONDS, parse_address, setting
 from quire.runtime.tasks import Tasks
 
 PROCESSES_FILE: Final = "processes.json"
-_QUIRE: Final = (sys.executable, "-m", "quire")
 
 
 @dataclass(frozen=True)
@@ -164,7 +162,7 @@ class LocalCluster:
     def _quire(self, kind: str, number: int, flags: dict[str, str]) -> Child:
         given = {"listen": "127.0.0.1:0", "http": "127.0.0.1:0", **flags}
         words = [word for name, value in given.items() for word in (f"--{name}", value)]
-        return self._child(f"{kind}-{number}" if number else kind, kind, [*_QUIRE, kind, *words])
+        return self._child(f"{kind}-{number}" if number else kind, kind, [*QUIRE, kind, *words])
 
     def _child(
         self, name: str, kind: str, argv: list[str], answers: Callable[[], Awaitable[bool]] | None = None

@@ -17,6 +17,9 @@ from typing import Final
 
 from quire.runtime.errors import Unavailable
 
+QUIRE: Final = (sys.executable, "-P", "-m", "quire")
+"""This program as a child. `-P`: not what lies in the folder where it starts, for a clone has a `quire` of its own."""
+
 START_S: Final = 60.0
 STOP_S: Final = 8.0
 _GUARD: Final = """

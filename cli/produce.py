@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
 
-from quire.cli.client_command import INTERRUPTED, client_options, open_client, run, until_interrupted
-from quire.cli.http import json_option
+from quire.cli.client_command import (
+    INTERRUPTED,
+    client_options,
+    connected,
+    open_client,
+    run,
+    until_interrupted,
+)
+from quire.cli.http import json_option, topic_argument
 from quire.cli.lines import STANDARD_INPUT, Lines
 from quire.cli.output import print_json
 from quire.client import PublishUnknown
@@ -69,7 +76,7 @@ class Summary:
 
 
 @click.command("produce")
-@click.argument("topic")
+@topic_argument
 @click.argument("files", nargs=-1, metavar="[FILE]...")
 @click.option("--key", help="The key of every message.")
 @click.option("--key-separator", metavar="TEXT", help="What a line has before it is its key.")
@@ -97,7 +104,6 @@ def command(
     batch_delay_ms: str | None,
     no_batching: bool,
     service_url: str,
-    token: str | None,
     operation_timeout_ms: str,
     as_json: bool,
 ) -> None:
@@ -131,7 +137,7 @@ def command(
         settings=load(ProducerSettings, flags).values,
     )
     total = job.lines.bytes_total()
-    summary = run(_publish(open_client(service_url, token, operation_timeout_ms), job, total))
+    summary = run(_publish(open_client(service_url, operation_timeout_ms), job, total))
     print_json(summary.as_json()) if as_json else click.echo(str(summary))
     if summary.interrupted:
         sys.exit(INTERRUPTED)
@@ -146,7 +152,10 @@ def _property(text: str) -> tuple[str, str]:
 
 async def _publish(client: Client, job: Job, bytes_total: int | None) -> Summary:
     summary = Summary()
-    async with client, client.producer(job.topic, name=job.name, settings=job.settings) as producer:
+    async with (
+        connected(client),
+        client.producer(job.topic, name=job.name, settings=job.settings) as producer,
+    ):
         begin = time.monotonic()
         with _progress(bytes_total) as progress:
             task = asyncio.create_task(_publish_lines(producer, job, summary, progress))

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from quire.cli.http import Admin, admin_url_option, json_option, topic_path
+from quire.cli.http import Admin, admin_url_option, json_option, topic_argument, topic_path
 from quire.cli.output import print_done, print_json, print_rows
 from quire.runtime.errors import ConfigurationError
 
@@ -40,12 +40,15 @@ def _path(topic: str, what: str) -> str:
 
 
 @command.command("list")
-@click.argument("topic")
+@topic_argument
 @admin_url_option
 @json_option
 def list_versions(topic: str, admin_url: str, as_json: bool) -> None:
     """List the versions of the schema of TOPIC."""
-    found = Admin(admin_url).get(_path(topic, "schemas"))["getSchemaResponses"]
+    admin = Admin(admin_url)
+    found = admin.get(_path(topic, "schemas"))["getSchemaResponses"]
+    if not found:
+        admin.get(f"/admin/v2/{topic_path(topic)}/partitions")  # fails for a topic that is not there
     print_rows(
         found,
         as_json,
@@ -60,7 +63,7 @@ def list_versions(topic: str, admin_url: str, as_json: bool) -> None:
 
 
 @command.command("show")
-@click.argument("topic")
+@topic_argument
 @click.option("--version", type=click.IntRange(min=0), help="Instead of the newest.")
 @admin_url_option
 @json_option
@@ -84,7 +87,7 @@ def _body(kind: str, file: Path | None) -> dict[str, Any]:
 
 
 @command.command("check")
-@click.argument("topic")
+@topic_argument
 @_file
 @_kind
 @admin_url_option
@@ -101,7 +104,7 @@ def check(topic: str, file: Path | None, kind: str, admin_url: str, as_json: boo
 
 
 @command.command("add")
-@click.argument("topic")
+@topic_argument
 @_file
 @_kind
 @admin_url_option
@@ -113,7 +116,7 @@ def add(topic: str, file: Path | None, kind: str, admin_url: str, as_json: bool)
 
 
 @command.command("delete")
-@click.argument("topic")
+@topic_argument
 @admin_url_option
 @json_option
 def delete(topic: str, admin_url: str, as_json: bool) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
 from itertools import count as numbers
 from itertools import islice
 from typing import Any
@@ -15,7 +14,8 @@ from urllib.parse import quote
 
 import click
 
-from quire.cli.http import Admin, admin_url_option, json_option, topic_path
+from quire.cli import moments
+from quire.cli.http import Admin, admin_url_option, json_option, topic_argument, topic_path
 from quire.cli.output import print_done, print_json, print_table
 from quire.runtime.errors import ConfigurationError, NotFound
 from quire.wire.message import split_batch
@@ -60,7 +60,7 @@ def _each(admin: Admin, topic: str, act: Callable[[str], Any]) -> None:
 
 
 @command.command("list")
-@click.argument("topic")
+@topic_argument
 @admin_url_option
 @json_option
 def list_subscriptions(topic: str, admin_url: str, as_json: bool) -> None:
@@ -75,7 +75,7 @@ def list_subscriptions(topic: str, admin_url: str, as_json: bool) -> None:
 
 
 @command.command("stats")
-@click.argument("topic")
+@topic_argument
 @click.argument("subscription")
 @admin_url_option
 @json_option
@@ -127,7 +127,7 @@ def _row(one: dict[str, Any]) -> tuple[Any, ...]:
 
 
 @command.command("create")
-@click.argument("topic")
+@topic_argument
 @click.argument("subscription")
 @click.option(
     "--from",
@@ -151,7 +151,7 @@ def create(topic: str, subscription: str, start: str, admin_url: str, as_json: b
 
 
 @command.command("delete")
-@click.argument("topic")
+@topic_argument
 @click.argument("subscription")
 @click.option("--force", is_flag=True, help="Also when consumers are connected.")
 @admin_url_option
@@ -167,13 +167,13 @@ def delete(topic: str, subscription: str, force: bool, admin_url: str, as_json: 
 
 
 @command.command("seek")
-@click.argument("topic")
+@topic_argument
 @click.argument("subscription")
 @click.option(
     "--to",
     required=True,
     metavar="earliest|latest|TIME|LEDGER:ENTRY",
-    help="Where to read from: an end, a moment (2026-01-31T12:00:00, UTC unless it says otherwise) or an entry.",
+    help=f"Where to read from: an end, {moments.HELP} or an entry.",
 )
 @admin_url_option
 @json_option
@@ -189,14 +189,14 @@ def seek(topic: str, subscription: str, to: str, admin_url: str, as_json: bool) 
 def _seek(admin: Admin, path: str, to: str) -> None:
     if to in ("earliest", "latest"):
         admin.post(f"{path}/resetcursor", to)
-    elif "-" in to:
-        admin.post(f"{path}/resetcursor/{_time_ms(to)}")
+    elif (time_ms := moments.time_ms(to)) is not None:
+        admin.post(f"{path}/resetcursor/{time_ms}")
     else:
-        admin.post(f"{path}/resetcursor", _position(to))
+        admin.post(f"{path}/resetcursor", _position(to, or_time=True))
 
 
 @command.command("skip")
-@click.argument("topic")
+@topic_argument
 @click.argument("subscription")
 @click.option(
     "--count", type=click.IntRange(min=1), help="So many messages of each partition; else all of them."
@@ -219,7 +219,7 @@ def skip(topic: str, subscription: str, count: int | None, admin_url: str, as_js
 
 
 @command.command("peek")
-@click.argument("topic")
+@topic_argument
 @click.argument("subscription")
 @click.option("--count", type=click.IntRange(1, 1000), default=1, show_default=True, help="So many messages.")
 @admin_url_option
@@ -265,18 +265,11 @@ def _payload(payload: bytes) -> dict[str, str]:
         return {"payload_base64": b64encode(payload).decode()}
 
 
-def _position(text: str) -> dict[str, int]:
+def _position(text: str, *, or_time: bool = False) -> dict[str, int]:
     ledger, _, entry = text.partition(":")
     if not (ledger.isdecimal() and entry.isdecimal()):
+        times = ", a time such as 2026-01-31T12:00:00, a duration such as 15m" if or_time else ""
         raise ConfigurationError(
-            f"{text!r} is no place in a topic: use earliest, latest or LEDGER:ENTRY, such as 17:42"
+            f"{text!r} is no place in a topic: use earliest, latest{times} or LEDGER:ENTRY, such as 17:42"
         )
     return {"ledgerId": int(ledger), "entryId": int(entry)}
-
-
-def _time_ms(text: str) -> int:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigurationError(f"{text!r} is no moment, such as 2026-01-31T12:00:00") from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from quire.cli.http import Admin, admin_url_option, json_option, topic_path
+from quire.cli.http import Admin, admin_url_option, json_option, topic_argument, topic_path
 from quire.cli.output import print_done, print_fields, print_json, print_table
 from quire.cli.topics_explain import explain
 from quire.runtime.errors import ConfigurationError
@@ -53,7 +53,7 @@ def list_topics(namespace: str, admin_url: str, as_json: bool) -> None:
 
 
 @command.command("create")
-@click.argument("topic")
+@topic_argument
 @click.option(
     "--partitions", type=click.IntRange(min=1), help="Make a partitioned topic of that many partitions."
 )
@@ -71,7 +71,7 @@ def create(topic: str, partitions: int | None, admin_url: str, as_json: bool) ->
 
 
 @command.command("update")
-@click.argument("topic")
+@topic_argument
 @click.option(
     "--partitions", type=click.IntRange(min=1), required=True, help="The new, larger number of partitions."
 )
@@ -84,7 +84,7 @@ def update(topic: str, partitions: int, admin_url: str, as_json: bool) -> None:
 
 
 @command.command("delete")
-@click.argument("topic")
+@topic_argument
 @click.option("--force", is_flag=True, help="Also when producers or subscriptions are connected.")
 @admin_url_option
 @json_option
@@ -98,7 +98,7 @@ def delete(topic: str, force: bool, admin_url: str, as_json: bool) -> None:
 
 
 @command.command("partitions")
-@click.argument("topic")
+@topic_argument
 @admin_url_option
 @json_option
 def partitions(topic: str, admin_url: str, as_json: bool) -> None:
@@ -108,7 +108,7 @@ def partitions(topic: str, admin_url: str, as_json: bool) -> None:
 
 
 @command.command("lookup")
-@click.argument("topic")
+@topic_argument
 @admin_url_option
 @json_option
 def lookup(topic: str, admin_url: str, as_json: bool) -> None:
@@ -118,7 +118,7 @@ def lookup(topic: str, admin_url: str, as_json: bool) -> None:
 
 
 @command.command("unload")
-@click.argument("topic")
+@topic_argument
 @admin_url_option
 @json_option
 def unload(topic: str, admin_url: str, as_json: bool) -> None:
@@ -128,7 +128,7 @@ def unload(topic: str, admin_url: str, as_json: bool) -> None:
 
 
 @command.command("stats")
-@click.argument("topic")
+@topic_argument
 @admin_url_option
 @json_option
 def stats(topic: str, admin_url: str, as_json: bool) -> None:
@@ -168,7 +168,7 @@ def stats(topic: str, admin_url: str, as_json: bool) -> None:
 
 
 @command.command("internal-stats")
-@click.argument("topic")
+@topic_argument
 @admin_url_option
 @json_option
 def internal_stats(topic: str, admin_url: str, as_json: bool) -> None:
@@ -198,7 +198,7 @@ def internal_stats(topic: str, admin_url: str, as_json: bool) -> None:
 
 
 @command.command("terminate")
-@click.argument("topic")
+@topic_argument
 @admin_url_option
 @json_option
 def terminate(topic: str, admin_url: str, as_json: bool) -> None:

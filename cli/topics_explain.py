@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from quire.cli.http import Admin, admin_url_option, json_option, topic_path
+from quire.cli.http import Admin, admin_url_option, json_option, topic_argument, topic_path
 from quire.cli.output import print_json
 
 
 @click.command("explain")
-@click.argument("topic")
+@topic_argument
 @admin_url_option
 @json_option
 def explain(topic: str, admin_url: str, as_json: bool) -> None:

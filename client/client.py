@@ -51,6 +51,7 @@ class Client:
         self.settings.validate()
         self.clock: Clock = clock or SystemClock()
         self.rng = rng or Random()
+        self.service_url = service_url
         self._tasks = Tasks("client")
         self.lookup = Lookup(service_url, self.settings, authentication or Authentication(), tls, self._tasks)
         self._ids = count()
@@ -93,18 +94,28 @@ class Client:
         type: str = "exclusive",
         start: MessageId = LATEST,
         name: str = "",
+        durable: bool = True,
+        create: bool = True,
         settings: ConsumerSettings | None = None,
     ) -> Consumer:
         """A consumer, to be entered.
 
         `type`: `exclusive`, `shared`, `failover` or `key-shared`. `start`: where the subscription begins if it is
-        new, `EARLIEST` or `LATEST`.
+        new, `EARLIEST` or `LATEST`. One that is not `durable` ends with its last consumer. Without `create` a topic
+        that is not there is an error, `NotFound`.
         """
         _choose("type", type, SUBSCRIPTION_TYPES)
         if start not in (EARLIEST, LATEST):
             raise ConfigurationError("a subscription starts at EARLIEST or LATEST; seek to go elsewhere")
         names = [topics] if isinstance(topics, str) else topics
-        how = SubscribeAs(subscription, SUBSCRIPTION_TYPES[type], name or self._name("consumer"), start)
+        how = SubscribeAs(
+            subscription,
+            SUBSCRIPTION_TYPES[type],
+            name or self._name("consumer"),
+            start,
+            durable=durable,
+            create=create,
+        )
         return Consumer(self, names, how, settings or ConsumerSettings())
 
     def reader(
@@ -124,15 +135,25 @@ class Client:
         how = SubscribeAs(name, SUBSCRIPTION_TYPES["exclusive"], name, start, inclusive, False, compacted)
         return Reader(Consumer(self, [topic], how, settings or ConsumerSettings()), start, inclusive)
 
-    async def partitions(self, topic: str) -> int:
-        """How many partitions a topic has; 0: it is not partitioned. Tries again while no broker answers."""
+    async def connect(self) -> None:
+        """Be connected to the service URL, which producers and consumers see to by themselves.
+
+        Raises, at the first attempt, what says why that cannot be.
+        """
+        await self.lookup.connect()
+
+    async def partitions(self, topic: str, *, create: bool = True) -> int:
+        """How many partitions a topic has; 0: it is not partitioned. Tries again while no broker answers.
+
+        Raises `NotFound` for one that is not there, unless its use may `create` it.
+        """
         name = full_name(topic)
         backoff = Backoff(self.settings.backoff_first_ms, self.settings.backoff_max_ms, self.rng)
         loop = asyncio.get_running_loop()
         end_s = loop.time() + self.settings.operation_timeout_ms / 1000
         while True:
             try:
-                return await self.lookup.partitions(name)
+                return await self.lookup.partitions(name, create=create)
             except QuireError as error:
                 wait_s = backoff.next_s()
                 if is_final(error, established=False) or loop.time() + wait_s > end_s:

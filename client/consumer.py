@@ -179,7 +179,7 @@ class Consumer:
         self._client.register(self)
         try:
             for topic in self.topics:
-                count = self._counts[topic] = await self._client.partitions(topic)
+                count = self._counts[topic] = await self._client.partitions(topic, create=self._how.create)
                 names = [partition_name(topic, i) for i in range(count)] or [topic]
                 self._add(names, self._how)
             for one in self._partitions.values():

@@ -22,7 +22,7 @@ class Context(Protocol):
     rng: Random
     lookup: Lookup
 
-    async def partitions(self, topic: str) -> int:
+    async def partitions(self, topic: str, *, create: bool = True) -> int:
         """How many partitions a topic has; 0: it is not partitioned. Tries again while no broker answers."""
         ...
 

@@ -101,12 +101,16 @@ class Lookup:
         is_tls = self._urls[0].startswith("pulsar+ssl")
         return (answer.brokerServiceUrlTls if is_tls else "") or answer.brokerServiceUrl
 
-    async def partitions(self, topic: str) -> int:
-        """How many partitions the topic has; 0: it is not partitioned."""
+    async def connect(self) -> None:
+        """Be connected to one of the service URL's hosts."""
+        await self._service()
+
+    async def partitions(self, topic: str, *, create: bool = True) -> int:
+        """How many partitions the topic has; 0: it is not partitioned, or is not there and its use may `create` it."""
         connection = await self._service()
         answer = await connection.request(
             f"asking for the partitions of {topic}",
-            lambda request_id: commands.ask_partitions(request_id, topic),
+            lambda request_id: commands.ask_partitions(request_id, topic, create=create),
             pb.CommandPartitionedTopicMetadataResponse,
         )
         return answer.partitions

@@ -19,6 +19,8 @@ class SubscribeAs:
     start_inclusive: bool = False
     durable: bool = True
     compacted: bool = False
+    create: bool = True
+    """A topic that is not there."""
 
     @property
     def deals_singly(self) -> bool:
@@ -39,6 +41,7 @@ class SubscribeAs:
             consumer_name=self.name,
             durable=self.durable,
             read_compacted=self.compacted,
+            force_topic_creation=self.create,
             initialPosition=pb.CommandSubscribe.Earliest if earliest else pb.CommandSubscribe.Latest,
         )
         if not self.durable:

@@ -363,8 +363,10 @@ def auth_response(client_version: str, method: str, data: bytes) -> bytes:
     return _whole(_Type.AUTH_RESPONSE, body)
 
 
-def ask_partitions(request_id: int, topic: str) -> bytes:
-    body = pb.CommandPartitionedTopicMetadata(topic=topic, request_id=request_id)
+def ask_partitions(request_id: int, topic: str, *, create: bool = True) -> bytes:
+    body = pb.CommandPartitionedTopicMetadata(
+        topic=topic, request_id=request_id, metadata_auto_creation_enabled=create
+    )
     return _whole(_Type.PARTITIONED_METADATA, body)
 
 

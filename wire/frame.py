@@ -57,6 +57,12 @@ ENTRY_BYTES_MIN: Final = 10
 """Magic, crc and metadata size: no entry is shorter."""
 
 
+_HTTP: Final = frozenset(
+    int.from_bytes(start) for start in (b"HTTP", b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE")
+)
+"""How HTTP begins, read as the size of a frame."""
+
+
 class FrameError(ProtocolError):
     """A frame's sizes contradict each other or a limit, or what should be an entry is not one."""
 
@@ -352,6 +358,10 @@ class FrameCutter(FrameBuffer[Cut]):
             return False
         total = _U32.unpack_from(buffer, start)[0]
         if not 4 <= total <= self._frame_bytes_max - 4:
+            if total in _HTTP:
+                raise FrameError(
+                    "it speaks HTTP; clients and brokers speak another protocol, on a port of its own"
+                )
             raise FrameError(f"a frame of {total} bytes; allowed are 4 to {self._frame_bytes_max - 4}")
         frame_end = start + 4 + total
         if frame_end > self._end:

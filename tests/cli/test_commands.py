@@ -119,7 +119,7 @@ def test_what_cannot_be_done_to_a_subscription(server: Server) -> None:
     refused(quire("subscriptions", "stats", "plain", "none"), NOT_FOUND, "no subscription none")
     refused(quire("subscriptions", "peek", "plain", "none"), NOT_FOUND, "no subscription none")
     refused(quire("subscriptions", "seek", "plain", "audit", "--to", "nowhere"), WRONG_USE, "LEDGER:ENTRY")
-    refused(quire("subscriptions", "seek", "plain", "audit", "--to", "20-20"), WRONG_USE, "no moment")
+    refused(quire("subscriptions", "seek", "plain", "audit", "--to", "20-20"), WRONG_USE, "12:00:00", "15m")
     refused(quire("subscriptions", "create", "plain", "audit"), FAILED, "exists already")
 
 
