@@ -254,6 +254,13 @@ def send_error(producer_id: int, sequence_id: int, code: pb.ServerError, message
     return _whole(_Type.SEND_ERROR, body)
 
 
+def send_error_of(head: bytes, code: pb.ServerError, message: str) -> bytes:
+    """SEND_ERROR for the SEND whose head, `08 producer-id 10 sequence-id`, is this (`SendRun.heads`)."""
+    body = pb.CommandSendError(error=code, message=message)
+    body.MergeFromString(head)
+    return _whole(_Type.SEND_ERROR, body)
+
+
 def ack_response(
     consumer_id: int, request_id: int, code: pb.ServerError | None = None, message: str | None = None
 ) -> bytes:

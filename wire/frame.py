@@ -100,18 +100,8 @@ class SendRun:
     def byte_count(self) -> int:
         return sum(map(len, self.entries))
 
-    @property
-    def first_sequence_id(self) -> int:
-        return _sequence_id(self.heads[0])
-
-    @property
-    def last_sequence_id(self) -> int:
-        """The highest sequence id of the last entry: its last message's, where the client tells it."""
-        last = len(self.heads) - 1
-        return max(_sequence_id(self.heads[last]), self._highest.get(last, 0))
-
     def sequence_ids(self) -> list[tuple[int, int]]:
-        """(sequence id, highest sequence id) of each entry, for deduplication."""
+        """(sequence id, highest sequence id) of each SEND; of one that tells no other they are the same."""
         lows = list(map(_sequence_id, self.heads))
         return [(low, max(low, self._highest.get(i, 0))) for i, low in enumerate(lows)]
 

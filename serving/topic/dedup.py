@@ -1,6 +1,10 @@
 """Deduplication: what a producer sends twice is answered twice and written once. No I/O.
 
 For each producer name we know the highest sequence id that was accepted. A SEND at or below it is a duplicate.
+Whose an entry is, and its number, is what its metadata say (`numbers_of`), when it comes as when it is replayed: so
+nobody can put an entry into the log that is taken for something else when the topic is loaded again. An entry that
+names another producer than its PRODUCER did, or has no number that can be kept, is foreign, and not for this log.
+
 A chunked message is several SENDs of one sequence id, so the number is a pair, (sequence id, chunk); a message in
 one piece, and the last chunk of one in several, has the chunk LAST. So who sends a message again adds only the
 chunks that are missing (C++ consumers give up a message of which a chunk comes twice), and a message counts as sent,
@@ -34,13 +38,19 @@ All big-endian. A record that does not parse is damage and raises `CorruptionErr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from enum import Enum
 from struct import Struct
 from struct import error as StructError
 from typing import Final, NamedTuple
 
+from google.protobuf.message import DecodeError
+
 from quire.runtime.errors import CorruptionError
+from quire.runtime.limits import NAME_CHARS_MAX
 from quire.serving.ports import EARLIEST, Position
+from quire.wire import pulsar_pb2 as pb
+from quire.wire.block import Buffer
 
 KIND: Final = b"D"
 LAST: Final = 2**31 - 1
@@ -52,12 +62,52 @@ INACTIVE_MS_MAX: Final = 6 * 3_600_000
 PRODUCERS_PER_RECORD: Final = 400
 """With the longest names, of four bytes a character, still below a state log's record."""
 
+SEQUENCE_ID_MAX: Final = 2**63 - 1
+"""Clients and snapshots hold it as a signed number of 64 bits."""
+
 _VERSION: Final = 1
+_METADATA: Final = Struct(">6xI")
+_parse: Final = pb.MessageMetadata.FromString
 _OPENING: Final = Struct(">cBBBH")
 _WHERE: Final = Struct(">Qqq")
 _COUNT: Final = Struct(">I")
 _NAME: Final = Struct(">H")
 _SEEN: Final = Struct(">qIQ")
+
+
+class Numbers(NamedTuple):
+    """Whose an entry is and which of his messages it holds: sequence ids `low` .. `high`, or the `chunk` of one."""
+
+    producer_name: str
+    low: int
+    high: int
+    chunk: int
+
+
+def numbers_of(entry: Buffer) -> Numbers | None:
+    """What the entry's metadata say; None when that cannot be kept."""
+    try:
+        (size,) = _METADATA.unpack_from(entry)
+        metadata = _parse(bytes(entry[10 : 10 + size]))
+    except (StructError, DecodeError):
+        return None
+    name: str | bytes = metadata.producer_name  # the parser gives text that is not UTF-8 as bytes
+    low = metadata.sequence_id
+    high = max(low, metadata.highest_sequence_id)
+    if not isinstance(name, str) or len(name) > NAME_CHARS_MAX or high > SEQUENCE_ID_MAX:
+        return None
+    chunk = LAST
+    if metadata.HasField("chunk_id") and 0 <= metadata.chunk_id < metadata.num_chunks_from_msg - 1:
+        chunk = metadata.chunk_id
+    return Numbers(name, low, high, chunk)
+
+
+class Verdict(Enum):
+    """What becomes of a SEND."""
+
+    FRESH = "published"
+    DUPLICATE = "answered, for it is here already"
+    FOREIGN = "refused"
 
 
 class Seen(NamedTuple):
@@ -82,24 +132,27 @@ class Deduplicator:
         seen = self._seen.get(producer, NEVER)
         return seen.sequence_id if seen.chunk == LAST else seen.sequence_id - 1
 
-    def admit_run(self, producer: str, first: int, last: int, count: int, now_ms: int) -> bool:
-        """Accept `count` SENDs numbered `first` .. `last` without a gap; False: look at each by `admit`."""
-        if first <= self._seen.get(producer, NEVER).sequence_id or last - first + 1 != count:
-            return False
-        self._seen[producer] = Seen(last, LAST, now_ms)
-        return True
-
-    def admit(self, producer: str, low: int, high: int, now_ms: int, chunk: int = LAST) -> bool:
-        """Accept one SEND (of the messages `low` .. `high`), or tell that it is a duplicate."""
+    def admit(self, producer: str, sent: Iterable[Numbers | None], now_ms: int) -> list[Verdict]:
+        """What becomes of the entries that `producer` sent, one behind the other; what is fresh is accepted."""
         seen = self._seen.get(producer, NEVER)
-        fresh = low > seen.sequence_id or (low == seen.sequence_id and seen.chunk < chunk)
-        if fresh:
-            self._seen[producer] = Seen(high, chunk, now_ms)
-        return fresh
+        verdicts = []
+        for numbers in sent:
+            if numbers is None or numbers.producer_name != producer:
+                verdicts.append(Verdict.FOREIGN)
+            elif (numbers.low, numbers.chunk) <= seen[:2]:
+                verdicts.append(Verdict.DUPLICATE)
+            else:
+                seen = Seen(numbers.high, numbers.chunk, now_ms)
+                verdicts.append(Verdict.FRESH)
+        if seen is not NEVER:
+            self._seen[producer] = seen
+        return verdicts
 
-    def admit_each(self, producer: str, ids: Sequence[tuple[int, int]], now_ms: int) -> list[bool]:
-        """`admit` for a run of (low, high)."""
-        return [self.admit(producer, low, high, now_ms) for low, high in ids]
+    def learn(self, entry: Buffer, clock_ms: int) -> None:
+        """An entry of the log, written at `clock_ms`. What nobody admitted is nobody's duplicate."""
+        numbers = numbers_of(entry)
+        if numbers is not None:
+            self.admit(numbers.producer_name, [numbers], clock_ms)
 
     def capture(self, now_ms: int) -> dict[str, Seen]:
         """A copy for a snapshot; forgets who was inactive too long."""

@@ -1,24 +1,27 @@
 """The shell around `dedup`: what a topic does with SENDs that came before, and how it remembers them.
 
 Fresh SENDs go on to the publisher; duplicates get receipts behind those of the originals, so that none promises what is
-not durable yet. After `SNAPSHOT_ENTRIES` entries what was accepted is written to the bundle's state log, once all of it
-is confirmed; a load reads that and replays the metadata of the entries behind it.
+not durable yet. A foreign entry, which no stock client sends, is refused with ChecksumError: the one answer upon which
+C++ clients give up the message and go on. After `SNAPSHOT_ENTRIES` entries what was accepted is written to the bundle's
+state log, once all of it is confirmed; a load reads that and replays the metadata of the entries behind it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Final, Protocol
 
 from quire.runtime.clock import Clock
 from quire.runtime.errors import NotFound
-from quire.runtime.limits import NAME_CHARS_MAX
 from quire.serving.ports import Position, ProducerPort, TopicPort
-from quire.serving.topic.dedup import LAST, Deduplicator, Snapshot
+from quire.serving.topic.dedup import Deduplicator, Snapshot, Verdict, numbers_of
 from quire.serving.topic.publish import NO_ENTRY, Publisher
 from quire.wire import block as blocks
+from quire.wire import commands
+from quire.wire import pulsar_pb2 as pb
 from quire.wire.entry_frames import receipt_run
 from quire.wire.frame import Send, SendRun
-from quire.wire.message import Undecodable, read_metadata
 
 REPLAY_BYTES: Final = 4 << 20
 SNAPSHOT_ENTRIES: Final = 10_000
@@ -61,40 +64,43 @@ class Deduplication:
     # -- what comes ------------------------------------------------------------------------------------
 
     def publish(self, producer: ProducerPort, run: SendRun) -> None:
-        """Publish what is fresh of the run, and answer the rest."""
-        now_ms = self._clock.now_ms()
-        first, last = run.first_sequence_id, run.last_sequence_id
-        if self._seen.admit_run(producer.name, first, last, len(run), now_ms):
+        """Publish what is fresh of the run, and answer the rest, in order."""
+        verdicts = self._admit(producer, run.entries)
+        if verdicts.count(Verdict.FRESH) == len(run):
             self._publisher.publish(producer, run.heads, run.entries, run.counts)
             return
-        fresh = self._seen.admit_each(producer.name, run.sequence_ids(), now_ms)
-        start = 0
-        while start < len(fresh):
-            end = start + 1
-            while end < len(fresh) and fresh[end] == fresh[start]:
-                end += 1
-            if fresh[start]:
-                some = run.counts[start:end] if run.counts else None
-                self._publisher.publish(producer, run.heads[start:end], run.entries[start:end], some)
+        stop = 0
+        for verdict, alike in groupby(verdicts):
+            start, stop = stop, stop + len(list(alike))
+            if verdict is Verdict.FRESH:
+                some = run.counts[start:stop] if run.counts else None
+                self._publisher.publish(producer, run.heads[start:stop], run.entries[start:stop], some)
             else:
-                self._answer(producer, run.heads[start:end])
-            start = end
+                self._answer(producer, verdict, run.heads[start:stop])
 
     def admits_chunk(self, producer: ProducerPort, send: Send) -> bool:
         """Whether this SEND of a chunked message is fresh; if not, it is answered."""
-        metadata, _ = read_metadata(send.entry)
-        is_last = metadata.chunk_id + 1 >= metadata.num_chunks_from_msg
-        chunk = LAST if is_last else metadata.chunk_id
-        numbers = send.sequence_id, send.highest_sequence_id
-        if self._seen.admit(producer.name, *numbers, self._clock.now_ms(), chunk):
+        [verdict] = self._admit(producer, [send.entry])
+        if verdict is Verdict.FRESH:
             return True
-        self._answer(producer, [send.head])
+        self._answer(producer, verdict, [send.head])
         return False
 
-    def _answer(self, producer: ProducerPort, heads: list[bytes]) -> None:
-        """Receipts of duplicates, behind those of the originals."""
-        receipts = b"".join(receipt_run(NO_ENTRY, NO_ENTRY, [head])[0] for head in heads)
-        self._publisher.when_answered(lambda: producer.write(receipts))
+    def _admit(self, producer: ProducerPort, entries: Sequence[bytes]) -> list[Verdict]:
+        return self._seen.admit(producer.name, map(numbers_of, entries), self._clock.now_ms())
+
+    def _answer(self, producer: ProducerPort, verdict: Verdict, heads: list[bytes]) -> None:
+        """Receipts of duplicates, refusals of what is foreign; behind the answers to what came before."""
+        if verdict is Verdict.DUPLICATE:
+            answers = [receipt_run(NO_ENTRY, NO_ENTRY, [head])[0] for head in heads]
+        else:
+            text = (
+                f"an entry of producer {producer.name} names another one, or none that can be remembered: "
+                f"topic {self._topic.name} deduplicates and does not take it"
+            )
+            answers = [commands.send_error_of(head, pb.ChecksumError, text) for head in heads]
+        written = b"".join(answers)
+        self._publisher.when_answered(lambda: producer.write(written))
 
     # -- what is remembered ----------------------------------------------------------------------------
 
@@ -123,24 +129,9 @@ class Deduplication:
             for block in found:
                 header = blocks.peek(block)
                 for entry in blocks.entries(block, header):
-                    _learn(self._seen, entry, header.clock_ms)
+                    self._seen.learn(entry, header.clock_ms)
                 position = topic.next_position(Position(header.ledger_id, header.last_entry))
             if not found:
                 raise NotFound(
                     f"topic {topic.name} has no block at {position}, so duplicates cannot be known"
                 )
-
-
-def _learn(dedup: Deduplicator, entry: memoryview, clock_ms: int) -> None:
-    """What no client of ours can have made, whose metadata nobody looked at, is nobody's duplicate."""
-    try:
-        metadata, _ = read_metadata(entry)
-    except Undecodable:
-        return
-    if len(metadata.producer_name) > NAME_CHARS_MAX:
-        return
-    high = max(metadata.sequence_id, metadata.highest_sequence_id)
-    chunk = LAST
-    if metadata.HasField("chunk_id") and metadata.chunk_id + 1 < metadata.num_chunks_from_msg:
-        chunk = metadata.chunk_id
-    dedup.admit(metadata.producer_name, metadata.sequence_id, high, clock_ms, chunk)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from struct import pack
+from typing import Any
+
 import pulsar
 import pytest
 
 from quire.serving.broker import Broker
 from quire.wire import commands, message
 from quire.wire import pulsar_pb2 as pb
+from quire.wire.checksum import crc32c
 from tests.frames import with_entry
 from tests.serving.conftest import BrokerHouse, in_thread
 from tests.serving.session.test_connection import Client, producer
@@ -54,6 +58,22 @@ async def test_a_duplicate_is_answered_and_not_written(house: BrokerHouse, batch
     assert await in_thread(lambda: publish(url, range(11, 16), batched=batched)) == last
     assert await in_thread(lambda: read_all(url)) == [b"%d" % i for i in range(1, 16)]
     assert (await broker.stats(TOPIC))["deduplicationStatus"] == "Enabled"
+
+
+async def test_duplicates_that_come_in_one_read_are_written_once(house: BrokerHouse) -> None:
+    broker = await house.start(deduplication=True)
+    numbers = [number for odd in range(1, 1000, 2) for number in (odd, odd)]
+
+    def send() -> None:
+        client = pulsar.Client(broker.service_url, logger=QUIET)
+        producer = client.create_producer(TOPIC, producer_name="p", batching_enabled=False)
+        for number in numbers:
+            producer.send_async(b"%d" % number, lambda *_: None, sequence_id=number)
+        producer.flush()
+        client.close()
+
+    await in_thread(send)
+    assert await in_thread(lambda: read_all(broker.service_url)) == [b"%d" % i for i in range(1, 1000, 2)]
 
 
 @pytest.mark.parametrize("how", ["stop", "kill", "unload"])
@@ -117,6 +137,12 @@ def chunk(sequence_id: int, chunk_id: int, total: int) -> list[bytes]:
     return [with_entry(pb.BaseCommand(type=pb.BaseCommand.SEND, send=body), sealed)]
 
 
+def sealed(sequence_id: int, name: str = "c", **more: Any) -> bytes:
+    """An entry of one message, or of an empty batch."""
+    metadata = pb.MessageMetadata(producer_name=name, sequence_id=sequence_id, publish_time=1, **more)
+    return message.seal(metadata, b"")
+
+
 async def chunking(broker: Broker) -> tuple[Client, int]:
     """A raw client with producer 1, and what the broker says was its last message."""
     client = Client(broker)
@@ -148,13 +174,45 @@ async def test_half_a_chunked_message_is_completed_not_repeated(house: BrokerHou
 async def test_batches_count_by_their_highest_number(house: BrokerHouse) -> None:
     broker = await house.start(deduplication=True)
     client, _ = await chunking(broker)
-    metadata = pb.MessageMetadata(producer_name="c", sequence_id=3, publish_time=1, num_messages_in_batch=4)
-    sealed = message.seal(metadata, b"")
-    client.send(*commands.send(1, 3, 4, sealed, highest_sequence_id=6))
-    client.send(*commands.send(1, 3, 4, sealed, highest_sequence_id=6))
-    client.send(*commands.send(1, 6, 1, sealed), *commands.send(1, 7, 1, sealed))
+    batch = sealed(3, num_messages_in_batch=4, highest_sequence_id=6)
+    client.send(*commands.send(1, 3, 4, batch, highest_sequence_id=6))
+    client.send(*commands.send(1, 3, 4, batch, highest_sequence_id=6))
+    client.send(*commands.send(1, 6, 1, sealed(6)), *commands.send(1, 7, 1, sealed(7)))
     entries = [one.body.message_id.entryId for one in await client.answers(4)]  # type: ignore[attr-defined]
     assert [entry == 2**64 - 1 for entry in entries] == [False, True, True, False]
     client.connection.connection_lost(None)
     _, last = await chunking(broker)
     assert last == 7
+
+
+async def test_nobody_puts_another_ones_number_into_the_log(house: BrokerHouse) -> None:
+    """What a load learns from the log must be what was admitted: else the other's next message would be dropped."""
+    broker = await house.start(deduplication=True)
+    client, _ = await chunking(broker)
+    garbage = pack(">I", 5) + b"\xff" * 5
+    crooked = pack(">HI", message.MAGIC, crc32c(garbage)) + garbage
+    foreign = [sealed(2, "victim"), sealed(2**60, "victim"), sealed(2**63), crooked]
+    client.send(*commands.send(1, 1, 1, sealed(1)))
+    for number, entry in enumerate(foreign, 2):
+        client.send(*commands.send(1, number, 1, entry))
+    client.send(*commands.send(1, 9, 1, sealed(9)))
+    answers = await client.answers(6)
+    assert [one.kind for one in answers] == [
+        pb.BaseCommand.SEND_RECEIPT,
+        *4 * [pb.BaseCommand.SEND_ERROR],
+        pb.BaseCommand.SEND_RECEIPT,
+    ]
+    for number, answer in enumerate(answers[1:-1], 2):
+        body = answer.body
+        assert isinstance(body, pb.CommandSendError)
+        assert (body.producer_id, body.sequence_id, body.error) == (1, number, pb.ChecksumError)
+        assert "producer c names another one" in body.message
+    await house.kill(broker)
+    broker = await house.start(deduplication=True)
+    other = Client(broker)
+    await other.connect()
+    other.send(producer(1, topic=TOPIC, producer_name="victim"))
+    (answer,) = await other.answers(1)
+    assert answer.body.last_sequence_id == -1  # type: ignore[attr-defined]
+    _, last = await chunking(broker)
+    assert last == 9

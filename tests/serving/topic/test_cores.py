@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,9 +13,23 @@ from quire.metadata.records import RetentionPolicy, SegmentRecord
 from quire.runtime.errors import CorruptionError
 from quire.runtime.limits import NAME_CHARS_MAX
 from quire.serving.ports import EARLIEST, Position
-from quire.serving.topic.dedup import INACTIVE_MS_MAX, LAST, Deduplicator, DedupStore, Seen, Snapshot
+from quire.serving.topic.dedup import (
+    INACTIVE_MS_MAX,
+    LAST,
+    SEQUENCE_ID_MAX,
+    Deduplicator,
+    DedupStore,
+    Numbers,
+    Seen,
+    Snapshot,
+    Verdict,
+    encode,
+    numbers_of,
+)
 from quire.serving.topic.retention import trimmable
 from quire.serving.topic.tail_cache import TailCache
+from quire.wire import pulsar_pb2 as pb
+from quire.wire.message import seal
 
 # -- tail cache ------------------------------------------------------------------------------------------
 
@@ -71,49 +87,94 @@ def test_the_cache_never_holds_more_than_it_may(puts: list[tuple[int, int]]) -> 
 # -- deduplication ---------------------------------------------------------------------------------------
 
 
+FRESH, DUPLICATE, FOREIGN = Verdict
+
+
+def numbers(low: int, high: int | None = None, chunk: int = LAST, name: str = "p") -> Numbers:
+    return Numbers(name, low, low if high is None else high, chunk)
+
+
 def test_a_number_is_accepted_once() -> None:
     dedup = Deduplicator()
-    assert dedup.admit("p", 5, 5, 0)
-    assert not dedup.admit("p", 5, 5, 0)
-    assert not dedup.admit("p", 4, 4, 0)
-    assert dedup.admit("other", 4, 4, 0)
-    assert dedup.admit("p", 6, 9, 0)
+    assert dedup.admit("p", [numbers(5), numbers(5), numbers(4)], 0) == [FRESH, DUPLICATE, DUPLICATE]
+    assert dedup.admit("other", [numbers(4, name="other")], 0) == [FRESH]
+    assert dedup.admit("p", [numbers(6, 9)], 0) == [FRESH]
     assert dedup.last_sequence_id("p") == 9
 
 
-def test_a_run_is_accepted_whole_only_without_a_gap() -> None:
+def test_what_comes_at_once_is_looked_at_one_by_one() -> None:
     dedup = Deduplicator()
-    assert dedup.admit_run("p", 0, 9, 10, 0)
-    assert not dedup.admit_run("p", 9, 12, 4, 0)
-    assert not dedup.admit_run("p", 10, 20, 5, 0)
-    assert dedup.admit_each("p", [(8, 8), (9, 9), (10, 10), (10, 10), (12, 12)], 0) == [
-        False,
-        False,
-        True,
-        False,
-        True,
-    ]
+    assert dedup.admit("p", map(numbers, (5, 5, 7)), 0) == [FRESH, DUPLICATE, FRESH]
+    assert dedup.admit("p", map(numbers, (8, 12, 10)), 0) == [FRESH, FRESH, DUPLICATE]
+    assert dedup.admit("p", [numbers(13, 14), numbers(13, 14)], 0) == [FRESH, DUPLICATE]
+    assert dedup.last_sequence_id("p") == 14
+
+
+def test_an_entry_of_another_or_of_nobody_is_foreign_and_changes_nothing() -> None:
+    dedup = Deduplicator()
+    sent = [numbers(1), numbers(2**60, name="victim"), None, numbers(2)]
+    assert dedup.admit("p", sent, 0) == [FRESH, FOREIGN, FOREIGN, FRESH]
+    assert (dedup.last_sequence_id("p"), dedup.last_sequence_id("victim")) == (2, -1)
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=6), max_size=20))
+def test_it_stores_what_a_set_of_all_numbers_would(reads: list[list[tuple[int, int]]]) -> None:
+    """In whatever reads they come, against all that is stored written down."""
+    dedup, stored = Deduplicator(), {-1}
+    for read in reads:
+        sent = [numbers(low, low + more) for low, more in read]
+        for one, verdict in zip(sent, dedup.admit("p", sent, 0), strict=True):
+            assert (verdict is FRESH) == (one.low > max(stored))
+            if verdict is FRESH:
+                assert not stored & set(range(one.low, one.high + 1))
+                stored |= set(range(one.low, one.high + 1))
+    assert dedup.last_sequence_id("p") == max(stored)
 
 
 def test_chunks_of_one_number() -> None:
     dedup = Deduplicator()
-    assert [dedup.admit("p", 3, 3, 0, chunk) for chunk in (0, 1, 1, LAST, LAST, 0)] == [
-        True,
-        True,
-        False,
-        True,
-        False,
-        False,
-    ]
+    sent = [numbers(3, chunk=chunk) for chunk in (0, 1, 1, LAST, LAST, 0)]
+    assert dedup.admit("p", sent, 0) == [FRESH, FRESH, DUPLICATE, FRESH, DUPLICATE, DUPLICATE]
 
 
 def test_a_message_counts_as_sent_with_its_last_chunk() -> None:
     dedup = Deduplicator()
-    assert dedup.admit("p", 4, 4, 0)
-    assert dedup.admit("p", 7, 7, 0, 0) and dedup.admit("p", 7, 7, 0, 1)
+    dedup.admit("p", [numbers(4), numbers(7, chunk=0), numbers(7, chunk=1)], 0)
     assert dedup.last_sequence_id("p") == 6, "nothing between is coming any more"
-    assert dedup.admit("p", 7, 7, 0, LAST)
+    dedup.admit("p", [numbers(7)], 0)
     assert dedup.last_sequence_id("p") == 7
+
+
+def metadata(**more: Any) -> pb.MessageMetadata:
+    return pb.MessageMetadata(**{"producer_name": "p", "sequence_id": 3, "publish_time": 1, **more})
+
+
+@pytest.mark.parametrize(
+    ("sealed", "expected"),
+    [
+        (metadata(), numbers(3)),
+        (metadata(highest_sequence_id=9), numbers(3, 9)),
+        (metadata(highest_sequence_id=2), numbers(3)),
+        (metadata(chunk_id=1, num_chunks_from_msg=3), numbers(3, chunk=1)),
+        (metadata(chunk_id=2, num_chunks_from_msg=3), numbers(3)),
+        (metadata(chunk_id=-1, num_chunks_from_msg=3), numbers(3)),
+        (metadata(sequence_id=SEQUENCE_ID_MAX), numbers(SEQUENCE_ID_MAX)),
+        (metadata(sequence_id=SEQUENCE_ID_MAX + 1), None),
+        (metadata(highest_sequence_id=2**64 - 1), None),
+        (metadata(producer_name="x" * (NAME_CHARS_MAX + 1)), None),
+    ],
+)
+def test_the_metadata_tell_whose_it_is(sealed: pb.MessageMetadata, expected: Numbers | None) -> None:
+    assert numbers_of(seal(sealed, b"payload")) == expected
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_may_be_an_entry(garbage: bytes) -> None:
+    numbers_of(garbage)
+    found = numbers_of(b"\x0e\x01" + bytes(4) + len(garbage).to_bytes(4, "big") + garbage)
+    if found is not None:
+        Deduplicator().admit(found.producer_name, [found], 0)
+        list(encode("topic", Snapshot(1, EARLIEST, {found.producer_name: Seen(found.high, found.chunk, 0)})))
 
 
 def test_inactive_producers_are_forgotten() -> None:
