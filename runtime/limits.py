@@ -147,6 +147,9 @@ BATCH_MESSAGES_MAX: Final = 1_000_000
 NAME_CHARS_MAX: Final = 512
 """A tenant, namespace, topic, subscription or producer name."""
 
+DEDUPLICATION_PRODUCERS_MAX: Final = 10_000
+"""Producers whose last number a topic's snapshot holds, those that sent last (Pulsar's own): with long names 6 MiB."""
+
 TOPICS_PATTERN_CHARS_MAX: Final = 512
 """A regular expression for the names of topics. Clients filter by themselves where theirs is longer."""
 

@@ -22,7 +22,8 @@ from quire.metadata.store import MetadataStore
 from quire.runtime.errors import CorruptionError, QuireError
 from quire.serving.names import TopicName
 from quire.serving.subscription import cursor_record
-from quire.serving.subscription.cursor_store import CursorStore
+from quire.serving.subscription.cursor_store import CursorStore, promise
+from quire.serving.subscription.request import Done
 from quire.serving.topic import dedup
 from quire.serving.topic.dedup import DedupStore, Snapshot
 
@@ -90,13 +91,20 @@ class Bundle:
 
     # -- DedupLog --------------------------------------------------------------------------------------
 
-    def find(self, topic: str, generation: int) -> Snapshot:
+    def find(self, topic: str, generation: int) -> Snapshot | None:
         return self._dedup.find(topic, generation)
 
-    def put(self, topic: str, snapshot: Snapshot) -> None:
+    async def begin(self, topic: str, snapshot: Snapshot) -> None:
+        future, done = promise()
+        self.put(topic, snapshot, done)
+        await future
+
+    def put(self, topic: str, snapshot: Snapshot, done: Done | None = None) -> None:
         assert self._log is not None
-        for record in self._dedup.put(topic, snapshot):
+        *first, last = self._dedup.put(topic, snapshot)
+        for record in first:
             self._log.append(record)
+        self._log.append(last, done)
 
     def remove(self, topic: str) -> None:
         record = self._dedup.remove(topic)

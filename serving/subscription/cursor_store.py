@@ -120,7 +120,7 @@ class CursorStore:
 
     async def save(self, cursor: Cursor) -> None:
         """Returns when all that was done to `cursor` is durable. Raises what the log failed with."""
-        future, done = _promise()
+        future, done = promise()
         self.changed(cursor, done)
         await future
 
@@ -129,7 +129,7 @@ class CursorStore:
         cursor_id = self._ids.get(cursor.key)
         if cursor_id is None:
             return
-        future, done = _promise()
+        future, done = promise()
         # What was acknowledged in this turn is not written any more: it is durable when the deletion is.
         self._append(cursor_record.delete(cursor_id), _all_of([*self._forget(cursor_id), done]))
         await future
@@ -179,7 +179,7 @@ class CursorStore:
         return self._waiting.pop(cursor_id, [])
 
 
-def _promise() -> tuple[asyncio.Future[None], Done]:
+def promise() -> tuple[asyncio.Future[None], Done]:
     """A future, and the callback that resolves it."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

@@ -20,7 +20,7 @@ the snapshot already knows changes nothing.
          0    1  "D"
          1    1  version          1
          2    1  part             0 begins a topic's snapshot (and replaces the former one), 1 continues it
-         3    1  removed          1: the topic is gone, nothing follows the generation
+         3    1  removed          1: the topic is gone, or deduplicates no more; nothing follows the position
          4    2  topic bytes      t
          6    t  topic            its full name, UTF-8
        6+t    8  generation
@@ -47,7 +47,7 @@ from typing import Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from quire.runtime.errors import CorruptionError
-from quire.runtime.limits import NAME_CHARS_MAX
+from quire.runtime.limits import DEDUPLICATION_PRODUCERS_MAX, NAME_CHARS_MAX
 from quire.serving.ports import EARLIEST, Position
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
@@ -155,9 +155,12 @@ class Deduplicator:
             self.admit(numbers.producer_name, [numbers], clock_ms)
 
     def capture(self, now_ms: int) -> dict[str, Seen]:
-        """A copy for a snapshot; forgets who was inactive too long."""
+        """A copy for a snapshot; forgets who was inactive too long, or longest of too many."""
         oldest = now_ms - INACTIVE_MS_MAX
-        self._seen = {name: seen for name, seen in self._seen.items() if seen.active_ms >= oldest}
+        kept = [(name, seen) for name, seen in self._seen.items() if seen.active_ms >= oldest]
+        if len(kept) > DEDUPLICATION_PRODUCERS_MAX:
+            kept.sort(key=lambda one: one[1].active_ms)
+        self._seen = dict(kept[-DEDUPLICATION_PRODUCERS_MAX:])
         return dict(self._seen)
 
 
@@ -175,12 +178,10 @@ class DedupStore:
     def __init__(self) -> None:
         self._snapshots: dict[str, Snapshot] = {}
 
-    def find(self, topic: str, generation: int) -> Snapshot:
-        """The topic's snapshot; an empty one from the earliest position when there is none."""
+    def find(self, topic: str, generation: int) -> Snapshot | None:
+        """The topic's snapshot, if there is one of this incarnation."""
         found = self._snapshots.get(topic)
-        if found is None or found.generation != generation:
-            return Snapshot(generation, EARLIEST, {})
-        return found
+        return found if found is not None and found.generation == generation else None
 
     def put(self, topic: str, snapshot: Snapshot) -> Iterator[bytes]:
         """Remember `snapshot`; answers the records to append."""
@@ -188,7 +189,7 @@ class DedupStore:
         return encode(topic, snapshot)
 
     def remove(self, topic: str) -> bytes | None:
-        """Forget a deleted topic; answers the record to append, if it was known."""
+        """Forget a topic; answers the record to append, if it was known."""
         found = self._snapshots.pop(topic, None)
         return None if found is None else _opening(topic, found.generation, EARLIEST, 0, removed=True)
 

@@ -3,11 +3,16 @@
 Fresh SENDs go on to the publisher; duplicates get receipts behind those of the originals, so that none promises what is
 not durable yet. A foreign entry, which no stock client sends, is refused with ChecksumError: the one answer upon which
 C++ clients give up the message and go on. After `SNAPSHOT_ENTRIES` entries what was accepted is written to the bundle's
-state log, once all of it is confirmed; a load reads that and replays the metadata of the entries behind it.
+state log, once all of it is confirmed; a load reads that and replays the metadata of the entries behind it, as far as
+they are not so old that their producers are forgotten.
+
+A topic without a snapshot is new, or deduplication was switched on a moment ago. Then what is here already is nobody's
+duplicate, and a snapshot that says so is durable before the first message is taken. Switched off, it is removed.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Final, Protocol
@@ -15,7 +20,7 @@ from typing import Final, Protocol
 from quire.runtime.clock import Clock
 from quire.runtime.errors import NotFound
 from quire.serving.ports import Position, ProducerPort, TopicPort
-from quire.serving.topic.dedup import Deduplicator, Snapshot, Verdict, numbers_of
+from quire.serving.topic.dedup import INACTIVE_MS_MAX, Deduplicator, Snapshot, Verdict, numbers_of
 from quire.serving.topic.publish import NO_ENTRY, Publisher
 from quire.wire import block as blocks
 from quire.wire import commands
@@ -31,7 +36,11 @@ SNAPSHOT_ENTRIES: Final = 10_000
 class DedupLog(Protocol):
     """Where snapshots of deduplication are kept: the bundle's state log."""
 
-    def find(self, topic: str, generation: int) -> Snapshot: ...
+    def find(self, topic: str, generation: int) -> Snapshot | None: ...
+
+    async def begin(self, topic: str, snapshot: Snapshot) -> None:
+        """`put`; durable when it returns."""
+        ...
 
     def put(self, topic: str, snapshot: Snapshot) -> None: ...
 
@@ -43,6 +52,8 @@ class Remembered(TopicPort, Protocol):
 
     @property
     def generation(self) -> int: ...
+
+    async def find_clock(self, wanted_ms: int) -> Position: ...
 
 
 class Deduplication:
@@ -118,12 +129,21 @@ class Deduplication:
         snapshot = Snapshot(topic.generation, topic.last_confirmed, seen)
         self._publisher.when_answered(lambda: self._log.put(topic.name, snapshot))
 
-    async def replay(self) -> None:
-        """Learn from the entries behind the last snapshot what producers sent. Raises `NotFound` when some are gone."""
+    async def begin(self) -> None:
+        """Know what producers sent: see the top of the file. Raises `NotFound` when some of it is gone."""
         topic = self._topic
         known = self._log.find(topic.name, topic.generation)
+        if known is None:
+            await self._log.begin(topic.name, Snapshot(topic.generation, topic.last_confirmed, {}))
+            return
         self._seen = Deduplicator(known.seen)
-        position = max(topic.next_position(known.position), topic.first_position())
+        first = max(topic.next_position(known.position), topic.first_position())
+        if first <= topic.last_confirmed:
+            remembered = await topic.find_clock(self._clock.now_ms() - INACTIVE_MS_MAX)
+            await self._replay(max(first, remembered))
+
+    async def _replay(self, position: Position) -> None:
+        topic = self._topic
         while position <= topic.last_confirmed:
             found = await topic.read(position, REPLAY_BYTES)
             for block in found:
@@ -131,6 +151,7 @@ class Deduplication:
                 for entry in blocks.entries(block, header):
                     self._seen.learn(entry, header.clock_ms)
                 position = topic.next_position(Position(header.ledger_id, header.last_entry))
+                await asyncio.sleep(0)
             if not found:
                 raise NotFound(
                     f"topic {topic.name} has no block at {position}, so duplicates cannot be known"

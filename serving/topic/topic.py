@@ -149,8 +149,10 @@ class Topic(Governed):
         """Recover the last ledger, begin an own one, and remember what producers sent."""
         try:
             await self._writing.begin()
-            if self._dedup is not None:
-                await self._dedup.replay()
+            if self._dedup is None:
+                self._dedup_log.remove(self.name)
+            else:
+                await self._dedup.begin()
         except BaseException:
             self._writing.abandon()
             raise

@@ -9,11 +9,13 @@ import pulsar
 import pytest
 
 from quire.serving.broker import Broker
+from quire.serving.topic.dedup import INACTIVE_MS_MAX
+from quire.serving.topic.topic import Topic
 from quire.wire import commands, message
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.checksum import crc32c
 from tests.frames import with_entry
-from tests.serving.conftest import BrokerHouse, in_thread
+from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread
 from tests.serving.session.test_connection import Client, producer
 
 TOPIC = "persistent://public/default/dedup"
@@ -97,6 +99,45 @@ async def test_a_namespace_switches_it(house: BrokerHouse) -> None:
     await in_thread(lambda: publish(broker.service_url, range(1, 4)))
     await in_thread(lambda: publish(broker.service_url, range(1, 4)))
     assert len(await in_thread(lambda: read_all(broker.service_url))) == 3
+
+
+async def test_switched_on_it_begins_at_the_end(house: BrokerHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = await house.start()
+    await in_thread(lambda: publish(broker.service_url, range(1, 50)))
+    await house.stop(broker)
+
+    async def refused(*_: object) -> None:
+        raise AssertionError("it reads what was there before")
+
+    monkeypatch.setattr(Topic, "read", refused)
+    broker = await house.start(deduplication=True)
+    assert await in_thread(lambda: publish(broker.service_url, range(1, 4))) == -1
+    monkeypatch.undo()
+    await house.kill(broker)
+    broker = await house.start(deduplication=True)
+    assert await in_thread(lambda: publish(broker.service_url, range(1, 6))) == 3, "from then on it remembers"
+    expected = [b"%d" % i for i in (*range(1, 50), *range(1, 6))]
+    assert await in_thread(lambda: read_all(broker.service_url)) == expected
+
+
+async def test_a_load_replays_what_is_not_too_old_to_be_known(house: BrokerHouse) -> None:
+    house.clock = AdvancedClock()
+    broker = await house.start(deduplication=True)
+    await in_thread(lambda: publish(broker.service_url, range(1, 50)))
+    await house.kill(broker)
+    house.clock.ahead_s = INACTIVE_MS_MAX / 1000 + 60
+    broker = await house.start(deduplication=True)
+    assert await in_thread(lambda: publish(broker.service_url, range(1, 4))) == -1
+
+
+async def test_switched_off_it_forgets(house: BrokerHouse) -> None:
+    broker = await house.start(deduplication=True)
+    await in_thread(lambda: publish(broker.service_url, range(1, 4)))
+    for switched in (False, True):
+        await house.stop(broker)
+        url = (await house.start(deduplication=switched)).service_url
+        assert await in_thread(lambda url=url: publish(url, range(1, 4))) == -1
+        broker = house.running[0]
 
 
 async def test_without_it_everything_is_written(house: BrokerHouse) -> None:
