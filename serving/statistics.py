@@ -6,13 +6,13 @@ tools show it; what is ours among it is in `docs/topics.md`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
-
-from msgspec.structs import replace
 
 from quire.metadata.records import CompactedRecord, SegmentRecord, SegmentState
 from quire.runtime.errors import QuireError
+from quire.serving.ports import Position
 from quire.serving.topic.explain import Circumstances, explain
 from quire.serving.topic.non_persistent import AnyTopic
 from quire.serving.topic.services import Ledgers, Services
@@ -146,18 +146,13 @@ async def internal(loaded: Topic, ledgers: Ledgers) -> dict[str, Any]:
 
 
 async def _ledgers_of(topic: Topic, ledgers: Ledgers) -> list[dict[str, Any]]:
-    sealed = topic.segment_list.sealed
-    rows = [_segment_row(segment, await state_of(segment, ledgers)) for segment in sealed]
-    active = topic.segment_list.active
-    if active is not None:
-        record = active.sealed(0)
-        rows.append(_segment_row(record, SegmentState.ACTIVE))
-    return rows
+    segments = topic.segment_list.totals()
+    return [_segment_row(segment, await state_of(segment, ledgers)) for segment in segments]
 
 
 async def state_of(segment: SegmentRecord, ledgers: Ledgers) -> SegmentState:
-    """Where a sealed segment is on its way from the bookies to the archive."""
-    if segment.archive is not None:
+    """Where a segment is on its way from the bookies to the archive."""
+    if not segment.is_sealed or segment.archive is not None:
         return segment_state(segment, is_flushed=True)
     try:
         is_flushed = await ledgers.is_flushed(segment.ledger_id)
@@ -197,19 +192,28 @@ def _compacted_row(record: CompactedRecord | None) -> dict[str, Any]:
 
 
 async def plan(loaded: Topic, ledgers: Ledgers) -> dict[str, Any]:
-    """What Spark reads: where each segment's bytes are, and the confirmed end; see `quire.spark_source.plan`."""
+    """What Spark reads: where each segment's bytes are, and the confirmed end; see `quire.spark_source.plan`.
+
+    The segments and the end are of one moment; only where the bytes are is asked for afterwards.
+    """
     end = loaded.last_confirmed
-    sealed = loaded.segment_list.sealed
-    rows = [_plan_row(segment, await state_of(segment, ledgers)) for segment in sealed]
-    active = loaded.segment_list.active
-    if active is not None and active.last_entry >= 0:
-        rows.append(_plan_row(active.sealed(0), SegmentState.ACTIVE))
+    segments = [one for one in loaded.segment_list.totals() if one.last_entry >= 0]
+    assert _is_whole(segments, end), f"the plan of {loaded.name} up to {end} lacks a segment: {segments}"
     return {
         "topic": loaded.name,
         "partitions": 0,
         "end": {"ledger": end.ledger_id, "entry": end.entry_id},
-        "segments": rows,
+        "segments": [_plan_row(segment, await state_of(segment, ledgers)) for segment in segments],
     }
+
+
+def _is_whole(segments: Sequence[SegmentRecord], end: Position) -> bool:
+    """Each segment goes on with the message behind the one before, and the last one ends at `end`."""
+    if not segments:
+        return end.entry_id < 0
+    last = segments[-1]
+    follow = all(one.first_index + one.messages == then.first_index for one, then in pairwise(segments))
+    return follow and end == (last.ledger_id, last.last_entry)
 
 
 def _plan_row(segment: SegmentRecord, state: SegmentState) -> dict[str, Any]:
@@ -236,11 +240,9 @@ def _archive_row(segment: SegmentRecord) -> dict[str, Any] | None:
 
 def explained(loaded: Topic, services: Services) -> dict[str, Any]:
     """Why each segment is still here, and when it will go; see `quire.serving.topic.explain`."""
-    active = loaded.segment_list.active
     policies = loaded.policies
-    written = [] if active is None else [replace(active.sealed(0), sealed_ms=0)]
     case = Circumstances(
-        segments=[*loaded.segment_list.sealed, *written],
+        segments=loaded.segment_list.totals(),
         marks={one.name: one.mark_delete for one in loaded.subscriptions if one.is_durable},
         retention=policies.retention,
         compacted_to=loaded.compaction.keeps,

@@ -2,10 +2,12 @@
 
 Archived segments are read straight from the object store, a few ranges ahead of the decoder; the others, and the open
 one, through the broker. Between the plan and the task a segment may have moved: then the other place is tried,
-from the first block that has not been handed out, for both places hold the same blocks. Only when both say
-no is the task failed, with what each of them said.
+from the first block that has not been handed out, for both places hold the same blocks; and so it is when an object
+is damaged, for the broker may still have the bookies' copy. Only when both say no is the task failed, with what each
+of them said.
 
-Every block that is handed out is proven: by the checksum of its run in the archive's index, or by its own.
+Every block that is handed out is proven: by the checksum of its run in the archive's index, or by its own. And a task
+proves that it lacks nothing: its blocks follow one another, from the slice's first entry to its last.
 
 Stores are opened here, once per process and never in the driver: a boto3 client cannot be pickled.
 """
@@ -16,10 +18,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Final, NamedTuple
 
-from quire.runtime.errors import ConfigurationError, NotFound, QuireError, Unavailable
+from quire.runtime.errors import ConfigurationError, CorruptionError, NotFound, QuireError, Unavailable
 from quire.runtime.limits import MIB, READ_BYTES_MAX
 from quire.spark_source.broker import Broker
 from quire.spark_source.plan import ArchivedObject, Slice, archived_object
@@ -48,26 +50,31 @@ open_store = lru_cache(maxsize=8)(open_blocking)
 
 
 class Chunk(NamedTuple):
-    """Whole, proven blocks, and the entry behind their last one."""
+    """Whole, proven blocks that follow one another: their first entry, and the one behind their last."""
 
     blocks: Buffer
+    first_entry: int
     next_entry: int
 
 
 def blocks(piece: Slice, broker: Broker, archive_url: str | None) -> Iterator[Buffer]:
     """The slice's blocks in order, in chunks; the first and last may hold entries outside of it.
 
-    Raises `CorruptionError`; `Unavailable` or `NotFound` when neither archive nor broker has them.
+    Raises `CorruptionError`, `Unavailable` or `NotFound` when neither archive nor broker has all of them.
     """
     at = piece.first_entry
     refusals: list[QuireError] = []
     for place in _places(piece, broker, archive_url):
         try:
             for chunk in place(at):
+                if not chunk.first_entry <= at < chunk.next_entry:
+                    raise CorruptionError(f"entry {chunk.first_entry} came where entry {at} was asked for")
                 at = chunk.next_entry
                 yield chunk.blocks
-            return
-        except (NotFound, Unavailable, ConfigurationError) as error:
+            if at >= piece.end_entry:
+                return
+            raise CorruptionError(f"there is nothing behind entry {at - 1}")
+        except (NotFound, Unavailable, ConfigurationError, CorruptionError) as error:
             if archive_url and isinstance(error, ConfigurationError):
                 raise  # the user's own word for where the archive is
             refusals.append(error)
@@ -108,9 +115,14 @@ def _archived_since(piece: Slice, broker: Broker) -> ArchivedObject | None:
 
 def _neither(piece: Slice, at: int, refusals: list[QuireError]) -> QuireError:
     said = "; ".join(str(error) for error in refusals)
-    kind = NotFound if all(isinstance(error, NotFound) for error in refusals) else Unavailable
+    kind: type[QuireError] = Unavailable
+    if all(isinstance(error, NotFound) for error in refusals):
+        kind = NotFound
+    elif any(isinstance(error, CorruptionError) for error in refusals):
+        kind = CorruptionError
     return kind(
-        f"ledger {piece.origin.ledger_id} of {piece.origin.name} cannot be read from entry {at} on: {said}"
+        f"ledger {piece.origin.ledger_id} of {piece.origin.name} cannot be read from entry {at} to "
+        f"{piece.end_entry - 1}: {said}"
         + ("; it was trimmed after the query was planned" if kind is NotFound else "")
     )
 
@@ -125,12 +137,13 @@ def _from_broker(piece: Slice, broker: Broker, at: int) -> Iterator[Chunk]:
         if not body:
             raise Unavailable(f"the broker at {broker.url} has no entry {origin.ledger_id}:{at}")
         headers = [block.verify(body, offset) for offset, _ in block.scan(body)]
-        if not headers[0].first_entry <= at <= headers[0].last_entry:
-            raise block.BlockError(
-                f"the broker answered with entry {headers[0].first_entry} where {at} was asked for"
-            )
+        for one, following in pairwise(headers):
+            if one.last_entry + 1 != following.first_entry:
+                raise block.BlockError(
+                    f"the broker answered with entry {following.first_entry} behind entry {one.last_entry}"
+                )
         at = headers[-1].last_entry + 1
-        yield Chunk(body, at)
+        yield Chunk(body, headers[0].first_entry, at)
 
 
 # -- the archive -----------------------------------------------------------------------------------------
@@ -153,7 +166,7 @@ def _from_archive(
             start = row.offset - rows[0].offset
             verify_run(view[start : start + row.length], row, archived.name)
         first += len(rows)
-        yield Chunk(content, index.last_entry(first - 1) + 1)
+        yield Chunk(content, rows[0].first_entry, index.last_entry(first - 1) + 1)
 
 
 def read_index(store: BlockingStore, archived: ArchivedObject) -> Index:

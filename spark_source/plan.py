@@ -5,6 +5,10 @@ endpoints and their JSON). A segment becomes slices of about `slice_bytes`: rang
 slice can be read from the archive or through the broker, whichever has the segment when the task runs. A plan
 does no reading of its own but one request for each partition, and ends where the topic ended at that moment.
 
+A plan proves that it is whole: each segment's messages go on where those of the one before end, by the numbers that the
+topic gives them, and the segment with the last confirmed entry is among them. An answer that does not is asked for
+again, and then refused: a query may fail, but it never returns less than there is.
+
 Spark plans once per DataFrame: a long-lived one never sees later messages, and may name segments that retention has
 removed meanwhile, which its tasks then report.
 """
@@ -12,18 +16,23 @@ removed meanwhile, which its tasks then report.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from quire.runtime.errors import ConfigurationError
+from quire.runtime.errors import ConfigurationError, CorruptionError
 from quire.spark_source.broker import Broker
 from quire.spark_source.columns import Origin
 from quire.spark_source.options import Options
 from quire.spark_source.positions import CLOCK_SKEW_MS, Bound, Window
 
 _PARTITION: Final = re.compile(r"(.+)-partition-(\d+)")
+
+ATTEMPTS: Final = 4
+PAUSE_S: Final = 0.25
+"""Between two attempts to get a plan that is whole."""
 
 
 @dataclass(frozen=True)
@@ -141,8 +150,41 @@ def _topics(options: Options, broker: Broker) -> list[str]:
 
 
 def _partitions(topic: str, broker: Broker) -> Iterator[dict[str, Any]]:
-    answer = broker.segments(topic)
+    answer = _whole(topic, broker)
     if not answer["partitions"]:
         yield answer
     for i in range(answer["partitions"]):
-        yield broker.segments(f"{topic}-partition-{i}")
+        yield _whole(f"{topic}-partition-{i}", broker)
+
+
+def _whole(topic: str, broker: Broker) -> dict[str, Any]:
+    """What the broker says of a topic, proven to lack nothing. Raises `CorruptionError` when it stays incomplete."""
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            time.sleep(PAUSE_S)
+        answer = broker.segments(topic)
+        lacking = "" if answer["partitions"] else what_lacks(answer)
+        if not lacking:
+            return answer
+    raise CorruptionError(
+        f"the broker's plan of {topic} is not whole, so the query would return too little: {lacking}; "
+        f"see what `quire topics internal-stats {topic}` says of the segment"
+    )
+
+
+def what_lacks(partition: dict[str, Any]) -> str:
+    """What is missing in a broker's answer, with segment and entry; nothing when it is whole."""
+    segments, end = partition["segments"], partition["end"]
+    for one, following in pairwise(segments):
+        behind = one["first_index"] + one["messages"]
+        if behind != following["first_index"]:
+            return (
+                f"segment {one['ledger_id']} ends with entry {one['last_entry']} and message {behind - 1}, but "
+                f"segment {following['ledger_id']}, which comes next, begins with message {following['first_index']}"
+            )
+    ends = {one["ledger_id"]: one["last_entry"] for one in segments}
+    if end["entry"] >= 0 and ends.get(end["ledger"], -1) < end["entry"]:
+        return (
+            f"segment {end['ledger']} with the last confirmed entry {end['entry']} is not among the segments"
+        )
+    return ""

@@ -118,6 +118,13 @@ class Segments:
             return segments[-1]
         return None
 
+    def totals(self) -> list[SegmentRecord]:
+        """All segments with what is confirmed of each, oldest first; the last one is not sealed while it is active.
+
+        Of one moment: whoever waits for anything between two looks may miss the segment that rolls meanwhile.
+        """
+        return [*self._sealed, *([] if self.active is None else [self.active.sealed(0)])]
+
     def views(self) -> list[SegmentView]:
         return [*self._views, self.active.view()] if self.active is not None else list(self._views)
 

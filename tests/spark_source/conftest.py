@@ -60,6 +60,8 @@ class FakeBroker:
     failures: list[int] = field(default_factory=list)
     """Statuses to answer with before answering rightly."""
     next_index: int = 0
+    lacking: list[int] = field(default_factory=list)
+    """For each of the next plans, the place of a segment that it lacks."""
 
     def segment(
         self,
@@ -117,7 +119,11 @@ class FakeBroker:
                 {"topic": name, "partitions": content, "end": {"ledger": -1, "entry": -1}, "segments": []}
             )
         described = [segment.described() for segment in content]
-        end = {"ledger": described[-1]["ledger_id"], "entry": described[-1]["last_entry"]}
+        end = {"ledger": -1, "entry": -1}
+        if described:
+            end = {"ledger": described[-1]["ledger_id"], "entry": described[-1]["last_entry"]}
+        if self.lacking:
+            del described[self.lacking.pop(0)]
         return web.json_response({"topic": name, "partitions": 0, "end": end, "segments": described})
 
     async def _blocks(self, request: web.Request) -> web.Response:

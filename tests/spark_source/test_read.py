@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 from quire.runtime.errors import ConfigurationError, CorruptionError, NotFound, Unavailable
 from quire.spark_source import broker as broker_module
 from quire.spark_source import fetch, schema
+from quire.spark_source import plan as plan_module
 from quire.spark_source.options import parse
-from quire.spark_source.source import QuireDataSource, QuireReader
+from quire.spark_source.source import QuireDataSource, QuirePartition, QuireReader
 from quire.wire.message import OutgoingMessage, encode_one
 
 TIME_MS = 1_700_000_000_000
@@ -151,6 +153,71 @@ def test_damage_in_the_archive_names_object_and_offset(moving: Any, archivist: A
     path.write_bytes(content)
     with pytest.raises(CorruptionError, match=f"{name} at offset"):
         numbers(reader(moving))
+
+
+def test_damage_in_the_archive_is_passed_over_while_the_broker_has_the_bytes(
+    moving: Any, tmp_path: Path
+) -> None:
+    segment = moving.topics[TOPIC][0]
+    segment.on_broker = True
+    path = tmp_path / "archive" / segment.archive["name"]
+    path.chmod(0o600)
+    content = path.read_bytes()
+    for damaged in (content[:-50], content[:1_000_000] + b"?" + content[1_000_001:]):
+        path.write_bytes(damaged)
+        assert numbers(reader(moving, slice_bytes="100MiB")) == list(range(2500))
+
+
+@pytest.mark.parametrize(
+    ("lacks", "sentence"),
+    [
+        (0, ""),
+        (
+            1,
+            "segment 3 ends with entry 999 and message 999, but segment 9, which .* begins with message 2000",
+        ),
+        (2, "segment 9 with the last confirmed entry 499 is not among the segments"),
+    ],
+)
+def test_a_plan_that_is_not_whole_is_asked_for_again_and_then_refused(
+    moving: Any, monkeypatch: pytest.MonkeyPatch, lacks: int, sentence: str
+) -> None:
+    monkeypatch.setattr(plan_module, "PAUSE_S", 0)
+    moving.lacking = [lacks] * (plan_module.ATTEMPTS - 1)
+    if sentence:
+        assert numbers(reader(moving)) == list(range(2500))
+        moving.lacking = [lacks] * plan_module.ATTEMPTS
+        with pytest.raises(CorruptionError, match=f"plan of {TOPIC} is not whole.* too little: {sentence}"):
+            reader(moving).partitions()
+    else:  # what was trimmed at the front is no gap
+        assert numbers(reader(moving)) == list(range(1000, 2500))
+
+
+def test_a_task_says_so_when_it_cannot_reach_the_end_of_its_slice(moving: Any, archivist: Any) -> None:
+    rows = reader(moving, slice_bytes="100MiB")
+    archived, sealed, active = rows.partitions()
+    longer = replace(archived.value, end_entry=1001)
+    with pytest.raises(
+        CorruptionError, match="cannot be read from entry 1000 to 1000: there is nothing behind"
+    ):
+        list(rows.read(QuirePartition(longer)))
+    for piece in (sealed.value, active.value):
+        beyond = replace(piece, end_entry=piece.end_entry + 1)
+        with pytest.raises(Unavailable, match="has no entry"):
+            list(rows.read(QuirePartition(beyond)))
+
+
+def test_blocks_that_do_not_follow_one_another_are_refused(moving: Any) -> None:
+    rows = reader(moving)
+    sealed = rows.partitions()[-2]
+    segment = moving.topics[TOPIC][1]
+    blocks = segment.blocks
+    segment.blocks = blocks[:3] + blocks[4:]
+    with pytest.raises(CorruptionError, match="entry 200 behind entry 149"):
+        list(rows.read(sealed))
+    segment.blocks = blocks[1:]
+    with pytest.raises(CorruptionError, match="entry 50 came where entry 0 was asked for"):
+        list(rows.read(sealed))
 
 
 def test_a_broker_that_is_not_ready_is_asked_again(moving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
