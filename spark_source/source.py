@@ -42,9 +42,12 @@ class QuireDataSource(DataSource):
 
 
 class QuirePartition(InputPartition):
-    """One task's slice."""
+    """One task's slice; None in the only partition of a plan that has nothing to read.
 
-    def __init__(self, piece: Slice) -> None:
+    Without any partition, versions of PySpark differ in what they give to `read`: None itself, or a partition of it.
+    """
+
+    def __init__(self, piece: Slice | None) -> None:
         super().__init__(piece)
 
 
@@ -55,10 +58,11 @@ class QuireReader(DataSourceReader):
         self.options = options
 
     def partitions(self) -> list[InputPartition]:
-        return [QuirePartition(piece) for piece in plan(self.options, Broker(self.options.service_url))]
+        pieces = plan(self.options, Broker(self.options.service_url))
+        return [QuirePartition(piece) for piece in pieces] or [QuirePartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one slice. A plan without slices has one partition without a value, and no rows."""
+        """The rows of one slice; none where there is nothing to read."""
         piece: Slice | None = partition.value
         if piece is None:
             return

@@ -270,9 +270,11 @@ def test_partitions_patterns_and_their_columns(broker: Any) -> None:
         places(topic="orders", start="1:0")
 
 
-def test_an_empty_topic_has_an_empty_plan(broker: Any) -> None:
-    broker.topics[TOPIC] = [broker.segment(1, [], state="active")]
-    assert reader(broker).partitions() == []
+def test_an_empty_topic_has_a_plan_of_one_partition_without_rows(broker: Any) -> None:
+    for segments in ([], [broker.segment(1, [], state="active")]):
+        broker.topics[TOPIC] = segments
+        assert [partition.value for partition in reader(broker).partitions()] == [None]
+        assert numbers(reader(broker)) == []
 
 
 def test_leaving_early_stops_reading_ahead(moving: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,12 @@ def test_sql_over_ranges_and_columns(spark: Any, topic: Any) -> None:
     assert len(read(spark, topic).limit(3).collect()) == 3
 
 
+def test_a_topic_without_messages_has_no_rows(spark: Any, broker: Any) -> None:
+    broker.topics[TOPIC] = []
+    assert read(spark, broker).collect() == []
+    assert read(spark, broker).groupBy("key").count().collect() == []
+
+
 def test_an_undecodable_entry_ends_the_query_or_is_kept(spark: Any, broker: Any) -> None:
     encrypted = seal(
         pb.MessageMetadata(
