@@ -118,10 +118,13 @@ class Attachment:
     def start(self, tasks: Tasks) -> None:
         self._task = tasks.start(self._run(), f"attach {self._owner.topic}")
 
-    async def ready(self) -> None:
-        """Return when it is attached. Raises the final refusal, or `Unavailable` after the operation timeout."""
+    async def ready(self, *, patiently: bool = False) -> None:
+        """Return when it is attached. Raises the final refusal, or `Unavailable` after the operation timeout.
+
+        `patiently`: there is no time-out, because a broker may let it wait for its turn.
+        """
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(None if patiently else self._timeout_s):
                 await self._settled.wait()
         except TimeoutError:
             pass

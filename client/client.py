@@ -81,7 +81,8 @@ class Client:
     ) -> Producer:
         """A producer, to be entered. `name` must be unique on the topic (needed for deduplication over restarts).
 
-        `access`: `shared`, `exclusive` or `exclusive-with-fencing`.
+        `access`: `shared`, `exclusive`, `exclusive-with-fencing` or `wait-for-exclusive`. Of a topic with exclusive
+        access there is one producer; one that another has fenced raises `Fenced` or `PublishFailed` from then on.
         """
         _choose("access", access, ACCESS_MODES)
         return Producer(self, topic, name, access, settings or ProducerSettings())

@@ -91,6 +91,7 @@ class Connection(asyncio.BufferedProtocol):
         self._handshake: asyncio.Future[None] = self._loop.create_future()
         self._requests: dict[int, asyncio.Future[_Answer]] = {}
         self._asked: dict[int, str] = {}
+        self._timeouts: dict[int, asyncio.Timeout] = {}
         self._next_request_id = 0
         self._output: list[bytes] = []
         self._heard = False
@@ -120,13 +121,15 @@ class Connection(asyncio.BufferedProtocol):
         self._asked[request_id] = what
         self.write(build(request_id))
         try:
-            async with asyncio.timeout(self._settings.operation_timeout_ms / 1000):
+            async with asyncio.timeout(self._settings.operation_timeout_ms / 1000) as timeout:
+                self._timeouts[request_id] = timeout
                 body = await future
         except TimeoutError:
             raise TimedOut(f"{self.url} did not answer in time: {what}") from None
         finally:
             self._requests.pop(request_id, None)
             self._asked.pop(request_id, None)
+            self._timeouts.pop(request_id, None)
         if not isinstance(body, answer):
             raise ProtocolError(f"{self.url} answered {what} with a {type(body).__name__}")
         return body
@@ -190,7 +193,9 @@ class Connection(asyncio.BufferedProtocol):
             ):
                 self._refuse(body.request_id, body.error, body.message)
             case pb.CommandProducerSuccess() if not body.producer_ready:
-                pass  # the access mode waits for its turn, and so does the request
+                # It waits for its turn, which may take any time.
+                if (timeout := self._timeouts.get(body.request_id)) is not None and not timeout.expired():
+                    timeout.reschedule(None)
             case pb.CommandCloseProducer():
                 self._unload(self.producers.pop(body.producer_id, None), body)
             case pb.CommandCloseConsumer():

@@ -69,6 +69,8 @@ class PartitionProducer(Attachable):
         self._loop = asyncio.get_running_loop()
         self._message_bytes_max = MESSAGE_BYTES_MAX
         self._epoch = -1
+        self._topic_epoch: int | None = None
+        """Of the exclusive access that it was given; who had it after that fences us."""
         self._last_added = -1
         self._open: Batch | None = None
         self._due: asyncio.Handle | None = None
@@ -241,6 +243,8 @@ class PartitionProducer(Attachable):
         self.name = answer.producer_name
         self._message_bytes_max = connection.message_bytes_max
         self.last_sequence_id = max(self.last_sequence_id, answer.last_sequence_id)
+        if answer.HasField("topic_epoch"):
+            self._topic_epoch = answer.topic_epoch
         self._connection = connection
         for batch in self._pending:
             self._send(connection, batch)
@@ -255,6 +259,7 @@ class PartitionProducer(Attachable):
                 user_provided_producer_name=self._is_named_by_user,
                 epoch=self._epoch,
                 producer_access_mode=self._access_mode,
+                topic_epoch=self._topic_epoch,
             )
         )
 

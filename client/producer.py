@@ -37,6 +37,7 @@ ACCESS_MODES: Final[dict[str, pb.ProducerAccessMode]] = {
     "shared": pb.ProducerAccessMode.Shared,
     "exclusive": pb.ProducerAccessMode.Exclusive,
     "exclusive-with-fencing": pb.ProducerAccessMode.ExclusiveWithFencing,
+    "wait-for-exclusive": pb.ProducerAccessMode.WaitForExclusive,
 }
 
 _log = logging.getLogger(__name__)
@@ -159,7 +160,10 @@ class Producer:
     # -- Beginning and end --
 
     async def start(self) -> None:
-        """Find the topic's partitions and attach to all. Raises what a broker refuses, or `Unavailable`."""
+        """Find the topic's partitions and attach to all. Raises what a broker refuses, or `Unavailable`.
+
+        With `wait-for-exclusive` it returns when its turn has come, however long that takes.
+        """
         self._client.register(self)
         try:
             count = await self._client.partitions(self.topic)
@@ -178,7 +182,7 @@ class Producer:
         try:
             for one in made:
                 assert one.attachment is not None
-                await one.attachment.ready()
+                await one.attachment.ready(patiently=self._access_mode == pb.WaitForExclusive)
         except BaseException:
             for one in made:
                 await one.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pulsar
 import pytest
@@ -11,10 +10,7 @@ import pytest
 from quire.client import EARLIEST, Client, ConsumerBusy, ConsumerSettings, ProducerSettings
 from quire.serving.broker import Broker
 from quire.wire.compression import NAMES
-from tests.client.conftest import QUICK
-from tests.serving.conftest import BrokerHouse, house, in_thread
-
-__all__ = ["house"]
+from tests.serving.conftest import BrokerHouse, in_thread
 
 COUNT = 2_000
 CODECS = {
@@ -24,25 +20,6 @@ CODECS = {
     "zstd": pulsar.CompressionType.ZSTD,
     "snappy": pulsar.CompressionType.SNAPPY,
 }
-
-
-@pytest.fixture
-async def real(house: BrokerHouse) -> Broker:
-    return await house.start()
-
-
-@pytest.fixture
-async def ours(real: Broker) -> AsyncIterator[Client]:
-    async with Client(real.service_url, settings=QUICK) as made:
-        yield made
-
-
-@pytest.fixture
-async def stock(real: Broker) -> AsyncIterator[pulsar.Client]:
-    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    made = pulsar.Client(real.service_url, logger=quiet, operation_timeout_seconds=10)
-    yield made
-    await in_thread(made.close)
 
 
 @pytest.mark.parametrize("codec", NAMES)
