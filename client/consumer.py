@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Final
 
@@ -131,12 +132,20 @@ class Consumer:
     # -- The subscription --
 
     async def seek(self, to: MessageId | None = None, *, publish_time_ms: int | None = None) -> None:
-        """Go to a message (it comes next), `EARLIEST`, `LATEST`, or a publish time; then all is as if new."""
+        """Go to a message (it comes next), `EARLIEST`, `LATEST`, or a publish time; then all is as if new.
+
+        When it returns, nothing is handed out any more that was delivered before, and what comes next may come.
+        """
         if (to is None) == (publish_time_ms is None):
             raise ConfigurationError("seek to either a message or a time")
         everywhere = to is None or to[:2] in (EARLIEST[:2], LATEST[:2])
-        for one in self._all if everywhere or to is None else [self._partition_of(to)]:
-            await one.seek(to, publish_time_ms)
+        those = self._all if everywhere or to is None else [self._partition_of(to)]
+        outcomes = await asyncio.gather(
+            *(one.seek(to, publish_time_ms) for one in those), return_exceptions=True
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def last_message_id(self) -> MessageId:
         """The last message of the one topic; `EARLIEST` when it is empty."""
@@ -145,7 +154,11 @@ class Consumer:
 
     async def last_message_ids(self) -> dict[str, MessageId]:
         """The last message of each partition, by its full name."""
-        return {one.topic: await one.last_message_id() for one in self._all}
+        return {topic: last for topic, (last, _) in (await self._ends()).items()}
+
+    async def _ends(self) -> dict[str, tuple[MessageId, MessageId]]:
+        """Of each partition its last message, and up to where the subscription is done with it."""
+        return {one.topic: await one.ends() for one in self._all}
 
     async def unsubscribe(self) -> None:
         """Delete the subscription from all its topics, and close the consumer."""
@@ -195,14 +208,21 @@ class Consumer:
     def _add(self, names: Sequence[str], how: SubscribeAs) -> None:
         client = self._client
         for name in names:
-            one = PartitionConsumer(name, client.next_id(), how, self._settings, self._inbox)
+            one = PartitionConsumer(
+                name,
+                client.next_id(),
+                how,
+                self._settings,
+                self._inbox,
+                client.settings.operation_timeout_ms / 1000,
+            )
             one.attachment = Attachment(one, client.lookup, client.settings, client.rng)
             one.attachment.start(self._tasks)
             self._partitions[name] = one
 
     async def _watch_growth(self) -> None:
         """New partitions are read from their first message: it may be older than our knowledge of them."""
-        how = SubscribeAs(self._how.subscription, self._how.type, self._how.name, EARLIEST, True)
+        how = replace(self._how, start=EARLIEST, start_inclusive=True)
         while True:
             await asyncio.sleep(self._client.settings.partitions_poll_ms / 1000)
             for topic, here in list(self._counts.items()):

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Protocol
+from typing import Final, Protocol
 
 from quire.client.acks import Acks
 from quire.client.attachment import Attachable
 from quire.client.connection import Connection, ConsumerEnd
-from quire.client.entry import Entry, from_words
+from quire.client.entry import Entry, from_words, to_words
 from quire.client.errors import MessageUndecodable
 from quire.client.messages import EARLIEST, Message, MessageId
 from quire.client.permits import Permits
@@ -28,6 +28,8 @@ from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.frame import Delivery
 from quire.wire.message import DecodedMessage, Undecodable, decode, is_batch, read_metadata
+
+SEEK_PAUSE_S: Final = 0.05
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +57,13 @@ class PartitionConsumer(Attachable):
     """One consumer of one topic."""
 
     def __init__(
-        self, topic: str, consumer_id: int, how: SubscribeAs, settings: ConsumerSettings, sink: Sink
+        self,
+        topic: str,
+        consumer_id: int,
+        how: SubscribeAs,
+        settings: ConsumerSettings,
+        sink: Sink,
+        timeout_s: float,
     ) -> None:
         super().__init__(topic, consumer_id)
         self.generation = 0
@@ -66,10 +74,13 @@ class PartitionConsumer(Attachable):
         self._how = how
         self._settings = settings
         self._sink = sink
+        self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._may_attach = asyncio.Event()
         self._may_attach.set()
         self._start, self._start_inclusive = how.start, how.start_inclusive
+        self._is_sought = False
+        """A seek moved the cursor, and it is not attached again since."""
         self._attempt = 0
         self._permits = Permits(settings.prefetch_messages_max, settings.prefetch_bytes_max)
         self._acks = Acks(settings.batch_index_ack)
@@ -112,9 +123,10 @@ class PartitionConsumer(Attachable):
         return self._wanted(entry, decoded)
 
     def _wanted(self, entry: Entry, decoded: list[DecodedMessage]) -> list[Message]:
-        start = self._start
-        if (entry.ledger_id, entry.entry_id) == start[:2]:
-            entry.unacked &= self._behind_start(start)
+        if (entry.ledger_id, entry.entry_id) == self._start[:2]:
+            entry.unacked &= self._behind_start(self._start)
+        if self._how.durable:
+            self._start = self._how.start  # what comes from now on, the cursor says, whoever moves it
         if any(one.compacted_out for one in decoded):
             entry.unacked &= ~sum(1 << i for i, one in enumerate(decoded) if one.compacted_out)
         unacked = entry.unacked
@@ -238,36 +250,55 @@ class PartitionConsumer(Attachable):
             await self.attachment.ready()
         return self._connection
 
-    async def last_message_id(self) -> MessageId:
-        """The last message of the topic, as the broker knows it; `EARLIEST` for an empty topic."""
+    async def ends(self) -> tuple[MessageId, MessageId]:
+        """The topic's last message and the subscription's mark-delete position; `EARLIEST` stands for none."""
         answer = await (await self._attached()).request(
             f"asking for the last message of {self.topic}",
             lambda request_id: commands.ask_last_message_id(self._id, request_id),
             pb.CommandGetLastMessageIdResponse,
         )
-        last = answer.last_message_id
+        last, mark = answer.last_message_id, answer.consumer_mark_delete_position
         if commands.position(last)[1] < 0:
-            return EARLIEST
-        return MessageId.from_wire(last, self.topic, last.batch_index, last.batch_size)
+            return EARLIEST, EARLIEST
+        return (
+            MessageId.from_wire(last, self.topic, last.batch_index, last.batch_size),
+            MessageId.from_wire(mark, self.topic, -1, 0),
+        )
 
     async def seek(self, to: MessageId | None, publish_time_ms: int | None) -> None:
-        """Move the subscription's cursor; what was delivered before is forgotten."""
-        connection = await self._attached()
-        self._may_attach.clear()
-        try:
-            data = to.to_wire() if to is not None else None
-            await connection.request(
-                f"a seek on {self.topic}",
-                lambda request_id: commands.seek(self._id, request_id, data, publish_time_ms),
-                pb.CommandSuccess,
-            )
-            self._acks.take()
-            self._nacked.clear()
-            self.generation += 1
-            self.last_taken = None
-            self._start, self._start_inclusive = to or EARLIEST, True
-        finally:
-            self._may_attach.set()
+        """Move the subscription's cursor and be back; then nothing comes that was delivered before.
+
+        It is tried again while no broker answers, until the operation timeout: a seek may be done twice.
+        """
+        end_s = self._loop.time() + self._timeout_s
+        while True:
+            connection = await self._attached()
+            self._may_attach.clear()
+            try:
+                await self._seek_on(connection, to, publish_time_ms)
+                break
+            except Unavailable:
+                if self._loop.time() > end_s:
+                    raise
+            finally:
+                self._may_attach.set()
+            await asyncio.sleep(SEEK_PAUSE_S)
+        await self._attached()
+
+    async def _seek_on(
+        self, connection: Connection, to: MessageId | None, publish_time_ms: int | None
+    ) -> None:
+        data = _sought(to) if to is not None else None
+        await connection.request(
+            f"a seek on {self.topic}",
+            lambda request_id: commands.seek(self._id, request_id, data, publish_time_ms),
+            pb.CommandSuccess,
+        )
+        self._acks.take()
+        self._nacked.clear()
+        self.generation += 1
+        self.last_taken = None
+        self._start, self._start_inclusive, self._is_sought = to or EARLIEST, True, True
 
     async def unsubscribe(self) -> None:
         await (await self._attached()).request(
@@ -284,6 +315,9 @@ class PartitionConsumer(Attachable):
         what = f"the subscription {self._how.subscription} on {self.topic}"
         await self._enter(connection, what, self._request, pb.CommandSuccess)
         self._connection = connection
+        if self._how.durable and not self._is_sought:
+            self._start = self._how.start
+        self._is_sought = False
         self._send_acks()
         self._grant_permits()
 
@@ -298,6 +332,8 @@ class PartitionConsumer(Attachable):
 
     def _request(self, request_id: int) -> bytes:
         start, inclusive = self._start, self._start_inclusive
+        if self._how.durable:
+            start = self._how.start
         return commands.subscribe(self._how.request(self.topic, self._id, request_id, start, inclusive))
 
     def _members(self, connection: Connection) -> dict[int, ConsumerEnd]:
@@ -331,6 +367,14 @@ def _decode(delivery: Delivery) -> list[DecodedMessage]:
     if not delivery.checksum_ok:
         raise Undecodable("it does not match its checksum")
     return decode(delivery.entry)
+
+
+def _sought(to: MessageId) -> pb.MessageIdData:
+    """The id for a SEEK; of a message in a batch with the bits from it on, which the cursor keeps."""
+    data = to.to_wire()
+    if to.batch_index > 0 and to.batch_size:
+        data.ack_set.extend(to_words((1 << to.batch_size) - (1 << to.batch_index), to.batch_size))
+    return data
 
 
 def _message_count(delivery: Delivery) -> int:

@@ -23,6 +23,8 @@ class Reader:
         self._consumer = consumer
         self._start = start
         self._inclusive = inclusive
+        self._is_at_a_time = False
+        """It was sought by publish time, and no message was read since."""
         self._last: dict[str, MessageId] = {}
 
     async def __aenter__(self) -> Reader:
@@ -51,23 +53,23 @@ class Reader:
 
     async def has_next(self) -> bool:
         """Whether the topic holds a message that `read` has not given yet."""
-        return any(
-            self._is_ahead(last, self._last.get(topic))
-            for topic, last in (await self._consumer.last_message_ids()).items()
-        )
+        ends = await self._consumer._ends()
+        return any(self._is_ahead(last, mark, self._last.get(topic)) for topic, (last, mark) in ends.items())
 
-    def _is_ahead(self, last: MessageId, seen: MessageId | None) -> bool:
+    def _is_ahead(self, last: MessageId, mark: MessageId, seen: MessageId | None) -> bool:
         if last == EARLIEST:
             return False
         if seen is not None:
             return last.place > seen.place
+        if self._is_at_a_time:
+            return last[:2] > mark[:2]  # only the broker knows which message the time is at
         return last.place >= self._start.place if self._inclusive else last.place > self._start.place
 
     async def seek(self, to: MessageId | None = None, *, publish_time_ms: int | None = None) -> None:
         """Go to a message (it comes next), `EARLIEST`, `LATEST`, or a publish time."""
         await self._consumer.seek(to, publish_time_ms=publish_time_ms)
         self._last.clear()
-        self._start, self._inclusive = to or EARLIEST, True
+        self._start, self._inclusive, self._is_at_a_time = to or EARLIEST, True, to is None
 
     async def last_message_id(self) -> MessageId:
         """The last message of the topic (without partitions); `EARLIEST` when it is empty."""

@@ -446,6 +446,20 @@ async def test_a_new_partition_is_read_from_its_beginning(broker: FakeBroker) ->
         assert numbers(await take(consumer, 1)) == [7]
 
 
+async def test_a_reader_reads_a_new_partition_as_it_reads_the_others(broker: FakeBroker) -> None:
+    broker.partitions[TOPIC] = 1
+    settings = ClientSettings(partitions_poll_ms=1)
+    async with (
+        Client(broker.url, settings=settings) as client,
+        client.reader("t", start=LATEST, compacted=True) as reader,
+    ):
+        broker.publish(f"{TOPIC}-partition-1", single(7))
+        broker.partitions[TOPIC] = 2
+        assert numbers([await reader.read(5)]) == [7]
+    first, grown = broker.all(pb.CommandSubscribe)
+    assert (first.durable, first.read_compacted) == (grown.durable, grown.read_compacted) == (False, True)
+
+
 # -- Permits and bits ----------------------------------------------------------------------------------
 
 
