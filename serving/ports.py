@@ -154,6 +154,10 @@ class ProducerPort(Protocol):
         """It waited for exclusive access, and another producer took that for good."""
         ...
 
+    def replaced(self) -> None:
+        """Its client came back over another connection: what still comes from this one is dropped, without a word."""
+        ...
+
     def close(self, service_url: str = "") -> None:
         """Send CLOSE_PRODUCER: the client will begin again at `service_url`, or look the topic up."""
         ...

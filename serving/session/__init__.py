@@ -1,4 +1,4 @@
-"""Sessions: one client connection each. Read `connection`, then `handshake`, `lookup`, `produce`, `consume`,
+"""Sessions: one client connection each. Read `connection`, then `lane`, `handshake`, `lookup`, `produce`, `consume`,
 `topic_watch`.
 
 `table` joins what the files handle: each command has one handler. `host` is what a session asks of its broker, `errors`

@@ -4,16 +4,16 @@
                           └▶ other commands ─▶ table[kind](connection, body)
     write(…), write_many(…) ─▶ one list ─▶ one writelines when the turn is over
 
-Handlers are plain functions. What takes time goes into a *lane*: the commands for one producer or consumer id are
-carried out in the client's order, and while an asynchronous one is under way later ones of the same id wait. Commands
-of different ids and plain requests do not wait for one another; each request is answered once.
+Handlers are plain functions. What takes time goes into a *lane* (`lane`): the commands for one producer or consumer id
+are carried out in the client's order, and while an asynchronous one is under way later ones of the same id wait.
+Commands of different ids and plain requests do not wait for one another; each request is answered once.
 
 What the peer does wrong costs this connection and no other: it gets an ERROR and is closed. A connection whose
 peer does not read is told to its consumers as not writable, so that they are dealt nothing more. The socket is not read
 while there is a reason (`Stop`):
 
     BUDGET    it has producers, and the byte budget of the process is spent
-    HELD      producers of it must wait (their topic is full, or comes too fast), and too much was sent meanwhile
+    HELD      SENDs or commands must wait in their lanes, and too much was sent meanwhile
     ANSWERS   the peer asks and does not read the answers
 """
 
@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from enum import Flag, auto
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -37,6 +36,7 @@ from quire.runtime.limits import (
 )
 from quire.serving.ownership.port import NotOwner
 from quire.serving.session.errors import code_of
+from quire.serving.session.lane import Lane
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
@@ -73,50 +73,19 @@ class Stop(Flag):
 
 READING: Final = Stop(0)
 
-
-class Lane:
-    """The commands for one producer or consumer id, in order. See the top of the file."""
-
-    __slots__ = ("_connection", "_waiting", "is_busy")
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self.is_busy = False
-        self._waiting: deque[Callable[[], None]] = deque()
-
-    def do(self, action: Callable[[], None]) -> None:
-        """Now, or behind what is under way."""
-        if not self.is_busy:
-            action()
-            return
-        if len(self._waiting) >= REQUESTS_PENDING_PER_CONNECTION_MAX:
-            raise LimitExceeded("too many commands wait behind one that is under way")
-        self._waiting.append(action)
-
-    def do_first(self, action: Callable[[], None]) -> None:
-        """Before everything that waits: its turn had come, and it must wait on."""
-        assert self.is_busy
-        self._waiting.appendleft(action)
-
-    def hold(self, connection: Connection, work: Coroutine[Any, Any, None], what: str) -> None:
-        """Carry out `work`; what comes for this id meanwhile waits."""
-        assert not self.is_busy
-        self.is_busy = True
-        connection.start(work, what).add_done_callback(lambda _: self._go_on())
-
-    def stop(self, wait: Callable[[Callable[[], None]], None]) -> None:
-        """Let everything wait until `wait` calls back."""
-        self.is_busy = True
-        wait(self._go_on)
-
-    def _go_on(self) -> None:
-        """What waited for a connection that is gone is dropped; a mistake in it costs the connection, as always."""
-        self.is_busy = False
-        try:
-            while self._waiting and not self.is_busy and not self._connection.is_closed:
-                self._waiting.popleft()()
-        except Exception as error:
-            self._connection.fail(error)
+_OF_CONSUMERS: Final = frozenset(
+    (
+        pb.BaseCommand.FLOW,
+        pb.BaseCommand.ACK,
+        pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES,
+        pb.BaseCommand.CLOSE_CONSUMER,
+        pb.BaseCommand.UNSUBSCRIBE,
+        pb.BaseCommand.SEEK,
+        pb.BaseCommand.GET_LAST_MESSAGE_ID,
+    )
+)
+_OF_WATCHERS: Final = frozenset((pb.BaseCommand.WATCH_TOPIC_LIST, pb.BaseCommand.WATCH_TOPIC_LIST_CLOSE))
+"""What goes through the lane of the consumer, or the watcher, that it names."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -195,7 +164,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             try:
                 for cut in self._cutter.received(nbytes):
-                    self._take(cut)
+                    self.take(cut)
             finally:
                 self.acknowledge_gathered()
         except Exception as error:
@@ -236,7 +205,8 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- in --------------------------------------------------------------------------------------------
 
-    def _take(self, cut: Cut) -> None:
+    def take(self, cut: Cut) -> None:
+        """Carry out what came just now, or has waited in its lane."""
         if type(cut) is SendRun:
             producer = self.producers.get(cut.producer_id)
             # A producer that was closed from here may have sent on; the client will send it again elsewhere.
@@ -257,9 +227,25 @@ class Connection(asyncio.BufferedProtocol):
             raise ProtocolError(f"a client sent {pb.BaseCommand.Type.Name(command.kind)}")
         if not self.is_connected and command.kind != pb.BaseCommand.CONNECT:
             raise ProtocolError("the first command must be CONNECT")
+        lane = self._lane_of(command)
+        if lane is not None and lane.is_busy:
+            lane.put_off(command)
+            return
         if command.kind != pb.BaseCommand.ACK:
             self.acknowledge_gathered()
         handler(self, command.body)
+
+    def _lane_of(self, command: Command) -> Lane | None:
+        """The lane that a command goes through; None for one that waits for nothing."""
+        body: Any = command.body
+        end: ConsumerEnd | ProducerEnd | TopicWatcher | None = None
+        if command.kind in _OF_CONSUMERS:
+            end = self.consumers.get(body.consumer_id)
+        elif command.kind == pb.BaseCommand.CLOSE_PRODUCER:
+            end = self.producers.get(body.producer_id)
+        elif command.kind in _OF_WATCHERS:
+            end = self.watchers.get(body.watcher_id)
+        return None if end is None else end.lane
 
     def gather_acks(self, consumer_id: int, ids: Iterable[pb.MessageIdData]) -> None:
         """Acknowledgements that nobody awaits: those of one read are told as one, before any other command."""
@@ -384,9 +370,9 @@ class Connection(asyncio.BufferedProtocol):
     # -- back-pressure ---------------------------------------------------------------------------------
 
     def hold(self, byte_count: int) -> None:
-        """SENDs of so many bytes wait for their producer's turn.
+        """So much waits in a lane for its turn.
 
-        They have a budget of their own, so that many who must wait stop each other and not everybody else.
+        It has a budget of its own, so that many who must wait stop each other and not everybody else.
         """
         self._held_bytes += byte_count
         self.host.held.take(byte_count)
@@ -394,7 +380,7 @@ class Connection(asyncio.BufferedProtocol):
             self._stop_reading(Stop.HELD)
 
     def release(self, byte_count: int) -> None:
-        """They wait no longer."""
+        """It waits no longer."""
         self._held_bytes -= byte_count
         self.host.held.give_back(byte_count)
         if not self._holds_too_much():

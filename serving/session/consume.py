@@ -12,24 +12,42 @@ from typing import TYPE_CHECKING, Final
 from quire.runtime.errors import NotFound, QuireError, Unavailable
 from quire.runtime.limits import NAME_CHARS_MAX, PROPERTIES_BYTES_MAX
 from quire.serving.ports import ConsumerHandle, SubscriptionHandle
-from quire.serving.session.connection import Connection, Handler, Lane
+from quire.serving.session.connection import Connection, Handler
 from quire.serving.session.errors import code_of
+from quire.serving.session.lane import Lane
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
+from quire.wire.commands import Command
 
 if TYPE_CHECKING:
     from quire.serving.topic.non_persistent import AnyTopic
 
 
 class ConsumerEnd:
-    """The session's end of one consumer (a `ConsumerPort`)."""
+    """The session's end of one consumer (a `ConsumerPort`). Of its SUBSCRIBE it keeps only what is asked for later."""
 
-    __slots__ = ("body", "connection", "handle", "is_closed", "lane", "subscription", "topic")
+    __slots__ = (
+        "connection",
+        "consumer_id",
+        "handle",
+        "is_closed",
+        "lane",
+        "read_compacted",
+        "subscription",
+        "subscription_name",
+        "topic",
+        "topic_name",
+        "type_name",
+    )
 
     def __init__(self, connection: Connection, body: pb.CommandSubscribe) -> None:
         self.connection = connection
-        self.body = body
+        self.consumer_id = body.consumer_id
+        self.topic_name = body.topic
+        self.subscription_name = body.subscription
+        self.type_name = pb.CommandSubscribe.SubType.Name(body.subType)
+        self.read_compacted = body.read_compacted
         self.lane = Lane(connection)
         self.topic: AnyTopic | None = None
         self.handle: ConsumerHandle | None = None
@@ -49,15 +67,15 @@ class ConsumerEnd:
         return self.connection.is_writable
 
     def active_changed(self, is_active: bool) -> None:
-        self.connection.write(commands.active_consumer_change(self.body.consumer_id, active=is_active))
+        self.connection.write(commands.active_consumer_change(self.consumer_id, active=is_active))
 
     def reached_end(self) -> None:
         if self.connection.knows_end_of_topic:
-            self.connection.write(commands.reached_end_of_topic(self.body.consumer_id))
+            self.connection.write(commands.reached_end_of_topic(self.consumer_id))
 
     def close(self) -> None:
         self._end()
-        self.connection.write(commands.close_consumer(self.body.consumer_id, commands.NO_REQUEST))
+        self.connection.write(commands.close_consumer(self.consumer_id, commands.NO_REQUEST))
 
     # -- what the connection does to it ----------------------------------------------------------------
 
@@ -72,25 +90,43 @@ class ConsumerEnd:
         if handle is not None:
             handle.close()
 
-    async def open(self) -> None:
+    async def open(self, body: pb.CommandSubscribe) -> None:
         """Find the topic, subscribe, answer. The connection may be gone when this ends."""
         connection = self.connection
         try:
-            topic, handle, subscription = await connection.patiently(self._enter)
+            topic, handle, subscription = await connection.patiently(lambda: self._enter(body))
         except QuireError as error:
+            connection.write(commands.error(body.request_id, code_of(error), str(error)))
             self._end()
-            connection.write(commands.error(self.body.request_id, code_of(error), str(error)))
             return
         if self.is_closed or connection.is_closed:
             handle.close()
             return
         self.topic, self.handle, self.subscription = topic, handle, subscription
-        connection.write(commands.success(self.body.request_id))
+        connection.write(commands.success(body.request_id))
         if topic.is_terminated:
             subscription.tell_end()
 
-    async def _enter(self) -> tuple[AnyTopic, ConsumerHandle, SubscriptionHandle]:
-        body, host = self.body, self.connection.host
+    def ask_again(self, body: pb.CommandSubscribe) -> None:
+        """A client that gave up its SUBSCRIBE, or thinks that it lost the consumer, asks for the same one."""
+        connection = self.connection
+        if self.handle is None:
+            code, text = (
+                pb.ServiceNotReady,
+                f"consumer {self.consumer_id} of this connection is being created",
+            )
+        elif (body.topic, body.subscription) != (self.topic_name, self.subscription_name):
+            code, text = pb.ConsumerBusy, f"consumer {self.consumer_id} of this connection is another one"
+        elif self.lane.is_busy:
+            self.lane.put_off(Command(pb.BaseCommand.SUBSCRIBE, body))
+            return
+        else:
+            connection.write(commands.success(body.request_id))
+            return
+        connection.write(commands.error(body.request_id, code, text))
+
+    async def _enter(self, body: pb.CommandSubscribe) -> tuple[AnyTopic, ConsumerHandle, SubscriptionHandle]:
+        host = self.connection.host
         topic = await host.open_topic(body.topic, create=body.force_topic_creation)
         if body.HasField("schema"):
             await host.admit_consumer_schema(topic, body.schema)
@@ -101,72 +137,56 @@ class ConsumerEnd:
         return topic, handle, subscription
 
     def acknowledge(self, ids: list[pb.MessageIdData]) -> None:
-        """Individual ids, when what is under way is done."""
-
-        def act() -> None:
-            if self.handle is not None and not self.is_closed:
-                self.handle.ack(ids)
-
-        self.lane.do(act)
+        """Individual ids."""
+        if self.handle is not None:
+            self.handle.ack(ids)
 
     def close_on_request(self, request_id: int) -> None:
-        self.abandon()
         self.connection.write(commands.success(request_id))
+        self.abandon()
 
     def _end(self) -> None:
         self.is_closed = True
         self.handle = self.subscription = None  # They know it, too: circles would stay, see `Topic`.
         consumers = self.connection.consumers
-        if consumers.get(self.body.consumer_id) is self:
-            del consumers[self.body.consumer_id]
+        if consumers.get(self.consumer_id) is self:
+            del consumers[self.consumer_id]
+        self.lane.let_go()
 
 
 def subscribe(connection: Connection, body: pb.CommandSubscribe) -> None:
-    refusal = _refusal(connection, body)
+    refusal = _refusal(body)
+    present = connection.consumers.get(body.consumer_id)
     if refusal is not None:
         connection.write(commands.error(body.request_id, *refusal))
-        return
-    end = ConsumerEnd(connection, body)
-    connection.consumers[body.consumer_id] = end
-    end.lane.hold(connection, end.open(), "SUBSCRIBE")
+    elif present is not None:
+        present.ask_again(body)
+    else:
+        end = connection.consumers[body.consumer_id] = ConsumerEnd(connection, body)
+        end.lane.hold(end.open(body), "SUBSCRIBE")
 
 
-def _refusal(connection: Connection, body: pb.CommandSubscribe) -> tuple[pb.ServerError, str] | None:
+def _refusal(body: pb.CommandSubscribe) -> tuple[pb.ServerError, str] | None:
     if not body.subscription or len(body.subscription) > NAME_CHARS_MAX:
         return pb.NotAllowedError, f"a subscription's name has 1 to {NAME_CHARS_MAX} characters"
     if sum(item.ByteSize() for item in body.subscription_properties) > PROPERTIES_BYTES_MAX:
         return pb.NotAllowedError, f"a subscription's properties have {PROPERTIES_BYTES_MAX} bytes at most"
-    if body.consumer_id in connection.consumers:
-        return pb.ConsumerBusy, f"consumer {body.consumer_id} of this connection exists already"
     return None
 
 
 # -- commands without an answer, or whose answer comes by callback ---------------------------------------
 
 
-def _in_lane(
-    connection: Connection,
-    consumer_id: int,
-    action: Callable[[ConsumerEnd, ConsumerHandle], None],
-    closed: Callable[[], None] = lambda: None,
-) -> None:
-    """Do it to the consumer, in order; `closed` if it is gone by then, of which the client hears, or has heard."""
+def _handle(connection: Connection, consumer_id: int) -> ConsumerHandle | None:
+    """None for a consumer that is closed: its client hears of it, or has heard."""
     end = connection.consumers.get(consumer_id)
-    if end is None:
-        closed()
-        return
-
-    def act() -> None:
-        if end.handle is not None and not end.is_closed:
-            action(end, end.handle)
-        else:
-            closed()
-
-    end.lane.do(act)
+    return None if end is None else end.handle
 
 
 def flow(connection: Connection, body: pb.CommandFlow) -> None:
-    _in_lane(connection, body.consumer_id, lambda _, handle: handle.flow(body.messagePermits))
+    handle = _handle(connection, body.consumer_id)
+    if handle is not None:
+        handle.flow(body.messagePermits)
 
 
 def ack(connection: Connection, body: pb.CommandAck) -> None:
@@ -175,26 +195,26 @@ def ack(connection: Connection, body: pb.CommandAck) -> None:
         connection.gather_acks(body.consumer_id, body.message_id)
         return
     connection.acknowledge_gathered()
+    handle = _handle(connection, body.consumer_id)
     if not body.HasField("request_id"):
-        _in_lane(
-            connection,
-            body.consumer_id,
-            lambda _, handle: handle.ack(body.message_id, cumulative=cumulative),
-        )
+        if handle is not None:
+            handle.ack(body.message_id, cumulative=cumulative)
         return
 
     def answer(error: QuireError | None) -> None:
         code, text = (None, None) if error is None else (code_of(error), str(error))
         connection.write(commands.ack_response(body.consumer_id, body.request_id, code, text))
 
-    def act(_: ConsumerEnd, handle: ConsumerHandle) -> None:
+    if handle is None:
+        answer(NotFound("the consumer is closed"))
+    else:
         handle.ack(body.message_id, cumulative=cumulative, done=answer)
-
-    _in_lane(connection, body.consumer_id, act, lambda: answer(NotFound("the consumer is closed")))
 
 
 def redeliver(connection: Connection, body: pb.CommandRedeliverUnacknowledgedMessages) -> None:
-    _in_lane(connection, body.consumer_id, lambda _, handle: handle.redeliver(body.message_ids))
+    handle = _handle(connection, body.consumer_id)
+    if handle is not None:
+        handle.redeliver(body.message_ids)
 
 
 def close_consumer(connection: Connection, body: pb.CommandCloseConsumer) -> None:
@@ -203,7 +223,7 @@ def close_consumer(connection: Connection, body: pb.CommandCloseConsumer) -> Non
         # Closed from here a moment ago: the client's request and our CLOSE_CONSUMER crossed.
         connection.write(commands.success(body.request_id))
     else:
-        end.lane.do(lambda: end.close_on_request(body.request_id))
+        end.close_on_request(body.request_id)
 
 
 # -- requests that take time ----------------------------------------------------------------------------
@@ -230,7 +250,7 @@ def _hold(
         error = commands.error(request_id, pb.ConsumerNotFound, "there is no such consumer")
         connection.write(error)
         return
-    end.lane.do(lambda: end.lane.hold(connection, carry_out(end), what))
+    end.lane.hold(carry_out(end), what)
 
 
 def unsubscribe(connection: Connection, body: pb.CommandUnsubscribe) -> None:
@@ -261,7 +281,7 @@ def get_last_message_id(connection: Connection, body: pb.CommandGetLastMessageId
         topic = end.topic
         assert topic is not None
         partition = topic.topic_name.partition
-        view = await topic.compacted_view() if end.body.read_compacted else None
+        view = await topic.compacted_view() if end.read_compacted else None
         position, batch_index = await (view or topic).last_message()
         last = commands.message_id(*position, partition=partition, batch_index=batch_index)
         mark = commands.message_id(*subscription.mark_delete, partition=partition)
@@ -288,7 +308,7 @@ def consumer_stats(connection: Connection, body: pb.CommandConsumerStats) -> Non
         answer.blockedConsumerOnUnackedMsgs = bool(stats.get("blockedConsumerOnUnackedMsgs", False))
         answer.connectedSince = str(stats.get("connectedSince", ""))
         answer.address = connection.address
-        answer.type = pb.CommandSubscribe.SubType.Name(end.body.subType)
+        answer.type = end.type_name
     connection.write(commands.consumer_stats(answer))
 
 

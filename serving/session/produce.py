@@ -9,6 +9,10 @@ refused when the producer is created, or costs the connection.
 
 A producer that waits for exclusive access is told so by a PRODUCER_SUCCESS with `producer_ready` false, and gets a
 second one when its turn has come. `topic` is set as soon as the topic knows of it, `target` only when it may publish.
+
+What was sent and waits when its producer is closed (fenced, by a quota, with its topic, because the same producer came
+back over another connection) is dropped: nobody outside a topic publishes to it, and the client sends it again if it is
+let in anew.
 """
 
 from __future__ import annotations
@@ -20,12 +24,14 @@ from typing import TYPE_CHECKING, Any, Final
 from quire.runtime.clock import iso_time
 from quire.runtime.errors import ProtocolError, QuireError, Unavailable
 from quire.runtime.limits import NAME_CHARS_MAX, PROPERTIES_BYTES_MAX
-from quire.serving.session.connection import Connection, Handler, Lane
+from quire.serving.session.connection import Connection, Handler
 from quire.serving.session.errors import NO_TRANSACTIONS, code_of
+from quire.serving.session.lane import Lane
 from quire.serving.topic.producers import AccessMode, Admission, Stage
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
+from quire.wire.commands import Command
 from quire.wire.frame import Send, SendRun
 
 if TYPE_CHECKING:
@@ -48,33 +54,39 @@ class _Gone:
 
     def nothing(self, *_: object) -> None: ...
 
-    write = ready = fenced = close = nothing
+    write = ready = fenced = replaced = close = nothing
 
 
 _GONE: Final = _Gone()
 
 
 class ProducerEnd:
-    """The session's end of one producer (a `ProducerPort`)."""
+    """The session's end of one producer (a `ProducerPort`). Of its PRODUCER it keeps only what is asked for later."""
 
     __slots__ = (
         "admission",
-        "body",
         "connection",
         "created_ms",
         "entries_in",
         "is_closed",
         "lane",
+        "metadata",
         "name",
+        "producer_id",
+        "request_id",
         "schema_version",
         "target",
         "topic",
+        "topic_name",
         "write",
     )
 
     def __init__(self, connection: Connection, body: pb.CommandProducer) -> None:
         self.connection = connection
-        self.body = body
+        self.producer_id = body.producer_id
+        self.request_id = body.request_id
+        self.topic_name = body.topic
+        self.metadata = {item.key: item.value for item in body.metadata}
         self.name = body.producer_name or connection.host.new_producer_name()
         self.write: Callable[[Buffer], None] = connection.write
         self.lane = Lane(connection)
@@ -97,18 +109,18 @@ class ProducerEnd:
     def publish(self, run: SendRun) -> None:
         """Hand a run to the topic; behind what is under way, and when the topic takes it."""
         if self.lane.is_busy:
-            self.lane.do(self._held(lambda: self.publish(run), run.byte_count))
+            self.lane.put_off(run)
             return
         target = self.target
         if target is None:
             self._refuse_early()
         elif not self._takes(target):
-            self.lane.do_first(self._held(lambda: self.publish(run), run.byte_count))
+            self.lane.put_back(run)
         elif target.gate is not None:
             self._pass(target.gate, target, run)
         else:
             self.entries_in += len(run.entries)
-            target.publish(self, run)
+            target.publish(self.admission, run)
 
     def _takes(self, target: AnyTopic) -> bool:
         """Whether the topic takes something now; else the lane is stopped until it does."""
@@ -118,33 +130,23 @@ class ProducerEnd:
             self.lane.stop(target.gate.wait)
         return not self.lane.is_busy
 
-    def _held(self, action: Callable[[], None], byte_count: int) -> Callable[[], None]:
-        """`action`, to be done later; its bytes count until then."""
-        self.connection.hold(byte_count)
-
-        def act() -> None:
-            self.connection.release(byte_count)
-            action()
-
-        return act
-
     def _pass(self, gate: Gate, target: AnyTopic, run: SendRun) -> None:
         """Publish what of a run the gate lets pass, and refuse the rest, in order."""
         bytes_max = gate.message_bytes_max
         gate.passed(sum(run.counts) if run.counts else len(run), run.byte_count)
         self.entries_in += len(run)
         if not bytes_max or max(map(len, run.entries)) <= bytes_max:
-            target.publish(self, run)
+            target.publish(self.admission, run)
             return
         start = 0
         for at, size in enumerate(map(len, run.entries)):
             if size > bytes_max:
                 if at > start:
-                    target.publish(self, run.pick(range(start, at)))
+                    target.publish(self.admission, run.pick(range(start, at)))
                 start = at + 1
                 self._refuse_size(target, run.sequence_ids()[at][0], size)
         if start < len(run):
-            target.publish(self, run.pick(range(start, len(run))))
+            target.publish(self.admission, run.pick(range(start, len(run))))
 
     def _refuse_size(self, target: AnyTopic, sequence_id: int, size: int) -> None:
         allowed = target.policies.message_bytes_max
@@ -153,19 +155,19 @@ class ProducerEnd:
 
     def _refuse_one(self, target: AnyTopic, sequence_id: int, code: pb.ServerError, text: str) -> None:
         """A SEND_ERROR, in order: clients compare it with the oldest message that they have no receipt for."""
-        refusal = commands.send_error(self.body.producer_id, sequence_id, code, text)
+        refusal = commands.send_error(self.producer_id, sequence_id, code, text)
         target.when_answered(lambda: self.write(refusal))
 
     def publish_special(self, send: Send) -> None:
         """One SEND that is damaged, or a chunk; what we do not take costs the connection."""
         if self.lane.is_busy:
-            self.lane.do(self._held(lambda: self.publish_special(send), len(send.entry)))
+            self.lane.put_off(send)
             return
         target = self.target
         if target is None:
             self._refuse_early()
         elif not self._takes(target):
-            self.lane.do_first(self._held(lambda: self.publish_special(send), len(send.entry)))
+            self.lane.put_back(send)
         elif not send.checksum_ok:
             self._refuse_one(target, send.sequence_id, pb.ChecksumError, "checksum does not match")
         elif send.txn is not None or send.is_marker:
@@ -181,7 +183,7 @@ class ProducerEnd:
                 self._refuse_size(target, send.sequence_id, len(send.entry))
                 return
         self.entries_in += 1
-        target.publish_chunk(self, send)
+        target.publish_chunk(self.admission, send)
 
     def _refuse_early(self) -> None:
         """A client that sent behind its PRODUCER without waiting hears what became of that; nobody may publish
@@ -191,13 +193,13 @@ class ProducerEnd:
 
     # -- life ------------------------------------------------------------------------------------------
 
-    async def open(self) -> None:
+    async def open(self, body: pb.CommandProducer) -> None:
         """Find the topic, be admitted, answer. The connection may be gone when this ends."""
         try:
-            topic = await self.connection.patiently(self._enter)
+            topic = await self.connection.patiently(lambda: self._enter(body))
         except QuireError as error:
+            self.write(commands.error(self.request_id, code_of(error), str(error)))
             self._forget()
-            self.write(commands.error(self.body.request_id, code_of(error), str(error)))
             self._part()
             return
         if self.connection.is_closed:
@@ -208,11 +210,10 @@ class ProducerEnd:
         is_ready = self.admission.stage is not Stage.WAITING
         if is_ready:
             self.target = topic
-        self._succeed(topic.last_sequence_id(self.name), is_ready=is_ready)
+        self._succeed(self.request_id, topic.last_sequence_id(self.name), is_ready=is_ready)
 
-    async def _enter(self) -> AnyTopic:
+    async def _enter(self, body: pb.CommandProducer) -> AnyTopic:
         """Be admitted to the topic."""
-        body = self.body
         topic = await self.connection.host.open_topic(body.topic)
         schema = body.schema if body.HasField("schema") else None
         self.schema_version = await self.connection.host.admit_producer_schema(topic, schema)
@@ -223,10 +224,27 @@ class ProducerEnd:
         await topic.admit(self.admission)
         return topic
 
-    def _succeed(self, last_sequence_id: int, *, is_ready: bool) -> None:
+    def ask_again(self, body: pb.CommandProducer) -> None:
+        """A client that gave up its PRODUCER, or thinks that it lost the producer, asks for the same one."""
+        if self.target is None:
+            code, text = (
+                pb.ServiceNotReady,
+                f"producer {self.producer_id} of this connection is being created",
+            )
+        elif body.topic != self.topic_name or body.producer_name not in ("", self.name):
+            code, text = pb.ProducerBusy, f"producer {self.producer_id} of this connection is another one"
+        elif self.lane.is_busy:
+            self.lane.put_off(Command(pb.BaseCommand.PRODUCER, body))
+            return
+        else:
+            self._succeed(body.request_id, self.target.last_sequence_id(self.name), is_ready=True)
+            return
+        self.write(commands.error(body.request_id, code, text))
+
+    def _succeed(self, request_id: int, last_sequence_id: int, *, is_ready: bool) -> None:
         self.write(
             commands.producer_success(
-                self.body.request_id,
+                request_id,
                 self.name,
                 last_sequence_id,
                 self.schema_version,
@@ -235,18 +253,38 @@ class ProducerEnd:
             )
         )
 
+    # -- what the topic does to it: ProducerPort --------------------------------------------------------
+
     def ready(self, last_sequence_id: int) -> None:
         self.target = self.topic
-        self._succeed(last_sequence_id, is_ready=True)
+        self._succeed(self.request_id, last_sequence_id, is_ready=True)
 
     def fenced(self, error: QuireError) -> None:
-        self.is_closed = True
-        self._forget()
-        self.write(commands.error(self.body.request_id, code_of(error), str(error)))
+        self._close(commands.error(self.request_id, code_of(error), str(error)))
+
+    def replaced(self) -> None:
+        """Its client has it on another connection now. What this one still sends is nobody's."""
+        self._close(b"")
+
+    def close(self, service_url: str = "") -> None:
+        """The topic sends the client away; it will begin again at `service_url`, or look up where."""
+        self._close(commands.close_producer(self.producer_id, commands.NO_REQUEST, service_url))
+
+    def _close(self, last_words: bytes) -> None:
+        """One that is still being let in has no answer yet, and gets an error, or is let in by whoever serves the topic
+        then.
+        """
+        if self.topic is not None and not self.is_closed:
+            self.is_closed = True
+            if last_words:
+                self.write(last_words)
+            self._forget()
+            self._part()
+
+    # -- what the connection does to it ----------------------------------------------------------------
 
     def close_on_request(self, request_id: int) -> None:
         """CLOSE_PRODUCER: answered behind the receipts of all that was sent."""
-        self._forget()
         self.is_closed = True
 
         def closed() -> None:
@@ -257,35 +295,25 @@ class ProducerEnd:
             closed()
         else:
             self.topic.when_answered(closed)
-
-    def close(self, service_url: str = "") -> None:
-        """The topic sends the client away; it will begin again at `service_url`, or look up where.
-
-        One that is still being let in has no answer yet, and gets an error, or is let in by whoever serves the topic
-        then.
-        """
-        if self.topic is not None and not self.is_closed:
-            self.is_closed = True
-            self._forget()
-            self.write(commands.close_producer(self.body.producer_id, commands.NO_REQUEST, service_url))
-            self._part()
+        self._forget()
 
     def abandon(self) -> None:
         """The connection is gone."""
         self.is_closed = True
         self._leave()
+        self.lane.let_go()
 
     def stats(self) -> dict[str, Any]:
         """As Pulsar's `stats` show a publisher."""
         return {
-            "producerId": self.body.producer_id,
+            "producerId": self.producer_id,
             "producerName": self.name,
             "accessMode": _MODE_WORDS[self.admission.mode],
             "address": self.connection.address,
             "clientVersion": self.connection.client_version,
             "connectedSince": iso_time(self.created_ms),
             "entriesIn": self.entries_in,
-            "metadata": {item.key: item.value for item in self.body.metadata},
+            "metadata": self.metadata,
         }
 
     def _leave(self) -> None:
@@ -300,21 +328,24 @@ class ProducerEnd:
 
     def _forget(self) -> None:
         producers = self.connection.producers
-        if producers.get(self.body.producer_id) is self:
-            del producers[self.body.producer_id]
+        if producers.get(self.producer_id) is self:
+            del producers[self.producer_id]
+        self.lane.let_go()
 
 
 def producer(connection: Connection, body: pb.CommandProducer) -> None:
-    refusal = _refusal(connection, body)
+    refusal = _refusal(body)
+    present = connection.producers.get(body.producer_id)
     if refusal is not None:
         connection.write(commands.error(body.request_id, *refusal))
-        return
-    end = ProducerEnd(connection, body)
-    connection.producers[body.producer_id] = end
-    end.lane.hold(connection, end.open(), "PRODUCER")
+    elif present is not None:
+        present.ask_again(body)
+    else:
+        end = connection.producers[body.producer_id] = ProducerEnd(connection, body)
+        end.lane.hold(end.open(body), "PRODUCER")
 
 
-def _refusal(connection: Connection, body: pb.CommandProducer) -> tuple[pb.ServerError, str] | None:
+def _refusal(body: pb.CommandProducer) -> tuple[pb.ServerError, str] | None:
     if body.txn_enabled:
         return pb.NotAllowedError, NO_TRANSACTIONS
     if max(len(body.producer_name), len(body.initial_subscription_name)) > NAME_CHARS_MAX:
@@ -324,8 +355,6 @@ def _refusal(connection: Connection, body: pb.CommandProducer) -> tuple[pb.Serve
         )
     if sum(item.ByteSize() for item in body.metadata) > PROPERTIES_BYTES_MAX:
         return pb.NotAllowedError, f"a producer's properties have {PROPERTIES_BYTES_MAX} bytes at most"
-    if body.producer_id in connection.producers:
-        return pb.ProducerBusy, f"producer {body.producer_id} of this connection exists already"
     return None
 
 
@@ -335,7 +364,7 @@ def close_producer(connection: Connection, body: pb.CommandCloseProducer) -> Non
         # Closed from here a moment ago: the client's request and our CLOSE_PRODUCER crossed.
         connection.write(commands.success(body.request_id))
     else:
-        end.lane.do(lambda: end.close_on_request(body.request_id))
+        end.close_on_request(body.request_id)
 
 
 def get_schema(connection: Connection, body: pb.CommandGetSchema) -> None:

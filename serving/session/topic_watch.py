@@ -19,8 +19,9 @@ from quire.runtime.clock import Clock
 from quire.runtime.errors import ConfigurationError, LimitExceeded, QuireError
 from quire.runtime.limits import MIB, TOPIC_WATCHERS_PER_CONNECTION_MAX, TOPICS_MATCH_S_MAX
 from quire.serving.ports import NotAllowed
-from quire.serving.session.connection import Connection, Handler, Lane
+from quire.serving.session.connection import Connection, Handler
 from quire.serving.session.errors import code_of
+from quire.serving.session.lane import Lane
 from quire.serving.topics_pattern import TopicsPattern, topics_hash
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
@@ -79,14 +80,13 @@ class TopicWatcher:
             self._stop = watched.stop
             found = sorted(await matching(pattern, watched.names, host.clock))
         except QuireError as error:
-            self.abandon()
-            self._connection.watchers.pop(self._id, None)
             code = (
                 pb.NotAllowedError
                 if isinstance(error, LimitExceeded | ConfigurationError)
                 else code_of(error)
             )
             self._connection.write(commands.error(body.request_id, code, str(error)))
+            self._end()
             return
         if self._connection.is_closed:
             self.abandon()
@@ -105,9 +105,13 @@ class TopicWatcher:
 
     def close_on_request(self, request_id: int) -> None:
         """WATCH_TOPIC_LIST_CLOSE."""
+        self._connection.write(commands.success(request_id))
+        self._end()
+
+    def _end(self) -> None:
         self.abandon()
         self._connection.watchers.pop(self._id, None)
-        self._connection.write(commands.success(request_id))
+        self.lane.let_go()
 
     def abandon(self) -> None:
         """Nobody is told anything any more."""
@@ -189,8 +193,7 @@ def watch(connection: Connection, body: pb.CommandWatchTopicList) -> None:
             connection.write(commands.error(body.request_id, code_of(refusal), str(refusal)))
             return
         watcher = connection.watchers[body.watcher_id] = TopicWatcher(connection, body.watcher_id)
-    opened = watcher
-    watcher.lane.do(lambda: opened.lane.hold(connection, opened.open(body), "WATCH_TOPIC_LIST"))
+    watcher.lane.hold(watcher.open(body), "WATCH_TOPIC_LIST")
 
 
 def watch_no_more(connection: Connection, body: pb.CommandWatchTopicListClose) -> None:
@@ -198,7 +201,7 @@ def watch_no_more(connection: Connection, body: pb.CommandWatchTopicListClose) -
     if watcher is None:
         connection.write(commands.success(body.request_id))
     else:
-        watcher.lane.do(lambda: watcher.close_on_request(body.request_id))
+        watcher.close_on_request(body.request_id)
 
 
 HANDLERS: Final[dict[int, Handler]] = {

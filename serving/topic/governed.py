@@ -11,6 +11,7 @@ from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.policy.throttle import dispatch_limits, limited_anew
 from quire.serving.ports import SubscriptionsPort
 from quire.serving.topic.gate import make_gate, regated
+from quire.serving.topic.producers import Admission, Stage
 from quire.serving.topic.services import Services
 from quire.serving.topic.stats import Rate, Totals
 
@@ -34,6 +35,19 @@ class Governed:
         self.rate_in = Rate()
         self._services = services
         self._totals = Totals() if totals is None else totals
+
+    def takes_from(self, producer: Admission) -> bool:
+        """Whether what a producer sent is published now: not while the topic is being closed, for then its client will
+        send that again where the topic is next.
+
+        Nobody outside a topic publishes to it: its session drops what it holds for one that was sent away.
+        """
+        if self.is_closed:
+            return False
+        assert producer.stage is Stage.INSIDE, (
+            f"a producer that is {producer.stage.value} publishes to {self.name}"
+        )
+        return True
 
     def apply(self, policies: TopicPolicies) -> None:
         """Other policies hold from now on; but for deduplication, which needs a load."""

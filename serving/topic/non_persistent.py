@@ -126,21 +126,21 @@ class NonPersistentTopic(Governed):
         """Nothing is remembered: clients number on by themselves."""
         return -1
 
-    def publish(self, producer: ProducerPort, run: SendRun) -> None:
+    def publish(self, producer: Admission, run: SendRun) -> None:
         """Take a run of SENDs, and answer it."""
-        if self.is_closed:
+        if not self.takes_from(producer):
             return
         counts = run.counts
         for start in range(0, len(run), BLOCK_ENTRIES_MAX):
             stop = start + BLOCK_ENTRIES_MAX
             some = counts[start:stop] if counts else None
-            self._pass_on(producer, run.heads[start:stop], run.entries[start:stop], some)
+            self._pass_on(producer.port, run.heads[start:stop], run.entries[start:stop], some)
 
-    def publish_chunk(self, producer: ProducerPort, send: Send) -> None:
+    def publish_chunk(self, producer: Admission, send: Send) -> None:
         """Take one SEND of a chunked message."""
-        if not self.is_closed:
+        if self.takes_from(producer):
             counts = None if send.message_count == 1 else [send.message_count]
-            self._pass_on(producer, [send.head], [send.entry], counts)
+            self._pass_on(producer.port, [send.head], [send.entry], counts)
 
     def when_drained(self, done: Callable[[], None]) -> None:
         """It never is full."""

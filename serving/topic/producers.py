@@ -12,11 +12,12 @@
 | outside | not let in, not here any more | `admit` |
 | waiting | in the queue for exclusive access | its turn (another's `leave`, `refused`); `leave`, fencing |
 | granted | alone here, while its epoch is being written down | `written`, `refused`; `leave`, fencing |
-| inside | may publish | `leave`, fencing |
+| inside | may publish, and nobody else | `leave`, fencing, being replaced |
 
 A name is used by one producer at a time. A client that lost its connection comes back with a higher epoch of its own,
-possibly before the broker has noticed the loss: with a generated name it takes its old place, with a name that the
-user gave it is busy until the old connection is gone, because that may as well be another process.
+possibly before the broker has noticed the loss: with a generated name it takes its old place, and its old connection is
+told so (what it still reads of that must not come behind what the client sends anew); with a name that the user gave it
+is busy until the old connection is gone, because that may as well be another process.
 
 The *topic epoch* counts the holders of exclusive access over the life of the topic. It stands in the topic's record,
 and a new holder is answered only when its own is written there; so it outlives unloading and brokers. A producer that
@@ -24,7 +25,8 @@ reconnects names the epoch it had. If it still is the topic's, nobody else had e
 is written; if a later one came, it is fenced. An epoch that this topic never gave counts as none.
 
 Effects are what the methods answer: a producer that was granted access, for whom the shell now writes `topic_epoch`
-and says `written` or `refused`. Ports are told `close` and `fenced` at once, because no answer is awaited from them.
+and says `written` or `refused`. Ports are told `close`, `fenced` and `replaced` at once, because no answer is awaited
+from them.
 """
 
 from __future__ import annotations
@@ -106,14 +108,16 @@ class Producers:
         former = self._former(wish)
         self._check(wish, former)
         if wish.mode is AccessMode.EXCLUSIVE_WITH_FENCING:
-            self._fence(wish.port.name)
+            self._fence(wish.port.name, former)
             return self._grant(wish)
         if former is not None and former.stage is Stage.WAITING:
             self._waiting[self._waiting.index(former)] = wish
             former.stage, wish.stage = Stage.OUTSIDE, Stage.WAITING
+            former.port.replaced()
             return None
         if former is not None:
             self._forget(former)
+            former.port.replaced()
         if wish.mode is not AccessMode.SHARED and not self._here:
             return self._grant(wish)
         self._enter(wish)
@@ -190,13 +194,16 @@ class Producers:
         if self._exclusive is admission:
             self._exclusive = None
 
-    def _fence(self, name: str) -> None:
+    def _fence(self, name: str, former: Admission | None) -> None:
         waiting = list(self._waiting)
         for admission in waiting:
             self.leave(admission)
         for admission in list(self._here.values()):
             self._forget(admission)
-            admission.port.close()
+            if admission is former:
+                admission.port.replaced()
+            else:
+                admission.port.close()
         for admission in waiting:
             admission.port.fenced(ProducerFenced(f"producer {name} took exclusive access to the topic"))
 

@@ -25,7 +25,7 @@ from quire.metadata.records import ArchivePointer, DelayedDeliveryPolicy, Segmen
 from quire.runtime.errors import NotFound, QuireError, Unavailable
 from quire.serving.names import TopicName
 from quire.serving.policy.resolved import TopicPolicies
-from quire.serving.ports import CompactedPort, Position, ProducerPort, SegmentView
+from quire.serving.ports import CompactedPort, Position, SegmentView
 from quire.serving.topic import finding
 from quire.serving.topic.compaction import Compaction
 from quire.serving.topic.deduplication import Deduplication, DedupLog
@@ -290,31 +290,31 @@ class Topic(Governed):
         await self.producers.admit(admission)
 
     async def _write_epoch(self, epoch: int) -> None:
+        """Behind all that others have published: who is told that it is alone finds that in the topic."""
+        if not await self.flushed():
+            raise Unavailable(f"topic {self.name} was closed meanwhile")
         await self.segment_list.update(lambda record: replace(record, topic_epoch=epoch))
 
     def last_sequence_id(self, producer: str) -> int:
         return -1 if self._dedup is None else self._dedup.last_sequence_id(producer)
 
-    def publish(self, producer: ProducerPort, run: SendRun) -> None:
-        """Take a run of SENDs; the producer gets their receipts in order once they are durable.
-
-        A topic that is being closed takes none: the client will send them again where it is then.
-        """
-        if self.is_closed:
+    def publish(self, producer: Admission, run: SendRun) -> None:
+        """Take a run of SENDs; the producer gets their receipts in order once they are durable."""
+        if not self.takes_from(producer):
             return
         if self._dedup is None:
-            self._publisher.publish(producer, run.heads, run.entries, run.counts)
+            self._publisher.publish(producer.port, run.heads, run.entries, run.counts)
         else:
-            self._dedup.publish(producer, run)
+            self._dedup.publish(producer.port, run)
 
-    def publish_chunk(self, producer: ProducerPort, send: Send) -> None:
+    def publish_chunk(self, producer: Admission, send: Send) -> None:
         """Take one SEND of a chunked message."""
-        if self.is_closed:
+        if not self.takes_from(producer):
             return
-        if self._dedup is not None and not self._dedup.admits_chunk(producer, send):
+        if self._dedup is not None and not self._dedup.admits_chunk(producer.port, send):
             return
         counts = None if send.message_count == 1 else [send.message_count]
-        self._publisher.publish(producer, [send.head], [send.entry], counts)
+        self._publisher.publish(producer.port, [send.head], [send.entry], counts)
 
     @property
     def is_full(self) -> bool:

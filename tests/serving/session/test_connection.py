@@ -236,13 +236,6 @@ async def test_transactions_are_refused_by_name(peer: Client) -> None:
     assert not peer.transport.closed
 
 
-async def test_an_id_in_use_is_refused(peer: Client) -> None:
-    peer.send(producer(1), producer(2), subscribe(3), subscribe(4))
-    answers = await peer.answers(4)
-    errors = {one.body.request_id: one.body.error for one in answers if one.kind == pb.BaseCommand.ERROR}  # type: ignore[attr-defined]
-    assert errors == {2: pb.ProducerBusy, 4: pb.ConsumerBusy}
-
-
 async def test_an_empty_subscription_name_is_refused(peer: Client) -> None:
     peer.send(subscribe(1, subscription=""))
     (answer,) = await peer.answers(1)

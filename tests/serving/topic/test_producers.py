@@ -54,6 +54,9 @@ class Port:
     def fenced(self, error: QuireError) -> None:
         self.said.append(f"{self.name} is fenced: {error}")
 
+    def replaced(self) -> None:
+        self.said.append(f"{self.name} is elsewhere now")
+
     def close(self, service_url: str = "") -> None:
         self.said.append(f"{self.name} is sent away")
 

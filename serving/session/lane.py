@@ -1,0 +1,103 @@
+"""The commands for one producer, consumer or watcher id, in the client's order.
+
+    free    each is carried out as it comes
+    busy    one is under way (`hold`), or a SEND waits until its topic takes it (`stop`): what comes meanwhile waits
+
+A command waits as its bytes, for parsed an acknowledgement of many ids takes ten times as much and more. What waits
+is weighed and counts in what its connection holds, so that a peer that sends on is not read.
+
+What waited is handed to the connection anew, as if it had come just now. When the producer or consumer was closed
+meanwhile (`let_go`), it finds nobody: SENDs are dropped, requests are answered as all that come too late.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from google.protobuf.message import Message
+
+from quire.wire.commands import Command
+from quire.wire.frame import Send, SendRun
+
+if TYPE_CHECKING:
+    from quire.serving.session.connection import Connection
+
+WAITING_BYTES: Final = 200
+"""What it takes to let something wait, beside its bytes."""
+
+ENTRY_BYTES: Final = 120
+"""What an entry takes beside its bytes: two objects, and a place in two lists."""
+
+
+class _Packed(NamedTuple):
+    """A command as it waits."""
+
+    kind: int
+    made_by: type[Message]
+    raw: bytes
+
+
+class Lane:
+    """See the top of the file."""
+
+    __slots__ = ("_connection", "_waiting", "is_busy")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.is_busy = False
+        self._waiting: deque[tuple[SendRun | Send | _Packed, int]] = deque()
+
+    def put_off(self, cut: SendRun | Send | Command) -> None:
+        """`cut` waits behind what is under way."""
+        self._waiting.append(self._held(cut))
+
+    def put_back(self, cut: SendRun | Send) -> None:
+        """Its turn had come, and it must wait on: before everything else."""
+        self._waiting.appendleft(self._held(cut))
+
+    def _held(self, cut: SendRun | Send | Command) -> tuple[SendRun | Send | _Packed, int]:
+        waits: SendRun | Send | _Packed
+        if isinstance(cut, SendRun):
+            waits, weight = cut, cut.byte_count + ENTRY_BYTES * len(cut)
+        elif isinstance(cut, Send):
+            waits, weight = cut, len(cut.entry) + ENTRY_BYTES
+        else:
+            waits = _Packed(cut.kind, type(cut.body), cut.body.SerializeToString())
+            weight = len(waits.raw)
+        self._connection.hold(weight + WAITING_BYTES)
+        return waits, weight + WAITING_BYTES
+
+    def hold(self, work: Coroutine[Any, Any, None], what: str) -> None:
+        """Carry out `work`; what comes for this id meanwhile waits."""
+        assert not self.is_busy
+        self.is_busy = True
+        self._connection.start(work, what).add_done_callback(lambda _: self._go_on())
+
+    def stop(self, wait: Callable[[Callable[[], None]], None]) -> None:
+        """Let everything wait until `wait` calls back."""
+        self.is_busy = True
+        wait(self._go_on)
+
+    def let_go(self) -> None:
+        """Nobody has this id any more: nothing waits for it."""
+        if self._connection.is_closed:
+            self._waiting.clear()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """A mistake in what waited costs the connection, as always; one that is closed carries nothing out."""
+        self.is_busy = False
+        connection = self._connection
+        try:
+            while self._waiting and not self.is_busy and not connection.is_closed:
+                waits, weight = self._waiting.popleft()
+                if isinstance(waits, _Packed):
+                    connection.take(Command(waits.kind, waits.made_by.FromString(waits.raw)))
+                else:
+                    connection.take(waits)
+                connection.release(weight)
+            connection.acknowledge_gathered()
+        except Exception as error:
+            connection.fail(error)
