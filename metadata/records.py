@@ -122,12 +122,24 @@ class CompactedRecord(Record, frozen=True):
     finished_ms: int = 0
 
 
+class GrowthRecord(Record, frozen=True):
+    """The last time a partitioned topic got more partitions: `first` to `end` - 1, begun or finished at `at_ms`.
+
+    It is under way while the topic has fewer partitions than `end`; see `quire.serving.partitioned`.
+    """
+
+    first: int
+    end: int
+    at_ms: int = 0
+
+
 class TopicRecord(Record, frozen=True):
     """A topic: its segments (oldest first), or, for a partitioned topic, only its number of partitions.
 
     `partitions` > 0 makes it the parent of NAME-partition-0 ... and leaves `segments` empty. `manifests` name
     immutable lists of older segments, oldest first. `generation` grows with each incarnation (delete and
-    create again), so that cursors of a former topic of that name are never taken for this one's.
+    create again), so that cursors of a former topic of that name are never taken for this one's; a partition
+    knows its parent's as well.
     """
 
     name: str
@@ -136,6 +148,8 @@ class TopicRecord(Record, frozen=True):
     manifests: tuple[str, ...] = ()
     created_ms: int = 0
     generation: int = 0
+    parent_generation: int = 0
+    growth: GrowthRecord | None = None
     properties: dict[str, str] = {}
     terminated: bool = False
     deleting: bool = False
@@ -144,6 +158,11 @@ class TopicRecord(Record, frozen=True):
     """Counts the producers that had exclusive access, from 0."""
     last_dropped: int = -1
     """Ledger id of the last empty segment that left the list without a next one; later ones have greater ids."""
+
+    @property
+    def extent(self) -> int:
+        """The number of partitions, those that are being added among them."""
+        return self.partitions if self.growth is None else max(self.partitions, self.growth.end)
 
 
 class ManifestRecord(Record, frozen=True):

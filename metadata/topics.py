@@ -25,7 +25,7 @@ import msgspec
 
 from quire.metadata import paths
 from quire.metadata.records import ManifestRecord, SegmentRecord, TopicRecord, decode, encode
-from quire.metadata.store import Create, Delete, MetadataStore, Put, Step
+from quire.metadata.store import Check, Create, Delete, MetadataStore, Put, Step
 from quire.runtime.errors import CorruptionError, NotFound
 
 Commit = Callable[[Sequence[Step]], Awaitable[None]]
@@ -75,10 +75,13 @@ async def load(store: MetadataStore, path: str) -> Topic:
         return Topic(path, node.version, record, tuple(older))
 
 
-async def create(store: MetadataStore, path: str, record: TopicRecord) -> Topic:
-    """Raises `AlreadyExists`."""
+async def create(store: MetadataStore, path: str, record: TopicRecord, beside: Topic | None = None) -> Topic:
+    """Raises `AlreadyExists`; `VersionConflict` or `NotFound` when the topic `beside` it is not as it was read."""
     assert not record.manifests
-    await store.create(path, encode(record))
+    if beside is None:
+        await store.create(path, encode(record))
+    else:
+        await store.transact([Check(beside.path, beside.version), Create(path, encode(record))])
     return Topic(path, 0, record)
 
 

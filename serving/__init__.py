@@ -7,5 +7,6 @@ they took in, `topic_records` their records. `catalogue` knows which topics ther
 `registry` loads them and lets go of them, `topic_lists` and `topics_pattern` tell clients of new ones, `offloading`
 brings their segments to the archive, `ownerless` closes ledgers that nobody else would, `policy/` is what namespaces
 and topics prescribe, `schema/` what messages look like. `broker` joins all this by its `settings`. `operations`,
-`statistics` and `admin/` are for operators, `peers` asks other brokers. `gateway/` stands apart.
+`subscription_operations`, `statistics` and `admin/` are for operators; `partitioned` lets a topic with partitions grow
+and go as one thing, `partitions` asks each of them, `peers` other brokers. `gateway/` stands apart.
 """

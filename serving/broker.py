@@ -38,6 +38,8 @@ from quire.serving.offloading import Offloading
 from quire.serving.operations import Operations
 from quire.serving.ownerless import Ownerless
 from quire.serving.ownership.port import BundleLoad, Handover, NotOwner, Owner, Ownership, SoleOwner
+from quire.serving.partitioned import Partitioned
+from quire.serving.partitions import Partitions
 from quire.serving.peers import Peers, added_up
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.policy.throttle import BrokerThrottles
@@ -123,6 +125,8 @@ class Broker(Operations):
         self.bookies = Bookies(ledgers)
         self._bundles = Bundles(ledgers, store, self._bundle_failed)
         self.registry = Registry(self.services, self.namespaces, self._bundles, self.ownership)
+        self.asked = Partitions(self.registry.records, self.peers)
+        self.partitioned = Partitioned(self.registry, self.services, self.asked)
         self._offloading = (
             None if archive is None else Offloading(archive, self.services, self.registry, self.namespaces)
         )
@@ -323,8 +327,8 @@ class Broker(Operations):
             raise
 
     async def look_up(self, topic: str, *, take: bool) -> Owner:
+        """Whether it is there, PRODUCER and SUBSCRIBE say: a client that looks up in vain never tries again."""
         name = TopicName.parse(topic)
-        await self.registry.catalogue.check(name)
         return await self.ownership.owner_of(await self.registry.bundle_of(name), take=take)
 
     async def client_topics(self, tenant: str, namespace: str, domain: str) -> list[str]:
@@ -360,14 +364,27 @@ class Broker(Operations):
         try:
             await subscriptions_of(topic).create(name, earliest=True)
         except AlreadyExists:
-            pass
+            return
+        await self._made(topic, name, earliest=True)
 
     async def subscribe(
         self, topic: AnyTopic, command: pb.CommandSubscribe, port: ConsumerPort, address: str
     ) -> tuple[ConsumerHandle, SubscriptionHandle]:
         request = SubscribeRequest.of(command, address)
-        consumer = await subscriptions_of(topic).subscribe(request, port)
+        subscriptions = subscriptions_of(topic)
+        is_new = request.durable and subscriptions.get(request.subscription) is None
+        consumer = await subscriptions.subscribe(request, port)
+        if is_new and topic.topic_name.parent is not None:
+            await self._made(topic, request.subscription, earliest=request.initial_earliest)
         return consumer, consumer.subscription
+
+    async def _made(self, topic: AnyTopic, subscription: str, *, earliest: bool) -> None:
+        """See `Partitioned.subscribed`. Where that fails the subscription goes again: the client tries all anew."""
+        try:
+            await self.partitioned.subscribed(topic.topic_name, subscription, earliest=earliest)
+        except QuireError:
+            await subscriptions_of(topic).delete(subscription, force=True)
+            raise
 
     async def unsubscribe(
         self, subscription: SubscriptionHandle, consumer: ConsumerHandle, *, force: bool = False

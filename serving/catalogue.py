@@ -3,16 +3,20 @@
 A non-persistent topic has no record; it is there while somebody uses it. A partitioned topic is a record with a number
 of partitions, which are topics of their own and are made when they are first used. So creating ten thousand partitions
 writes one record.
+
+NAME-partition-3 is made if NAME has such a partition, and never otherwise: what a client brings along from a topic that
+was deleted would lie in wait for the next topic of that name. One that is there without a parent, from times when that
+was allowed, is a topic like others.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from quire.metadata import topics
-from quire.metadata.records import NamespaceRecord
-from quire.runtime.errors import ConfigurationError, NotFound
+from quire.metadata.records import NamespaceRecord, TopicRecord
+from quire.runtime.errors import ConfigurationError, NotFound, Unavailable, VersionConflict
 from quire.serving.names import TopicName
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.topic_records import TopicRecords
@@ -36,19 +40,28 @@ class Catalogue:
         self._namespaces = namespaces
         self._used = used
         self._creates = creates
+        self.on_deleting: Callable[[TopicName], None] = lambda _: None
+        """Is told of each partitioned topic that is met while it is being deleted."""
 
     async def namespace(self, name: TopicName) -> NamespaceRecord:
         """Of the topic. Raises `NotFound`."""
         return await self._namespaces.get(name.tenant, name.namespace)
 
     async def partitions(self, name: TopicName) -> int:
-        """0 for a topic without partitions. Raises `NotFound`."""
+        """0 for a topic without partitions. Raises `NotFound`, and `Unavailable` while its partitions are deleted."""
         if name in self._used:
             return 0
         record = await self._records.find(name)
         if record is None:
             raise NotFound(f"there is no topic {name}")
+        if record.partitions:
+            self._refuse_deleting(name, record)
         return record.partitions
+
+    def _refuse_deleting(self, name: TopicName, record: TopicRecord) -> None:
+        if record.deleting:
+            self.on_deleting(name)
+            raise Unavailable(f"{name} is being deleted; try again in a moment")
 
     async def check(self, name: TopicName) -> None:
         """Raise `NotFound` unless the topic is here or would be created on use."""
@@ -56,19 +69,34 @@ class Catalogue:
             return
         namespace = await self.namespace(name)
         if name.parent is None and self._creates_automatically(namespace):
-            return  # whether it is there or not, and lookups are many when a broker goes
-        if await self._records.find(name) is None and not await self.may_create(name, namespace, True):
-            raise NotFound(f"there is no topic {name}")
+            return  # whether it is there or not, and clients ask often when a broker goes
+        if await self._records.find(name) is None:
+            await self.permit(name, namespace, True)
 
-    async def may_create(self, name: TopicName, namespace: NamespaceRecord, create: bool) -> bool:
-        """A partition always, if its parent has it; another topic, if who asks would `create` it, by the policy."""
-        parent = name.parent
-        if parent is not None:
-            try:
-                return name.partition < await self.partitions(parent)
-            except NotFound:
-                pass
-        return create and self._creates_automatically(namespace)
+    async def permit(self, name: TopicName, namespace: NamespaceRecord, create: bool) -> topics.Topic | None:
+        """Raise `NotFound` unless it may be made: a partition if its parent has it, which is returned then.
+
+        Another topic if who asks would `create` it, by the policy.
+        """
+        if name.parent is not None:
+            return await self.covering(name)
+        if not (create and self._creates_automatically(namespace)):
+            raise NotFound(f"there is no topic {name}")
+        return None
+
+    async def covering(self, name: TopicName) -> topics.Topic:
+        """The record of the partitioned topic that has, or is given, this partition. Raises as `partitions`."""
+        assert name.parent is not None
+        try:
+            parent = await self._records.load(name.parent)
+        except NotFound:
+            raise NotFound(f"there is no topic {name}, nor {name.parent}") from None
+        self._refuse_deleting(name.parent, parent.record)
+        if name.partition >= parent.record.extent:
+            raise NotFound(
+                f"there is no topic {name}: {name.parent} has {parent.record.partitions} partitions"
+            )
+        return parent
 
     def _creates_automatically(self, namespace: NamespaceRecord) -> bool:
         wanted = namespace.policies.auto_topic_creation
@@ -76,15 +104,20 @@ class Catalogue:
 
     async def find_or_create(self, name: TopicName, namespace: NamespaceRecord, create: bool) -> topics.Topic:
         """The record of a topic that is no parent of partitions; made if it may be, else `NotFound`."""
-        try:
-            snapshot = await self._records.load(name)
-        except NotFound:
-            if not await self.may_create(name, namespace, create):
-                raise NotFound(f"there is no topic {name}") from None
-            return await self._records.create(name)
-        if snapshot.record.partitions:
-            raise has_partitions(name)
-        return snapshot
+        while True:
+            try:
+                snapshot = await self._records.load(name)
+            except NotFound:
+                parent = await self.permit(name, namespace, create)
+                if parent is None:
+                    return await self._records.create(name)
+                try:
+                    return await self._records.create_partition(name, parent)
+                except (NotFound, VersionConflict):
+                    continue  # the parent has changed: it may be on its way out
+            if snapshot.record.partitions:
+                raise has_partitions(name)
+            return snapshot
 
     async def names(self, tenant: str, namespace: str, domain: str) -> tuple[list[str], list[str]]:
         """(topics with each partition by its name, partitioned topics), as full names in order.
@@ -93,19 +126,25 @@ class Catalogue:
         """
         await self._namespaces.get(tenant, namespace)
         names = await self._records.names(tenant, namespace, domain)
-        records = await asyncio.gather(*(self._listed(name) for name in names))
-        parents = {name: count for name, count in zip(names, records, strict=True) if count > 0}
-        single = {name for name, count in zip(names, records, strict=True) if count == 0}
-        single |= {parent.of_partition(i) for parent, count in parents.items() for i in range(count)}
+        counts = dict(zip(names, await asyncio.gather(*map(self._listed, names)), strict=True))
+        parents = {name: count for name, count in counts.items() if count > 0}
+        single = {name for name, count in counts.items() if count == 0}
         single |= {name for name in self._used if name[:3] == (domain, tenant, namespace)}
+        single = {name for name in single if not _is_prepared(name, parents)}
+        single |= {parent.of_partition(i) for parent, count in parents.items() for i in range(count)}
         return sorted(map(str, single)), sorted(map(str, parents))
 
     async def _listed(self, name: TopicName) -> int:
-        """Its number of partitions, -1 when it was deleted meanwhile."""
-        try:
-            return await self.partitions(name)
-        except NotFound:
+        """Its number of partitions, -1 when it was deleted meanwhile, or is being deleted with its partitions."""
+        record = await self._records.find(name)
+        if record is None or (record.deleting and record.partitions):
             return -1
+        return record.partitions
+
+
+def _is_prepared(name: TopicName, parents: dict[TopicName, int]) -> bool:
+    """It is a partition that its parent, which is being given it, does not show yet."""
+    return name.parent is not None and name.partition >= parents.get(name.parent, name.partition + 1)
 
 
 def has_partitions(name: TopicName) -> ConfigurationError:

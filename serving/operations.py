@@ -1,4 +1,4 @@
-"""What an operator asks of a broker's topics: the part of `AdminTarget` that concerns them and their subscriptions.
+"""What an operator asks of a broker's topics: the part of `AdminTarget` that concerns them.
 
 Everything here is off the data path. Names are full or short; errors are those of `quire.runtime.errors`.
 """
@@ -7,29 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-from quire.metadata.records import Policies
-from quire.runtime.errors import ConfigurationError, InUse, NotFound, QuireError
+from quire.metadata.records import Policies, TopicRecord
+from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, QuireError
 from quire.serving import statistics
 from quire.serving.names import TopicName
-from quire.serving.ownership.port import NotOwner, Ownership
-from quire.serving.peers import Peers, topic_path
+from quire.serving.ownership.port import Ownership
+from quire.serving.partitioned import refuse_if_used
+from quire.serving.partitions import Question
+from quire.serving.peers import Peers
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.policy.resolved import TopicPolicies
-from quire.serving.ports import EARLIEST, LATEST, Position
-from quire.serving.registry import Registry
+from quire.serving.ports import Position
 from quire.serving.schema.registry import Schemas
 from quire.serving.subscription import seek
-from quire.serving.subscription.peek import unacknowledged_entry
-from quire.serving.subscription.subscription import Subscription
-from quire.serving.topic.non_persistent import AnyTopic
+from quire.serving.subscription_operations import SubscriptionOperations
 from quire.serving.topic.services import Services
-from quire.serving.topic.topic import Topic
-from quire.serving.topic_factory import subscriptions_of
-from quire.wire import commands
 from quire.wire.block import Buffer
 
 HOLD_S: Final = 5.0
@@ -38,10 +34,9 @@ HOLD_S: Final = 5.0
 _log = logging.getLogger(__name__)
 
 
-class Operations:
+class Operations(SubscriptionOperations):
     """See the top of the file. `Broker` adds the process to it."""
 
-    registry: Registry
     services: Services
     peers: Peers
     ownership: Ownership
@@ -57,12 +52,6 @@ class Operations:
         silent = [str(one) for one in found if isinstance(one, QuireError)]
         return [one for one in found if not isinstance(one, QuireError)], silent
 
-    async def _topic(self, name: str) -> Topic:
-        return await self.registry.open_persistent(TopicName.parse(name))
-
-    async def _any_topic(self, name: str) -> AnyTopic:
-        return await self.registry.open(TopicName.parse(name))
-
     # -- topics ----------------------------------------------------------------------------------------
 
     async def list_topics(self, tenant: str, namespace: str, domain: str = "persistent") -> list[str]:
@@ -73,65 +62,43 @@ class Operations:
         """Full names of the topics that have partitions."""
         return (await self.registry.catalogue.names(tenant, namespace, domain))[1]
 
-    async def create_topic(self, topic: str) -> None:
+    async def create_topic(self, topic: str, properties: Mapping[str, str] | None = None) -> None:
         """Raises `AlreadyExists`."""
-        await self.registry.create(TopicName.parse(topic))
+        await self.registry.create(TopicName.parse(topic), properties=properties)
 
-    async def create_partitioned(self, topic: str, partitions: int) -> None:
+    async def create_partitioned(
+        self, topic: str, partitions: int, properties: Mapping[str, str] | None = None
+    ) -> None:
         """Raises `AlreadyExists`."""
         if partitions < 1:
             raise ConfigurationError("a partitioned topic has at least one partition")
-        await self.registry.create(TopicName.parse(topic), partitions)
+        await self.registry.create(TopicName.parse(topic), partitions, properties)
 
     async def update_partitions(self, topic: str, partitions: int) -> None:
         """There can only be more. Raises `NotFound`."""
-        await self.registry.records.grow(TopicName.parse(topic), partitions)
+        await self.partitioned.grow(TopicName.parse(topic), partitions)
 
-    async def partitions(self, topic: str) -> int:
-        """0 for a topic without partitions. Raises `NotFound` when there is neither."""
-        name = TopicName.parse(topic)
-        try:
-            return await self.registry.catalogue.partitions(name)
-        except NotFound:
-            # A partition that nobody has used yet is there all the same.
-            if name.parent is None or name.partition >= await self.registry.catalogue.partitions(name.parent):
-                raise
-            return 0
+    async def delete_topic(
+        self, topic: str, *, force: bool = False, parent_generation: int | None = None
+    ) -> None:
+        """Raises `NotFound`, and `InUse` while somebody uses it, unless `force`.
 
-    async def delete_topic(self, topic: str, *, force: bool = False) -> None:
-        """Raises `NotFound`, and `InUse` while somebody uses it, unless `force`."""
+        `parent_generation`: it goes with its parent, and is not deleted when it is another one's partition.
+        """
         name = TopicName.parse(topic)
+        if parent_generation is not None:
+            await self.partitioned.delete_partition(name, parent_generation)
+            return
         if await self.registry.catalogue.partitions(name):
             raise ConfigurationError(f"{name} has partitions; delete it as a partitioned topic")
         loaded = self.registry.find(name)
         if loaded is not None and not force:
-            _refuse_if_used(loaded)
+            refuse_if_used(loaded)
         await self.registry.delete(name)
 
     async def delete_partitioned(self, topic: str, *, force: bool = False) -> None:
-        """Delete all partitions, then their parent."""
-        name = TopicName.parse(topic)
-        count = await self.registry.catalogue.partitions(name)
-        if not count:
-            raise NotFound(f"{name} has no partitions")
-        for partition in map(name.of_partition, range(count)):
-            loaded = self.registry.find(partition)
-            if loaded is not None and not force:
-                _refuse_if_used(loaded)
-        for partition in map(name.of_partition, range(count)):
-            if await self._is_used(partition):
-                await self._delete_partition(partition, force=force)
-        await self.registry.delete_parent(name)
-
-    async def _is_used(self, partition: TopicName) -> bool:
-        """Partitions are made when they are first used; of those that keep nothing only their brokers know."""
-        return not partition.is_persistent or await self.registry.records.find(partition) is not None
-
-    async def _delete_partition(self, partition: TopicName, *, force: bool) -> None:
-        try:
-            await self.registry.delete(partition)
-        except NotOwner as error:
-            await self.peers.ask("DELETE", error, f"{topic_path(partition)}?force={str(force).lower()}")
+        """Delete all partitions, then their parent. Raises as `delete_topic`."""
+        await self.partitioned.delete(TopicName.parse(topic), force=force)
 
     async def take_bundle(self, bundle: str, topics: Sequence[str]) -> None:
         """Own a bundle that is nobody's and load these topics of it. Raises `NotOwner`, `Unavailable`."""
@@ -139,12 +106,15 @@ class Operations:
         await self.registry.warm(map(TopicName.parse, topics))
 
     async def unload_topic(self, topic: str) -> None:
-        """Close it here; its clients look it up again. Raises `NotOwner`, `NotFound`."""
-        name = TopicName.parse(topic)
-        await self.partitions(topic)
-        if self.registry.find(name) is None:
-            await self.registry.require(name)
-        await self.registry.unload(name)
+        """Close it, or all its partitions; its clients look it up again. Raises `NotOwner`, `NotFound`."""
+
+        async def here(one: str) -> None:
+            name = TopicName.parse(one)
+            if self.registry.find(name) is None:
+                await self.registry.require(name)
+            await self.registry.unload(name)
+
+        await self._of_each(topic, Question(here, "PUT", "/unload"))
 
     async def topic_policies(self, topic: str) -> Policies:
         """What the topic itself prescribes (of a partition: its parent). Raises `NotFound`."""
@@ -196,42 +166,44 @@ class Operations:
         await self.registry.apply_policies(tenant, namespace)
 
     async def terminate_topic(self, topic: str) -> Position:
-        """No more messages, for good. Answers the last position."""
+        """No more messages, for good. Returns the last position."""
+        await self._refuse_parent(topic, "an end")
         return await (await self._topic(topic)).terminate()
 
     async def terminate_partitions(self, topic: str) -> dict[int, Position]:
-        """The same for every partition; answers the last position of each."""
+        """The same for every partition; returns the last position of each."""
+
+        def read(said: dict[str, int]) -> Position:
+            return Position(said["ledgerId"], said["entryId"])
+
         name = TopicName.parse(topic)
-        last = {}
-        for number in range(await self.registry.catalogue.partitions(name)):
-            partition = name.of_partition(number)
-            try:
-                last[number] = await self.terminate_topic(str(partition))
-            except NotOwner as error:
-                said = await self.peers.ask("POST", error, f"{topic_path(partition)}/terminate")
-                last[number] = Position(said["ledgerId"], said["entryId"])
-        return last
+        record = await self.partitioned.record(name)
+        names = [name.of_partition(index) for index in range(record.partitions)]
+        question = Question(self.terminate_topic, "POST", "/terminate", read=read)
+        last = await self.asked.each(names, question)
+        return {one.partition: position for one, position in last.found.items()}
 
     async def compact_topic(self, topic: str) -> None:
         """Begin to compact it, or all of its partitions. Raises `AlreadyExists` while that is under way."""
-        name = TopicName.parse(topic)
-        count = await self.partitions(topic)
-        if not count:
-            (await self._topic(topic)).compaction.start()
-        for partition in map(name.of_partition, range(count)):
-            if await self._is_used(partition):
-                await self._compact_partition(partition)
 
-    async def _compact_partition(self, partition: TopicName) -> None:
-        try:
-            (await self._topic(str(partition))).compaction.start()
-        except NotOwner as error:
-            await self.peers.ask("PUT", error, f"{topic_path(partition)}/compaction")
+        async def here(one: str) -> None:
+            (await self._topic(one)).compaction.start()
+
+        await self._of_each(topic, Question(here, "PUT", "/compaction"), (AlreadyExists,))
 
     async def compaction_status(self, topic: str) -> dict[str, Any]:
-        """As Pulsar's: `status` and `lastError`."""
-        compaction = (await self._topic(topic)).compaction
-        return {"status": str(compaction.status), "lastError": compaction.error}
+        """As Pulsar's: `status` and `lastError`; of a partitioned topic RUNNING before ERROR before SUCCESS."""
+
+        async def here(one: str) -> dict[str, Any]:
+            compaction = (await self._topic(one)).compaction
+            return {"status": str(compaction.status), "lastError": compaction.error}
+
+        found = await self._of_each(topic, Question(here, "GET", "/compaction"))
+        for status in ("RUNNING", "ERROR", "SUCCESS"):
+            for one in found:
+                if one["status"] == status:
+                    return one
+        return found[0] if found else {"status": "NOT_RUN", "lastError": ""}
 
     async def position_of_index(self, topic: str, index: int) -> Position:
         """The entry that holds the message with this topic-wide index. Raises `NotFound` when there is none."""
@@ -254,95 +226,39 @@ class Operations:
 
     async def stats(self, topic: str) -> dict[str, Any]:
         """As Pulsar's `stats`; of a partitioned topic the sums of its partitions."""
-        name = TopicName.parse(topic)
-        count = await self.partitions(topic)
-        if count:
-            return await self._partitioned_stats(name, count)
-        loaded = await self.registry.open(name)
-        return await statistics.of_topic(loaded, self.services.clock.monotonic())
 
-    async def _partitioned_stats(self, name: TopicName, count: int) -> dict[str, Any]:
-        partitions = {}
-        for partition in map(name.of_partition, range(count)):
-            if await self._is_used(partition):
-                partitions[str(partition)] = await self._partition_stats(partition)
-        return statistics.of_partitions(partitions, count)
+        async def here(one: str) -> dict[str, Any]:
+            loaded = await self.registry.open(TopicName.parse(one))
+            return await statistics.of_topic(loaded, self.services.clock.monotonic())
 
-    async def _partition_stats(self, partition: TopicName) -> dict[str, Any]:
-        try:
-            return await self.stats(str(partition))
-        except NotOwner as error:
-            found: dict[str, Any] = await self.peers.ask("GET", error, f"{topic_path(partition)}/stats")
-            return found
+        if not await self.partitions(topic):
+            return await here(topic)
+        record, found = await self._of_partitions(topic, Question(here, "GET", "/stats"))
+        return statistics.of_partitions(found, record)
 
     async def internal_stats(self, topic: str) -> dict[str, Any]:
         """As Pulsar's `internalStats`; each of `ledgers` has a `state` and an `archive`."""
         return await statistics.internal(await self._topic(topic), self.services.ledgers)
 
+    async def partitioned_internal_stats(self, topic: str) -> dict[str, Any]:
+        """As Pulsar's `partitioned-internalStats`: those of each partition that was used. Raises `NotFound`."""
+        record, found = await self._of_partitions(
+            topic, Question(self.internal_stats, "GET", "/internalStats")
+        )
+        return {"metadata": statistics.metadata_of(record), "partitions": found}
+
+    async def _of_partitions(
+        self, topic: str, question: Question[dict[str, Any]]
+    ) -> tuple[TopicRecord, dict[str, dict[str, Any]]]:
+        """A topic's record, and what each of its used partitions answers, by its full name."""
+        name = TopicName.parse(topic)
+        record = await self.partitioned.record(name)
+        answers = await self.asked.each(await self.asked.used(name, record), question, (NotFound,))
+        return record, {str(one): said for one, said in answers.found.items()}
+
     async def explain(self, topic: str) -> dict[str, Any]:
         """Why each segment is still here, and when it will go; see `quire.serving.topic.explain`."""
         return statistics.explained(await self._topic(topic), self.services)
-
-    # -- subscriptions ---------------------------------------------------------------------------------
-
-    async def subscriptions(self, topic: str) -> list[str]:
-        """Names of the durable subscriptions."""
-        found = subscriptions_of(await self._any_topic(topic))
-        return sorted(one.name for one in found if one.is_durable)
-
-    async def create_subscription(self, topic: str, name: str, start: Position) -> None:
-        """Raises `AlreadyExists`."""
-        loaded = await self.registry.open(TopicName.parse(topic), create=True)
-        if start in (EARLIEST, LATEST):
-            await subscriptions_of(loaded).create(name, earliest=start == EARLIEST)
-        else:
-            await subscriptions_of(loaded).create(name, at=commands.message_id(*start))
-
-    async def delete_subscription(self, topic: str, name: str, *, force: bool = False) -> None:
-        await subscriptions_of(await self._any_topic(topic)).delete(name, force=force)
-
-    async def peek(self, topic: str, name: str, number: int) -> tuple[Position, bytes]:
-        """The `number`th entry (from 1) that the subscription has to acknowledge. Raises `NotFound`."""
-        subscription = await self._subscription(topic, name)
-        return await unacknowledged_entry(await self._topic(topic), subscription.cursor, number)
-
-    async def reset_cursor(self, topic: str, name: str, to: Position | int) -> None:
-        """To a position (inclusive) or to a publish time in ms."""
-        subscription = await self._subscription(topic, name)
-        if isinstance(to, int):
-            await subscription.seek_time(to)
-        else:
-            await subscription.seek(commands.message_id(*to))
-
-    async def skip_messages(self, topic: str, name: str, count: int | None) -> None:
-        """`None`: all of the backlog."""
-        subscription = await self._subscription(topic, name)
-        if count is None:
-            await subscription.skip_all()
-        else:
-            await self._skip_some(await self._topic(topic), subscription, count)
-
-    async def expire_messages(self, topic: str, name: str | None, older_than_ms: int) -> None:
-        """Acknowledge what is older, in one subscription or (`None`) in all. Raises `NotFound`."""
-        if name is not None:
-            await self._subscription(topic, name)
-        await (await self._topic(topic)).upkeep.expire(older_than_ms, name)
-
-    async def _skip_some(self, topic: Topic, subscription: Subscription, count: int) -> None:
-        """Acknowledge whole entries from the mark-delete position on until `count` messages are skipped."""
-        first = topic.next_position(subscription.mark_delete)
-        wanted = await topic.index_of(first) + count
-        if wanted >= topic.confirmed_index:
-            await subscription.skip_all()
-            return
-        position = await topic.position_of(wanted)
-        await subscription.skip_up_to(Position(position.ledger_id, position.entry_id - 1))
-
-    async def _subscription(self, topic: str, name: str) -> Subscription:
-        found = subscriptions_of(await self._any_topic(topic)).get(name)
-        if found is None:
-            raise NotFound(f"topic {topic} has no subscription {name}")
-        return found
 
     # -- bytes, for Spark ------------------------------------------------------------------------------
 
@@ -357,8 +273,3 @@ class Operations:
     async def blocks(self, topic: str, position: Position, bytes_max: int) -> Iterable[Buffer]:
         """Whole confirmed blocks from the one that contains `position`. Raises `NotFound` when it was trimmed."""
         return await (await self._topic(topic)).read(position, bytes_max)
-
-
-def _refuse_if_used(topic: AnyTopic) -> None:
-    if topic.producers.all() or any(one.consumers for one in subscriptions_of(topic)):
-        raise InUse(f"{topic.name} has producers or consumers; close them, or delete it by force")

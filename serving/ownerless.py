@@ -100,8 +100,8 @@ class Ownerless:
         """Loading any topic of a bundle opens its state log."""
         tenant, namespace, _ = bundle.split("/", 2)
         for name in await self._registry.records.names(tenant, namespace):
-            if await self._registry.bundle_of(
-                name
-            ) == bundle and not await self._registry.catalogue.partitions(name):
-                return name
+            if await self._registry.bundle_of(name) == bundle:
+                record = await self._registry.records.find(name)
+                if record is not None and not record.partitions:
+                    return name
         return None

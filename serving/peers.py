@@ -14,9 +14,10 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from quire.runtime.errors import ConfigurationError, InUse, NotFound, QuireError, Unavailable
+from quire.runtime.errors import AlreadyExists, ConfigurationError, InUse, NotFound, QuireError, Unavailable
 from quire.serving.names import TopicName
 from quire.serving.ownership.port import NotOwner
+from quire.serving.ports import NotAllowed
 
 TIMEOUT_S: Final = 30.0
 
@@ -95,5 +96,7 @@ def _error(status: int, text: str) -> QuireError:
         reason = str(json.loads(text)["reason"])
     except (ValueError, KeyError, TypeError):
         reason = f"the topic's broker answered {status}"
-    kinds: dict[int, type[QuireError]] = {400: ConfigurationError, 404: NotFound, 412: InUse}
+    kinds: dict[int, type[QuireError]] = {
+        400: ConfigurationError, 404: NotFound, 405: NotAllowed, 409: AlreadyExists, 412: InUse
+    }  # fmt: skip
     return kinds.get(status, Unavailable)(reason)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 from quire.metadata.records import NamespaceRecord
@@ -45,6 +45,10 @@ POLICY_BATCH: Final = 500
 """Topics that get other policies in one turn of the event loop."""
 
 _log = logging.getLogger(__name__)
+
+
+class NoPartition(ConfigurationError):
+    """A topic cannot be made because its name is that of a partition, and no topic has it."""
 
 
 class Registry:
@@ -185,15 +189,44 @@ class Registry:
             raise Unavailable(f"{name} is being deleted; try again in a moment")
         return await self._factory.load(name, namespace, snapshot)
 
-    async def create(self, name: TopicName, partitions: int = 0) -> None:
-        """Raises `AlreadyExists`, `NotFound` for an unknown namespace."""
-        await self.catalogue.namespace(name)
-        if name in self._topics or await self.records.find(name) is not None:
+    async def create(
+        self, name: TopicName, partitions: int = 0, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Raises `AlreadyExists`, `NotFound` for an unknown namespace, `NoPartition`."""
+        namespace = await self.catalogue.namespace(name)
+        record = await self.records.find(name)
+        if name in self._topics or record is not None:
+            if record is not None and record.partitions and record.deleting:
+                await self.catalogue.partitions(name)  # says so
             raise AlreadyExists(f"topic {name} exists already")
-        if partitions or name.is_persistent:
-            await self.records.create(name, partitions)
+        if name.parent is not None:
+            await self._create_partition(name, namespace, partitions)
+        elif partitions or name.is_persistent:
+            if partitions:
+                await self.require_none(map(name.of_partition, range(partitions)))
+            await self.records.create(name, partitions, properties)
         else:
             await self.open(name, create=True)
+
+    async def _create_partition(self, name: TopicName, namespace: NamespaceRecord, partitions: int) -> None:
+        try:
+            if partitions:
+                raise NotFound("a partition has no partitions")
+            await self.catalogue.covering(name)
+        except NotFound as error:
+            raise NoPartition(
+                f"{name} cannot be the name of a topic that is no partition of {name.parent}: {error}"
+            ) from None
+        if name.is_persistent:
+            await self.catalogue.find_or_create(name, namespace, True)
+        else:
+            await self.open(name, create=True)
+
+    async def require_none(self, partitions: Iterable[TopicName]) -> None:
+        """Raise `AlreadyExists` when a topic has the name of a partition to be: its messages would be taken for its."""
+        there = await self.records.there(partitions)
+        if there:
+            raise AlreadyExists(f"topic {there[0]} exists already; delete it, or choose another name")
 
     async def bundle_of(self, name: TopicName) -> str:
         """The bundle that `name` belongs to. Raises `NotFound` for an unknown namespace."""
@@ -334,6 +367,10 @@ class Registry:
         while (leaving := self._leaving.get(name)) is not None:
             await asyncio.wait([leaving])
         record = await self.records.find(name)
+        if record is None and name not in self._topics:
+            await self.require(name)
+            if name not in self._topics:
+                raise NotFound(f"there is no topic {name}")
         if record is None or not record.deleting:
             return await self.open(name)
         namespace = await self.catalogue.namespace(name)
@@ -342,8 +379,8 @@ class Registry:
 
     async def delete_parent(self, name: TopicName) -> None:
         """Delete the record of a partitioned topic, whose partitions are gone."""
+        await self._forget(name)  # before anybody makes it anew: it would be the new one's
         await self.records.delete(name)
-        await self._forget(name)
 
     async def _leave(self, name: TopicName, leave: Callable[[], Awaitable[None]]) -> None:
         """Carry out `leave` while nobody can open the topic, and when nobody else is at it."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from quire.metadata.records import CompactedRecord, SegmentRecord, SegmentState
+from quire.metadata.records import CompactedRecord, SegmentRecord, SegmentState, TopicRecord
 from quire.runtime.errors import QuireError
 from quire.serving.ports import Position
 from quire.serving.topic.explain import Circumstances, explain
@@ -70,16 +70,21 @@ async def of_topic(loaded: AnyTopic, now_s: float) -> dict[str, Any]:
     }
 
 
-def of_partitions(partitions: Mapping[str, dict[str, Any]], count: int) -> dict[str, Any]:
-    """As Pulsar's `partitioned-stats`: the sums of the `stats` of those of its `count` partitions that were used."""
+def of_partitions(partitions: Mapping[str, dict[str, Any]], record: TopicRecord) -> dict[str, Any]:
+    """As Pulsar's `partitioned-stats`: the sums of the `stats` of those of its partitions that were used."""
     return {
         **{key: sum(one[key] for one in partitions.values()) for key in _SUMMED},
         "publishers": [one for stats in partitions.values() for one in stats["publishers"]],
         "subscriptions": _merged([stats["subscriptions"] for stats in partitions.values()]),
         "replication": {},
-        "metadata": {"partitions": count},
+        "metadata": metadata_of(record),
         "partitions": partitions,
     }
+
+
+def metadata_of(record: TopicRecord) -> dict[str, Any]:
+    """As Pulsar's metadata of a partitioned topic."""
+    return {"partitions": record.partitions, "deleted": record.deleting, "properties": record.properties}
 
 
 def _storage(topic: Topic) -> dict[str, Any]:

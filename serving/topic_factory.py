@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from quire.metadata import topics
 from quire.metadata.records import NamespaceRecord
-from quire.runtime.errors import NotFound
 from quire.serving.bundle_totals import BundleTotals
 from quire.serving.bundles import Bundles, bundle_of
 from quire.serving.catalogue import Catalogue, has_partitions
@@ -72,8 +71,7 @@ class TopicFactory:
         """A topic without a record. Raises `NotFound` when it may not be made, `ConfigurationError` for a parent."""
         if await self._records.find(name) is not None:
             raise has_partitions(name)
-        if not await self._catalogue.may_create(name, namespace, create):
-            raise NotFound(f"there is no topic {name}, or nobody uses it now")
+        await self._catalogue.permit(name, namespace, create)
         totals = self._totals.of(bundle_of(namespace, name))
         topic = NonPersistentTopic(name, self._services, await self._policies.of(name), totals)
         topic.subscriptions = NonPersistentSubscriptions(topic, self._services.clock, name.partition)

@@ -151,10 +151,15 @@ class TopicList:
     def _full_names(self) -> Iterable[str]:
         for local, count in self._partitions.items():
             name = self._named(local)
-            if count == 0:
+            if count == 0 and not self._is_prepared(name):
                 yield str(name)
             for index in range(count):
                 yield str(name.of_partition(index))
+
+    def _is_prepared(self, name: TopicName) -> bool:
+        """It is a partition that its parent, which is being given it, does not show yet."""
+        shown = 0 if name.parent is None else self._partitions.get(name.parent.local, 0)
+        return 0 < shown <= name.partition
 
     def _tell(self, names: frozenset[str]) -> None:
         came, went, self.names = names - self.names, self.names - names, names

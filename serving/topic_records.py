@@ -1,10 +1,15 @@
-"""The records of topics in the metadata store: made, found, listed, given more partitions, deleted.
+"""The records of topics in the metadata store: made, found, listed, changed, deleted.
 
 A partitioned topic is a record with a number of partitions and no segments; that of a partition, or of a topic that has
-none, holds its list of segments (`metadata.topics`).
+none, holds its list of segments (`metadata.topics`). A partition's record is made in one transaction with a look at its
+parent's, so there is none whose parent does not have it, or was being deleted at that moment.
 """
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -12,8 +17,10 @@ from quire.metadata import paths, topics
 from quire.metadata.records import TopicRecord, decode
 from quire.metadata.store import MetadataStore
 from quire.runtime.clock import Clock
-from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound
+from quire.runtime.errors import AlreadyExists, NotFound, VersionConflict
 from quire.serving.names import TopicName
+
+READS_AT_ONCE: Final = 200
 
 
 class TopicRecords:
@@ -31,6 +38,15 @@ class TopicRecords:
             return None
         return decode(TopicRecord, value, name.path)
 
+    async def there(self, names: Iterable[TopicName]) -> list[TopicName]:
+        """Those of the topics that have a record."""
+        wanted, found = list(names), []
+        for start in range(0, len(wanted), READS_AT_ONCE):
+            some = wanted[start : start + READS_AT_ONCE]
+            records = await asyncio.gather(*map(self.find, some))
+            found += [name for name, record in zip(some, records, strict=True) if record is not None]
+        return found
+
     async def load(self, name: TopicName) -> topics.Topic:
         """The topic's record, with its version and all its segments. Raises `NotFound`."""
         return await topics.load(self._store, name.path)
@@ -40,11 +56,14 @@ class TopicRecords:
         children = await self._store.children(paths.topics_of(tenant, namespace, domain))
         return [TopicName(domain, tenant, namespace, paths.decode(child)) for child in children]
 
-    async def create(self, name: TopicName, partitions: int = 0) -> topics.Topic:
-        """A topic that somebody else has just made serves as well, but for a partitioned one: `AlreadyExists`."""
-        now_ms = self._clock.now_ms()
-        # A later incarnation of the same name gets a later generation, so old cursors are never taken for its own.
-        record = TopicRecord(name=str(name), created_ms=now_ms, generation=now_ms, partitions=partitions)
+    async def create(
+        self, name: TopicName, partitions: int = 0, properties: Mapping[str, str] | None = None
+    ) -> topics.Topic:
+        """A topic that is no partition. One that somebody has just made serves as well, but for a partitioned one.
+
+        Raises `AlreadyExists`.
+        """
+        record = replace(self._new(name), partitions=partitions, properties=dict(properties or {}))
         try:
             return await topics.create(self._store, name.path, record)
         except AlreadyExists:
@@ -52,16 +71,30 @@ class TopicRecords:
                 raise AlreadyExists(f"topic {name} exists already") from None
             return await self.load(name)
 
-    async def grow(self, name: TopicName, partitions: int) -> None:
-        """Give a partitioned topic more partitions."""
-        snapshot = await self.load(name)
-        if not snapshot.record.partitions:
-            raise ConfigurationError(f"{name} has no partitions, and a topic cannot be given any later")
-        if partitions < snapshot.record.partitions:
-            raise ConfigurationError(
-                f"{name} has {snapshot.record.partitions} partitions; there can only be more"
-            )
-        await topics.update(self._store, snapshot, replace(snapshot.record, partitions=partitions))
+    async def create_partition(self, name: TopicName, parent: topics.Topic) -> topics.Topic:
+        """A partition of `parent`. Raises `VersionConflict` or `NotFound` when that has changed meanwhile."""
+        record = replace(self._new(name), parent_generation=parent.record.generation)
+        try:
+            return await topics.create(self._store, name.path, record, beside=parent)
+        except AlreadyExists:
+            return await self.load(name)
+
+    def _new(self, name: TopicName) -> TopicRecord:
+        """A later incarnation of the same name gets a later generation, so old cursors are never taken for its own."""
+        now_ms = self._clock.now_ms()
+        return TopicRecord(name=str(name), created_ms=now_ms, generation=now_ms)
+
+    async def change(self, name: TopicName, change: Callable[[TopicRecord], TopicRecord]) -> TopicRecord:
+        """Replace a partitioned topic's record by `change` of it, against whoever changes it at the same moment."""
+        while True:
+            snapshot = await self.load(name)
+            changed = change(snapshot.record)
+            if changed == snapshot.record:
+                return changed
+            try:
+                return (await topics.update(self._store, snapshot, changed)).record
+            except VersionConflict:
+                continue
 
     async def delete(self, name: TopicName) -> None:
         """Of a partitioned topic, whose partitions are gone."""

@@ -42,7 +42,8 @@ from quire.serving.admin import (
 )
 from quire.serving.admin.target import AdminTarget
 from quire.serving.ownership.port import NotOwner
-from quire.serving.ports import ConsumerBusy
+from quire.serving.ports import ConsumerBusy, NotAllowed
+from quire.serving.registry import NoPartition
 from quire.serving.schema.definition import SchemaRefused
 
 log = logging.getLogger(__name__)
@@ -113,8 +114,10 @@ def status_of(error: QuireError) -> int:
         return 404
     if isinstance(error, AlreadyExists | VersionConflict | NotEmpty | SchemaRefused):
         return 409
-    if isinstance(error, InUse | ConsumerBusy):
+    if isinstance(error, InUse | ConsumerBusy | NoPartition):
         return 412
+    if isinstance(error, NotAllowed):
+        return 405
     if isinstance(error, ConfigurationError | ProtocolError):
         return 400
     if isinstance(error, LimitExceeded):

@@ -8,6 +8,7 @@ import msgspec
 from aiohttp import web
 
 from quire.runtime.errors import ConfigurationError
+from quire.runtime.limits import PROPERTIES_BYTES_MAX
 from quire.serving.ports import EARLIEST, LATEST, Position
 
 INT64_MAX = (1 << 63) - 1
@@ -47,12 +48,27 @@ def natural(text: str, what: str) -> int:
 
 
 async def number_of(request: web.Request, what: str, *, least: int) -> int:
-    """The body as one number (some tools send it quoted). Raises `ConfigurationError`."""
-    value = await json_of(request)
+    """The body as one number. Raises `ConfigurationError`."""
+    return whole(await json_of(request), what, least=least)
+
+
+def whole(value: Any, what: str, *, least: int) -> int:
+    """A number (some tools send it quoted). Raises `ConfigurationError`."""
     if isinstance(value, str):
         value = natural(value, f"the {what}")
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigurationError(f"the request's body must be the {what}, a number of at least {least}")
+    return value
+
+
+def properties_of(value: Any) -> dict[str, str]:
+    """A topic's properties, none when there is no body. Raises `ConfigurationError`."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
+        raise ConfigurationError("properties must be a JSON object whose values are texts")
+    if sum(len(key) + len(one) for key, one in value.items()) > PROPERTIES_BYTES_MAX:
+        raise ConfigurationError(f"the properties of a topic have {PROPERTIES_BYTES_MAX} characters at most")
     return value
 
 

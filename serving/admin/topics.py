@@ -5,7 +5,16 @@ from __future__ import annotations
 from aiohttp import web
 
 from quire.runtime.errors import ConfigurationError, NotFound
-from quire.serving.admin.requests import flag, natural, no_content, number_of, position_json, topic_of
+from quire.serving.admin.requests import (
+    flag,
+    json_of,
+    natural,
+    no_content,
+    position_json,
+    properties_of,
+    topic_of,
+    whole,
+)
 from quire.serving.admin.target import AdminTarget
 
 DOMAIN = "/admin/v2/{domain:persistent|non-persistent}"
@@ -35,11 +44,17 @@ def _lists(target: AdminTarget) -> list[web.RouteDef]:
     return [web.get(NAMESPACE, names), web.get(f"{NAMESPACE}/partitioned", partitioned)]
 
 
-async def _count(request: web.Request) -> int:
-    count = await number_of(request, "number of partitions", least=1)
+async def _partitioned(request: web.Request) -> tuple[int, dict[str, str]]:
+    """The body: a number of partitions, alone or with `properties`."""
+    body = await json_of(request)
+    properties: dict[str, str] = {}
+    if isinstance(body, dict):
+        properties = properties_of(body.get("properties"))
+        body = body.get("partitions")
+    count = whole(body, "number of partitions", least=1)
     if count > PARTITIONS_MAX:
         raise ConfigurationError(f"{count} partitions are more than a topic may have ({PARTITIONS_MAX})")
-    return count
+    return count, properties
 
 
 def _partitions(target: AdminTarget) -> list[web.RouteDef]:
@@ -51,11 +66,13 @@ def _partitions(target: AdminTarget) -> list[web.RouteDef]:
         return web.json_response({"partitions": await target.partitions(topic)})
 
     async def put(request: web.Request) -> web.Response:
-        await target.create_partitioned(topic_of(request), await _count(request))
+        count, properties = await _partitioned(request)
+        await target.create_partitioned(topic_of(request), count, properties)
         return no_content()
 
     async def post(request: web.Request) -> web.Response:
-        await target.update_partitions(topic_of(request), await _count(request))
+        count, _ = await _partitioned(request)
+        await target.update_partitions(topic_of(request), count)
         return no_content()
 
     async def delete(request: web.Request) -> web.Response:
@@ -68,11 +85,16 @@ def _partitions(target: AdminTarget) -> list[web.RouteDef]:
 
 def _one(target: AdminTarget) -> list[web.RouteDef]:
     async def create(request: web.Request) -> web.Response:
-        await target.create_topic(topic_of(request))
+        await target.create_topic(topic_of(request), properties_of(await json_of(request)))
         return no_content()
 
     async def delete(request: web.Request) -> web.Response:
-        await target.delete_topic(topic_of(request), force=flag(request, "force"))
+        generation = request.query.get("parentGeneration")
+        await target.delete_topic(
+            topic_of(request),
+            force=flag(request, "force"),
+            parent_generation=None if generation is None else natural(generation, "parentGeneration"),
+        )
         return no_content()
 
     async def unload(request: web.Request) -> web.Response:
@@ -120,6 +142,9 @@ def _statistics(target: AdminTarget) -> list[web.RouteDef]:
     async def internal(request: web.Request) -> web.Response:
         return web.json_response(await target.internal_stats(topic_of(request)))
 
+    async def partitioned_internal(request: web.Request) -> web.Response:
+        return web.json_response(await target.partitioned_internal_stats(topic_of(request)))
+
     async def last(request: web.Request) -> web.Response:
         return web.json_response(position_json(await target.last_position(topic_of(request))))
 
@@ -137,5 +162,6 @@ def _statistics(target: AdminTarget) -> list[web.RouteDef]:
         web.get(f"{TOPIC}/stats", stats),
         web.get(f"{TOPIC}/partitioned-stats", partitioned),
         web.get(f"{TOPIC}/internalStats", internal),
+        web.get(f"{TOPIC}/partitioned-internalStats", partitioned_internal),
         web.get(f"{TOPIC}/lastMessageId", last),
     ]

@@ -59,7 +59,7 @@ class SessionHost(Protocol):
     async def look_up(self, topic: str, *, take: bool) -> Owner:
         """The broker that serves the topic or, with `owns` False, should be asked for it; see `Ownership.owner_of`.
 
-        Raises `NotFound` unless the topic is there or may be created, `Unavailable`.
+        Whether the topic is there is not looked at. Raises `NotFound` for an unknown namespace, `Unavailable`.
         """
         ...
 

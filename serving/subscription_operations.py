@@ -1,0 +1,182 @@
+"""What an operator asks of the subscriptions of a topic, or of all partitions of one: a part of `Operations`.
+
+Of a partitioned topic a subscription is one thing: made on all partitions, deleted and moved on all that have it, and
+not found only where none has it. What names a single entry can be asked of a partition alone.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+from urllib.parse import quote
+
+from quire.runtime.errors import NotFound
+from quire.serving.names import TopicName
+from quire.serving.partitioned import Partitioned, create_subscription, durable_names
+from quire.serving.partitions import Partitions, Question, Refusals
+from quire.serving.ports import NotAllowed, Position
+from quire.serving.registry import Registry
+from quire.serving.subscription.peek import unacknowledged_entry
+from quire.serving.subscription.subscription import Subscription
+from quire.serving.topic.topic import Topic
+from quire.serving.topic_factory import subscriptions_of
+from quire.wire import commands
+
+T = TypeVar("T")
+
+
+class SubscriptionOperations:
+    """See the top of the file."""
+
+    registry: Registry
+    partitioned: Partitioned
+    asked: Partitions
+
+    async def partitions(self, topic: str) -> int:
+        """0 for a topic without partitions. Raises `NotFound` when there is neither."""
+        name = TopicName.parse(topic)
+        try:
+            return await self.registry.catalogue.partitions(name)
+        except NotFound:
+            # A partition that nobody has used yet is there all the same.
+            if name.parent is None:
+                raise
+            await self.registry.catalogue.covering(name)
+            return 0
+
+    async def _parts(self, topic: str) -> list[TopicName] | None:
+        """The partitions that were used, None for a topic that has none."""
+        name = TopicName.parse(topic)
+        if not await self.partitions(topic):
+            return None
+        return await self.asked.used(name, await self.partitioned.record(name))
+
+    async def _of_each(self, topic: str, question: Question[T], refusals: Refusals = ()) -> list[T]:
+        """What the topic answers, or its partitions do. `Partitions.each` says which refusals are none."""
+        parts = await self._parts(topic)
+        if parts is None:
+            return [await question.here(topic)]
+        return list((await self.asked.each(parts, question, refusals)).some().values())
+
+    async def _refuse_parent(self, topic: str, what: str) -> None:
+        """Raise `NotAllowed` for a topic that has partitions."""
+        if await self.partitions(topic):
+            raise NotAllowed(
+                f"{what} of the partitioned topic {topic} is not allowed; ask one of its partitions"
+            )
+
+    async def _topic(self, name: str) -> Topic:
+        return await self.registry.open_persistent(TopicName.parse(name))
+
+    async def _subscription(self, topic: str, name: str) -> Subscription:
+        found = subscriptions_of(await self.registry.open(TopicName.parse(topic))).get(name)
+        if found is None:
+            raise NotFound(f"topic {topic} has no subscription {name}")
+        return found
+
+    # -- there or not ----------------------------------------------------------------------------------
+
+    async def subscriptions(self, topic: str) -> list[str]:
+        """Names of the durable subscriptions."""
+
+        async def here(one: str) -> list[str]:
+            return durable_names(await self.registry.open(TopicName.parse(one)))
+
+        question = Question(here, "GET", "/subscriptions")
+        return sorted({name for names in await self._of_each(topic, question) for name in names})
+
+    async def create_subscription(self, topic: str, name: str, start: Position) -> None:
+        """Raises `AlreadyExists`."""
+        parsed = TopicName.parse(topic)
+        if await self._is_partitioned(parsed):
+            await self.partitioned.make(parsed, name, start)
+        else:
+            await create_subscription(await self.registry.open(parsed, create=True), name, start)
+
+    async def _is_partitioned(self, name: TopicName) -> bool:
+        """A topic that is not there yet is none that has partitions."""
+        try:
+            return await self.registry.catalogue.partitions(name) > 0
+        except NotFound:
+            return False
+
+    async def delete_subscription(self, topic: str, name: str, *, force: bool = False) -> None:
+        """Raises `NotFound`, and `ConsumerBusy` when it has consumers, unless `force`."""
+
+        async def here(one: str) -> None:
+            await subscriptions_of(await self.registry.open(TopicName.parse(one))).delete(name, force=force)
+
+        path = f"{_path(name)}?force={str(force).lower()}"
+        await self._of_one(topic, name, Question(here, "DELETE", path))
+
+    async def _of_one(self, topic: str, name: str, question: Question[None]) -> None:
+        """A question about one subscription, that not every partition need have."""
+        if not await self._of_each(topic, question, (NotFound,)):
+            raise NotFound(f"topic {topic} has no subscription {name}")
+
+    # -- looked at and moved ---------------------------------------------------------------------------
+
+    async def peek(self, topic: str, name: str, number: int) -> tuple[Position, bytes]:
+        """The `number`th entry (from 1) that the subscription has to acknowledge. Raises `NotFound`."""
+        await self._refuse_parent(topic, "a look at messages")
+        subscription = await self._subscription(topic, name)
+        return await unacknowledged_entry(await self._topic(topic), subscription.cursor, number)
+
+    async def reset_cursor(self, topic: str, name: str, to: Position | int) -> None:
+        """To a position (inclusive) or to a publish time in ms."""
+
+        async def here(one: str) -> None:
+            subscription = await self._subscription(one, name)
+            if isinstance(to, int):
+                await subscription.seek_time(to)
+            else:
+                await subscription.seek(commands.message_id(*to))
+
+        if isinstance(to, int):
+            await self._of_one(topic, name, Question(here, "POST", f"{_path(name)}/resetcursor/{to}"))
+            return
+        await self._refuse_parent(topic, "a reset to a position")
+        await here(topic)
+
+    async def skip_messages(self, topic: str, name: str, count: int | None) -> None:
+        """`None`: all of the backlog."""
+
+        async def here(one: str) -> None:
+            subscription = await self._subscription(one, name)
+            if count is None:
+                await subscription.skip_all()
+            else:
+                await self._skip_some(await self._topic(one), subscription, count)
+
+        if count is None:
+            await self._of_one(topic, name, Question(here, "POST", f"{_path(name)}/skip_all"))
+            return
+        await self._refuse_parent(topic, "a number of messages to skip")
+        await here(topic)
+
+    async def _skip_some(self, topic: Topic, subscription: Subscription, count: int) -> None:
+        """Acknowledge whole entries from the mark-delete position on until `count` messages are skipped."""
+        first = topic.next_position(subscription.mark_delete)
+        wanted = await topic.index_of(first) + count
+        if wanted >= topic.confirmed_index:
+            await subscription.skip_all()
+            return
+        position = await topic.position_of(wanted)
+        await subscription.skip_up_to(Position(position.ledger_id, position.entry_id - 1))
+
+    async def expire_messages(self, topic: str, name: str | None, older_than_ms: int) -> None:
+        """Acknowledge what is older, in one subscription or (`None`) in all. Raises `NotFound`."""
+
+        async def here(one: str) -> None:
+            if name is not None:
+                await self._subscription(one, name)
+            await (await self._topic(one)).upkeep.expire(older_than_ms, name)
+
+        seconds = f"expireMessages/{older_than_ms // 1000}"
+        if name is None:
+            await self._of_each(topic, Question(here, "POST", f"/all_subscription/{seconds}"))
+        else:
+            await self._of_one(topic, name, Question(here, "POST", f"{_path(name)}/{seconds}"))
+
+
+def _path(subscription: str) -> str:
+    return f"/subscription/{quote(subscription, safe='')}"

@@ -1,0 +1,381 @@
+"""A partitioned topic is one thing: it grows with its subscriptions, and goes with all its partitions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+import pulsar
+import pytest
+
+from quire.runtime.errors import AlreadyExists, ConfigurationError, InUse, NotFound, QuireError, Unavailable
+from quire.serving.broker import Broker
+from quire.serving.names import TopicName
+from quire.serving.partitioned import GROWN_MS
+from quire.serving.partitions import Answers, Question
+from quire.serving.ports import LATEST
+from quire.serving.registry import NoPartition
+from quire.wire import commands
+from quire.wire import pulsar_pb2 as pb
+from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread
+from tests.serving.ownership.cluster import Brokers
+from tests.serving.session.test_connection import Client, entry, kinds, producer
+
+TOPIC = "persistent://public/default/parts"
+NAME = TopicName.parse(TOPIC)
+QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+
+
+def subscribe(request_id: int, partition: int, *, consumer_id: int = 1, name: str = "late") -> bytes:
+    """As stock clients do unless they are told otherwise: from the latest message on."""
+    return commands.subscribe(
+        pb.CommandSubscribe(
+            topic=f"{TOPIC}-partition-{partition}",
+            subscription=name,
+            subType=pb.CommandSubscribe.Shared,
+            consumer_id=consumer_id,
+            request_id=request_id,
+            initialPosition=pb.CommandSubscribe.Latest,
+            force_topic_creation=True,
+        )
+    )
+
+
+async def publish(broker: Broker, partitions: Iterable[int], count: int = 1) -> None:
+    client = Client(broker)
+    await client.connect()
+    for partition in partitions:
+        client.send(producer(partition, partition, f"{TOPIC}-partition-{partition}"))
+        assert kinds(await client.answers(1)) == ["PRODUCER_SUCCESS"]
+        for number in range(count):
+            client.send(b"".join(commands.send(partition, number, 1, entry())))
+        await client.answers(count)
+    client.connection.connection_lost(None)
+
+
+async def backlogs(broker: Broker, subscription: str) -> list[int | None]:
+    """Of each partition that was used; None where there is no such subscription."""
+    shown = (await broker.stats(TOPIC))["partitions"]
+    found = (one["subscriptions"].get(subscription) for _, one in sorted(shown.items()))
+    return [None if one is None else one["msgBacklog"] for one in found]
+
+
+def before_prepared(broker: Broker, act: Callable[[], Awaitable[object]]) -> None:
+    """Do `act` once, in the moment when a growth has seen which subscriptions there are."""
+    each, waiting = broker.asked.each, [act]
+
+    async def seen(names: Iterable[TopicName], question: Question[Any], refusals: Any = ()) -> Answers[Any]:
+        found = await each(names, question, refusals)
+        if waiting and question.path == "/subscriptions":
+            await waiting.pop()()
+        return found
+
+    broker.asked.each = seen  # type: ignore[assignment]
+
+
+# -- growing -----------------------------------------------------------------------------------------------
+
+
+async def test_what_a_new_partition_is_sent_waits_for_the_subscriptions_of_the_old(
+    house: BrokerHouse,
+) -> None:
+    """A stock consumer asks for new partitions once a minute, and then for the latest message."""
+    broker = await house.start()
+    await broker.create_partitioned(TOPIC, 1)
+
+    def open_both() -> tuple[pulsar.Client, pulsar.Consumer]:
+        client = pulsar.Client(broker.service_url, logger=QUIET)
+        return client, client.subscribe(TOPIC, "billing", pulsar.ConsumerType.Shared)
+
+    client, consumer = await in_thread(open_both)
+    await broker.update_partitions(TOPIC, 2)
+
+    def go_on() -> set[int]:
+        routing = pulsar.PartitionsRoutingMode.RoundRobinDistribution
+        sender = client.create_producer(TOPIC, message_routing_mode=routing, batching_enabled=False)
+        for number in range(20):
+            sender.send(b"%d" % number)
+        consumer.close()
+        again = client.subscribe(TOPIC, "billing", pulsar.ConsumerType.Shared)
+        found = {int(again.receive(10_000).data()) for _ in range(20)}
+        client.close()
+        return found
+
+    assert await in_thread(go_on) == set(range(20))
+
+
+async def test_growth_that_was_interrupted_shows_nothing_and_is_taken_up_again(
+    house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await house.start()
+    await broker.create_partitioned(TOPIC, 1)
+    for name in ("a", "b"):
+        await broker.create_subscription(TOPIC, name, LATEST)
+    make, made = broker.partitioned._make_everywhere, []
+
+    async def dies(names: Iterable[TopicName], subscription: str, start: Any) -> int:
+        if made:
+            raise Unavailable("the broker was killed")
+        made.append(subscription)
+        return await make(names, subscription, start)
+
+    monkeypatch.setattr(broker.partitioned, "_make_everywhere", dies)
+    with pytest.raises(Unavailable):
+        await broker.update_partitions(TOPIC, 3)
+    assert await broker.partitions(TOPIC) == 1
+    assert await broker.list_topics("public", "default") == [f"{TOPIC}-partition-0"]
+    assert await broker.client_topics("public", "default", "persistent") == [f"{TOPIC}-partition-0"]
+    await house.kill(broker)
+    broker = await house.start()
+    with pytest.raises(ConfigurationError, match="is being given 3"):
+        await broker.update_partitions(TOPIC, 2)
+    await broker.update_partitions(TOPIC, 4)
+    assert await broker.partitions(TOPIC) == 4
+    await publish(broker, range(1, 4))
+    assert await backlogs(broker, "a") == await backlogs(broker, "b") == [0, 1, 1, 1]
+    await broker.update_partitions(TOPIC, 4)
+    with pytest.raises(ConfigurationError, match="only be more"):
+        await broker.update_partitions(TOPIC, 3)
+
+
+async def test_a_subscription_made_while_the_topic_grows_is_made_on_the_new_partitions(
+    house: BrokerHouse,
+) -> None:
+    broker = await house.start()
+    await broker.create_partitioned(TOPIC, 1)
+    client = Client(broker)
+    await client.connect()
+
+    async def subscribes() -> None:
+        client.send(subscribe(1, 0))
+        assert kinds(await client.answers(1)) == ["SUCCESS"]
+        await broker.create_subscription(TOPIC, "by-rest", LATEST)
+
+    before_prepared(broker, subscribes)
+    await broker.update_partitions(TOPIC, 3)
+    await publish(broker, range(3))
+    assert await backlogs(broker, "late") == [1, 1, 1]
+    assert await backlogs(broker, "by-rest") == [1, 1, 1]
+
+
+async def test_who_asked_before_the_growth_and_subscribes_behind_it_misses_nothing(
+    house: BrokerHouse,
+) -> None:
+    house.clock = clock = AdvancedClock()
+    broker = await house.start()
+    await broker.create_partitioned(TOPIC, 2)
+    await broker.update_partitions(TOPIC, 3)
+    client = Client(broker)
+    await client.connect()
+    client.send(subscribe(1, 0))
+    assert kinds(await client.answers(1)) == ["SUCCESS"]
+    await publish(broker, (1, 2))
+    assert await backlogs(broker, "late") == [0, None, 1], "it knows of partition 1 itself"
+    clock.ahead_s = GROWN_MS / 1000 + 1
+    client.send(subscribe(2, 0, consumer_id=2, name="later"))
+    assert kinds(await client.answers(1)) == ["SUCCESS"]
+    assert await backlogs(broker, "later") == [0, None, None], (
+        "who subscribes now has asked behind the growth"
+    )
+
+
+async def test_a_subscription_that_cannot_be_made_on_new_partitions_is_not_made(
+    house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await house.start()
+    await broker.create_partitioned(TOPIC, 1)
+    await broker.update_partitions(TOPIC, 2)
+
+    async def fails(*_: object) -> int:
+        raise QuireError("no")
+
+    monkeypatch.setattr(broker.partitioned, "_make_everywhere", fails)
+    client = Client(broker)
+    await client.connect()
+    client.send(subscribe(1, 0))
+    answers = kinds(await client.answers(2))
+    assert "ERROR" in answers and "SUCCESS" not in answers
+    assert await broker.subscriptions(TOPIC) == []
+
+
+async def test_partitions_of_several_brokers_grow_with_their_subscriptions() -> None:
+    brokers = Brokers()
+    try:
+        one, two = await brokers.start(), await brokers.start()
+        await one.broker.create_partitioned(TOPIC, 2)
+        client = await in_thread(brokers.client)
+        await in_thread(lambda: client.subscribe(TOPIC, "billing", pulsar.ConsumerType.Shared).close())
+        await two.broker.update_partitions(TOPIC, 12)
+
+        def send() -> None:
+            for index in range(12):
+                sender = client.create_producer(f"{TOPIC}-partition-{index}")
+                sender.send(b"x")
+                sender.close()
+
+        await in_thread(send)
+        assert one.topics() and two.topics()
+        for member in (one, two):
+            assert await backlogs(member.broker, "billing") == [1] * 12
+            assert await member.broker.subscriptions(TOPIC) == ["billing"]
+        await one.broker.create_subscription(TOPIC, "audit", LATEST)
+        with pytest.raises(AlreadyExists):
+            await two.broker.create_subscription(TOPIC, "audit", LATEST)
+        await two.broker.reset_cursor(TOPIC, "audit", 0)
+        assert await backlogs(one.broker, "audit") == [1] * 12
+        await one.broker.skip_messages(TOPIC, "audit", None)
+        assert await backlogs(two.broker, "audit") == [0] * 12
+        await one.broker.delete_subscription(TOPIC, "audit")
+        with pytest.raises(NotFound):
+            await two.broker.delete_subscription(TOPIC, "audit")
+        assert len(await one.broker.terminate_partitions(TOPIC)) == 12
+        assert (await two.broker.compaction_status(TOPIC))["status"] == "NOT_RUN"
+        assert len((await two.broker.partitioned_internal_stats(TOPIC))["partitions"]) == 12
+        with_consumer = await in_thread(lambda: client.subscribe(TOPIC, "billing"))
+        for member in (one, two):
+            with pytest.raises(InUse):
+                await member.broker.delete_partitioned(TOPIC)
+        assert await one.broker.partitions(TOPIC) == 12, "a refused deletion leaves no mark"
+        await in_thread(with_consumer.close)
+        await two.broker.unload_topic(TOPIC)
+        assert not one.topics() and not two.topics()
+        await two.broker.delete_partitioned(TOPIC)
+        assert await one.broker.registry.records.names("public", "default") == []
+    finally:
+        await brokers.close()
+
+
+# -- deleting ----------------------------------------------------------------------------------------------
+
+
+async def test_producers_that_come_back_leave_nothing_for_the_next_topic_of_that_name(
+    house: BrokerHouse,
+) -> None:
+    broker = await house.start()
+    await broker.create_partitioned(TOPIC, 2)
+
+    def begin() -> tuple[pulsar.Client, pulsar.Producer]:
+        client = pulsar.Client(broker.service_url, logger=QUIET, operation_timeout_seconds=3)
+        sender = client.create_producer(TOPIC, batching_enabled=False, send_timeout_millis=3000)
+        for _ in range(4):
+            sender.send(b"before")
+        return client, sender
+
+    client, sender = await in_thread(begin)
+    await broker.delete_partitioned(TOPIC, force=True)
+
+    def go_on() -> None:
+        for _ in range(2):
+            with pytest.raises(pulsar.PulsarException):
+                sender.send(b"after")
+
+    await in_thread(go_on)
+    assert await broker.registry.records.names("public", "default") == []
+    await in_thread(client.close)
+    await broker.create_partitioned(TOPIC, 2)
+    await publish(broker, range(2))
+    assert (await broker.stats(TOPIC))["msgInCounter"] == 2
+    shown = (await broker.partitioned_internal_stats(TOPIC))["partitions"].values()
+    assert [one["numberOfEntries"] for one in shown] == [1, 1]
+
+
+async def test_a_partition_used_while_its_topic_is_deleted_is_not_made(house: BrokerHouse) -> None:
+    """It was allowed a moment before the topic was marked, and is to be made a moment later."""
+    broker = await house.start()
+    await broker.create_partitioned(TOPIC, 2)
+    catalogue = broker.registry.catalogue
+    permit, may_go = catalogue.permit, asyncio.Event()
+
+    async def permits(*asked: Any) -> Any:
+        allowed = await permit(*asked)
+        await may_go.wait()
+        return allowed
+
+    catalogue.permit = permits  # type: ignore[method-assign]
+    opening = asyncio.ensure_future(broker.open_topic(f"{TOPIC}-partition-1"))
+    await asyncio.sleep(0)
+    await broker.delete_partitioned(TOPIC)
+    may_go.set()
+    with pytest.raises(NotFound):
+        await opening
+    assert await broker.registry.records.names("public", "default") == []
+
+
+async def test_a_deletion_that_was_interrupted_is_finished_by_who_meets_it(
+    house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await house.start()
+    await broker.create_partitioned(TOPIC, 2)
+    await publish(broker, range(2))
+
+    async def dies(*_: object) -> None:
+        raise Unavailable("the broker was killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(broker.registry, "delete_parent", dies)
+        with pytest.raises(Unavailable):
+            await broker.delete_partitioned(TOPIC)
+        await house.kill(broker)
+    broker = await house.start()
+    assert [str(name) for name in await broker.registry.records.names("public", "default")] == [TOPIC]
+    with pytest.raises(Unavailable, match="being deleted"):
+        await broker.create_partitioned(TOPIC, 3)
+    async with asyncio.timeout(10):
+        while await broker.registry.records.names("public", "default"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await broker.create_partitioned(TOPIC, 3)
+    assert await broker.partitions(TOPIC) == 3
+
+
+async def test_a_late_deletion_spares_the_next_topic_of_that_name(house: BrokerHouse) -> None:
+    broker = await house.start()
+    await broker.create_partitioned(TOPIC, 1)
+    former = (await broker.registry.records.load(NAME)).record.generation
+    await broker.delete_partitioned(TOPIC)
+    async with asyncio.timeout(10):
+        while broker.clock.now_ms() <= former:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    await broker.create_partitioned(TOPIC, 1)
+    await publish(broker, [0])
+    await broker.delete_topic(f"{TOPIC}-partition-0", force=True, parent_generation=former)
+    assert (await broker.stats(TOPIC))["msgInCounter"] == 1
+
+
+# -- names -------------------------------------------------------------------------------------------------
+
+
+async def test_a_partition_of_no_topic_is_made_by_nobody(house: BrokerHouse) -> None:
+    broker = await house.start()
+    partition = f"{TOPIC}-partition-1"
+    client = Client(broker)
+    await client.connect()
+    client.send(producer(1, 1, partition), commands.ask_lookup(2, partition))
+    answers = {answer.kind: answer.body for answer in await client.answers(2)}
+    assert answers[pb.BaseCommand.ERROR].error == pb.TopicNotFound  # type: ignore[attr-defined]
+    found = answers[pb.BaseCommand.LOOKUP_RESPONSE]
+    assert found.response == pb.CommandLookupTopicResponse.Connect  # type: ignore[attr-defined]
+    with pytest.raises(NoPartition):
+        await broker.create_topic(partition)
+    await broker.create_partitioned(TOPIC, 1)
+    with pytest.raises(NoPartition, match="has 1 partitions"):
+        await broker.create_topic(partition)
+    with pytest.raises(NoPartition):
+        await broker.create_partitioned(f"{TOPIC}-partition-0", 3)
+    await broker.create_topic(f"{TOPIC}-partition-0")
+    assert await broker.registry.records.names("public", "default") == [NAME, NAME.of_partition(0)]
+
+
+async def test_a_topic_that_has_such_a_name_from_former_times_opens_and_keeps_its_name(
+    house: BrokerHouse,
+) -> None:
+    broker = await house.start()
+    await broker.registry.records.create(NAME.of_partition(1))
+    await publish(broker, [1])
+    with pytest.raises(AlreadyExists):
+        await broker.create_partitioned(TOPIC, 2)
+    await broker.create_partitioned(TOPIC, 1)
+    with pytest.raises(AlreadyExists):
+        await broker.update_partitions(TOPIC, 2)
+    await broker.delete_topic(f"{TOPIC}-partition-1")
+    await broker.update_partitions(TOPIC, 2)
