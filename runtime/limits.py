@@ -144,6 +144,16 @@ UNCOMPRESSED_BYTES_MAX: Final = 128 * MIB
 """What a batch may grow to when decompressed; more is refused as undecodable, not allocated."""
 
 BATCH_MESSAGES_MAX: Final = 1_000_000
+BATCHED_MESSAGE_BYTES_MIN: Final = 6
+"""The size of a message's metadata in a batch, and the one field that it must have: a batch that claims more messages
+than that allows is refused before any is read."""
+
+COMPACTION_CREDIT: Final = 100_000
+"""Messages in batches that a compaction looks into before their bytes must pay for it, one each: a second of work."""
+
+COMPACTION_UNCOMPRESSED_BYTES_MAX: Final = 32 * MIB
+"""Of one batch that is compacted; a larger one is kept as it is. Copies of it are made in one go, 10 ms each."""
+
 NAME_CHARS_MAX: Final = 512
 """A tenant, namespace, topic, subscription or producer name."""
 
@@ -183,4 +193,5 @@ assert READ_CHUNK_BYTES <= READ_BYTES_MAX
 assert 2 * READS_MAX * READ_CHUNK_BYTES <= READ_HELD_BYTES_MAX
 assert ENTRY_LOG_RECORD_BYTES + BLOCK_BYTES_HARD_MAX <= ENTRY_LOG_STEP_BYTES <= ENTRY_LOG_BYTES
 assert INDEX_RUN_BYTES_MAX <= READ_CHUNK_BYTES_MIN <= READ_CHUNK_BYTES_MAX
+assert COMPACTION_UNCOMPRESSED_BYTES_MAX <= UNCOMPRESSED_BYTES_MAX
 assert SCHEMA_VERSIONS_MAX * 300 + 2 * SCHEMAS_INLINE_BYTES_MAX < MIB and 2 * SCHEMA_BYTES_MAX < MIB

@@ -9,8 +9,8 @@
       operations    what an operator asks (its base class)
       offloading    sealed segments on their way to the archive
 
-A broker holds no data and no thread. It stops by unloading its topics, so that nothing has to be recovered; killed, it
-leaves that to the next start.
+A broker holds no data, and threads only for what clients can make long (`Services.aside`). It stops by unloading its
+topics, so that nothing has to be recovered; killed, it leaves that to the next start.
 """
 
 from __future__ import annotations
@@ -189,6 +189,7 @@ class Broker(Operations):
         for session in list(self._sessions):
             session.close()
         await self.tasks.stop()
+        self.services.helpers.close(0.0)
         await self.peers.close()
 
     async def _hand_over_all(self) -> None:

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from quire.runtime.errors import QuireError
-from quire.runtime.limits import BATCH_MESSAGES_MAX
+from quire.runtime.limits import BATCH_MESSAGES_MAX, BATCHED_MESSAGE_BYTES_MIN
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.checksum import crc32c
 from quire.wire.commands import text_is_valid
@@ -151,6 +151,8 @@ def split_batch(
     count = metadata.num_messages_in_batch
     if not 0 <= count <= BATCH_MESSAGES_MAX:
         raise Undecodable(f"a batch claims {count} messages")
+    if count * BATCHED_MESSAGE_BYTES_MIN > len(payload):
+        raise Undecodable(f"a batch claims {count} messages in {len(payload)} bytes")
     parse, end = pb.SingleMessageMetadata.FromString, len(payload)
     at = 0
     for _ in range(count):

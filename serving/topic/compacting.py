@@ -9,7 +9,10 @@ key's last one; the second keeps an entry as it is, drops it, or makes a batch o
 | with a key, not the last one | no |
 | without a value (null, or no bytes) | no: it removes its key |
 | without a key | yes |
-| in an entry that cannot be looked into: encrypted batches, chunks, damaged ones | yes, with all of its entry |
+| in an entry that cannot be looked into: encrypted or absurd batches, chunks, damage | yes, with all of its entry |
+
+A batch is *absurd* when looking into it costs more than what was published so far pays for (`_Purse`): 800 bytes may
+decompress to a million messages, and a client may publish thousands of them. An honest topic never meets that limit.
 
 A batch that loses messages keeps its number of them: what is out is marked so and has no payload, hence the others
 keep their message ids. Not all clients look at the mark; so which ones are left is told as well, and a consumer gets
@@ -22,6 +25,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from quire.runtime.limits import COMPACTION_CREDIT, COMPACTION_UNCOMPRESSED_BYTES_MAX, FRAME_BYTES_MAX, KIB
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
 from quire.wire.compression import compress
@@ -48,10 +52,12 @@ class LastOfKey:
         self._last: dict[str, int] = {}
         self._noted = 0
         self._passed = 0
+        # Each pass pays for itself, and comes to the same entries with the same credit.
+        self._to_note, self._to_pass = _Purse(), _Purse()
 
     def note(self, entry: Buffer) -> None:
         """First pass."""
-        for key, removes in _fates(entry):
+        for key, removes in _fates(entry, self._to_note):
             if key:
                 self._last[key] = -1 if removes else self._noted
             self._noted += 1
@@ -61,7 +67,7 @@ class LastOfKey:
 
         The number has a bit set for each message of a batch that is left, and is 0 when all are.
         """
-        fates = _fates(entry)
+        fates = _fates(entry, self._to_pass)
         first = self._passed
         self._passed += len(fates)
         keep = [
@@ -72,10 +78,35 @@ class LastOfKey:
             return entry, 0
         if not any(keep):
             return None
-        return _only(entry, keep), sum(1 << index for index, stays in enumerate(keep) if stays)
+        made = _only(entry, keep)
+        if len(made) > max(len(entry), FRAME_BYTES_MAX):
+            return entry, 0  # what its client compressed better than we do has no room in a block
+        return made, int("".join("1" if stays else "0" for stays in reversed(keep)), 2)
 
 
-def _fates(entry: Buffer) -> list[_Fate]:
+class _Purse:
+    """Pays for looking into batches: a message costs one, a decompressed KiB as well; each published byte brings one.
+
+    It begins with `COMPACTION_CREDIT`, so that a few odd batches are looked into anywhere.
+    """
+
+    __slots__ = ("_credit",)
+
+    def __init__(self) -> None:
+        self._credit = COMPACTION_CREDIT
+
+    def pays(self, entry: Buffer, metadata: pb.MessageMetadata) -> bool:
+        """Take in what this batch brings, and pay for it if there is enough."""
+        self._credit += len(entry)
+        plain_bytes = metadata.uncompressed_size if metadata.compression != pb.NONE else 0
+        cost = max(0, metadata.num_messages_in_batch) + plain_bytes // KIB
+        if cost > self._credit or plain_bytes > COMPACTION_UNCOMPRESSED_BYTES_MAX:
+            return False
+        self._credit -= cost
+        return True
+
+
+def _fates(entry: Buffer, purse: _Purse) -> list[_Fate]:
     """Of each message of an entry; none when it cannot be looked into, and is kept."""
     try:
         metadata, payload = read_metadata(entry)
@@ -84,6 +115,8 @@ def _fates(entry: Buffer) -> list[_Fate]:
         if not is_batch(metadata):
             removes = metadata.null_value or (not payload and not is_encrypted(metadata))
             return [(metadata.partition_key or None, removes)]
+        if not purse.pays(entry, metadata):
+            return []
         return [_fate(single) for single, _ in split_batch(metadata, plain_payload(metadata, payload))]
     except Undecodable:
         return []

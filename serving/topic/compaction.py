@@ -10,6 +10,9 @@ So a compaction never reads what an earlier one has dropped, and the last value 
 trimmed the segment that it was published to. Until the record is written nothing has happened: a crash leaves a ledger
 that nobody lists, which `quire bookies orphans` finds. Trimming waits for compaction (`keeps`), once there was one or a
 threshold says that there will be.
+
+What looks into entries runs on a helper thread, a chunk at a time: the bytes are a client's, and a few of them may mean
+a million messages. `compacting` says how many it cares for.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
 
 BLOCKS_PENDING_MAX: Final = 16
 READ_BYTES: Final = 256 * 1024
-"""What is looked through in one turn of the event loop: some milliseconds."""
+"""What a helper thread looks through at a time."""
 
 _log = logging.getLogger(__name__)
 
@@ -162,16 +166,12 @@ class Compaction:
         if former is not None:
             first = max(first, topic.next_position(former.horizon))
         async for chunk in self._input(former, first, horizon):
-            for _, entry, _ in chunk:
-                last_of_key.note(entry)
-            await asyncio.sleep(0)
+            await services.aside(partial(_note, last_of_key, chunk))
         output = await Output.begin(topic, services)
         try:
             async for chunk in self._input(former, first, horizon):
-                for place, entry, count in chunk:
-                    retained = last_of_key.retained(entry)
-                    if retained is not None:
-                        output.add(place, *retained, count)
+                for retained in await services.aside(partial(_retained, last_of_key, chunk)):
+                    output.add(*retained)
                 await output.room()
             last_entries = self._last_entries(former, horizon)
             return await output.finish(last_entries, horizon, index, services.clock.now_ms())
@@ -225,6 +225,21 @@ def _placed(buffer: Buffer, header: blocks.BlockHeader) -> _Chunk:
     ]
 
 
+def _note(last_of_key: LastOfKey, chunk: _Chunk) -> None:
+    for _, entry, _ in chunk:
+        last_of_key.note(entry)
+
+
+def _retained(last_of_key: LastOfKey, chunk: _Chunk) -> list[tuple[Position, Buffer, int, int]]:
+    """What is left of the chunk: its place, its bytes, the messages that are left, and how many there were."""
+    found = []
+    for place, entry, count in chunk:
+        retained = last_of_key.retained(entry)
+        if retained is not None:
+            found.append((place, *retained, count))
+    return found
+
+
 class Output:
     """The ledger that a compaction writes; a `WriterListener`. Give `finish` or `give_up` its end."""
 
@@ -272,11 +287,11 @@ class Output:
         self._put(b"".join((PLACE.pack(*place, len(mask)), mask, entry)), count)
 
     def _put(self, entry: bytes, count: int) -> None:
+        if self._bytes + len(entry) > BLOCK_BYTES_MAX or len(self._entries) >= BLOCK_ENTRIES_MAX:
+            self._cut()
         self._entries.append(entry)
         self._counts.append(count)
         self._bytes += len(entry)
-        if self._bytes >= BLOCK_BYTES_MAX or len(self._entries) >= BLOCK_ENTRIES_MAX:
-            self._cut()
 
     def _cut(self) -> None:
         if not self._entries:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeVar
 
 from quire.metadata.records import ArchivePointer, LedgerRecord
 from quire.metadata.store import MetadataStore, Step
@@ -12,12 +13,18 @@ from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import Clock
 from quire.runtime.errors import QuireError
 from quire.runtime.tasks import Tasks
+from quire.runtime.threads import DaemonThreads
 from quire.serving.policy.throttle import BrokerThrottles
 from quire.serving.settings import BrokerSettings
 from quire.serving.topic.publish import Turn
 from quire.serving.topic.reading import LedgerOpener, SegmentReader
 from quire.serving.topic.tail_cache import TailCache
 from quire.wire.block import Buffer
+
+HELPERS: Final = 2
+"""Threads for what clients can make long. More would only take the interpreter from the event loop more often."""
+
+T = TypeVar("T")
 
 
 class WriterListener(Protocol):
@@ -94,3 +101,11 @@ class Services:
     tail_cache: TailCache
     tasks: Tasks
     throttles: BrokerThrottles
+    helpers: DaemonThreads = field(default_factory=lambda: DaemonThreads(HELPERS, "quire-helper"))
+
+    async def aside(self, work: Callable[[], T]) -> T:
+        """What `work` answers, done on a helper thread: all that decodes what clients sent, or may take long.
+
+        Nobody else touches what it works on meanwhile. It goes on when its caller is cancelled, to its own end.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self.helpers, work)

@@ -7,6 +7,7 @@ same data. The stock client blocks, so it is used in threads: `await in_thread(w
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, TypeVar
 
@@ -96,6 +97,37 @@ async def house() -> AsyncIterator[BrokerHouse]:
 @pytest.fixture
 async def broker(house: BrokerHouse) -> Broker:
     return await house.start()
+
+
+TURN_S_MAX = 1.0
+"""Of the processor, for one turn of the loop: twenty times what we aim at, so that no slow machine fails a test."""
+
+
+class Turns:
+    """The longest turn of the running loop so far, in seconds of its thread's time on the processor.
+
+    Waiting costs none, nor do other threads and processes: what is counted is what everybody else waited for.
+    """
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        loop: Any = asyncio.get_running_loop()
+        run_once = loop._run_once
+
+        def timed() -> None:
+            began = time.thread_time()
+            run_once()
+            self.longest_s = max(self.longest_s, time.thread_time() - began)
+
+        loop._run_once = timed
+
+
+@pytest.fixture
+async def turns() -> AsyncIterator[Turns]:
+    """Whoever takes it fails when one turn of the loop was too long. Take it first, before what is to be watched."""
+    watched = Turns()
+    yield watched
+    assert watched.longest_s < TURN_S_MAX, f"a turn of the loop took {watched.longest_s:.2f} s"
 
 
 async def until_durable(subscription: Subscription) -> None:
