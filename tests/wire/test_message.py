@@ -158,3 +158,30 @@ def test_hashes_are_those_of_the_field() -> None:
     assert hashing.java_string_hash("hello") == 99162322
     assert hashing.java_string_hash("polygenelubricants") == 0
     assert hashing.key_slot(b"hello") == 0x248BFA47 % 65_536
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (b"", 0x0),
+        (bytes(range(1)), 0x514E28B7),
+        (bytes(range(2)), 0x70E1A2C0),
+        (bytes(range(3)), 0x51D4D0D7),
+        (bytes(range(4)), 0x74C0EC39),
+        (bytes(range(5)), 0x4CA4DCCB),
+        (bytes(range(8)), 0x5161D673),
+        (bytes(range(9)), 0x67E27A50),
+        (b"\xff", 0x7D6CF10D),
+        (b"\xff\xff", 0x619621F),
+        (b"\xff\xff\xff", 0x3F12A026),
+        (b"\xff\xff\xff\xff", 0x76293B50),
+        (b"\xff" * 7, 0x11D1DA7),
+        ("schlüssel".encode(), 0x227606FD),
+        ("键".encode(), 0x184B54B2),
+        (bytes(1000), 0x736BB110),
+        (b"x" * 70_000, 0x2BCB5EFE),
+    ],
+)
+def test_slots_of_keys_stay_what_they_are(key: bytes, expected: int) -> None:
+    """Consumers of one subscription may be served by brokers of two versions."""
+    assert hashing.murmur3_32(key) == expected
