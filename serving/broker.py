@@ -8,6 +8,7 @@
       ownership     which bundles are this broker's
       operations    what an operator asks (its base class)
       offloading    sealed segments on their way to the archive
+      rounds        what is done for topics every few seconds
 
 A broker holds no data, and threads only for what clients can make long (`Services.aside`). It stops by unloading its
 topics, so that nothing has to be recovered; killed, it leaves that to the next start.
@@ -45,6 +46,7 @@ from quire.serving.policy.namespaces import Namespaces
 from quire.serving.policy.throttle import BrokerThrottles
 from quire.serving.ports import ConsumerHandle, ConsumerPort, SubscriptionHandle
 from quire.serving.registry import Registry
+from quire.serving.rounds import Rounds
 from quire.serving.schema.registry import from_wire, to_wire
 from quire.serving.session.connection import Connection
 from quire.serving.session.table import TABLE
@@ -56,7 +58,6 @@ from quire.serving.topic.non_persistent import AnyTopic
 from quire.serving.topic.publish import Turn
 from quire.serving.topic.services import Services
 from quire.serving.topic.tail_cache import TailCache
-from quire.serving.topic.topic import Topic
 from quire.serving.topic_factory import subscriptions_of
 from quire.serving.topic_lists import Listener, TopicLists, Watched
 from quire.tiering.archive import Archive
@@ -64,13 +65,7 @@ from quire.wire import pulsar_pb2 as pb
 
 BACKLOG: Final = 1024
 TOPIC_TICK_S: Final = 5.0
-"""How often segments are looked at for their age and for trimming."""
-
-TOPICS_A_TURN: Final = 100
-"""Of those that are looked at: a few hundred microseconds, so that nobody's publish waits for a hundred thousand."""
-
-RESTS_A_TICK: Final = 1_000
-"""Idle topics that are unloaded together, at a metadata change each."""
+"""How often topics are looked after (`rounds`)."""
 
 HANDOVER_S: Final = 7.0
 """How long stopping waits for bundles to be handed over; containers are killed ten seconds after they are told."""
@@ -130,6 +125,7 @@ class Broker(Operations):
         self._offloading = (
             None if archive is None else Offloading(archive, self.services, self.registry, self.namespaces)
         )
+        self.rounds = Rounds(self.registry, ledgers, self._bundles, self._offloading, clock, self.tasks)
         self.ownerless = Ownerless(self.registry, self.ownership, self.services)
         self._topic_lists = TopicLists(store, self.tasks)
         self._server: asyncio.Server | None = None
@@ -164,7 +160,8 @@ class Broker(Operations):
             self._offloading.start()
         self.tasks.start(self._every(settings.keep_alive_ms / 1000, self._keep_alive), "keep-alive")
         self._ledgers.follow_damage()
-        self.tasks.start(self._every(TOPIC_TICK_S, self._look_after_topics), "topics")
+        for act in (self.rounds.tend, self.rounds.look, self.rounds.rest):
+            self.tasks.start(self._every(TOPIC_TICK_S, act), "topics")
 
     async def _listen(self, listener: socket.socket | None) -> asyncio.Server:
         loop = asyncio.get_running_loop()
@@ -216,38 +213,6 @@ class Broker(Operations):
     async def _keep_alive(self) -> None:
         for session in list(self._sessions):
             session.keep_alive()
-
-    async def _look_after_topics(self) -> None:
-        """Seal what is old or must leave a bookie, act by the policies. A topic's trouble is its own."""
-        to_leave = self._ledgers.to_leave()
-        self._bundles.leave(to_leave)
-        await self.registry.forget_unused()
-        idle: list[Topic] = []
-        for count, topic in enumerate(self.registry.loaded()):
-            if count % TOPICS_A_TURN == 0:
-                await asyncio.sleep(0)
-            try:
-                if topic.rest.is_due():
-                    idle.append(topic)
-                topic.roll_if_old()
-                topic.leave(to_leave)
-                if await topic.upkeep.look():
-                    await self.registry.delete(topic.topic_name, unless=lambda it: it.upkeep.is_used)
-            except QuireError as error:
-                _log.warning("%s could not be looked after: %s", topic.name, error)
-            except Exception:
-                _log.exception("%s could not be looked after", topic.name)
-        await self._rest(idle[:RESTS_A_TICK])
-
-    async def _rest(self, idle: Sequence[Topic]) -> None:
-        """Unload what is idle, and load what has rested until there was work again."""
-        recalls = {topic.topic_name: topic.rest.recall_ms() for topic in idle}
-        await self.registry.rest(recalls)
-        if self._offloading is not None:
-            for name, at_ms in recalls.items():
-                if at_ms is not None and self.registry.find(name) is None:
-                    self._offloading.recall_at(name, at_ms)
-            await self._offloading.recall()
 
     def _bundle_failed(self, bundle: str) -> None:
         self.tasks.start(self.registry.unload_bundle(bundle), f"unload bundle {bundle}")

@@ -122,22 +122,24 @@ class Offloading:
         """The topic was unloaded, and has work at that time."""
         self._recalls[name] = at_ms
 
-    async def recall(self) -> None:
+    def recall(self) -> None:
         """Load topics whose time has come; they rest again when the work is done. To be called every few seconds."""
         now_ms = self._services.clock.now_ms()
         due = [name for name, at_ms in self._recalls.items() if at_ms <= now_ms]
         for name in due[:RECALLS_A_TICK]:
-            try:
-                await self._registry.open(name, take=False)
-            except (NotFound, NotOwner):
-                pass  # it was deleted, or is looked after elsewhere
-            except QuireError as error:
-                _log.warning("%s cannot be loaded, so its bookies keep what is archived: %s", name, error)
-                self._recalls[name] = now_ms + RECALL_AGAIN_MS
-                continue
             del self._recalls[name]
-        if due:
-            self.offloader.wake()
+            self._services.tasks.start(self._recall(name), f"load {name}, which has rested")
+
+    async def _recall(self, name: TopicName) -> None:
+        try:
+            await self._registry.open(name, take=False)
+        except (NotFound, NotOwner):
+            return  # it was deleted, or is looked after elsewhere
+        except QuireError as error:
+            _log.warning("%s cannot be loaded, so its bookies keep what is archived: %s", name, error)
+            self.recall_at(name, self._services.clock.now_ms() + RECALL_AGAIN_MS)
+            return
+        self.offloader.wake()
 
     # -- topics that nobody has used yet ---------------------------------------------------------------
 

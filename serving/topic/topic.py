@@ -284,10 +284,15 @@ class Topic(Governed):
             raise Unavailable(f"topic {self.name} was closed meanwhile")
         if self.is_terminated or self._is_terminating:
             raise TopicTerminated(f"topic {self.name} was terminated: it takes no more messages")
+        self.upkeep.heed_quotas()
         if self.refusal is not None:
             kind, why = self.refusal
             raise kind(f"topic {self.name} takes no messages now: {why}")
         await self.producers.admit(admission)
+
+    def apply(self, policies: TopicPolicies) -> None:
+        super().apply(policies)
+        self.upkeep.heed_quotas()
 
     async def _write_epoch(self, epoch: int) -> None:
         """Behind all that others have published: who is told that it is alone finds that in the topic."""

@@ -1,4 +1,4 @@
-"""What a topic's policies do to it when nobody asks: the broker's tick calls `look` every few seconds.
+"""What a topic's policies do to it when nobody asks: the broker calls `look` every few seconds (`serving/rounds`).
 
 | policy | does |
 |---|---|
@@ -39,7 +39,7 @@ COMPACT_AGAIN_S: Final = 300.0
 class Upkeep:
     """See the top of the file. One for each loaded topic."""
 
-    __slots__ = ("_clock", "_compacted", "_topic", "_used", "_without_consumer")
+    __slots__ = ("_clock", "_compacted", "_older", "_topic", "_used", "_without_consumer")
 
     def __init__(self, topic: Topic, clock: Clock) -> None:
         self._topic = topic
@@ -49,6 +49,20 @@ class Upkeep:
         """When a compaction was begun last, by `monotonic`."""
         self._without_consumer: dict[str, float] | None = None
         """Since when; of durable subscriptions, while the policy is on."""
+        self._older: dict[BacklogQuota, bool] = {}
+        """Whether a subscription was behind a quota's age, when it was looked at last."""
+
+    def is_due(self) -> bool:
+        """Whether `look` has anything to do. Most topics have no policy that acts by itself."""
+        topic, policies = self._topic, self._topic.policies
+        return bool(
+            policies.message_ttl_ms > 0
+            or policies.quotas
+            or policies.subscription_expiration_ms > 0
+            or policies.compaction_threshold_bytes > 0
+            or policies.inactive_topics.enabled
+            or topic.segment_list.sealed
+        )
 
     async def look(self) -> bool:
         """Do what is due. Whether the topic was not used for so long that it is to be deleted."""
@@ -58,9 +72,7 @@ class Upkeep:
         if policies.message_ttl_ms > 0:
             await self.expire(policies.message_ttl_ms)
         if policies.quotas:
-            await self._heed_quotas(policies.quotas)
-        else:
-            topic.refusal = None
+            await self._look_at_quotas(policies.quotas)
         if policies.subscription_expiration_ms > 0:
             await self._expire_subscriptions(policies.subscription_expiration_ms / 1000)
         self._compact_if_due(policies.compaction_threshold_bytes)
@@ -82,16 +94,25 @@ class Upkeep:
 
     # -- quotas ----------------------------------------------------------------------------------------
 
-    async def _heed_quotas(self, quotas: tuple[BacklogQuota, ...]) -> None:
-        topic = self._topic
-        older = []
+    async def _look_at_quotas(self, quotas: tuple[BacklogQuota, ...]) -> None:
+        older = {}
         for one in quotas:
             if one.action == quota.EVICTION:
                 await self._evict(one)
-            older.append(one.limit_ms >= 0 and await self._has_older(one.limit_ms))
-        marks = [one.mark_delete for one in topic.subscriptions if one.is_durable]
+            older[one] = one.limit_ms >= 0 and await self._has_older(one.limit_ms)
+        self._older = older
+        self.heed_quotas()
+
+    def heed_quotas(self) -> None:
+        """Send producers away, or let them in again, by the backlog's bytes now, and its age as it was last seen.
+
+        For whoever opens the door: without it a quota would hold from the next look on.
+        """
+        topic, quotas = self._topic, self._topic.policies.quotas
+        marks = [one.mark_delete for one in topic.subscriptions if one.is_durable] if quotas else []
         backlog_bytes = quota.backlog_bytes(topic.segments(), min(marks)) if marks else 0
         was_open = topic.refusal is None
+        older = [self._older.get(one, False) for one in quotas]
         topic.refusal = quota.refusal(quotas, backlog_bytes, older)
         if topic.refusal is not None and was_open:
             topic.producers.close_all()

@@ -130,6 +130,17 @@ async def turns() -> AsyncIterator[Turns]:
     assert watched.longest_s < TURN_S_MAX, f"a turn of the loop took {watched.longest_s:.2f} s"
 
 
+async def look_after_topics(broker: Broker) -> None:
+    """All that the broker does for its topics every few seconds, done when this returns."""
+    await broker.rounds.tend()
+    before = set(broker.tasks._tasks)
+    await broker.rounds.look()
+    await broker.rounds.rest()
+    begun = set(broker.tasks._tasks) - before
+    if begun:
+        await asyncio.wait(begun)
+
+
 async def until_durable(subscription: Subscription) -> None:
     """Wait for all that it was told so far; what clients acknowledge without asking for an answer, say."""
     assert subscription._store is not None

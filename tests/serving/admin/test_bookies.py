@@ -21,7 +21,7 @@ from quire.wire.bookie import Status
 from tests.cli.running import quire
 from tests.serving.admin.conftest import Rest
 from tests.serving.admin.test_quire import NAME, publish
-from tests.serving.conftest import BrokerHouse, in_thread
+from tests.serving.conftest import BrokerHouse, in_thread, look_after_topics
 
 BOOKIES = "/quire/v1/bookies"
 
@@ -82,7 +82,7 @@ async def test_a_bookie_is_drained_under_an_open_topic_and_retired(
         while (await rest.get(f"{BOOKIES}/bookie-0")).status != 404:
             repair._news.told()
             await repair.look()
-            await broker._look_after_topics()
+            await look_after_topics(broker)
     named = [
         name for each in await ledgers(store) for fragment in each.fragments for name in fragment.bookies
     ]

@@ -19,7 +19,7 @@ from quire.metadata import paths
 from quire.metadata.records import BookieIntent, LedgerRecord, LedgerState, decode, encode
 from quire.runtime.clock import SystemClock
 from quire.wire.bookie import Status
-from tests.serving.conftest import in_thread
+from tests.serving.conftest import in_thread, look_after_topics
 from tests.serving.ownership.cluster import Brokers, Member
 
 NAMES = [f"persistent://public/default/topic-{index}" for index in range(6)]
@@ -59,7 +59,7 @@ async def test_topics_of_a_dead_broker_are_loaded_so_that_their_ledgers_can_leav
     async with asyncio.timeout(30):
         while record.uuid in await known_bookies(cluster.store):
             await repair.look()
-            await two.broker._look_after_topics()
+            await look_after_topics(two.broker)
             await asyncio.sleep(0.02)
     assert two.topics() == NAMES
     assert (await two.ledgers.info(orphan)).state is LedgerState.CLOSED

@@ -15,7 +15,7 @@ from quire.metadata.records import InactiveTopicPolicy, Policies
 from quire.runtime.errors import NotFound
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
-from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread
+from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread, look_after_topics
 
 NAME = TopicName.parse("topic")
 IDLE_S = 60.0
@@ -30,9 +30,9 @@ async def broker(house: BrokerHouse) -> Broker:
 async def let_pass(house: BrokerHouse, broker: Broker, seconds: float) -> None:
     """Time without any use: the broker looks before and after it."""
     assert isinstance(house.clock, AdvancedClock)
-    await broker._look_after_topics()
+    await look_after_topics(broker)
     house.clock.ahead_s += seconds
-    await broker._look_after_topics()
+    await look_after_topics(broker)
 
 
 def publish(client: pulsar.Client, *payloads: bytes) -> None:
@@ -150,7 +150,7 @@ async def test_a_topic_that_was_deleted_while_it_rested_is_recalled_no_more(
 ) -> None:
     assert broker._offloading is not None
     broker._offloading.recall_at(NAME, 0)
-    await broker._offloading.recall()
+    await look_after_topics(broker)
     assert broker.registry.find(NAME) is None and not broker._offloading._recalls
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pulsar
@@ -17,7 +18,7 @@ from quire.serving.ports import EARLIEST, LATEST, Position, SegmentView
 from quire.serving.topic import quota
 from quire.serving.topic.topic import Topic
 from quire.serving.topic_factory import subscriptions_of
-from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread
+from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread, look_after_topics
 
 NAME = TopicName.parse("kept")
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
@@ -207,7 +208,7 @@ async def test_a_topic_that_nobody_uses_is_deleted_when_the_policy_says_so(
     assert await kept.topic.upkeep.look() is not outlives_subscription
     await kept.broker.delete_subscription(str(NAME), "s")
     kept.clock.ahead_s = 2000
-    await kept.broker._look_after_topics()
+    await look_after_topics(kept.broker)
     assert kept.broker.registry.find(NAME) is None
     assert await kept.broker.registry.records.find(NAME) is None
 
@@ -274,3 +275,73 @@ def test_backlog_in_bytes_by_share_of_entries() -> None:
         if first.entry_id:
             assert quota.backlog_bytes(segments, Position(behind.ledger_id, behind.entry_id - 1)) > limit
     assert quota.first_within(segments, 1800) == (-1, -1)
+
+
+async def test_a_quota_holds_from_the_moment_when_it_is_set(kept: House) -> None:
+    await kept.subscribe("slow")
+    producer = await in_thread(lambda: kept.client.create_producer(str(NAME)))
+    await in_thread(lambda: producer.send(bytes(2000)))
+    await kept.prescribe(backlog_quota=BacklogQuota(limit_bytes=1000, action="producer_exception"))
+    assert not kept.topic.producers.all(), "those that are there are sent away"
+    await in_thread(producer.close)
+
+
+async def test_a_quota_is_looked_at_for_whoever_comes_or_comes_again(kept: House) -> None:
+    """Between two looks: a full topic lets nobody in, and one that was emptied does."""
+    await kept.prescribe(backlog_quota=BacklogQuota(limit_bytes=1000, action="producer_exception"))
+    await kept.subscribe("slow")
+    producer = await in_thread(lambda: kept.client.create_producer(str(NAME)))
+    await in_thread(lambda: producer.send(bytes(2000)))
+    with pytest.raises(pulsar.ProducerBlockedQuotaExceededException):
+        await in_thread(lambda: kept.client.create_producer(str(NAME)))
+    await kept.broker.skip_messages(str(NAME), "slow", None)
+    again = await in_thread(lambda: kept.client.create_producer(str(NAME)))
+    await in_thread(again.close)
+    await in_thread(producer.close)
+
+
+async def test_a_topic_whose_archive_hangs_holds_up_nobody(
+    house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one is rolled, tended and looked at each time, the one that hangs not once more."""
+    broker = await house.start(segment_age_ms_max=1)
+    names = [TopicName.parse(name) for name in ("hangs", "goes-on")]
+    for name in names:
+        await broker.create_topic(str(name))
+        await broker.change_topic_policies(str(name), lambda old: replace(old, message_ttl_ms=1))
+    await broker.registry.apply_policies("public", "default")
+    hanging, other = [await broker.registry.open(name) for name in names]
+    assert isinstance(hanging, Topic) and isinstance(other, Topic)
+    looks = {hanging: 0, other: 0}
+    comes_back = asyncio.Event()
+
+    def look(topic: Topic) -> Callable[[int], Awaitable[Position]]:
+        async def find_clock(_: int) -> Position:
+            looks[topic] += 1
+            if topic is hanging:
+                await comes_back.wait()
+            return EARLIEST
+
+        return find_clock
+
+    for topic in (hanging, other):
+        monkeypatch.setattr(topic, "find_clock", look(topic))
+    client = pulsar.Client(broker.service_url, logger=QUIET)
+    try:
+        for expected in range(1, 4):
+            await in_thread(lambda: client.create_producer(str(names[1])).send(b"x"))
+            active = other.segment_list.active
+            await broker.rounds.tend()
+            await broker.rounds.look()
+            async with asyncio.timeout(10):
+                while looks[other] < expected or other.segment_list.active is active:
+                    await asyncio.sleep(0.01)
+                    await broker.rounds.tend()
+        assert looks[hanging] == 1
+        comes_back.set()
+        async with asyncio.timeout(10):
+            while looks[hanging] < 2:
+                await asyncio.sleep(0.01)
+                await broker.rounds.look()
+    finally:
+        await in_thread(client.close)
