@@ -35,6 +35,7 @@ from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError, Unavailable
 from quire.runtime.memory import keep_heap
 from quire.runtime.settings import Loaded, parse_address
+from quire.runtime.watchdog import Watchdog
 from quire.serving.admin.app import make_app
 from quire.serving.admin.probes import MetricSource
 from quire.serving.broker import Broker
@@ -145,6 +146,14 @@ def allow_open_files(connections_max: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
+def watch_loop(stack: AsyncExitStack, prefix: str = "quire") -> Watchdog:
+    """A watchdog of this process's loop, until the stack unwinds; `prefix` begins its metrics' names."""
+    watchdog = Watchdog(prefix)
+    watchdog.start()
+    stack.callback(watchdog.stop)
+    return watchdog
+
+
 @asynccontextmanager
 async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[Standalone]:
     """Broker, bookie, metadata and archive in this process, running inside the `async with`."""
@@ -152,6 +161,7 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
     clock = SystemClock()
     allow_open_files(broker_settings.connections_max)
     async with AsyncExitStack() as stack:
+        watchdog = watch_loop(stack)
         clients = listen(broker_settings.listen)
         stack.callback(clients.close)
         rest = listen(process.http)
@@ -176,7 +186,7 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
         storage.on_flushed(broker.budget.look_again)
         broker.watch(lambda: storage.why_not_ready)
         broker.http_url = url_of("http", rest)
-        await serve_http(broker, rest, stack, lambda: bookie_metrics(storage))
+        await serve_http(broker, rest, stack, lambda: bookie_metrics(storage), watchdog.metrics)
         await broker.start(clients)
         stack.push_async_callback(broker.stop)
         keep_heap()

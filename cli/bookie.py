@@ -28,11 +28,11 @@ from quire.bookie.scrub import Scrub
 from quire.bookie.server import BookieServer
 from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
-from quire.cli.assemble import bookie_metrics, listen, url_of
+from quire.cli.assemble import bookie_metrics, listen, url_of, watch_loop
 from quire.cli.settings import Given, check_cluster_store, check_file, check_log_level, settings_options
 from quire.cli.until_signal import run_until_signal, say_ready, told_to_stop, until_cancelled
 from quire.metadata.damage import DamageReports
-from quire.metadata.open import open_store
+from quire.metadata.open import open_store, speaks_for
 from quire.metadata.store import MetadataStore
 from quire.runtime import log
 from quire.runtime.budget import ByteBudget
@@ -42,6 +42,7 @@ from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import BYTES_IN_FLIGHT_MAX
 from quire.runtime.memory import keep_heap
 from quire.runtime.settings import BYTES, MILLISECONDS, Loaded, parse_address, setting
+from quire.runtime.watchdog import Watchdog
 from quire.serving.admin import probes
 
 
@@ -145,6 +146,7 @@ async def bookie(configuration: BookieConfiguration) -> AsyncIterator[Bookie]:
     process, settings = configuration.process.values, configuration.storage.values
     clock = SystemClock()
     async with AsyncExitStack() as stack:
+        watchdog = watch_loop(stack)
         listener = listen(process.listen)
         stack.callback(listener.close)
         rest = listen(process.http) if process.http else None
@@ -152,6 +154,7 @@ async def bookie(configuration: BookieConfiguration) -> AsyncIterator[Bookie]:
             stack.callback(rest.close)
         store = await open_store(process.metadata)
         stack.push_async_callback(store.close)
+        speaks_for(store, watchdog)
 
         disks = real_disks(settings)
         cluster = await enter_cluster(store, process.metadata, disks, clock, new_cluster=process.new_cluster)
@@ -178,7 +181,7 @@ async def bookie(configuration: BookieConfiguration) -> AsyncIterator[Bookie]:
         http_url = "" if rest is None else url_of("http", rest)
         running = Bookie(store, storage, registration, drain, reports, scrub, budget, address, http_url)
         if rest is not None:
-            runner = web.AppRunner(_app(running), access_log=None, shutdown_timeout=1.0)
+            runner = web.AppRunner(_app(running, watchdog), access_log=None, shutdown_timeout=1.0)
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
             await web.SockSite(runner, rest).start()
@@ -188,9 +191,9 @@ async def bookie(configuration: BookieConfiguration) -> AsyncIterator[Bookie]:
         yield running
 
 
-def _app(running: Bookie) -> web.Application:
+def _app(running: Bookie, watchdog: Watchdog) -> web.Application:
     application = web.Application()
-    application.add_routes(probes.routes(running))
+    application.add_routes(probes.routes(running, [watchdog.metrics]))
     return application
 
 

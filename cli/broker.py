@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from quire.cli.assemble import listen, look_at, serve_http, url_of
+from quire.cli.assemble import listen, look_at, serve_http, url_of, watch_loop
 from quire.cli.settings import Given, check_cluster_store, check_file, check_log_level, settings_options
 from quire.cli.until_signal import ready, run_until_signal
 from quire.ledger.bookie_client import BookieClient
@@ -32,6 +32,7 @@ from quire.metadata.cluster import find_cluster
 from quire.metadata.damage import DamageReports
 from quire.metadata.open import look_at as look_at_metadata
 from quire.metadata.open import open_store as open_metadata
+from quire.metadata.open import speaks_for
 from quire.runtime import log
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError
@@ -108,6 +109,7 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
     process, settings = configuration.process.values, configuration.broker.values
     clock = SystemClock()
     async with AsyncExitStack() as stack:
+        watchdog = watch_loop(stack)
         clients = listen(settings.listen)
         stack.callback(clients.close)
         rest = listen(process.http)
@@ -122,6 +124,7 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
 
         store = await open_metadata(process.metadata)
         stack.push_async_callback(store.close)
+        speaks_for(store, watchdog)
         await find_cluster(store, process.metadata)
         directory = ClusterDirectory(store, lambda bookie: BookieClient(bookie.address))
         await directory.start()
@@ -152,7 +155,7 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         running = Broker(settings, store, ledgers, archive, clock, ownership=ownership)
         running.budget.add_gauge(lambda: ledgers.bytes_lagging)
         running.http_url = http_url
-        await serve_http(running, rest, stack)
+        await serve_http(running, rest, stack, watchdog.metrics)
         await running.start(clients)
         stack.push_async_callback(running.stop)
         name = urlsplit(service_url).netloc

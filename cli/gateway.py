@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
-from quire.cli.assemble import listen, url_of
+from quire.cli.assemble import listen, url_of, watch_loop
 from quire.cli.settings import Given, check_cluster_store, check_file, check_log_level, settings_options
 from quire.cli.until_signal import ready, run_until_signal
 from quire.metadata.cluster import find_cluster
-from quire.metadata.open import look_at, open_store
+from quire.metadata.open import look_at, open_store, speaks_for
 from quire.runtime import log
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import CONNECTIONS_MAX
@@ -76,14 +76,16 @@ async def gateway(settings: GatewaySettings) -> AsyncIterator[tuple[str, str]]:
     """A gateway running inside the `async with`: its `pulsar://` and `http://` addresses."""
     look_at(settings.metadata)
     async with AsyncExitStack() as stack:
+        watchdog = watch_loop(stack, "quire_gateway")
         clients = listen(settings.listen)
         stack.callback(clients.close)
         rest = listen(settings.http)
         stack.callback(rest.close)
         store = await open_store(settings.metadata)
         stack.push_async_callback(store.close)
+        speaks_for(store, watchdog)
         await find_cluster(store, settings.metadata)
-        running = Gateway(store, SystemRandom(), settings.connections_max)
+        running = Gateway(store, SystemRandom(), settings.connections_max, watchdog.metrics)
         stack.push_async_callback(running.stop)
         await running.start(clients, rest)
         yield url_of("pulsar", clients), url_of("http", rest)

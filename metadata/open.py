@@ -10,6 +10,7 @@ from quire.metadata.sqlite import SqliteStore, look_at_file
 from quire.metadata.store import MetadataStore
 from quire.metadata.zookeeper_url import parse_url
 from quire.runtime.errors import ConfigurationError
+from quire.runtime.watchdog import Watchdog
 
 
 def look_at(url: str) -> None:
@@ -36,6 +37,17 @@ async def open_store(url: str) -> MetadataStore:
 
             return await ZooKeeperStore.open(url)
     raise _unknown(url)
+
+
+def speaks_for(store: MetadataStore, watchdog: Watchdog) -> None:
+    """The store's session is given up when the loop stands for half of its time-out.
+
+    Else a thread would keep it alive, and with it all that this process owns and does not serve.
+    """
+    from quire.metadata.zookeeper import ZooKeeperStore
+
+    if isinstance(store, ZooKeeperStore):
+        watchdog.when_standing(lambda: store.session_timeout_ms / 2000, store.give_up_session)
 
 
 def _unknown(url: str) -> ConfigurationError:

@@ -17,7 +17,8 @@ After a reconnection all are armed again and told, for nobody knows what they mi
 take in the midst of a session, as one that is too busy. An idle watch costs nothing.
 
 **Sessions.** After LOST a new session begins as soon as a server answers; until then calls are `Unavailable`, then the
-watchers are told. A session that we gave up by our own clock is ended before the new one begins.
+watchers are told. A session that we gave up by our own clock is ended before the new one begins. The watchdog ends one
+whose process still answers ZooKeeper but does nothing else (`give_up_session`).
 """
 
 from __future__ import annotations
@@ -426,7 +427,20 @@ class ZooKeeperStore:
             self._on_their_way[heard] = ROOT, False
         self._timer = self._loop.call_later(self._session.wake_in(now), self._tick)
 
+    def give_up_session(self) -> None:
+        """End the session, for the loop stands: whoever waits for what it holds shall have it. From any thread.
+
+        kazoo's own thread would keep it alive, as long as the process computes. When the loop turns again it hears
+        that the session is lost, and a new one begins.
+        """
+        if not self._closed:
+            self._client.give_up()
+
     def _look_at_the_clock(self) -> None:
+        if self._client.was_given_up and not self._closed:
+            self._tell(self._session.expired())
+            self._replace_client()
+            return
         event = self._session.tick(time.monotonic())
         if event is not None:
             self._tell(event)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
@@ -144,6 +145,10 @@ class Client:
         self._handshake = (session_timeout_s, 0.0)
         self._attempt_s = max(ATTEMPT_S_MIN, session_timeout_s * ATTEMPT_SHARE)
         self._ending: asyncio.Future[None] | None = None
+        self._end_lock = threading.Lock()
+        self._is_ended = False
+        self.was_given_up = False
+        """Its session was, or is being, ended by `give_up`."""
         retry = KazooRetry(
             max_tries=-1, delay=0.05, backoff=1.5, max_delay=RECONNECT_DELAY_S_MAX, max_jitter=0.3
         )
@@ -195,12 +200,21 @@ class Client:
             self._ending = self._loop.run_in_executor(None, self._end)
         await asyncio.shield(self._ending)
 
+    def give_up(self) -> None:
+        """End the session without the loop's help. From any thread; it returns at once."""
+        self.was_given_up = True
+        threading.Thread(target=self._end, name="quire-zookeeper-end", daemon=True).start()
+
     def _end(self) -> None:
-        try:
-            self._kazoo.stop()
-            self._kazoo.close()
-        except Exception as error:  # of a library in its death throes; the session ends by itself
-            _LOG.error("a ZooKeeper client did not end in good order: %r", error)
+        with self._end_lock:
+            if self._is_ended:
+                return
+            self._is_ended = True
+            try:
+                self._kazoo.stop()
+                self._kazoo.close()
+            except Exception as error:  # of a library in its death throes; the session ends by itself
+                _LOG.error("a ZooKeeper client did not end in good order: %r", error)
 
     # -- on kazoo's thread -----------------------------------------------------------------------------
     def _state_changed(self, state: str) -> None:

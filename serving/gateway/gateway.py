@@ -26,10 +26,17 @@ _Relay = tuple[asyncio.Transport, asyncio.Transport]
 class Gateway:
     """A running gateway between `start` and `stop`. Implements `connection.Host`."""
 
-    def __init__(self, store: MetadataStore, rng: Random, connections_max: int) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        rng: Random,
+        connections_max: int,
+        more_metrics: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:
         self.brokers = Brokers(store, rng, self._broker_gone)
         self.tasks = Tasks("gateway")
         self._connections_max = connections_max
+        self._more_metrics = more_metrics
         self._connections: set[Connection] = set()
         self._relays: dict[str, set[_Relay]] = {}
         self._connections_total = 0
@@ -66,6 +73,7 @@ class Gateway:
             "quire_gateway_relayed_bytes_total": self._relayed_bytes,
             "quire_gateway_lookups_total": self._lookups,
             "quire_gateway_brokers": len(self.brokers.all()),
+            **self._more_metrics(),
         }
 
     # -- connections -----------------------------------------------------------------------------------

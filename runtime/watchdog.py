@@ -1,0 +1,121 @@
+"""Watches that the event loop turns, from a thread beside it.
+
+One loop serves everybody: a turn that takes a second is a second for all. The loop counts up a number every `BEAT_S`,
+and a thread looks whether it rose. When it did not for `STALL_S`, the loop *stands*: the thread logs the stack of the
+loop's thread, once for each stall and not more often than every `LOG_AGAIN_S`; and whoever asked is called, on
+this thread, when the loop has stood for as long as it said (`when_standing`).
+
+A process that was stopped as a whole, or got no processor, is not one whose loop stands: a pause that this thread
+shared counts only as far as the process was computing meanwhile (a library that keeps the interpreter to itself).
+
+`metrics` has the lag: by how much the beats came late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from types import FrameType
+from typing import Final
+
+BEAT_S: Final = 0.05
+STALL_S: Final = 0.2
+LOG_AGAIN_S: Final = 10.0
+LATE_S: Final = 0.05
+"""The longest turn that we allow ourselves; beats that are later than this are counted."""
+
+_log = logging.getLogger("quire.watchdog")
+
+
+class Watchdog:
+    """See the top of the file. `start` and `stop` are called on the loop that is watched."""
+
+    def __init__(self, prefix: str = "quire") -> None:
+        """`prefix` begins the metrics' names."""
+        self._prefix = prefix
+        self._beats = 0
+        self._due_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop_thread = 0
+        self._thread: threading.Thread | None = None
+        self._is_stopped = threading.Event()
+        self._listeners: list[tuple[Callable[[], float], Callable[[], None]]] = []
+        self._lag_s_total = 0.0
+        self._lag_s_max = 0.0
+        self._late_total = 0
+        self._stalls_total = 0
+
+    def start(self) -> None:
+        self._loop_thread = threading.get_ident()
+        self._due_at = time.monotonic()
+        self._beat()
+        self._thread = threading.Thread(target=self._watch, name="quire-watchdog", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._is_stopped.set()
+
+    def when_standing(self, after_s: Callable[[], float], act: Callable[[], None]) -> None:
+        """Call `act` on the watchdog's thread, once for each stall that is as long as `after_s` answers."""
+        self._listeners.append((after_s, act))
+
+    def metrics(self) -> dict[str, float]:
+        """By their full names. The largest lag is that since the last call."""
+        prefix, largest, self._lag_s_max = self._prefix, self._lag_s_max, 0.0
+        return {
+            f"{prefix}_loop_beats_total": self._beats,
+            f"{prefix}_loop_late_beats_total": self._late_total,
+            f"{prefix}_loop_lag_seconds_total": self._lag_s_total,
+            f"{prefix}_loop_lag_seconds_max": largest,
+            f"{prefix}_loop_stalls_total": self._stalls_total,
+        }
+
+    # -- on the loop -----------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        lag_s = max(0.0, now - self._due_at)
+        self._beats += 1
+        self._lag_s_total += lag_s
+        self._lag_s_max = max(self._lag_s_max, lag_s)
+        self._late_total += lag_s > LATE_S
+        self._due_at = now + BEAT_S
+        self._timer = asyncio.get_running_loop().call_later(BEAT_S, self._beat)
+
+    # -- on the thread ---------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        beats, standing_s, logged_at = self._beats, 0.0, -LOG_AGAIN_S
+        told: set[int] = set()
+        looked_at, computed_s = time.monotonic(), time.process_time()
+        while not self._is_stopped.wait(BEAT_S):
+            now, computed_before_s, computed_s = time.monotonic(), computed_s, time.process_time()
+            passed_s = min(now - looked_at, BEAT_S + computed_s - computed_before_s)
+            looked_at = now
+            if self._beats != beats:
+                if standing_s >= STALL_S:
+                    _log.warning("the event loop turns again; it stood for %.1f s", standing_s)
+                beats, standing_s = self._beats, 0.0
+                told.clear()
+                continue
+            was_standing, standing_s = standing_s >= STALL_S, standing_s + passed_s
+            if standing_s >= STALL_S and not was_standing:
+                self._stalls_total += 1
+                if now - logged_at >= LOG_AGAIN_S:
+                    logged_at = now
+                    _log.warning("the event loop stands, in:\n%s", self._stack())
+            for number, (after_s, act) in enumerate(self._listeners):
+                if standing_s >= after_s() and number not in told:
+                    told.add(number)
+                    act()
+
+    def _stack(self) -> str:
+        frame: FrameType | None = sys._current_frames().get(self._loop_thread)
+        return "".join(traceback.format_stack(frame)).rstrip() if frame is not None else "no Python code"

@@ -1,0 +1,72 @@
+"""A loop that stands is told of, from the outside; one that is only slow is measured."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+
+import pytest
+
+from quire.runtime import watchdog as watchdog_module
+from quire.runtime.watchdog import STALL_S, Watchdog
+
+PATIENCE_S = 30.0
+
+
+def stands_still_here(until: threading.Event) -> None:
+    """What a turn of the loop must never do."""
+    assert until.wait(PATIENCE_S)
+
+
+async def test_a_loop_that_stands_is_told_of_with_its_stack(caplog: pytest.LogCaptureFixture) -> None:
+    watchdog, was_told = Watchdog(), threading.Event()
+    calls: list[str] = []
+    watchdog.when_standing(lambda: 2 * STALL_S, was_told.set)
+    watchdog.when_standing(lambda: STALL_S, lambda: calls.append(threading.current_thread().name))
+    watchdog.when_standing(lambda: 1_000.0, lambda: calls.append("never"))
+    watchdog.start()
+    await asyncio.sleep(0.1)
+    with caplog.at_level(logging.WARNING, "quire.watchdog"):
+        stands_still_here(was_told)
+        async with asyncio.timeout(PATIENCE_S):
+            while "turns again" not in caplog.text:
+                await asyncio.sleep(0.01)
+                caplog.handler.flush()
+    assert calls == ["quire-watchdog"], "once for the stall"
+    assert "stands_still_here" in caplog.text
+    metrics = watchdog.metrics()
+    assert metrics["quire_loop_stalls_total"] == 1
+    assert metrics["quire_loop_lag_seconds_max"] >= STALL_S
+    assert metrics["quire_loop_lag_seconds_total"] >= STALL_S
+    assert metrics["quire_loop_late_beats_total"] >= 1
+    assert watchdog.metrics()["quire_loop_lag_seconds_max"] < metrics["quire_loop_lag_seconds_max"]
+    watchdog.stop()
+
+
+async def test_a_process_that_was_stopped_as_a_whole_does_not_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its threads slept together, as on a machine that was suspended."""
+    watchdog, calls = Watchdog(), list[float]()
+    watchdog.when_standing(lambda: 10.0, lambda: calls.append(0.0))
+    slept_s = 0.0
+    looked = threading.Semaphore(0)
+
+    def monotonic() -> float:
+        looked.release()
+        return time.perf_counter() + slept_s
+
+    monkeypatch.setattr(watchdog_module, "time", _Time(monotonic))
+    watchdog.start()
+    assert looked.acquire(timeout=PATIENCE_S)
+    slept_s = 3600.0
+    for _ in range(4):
+        assert looked.acquire(timeout=PATIENCE_S)
+    assert not calls
+    watchdog.stop()
+
+
+class _Time:
+    def __init__(self, monotonic: object) -> None:
+        self.monotonic = monotonic
+        self.process_time = time.process_time
