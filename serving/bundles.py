@@ -140,6 +140,11 @@ class Bundles:
                 del self._open[name]
             raise
 
+    def is_open(self, name: str) -> bool:
+        """Whether nobody has to wait for its state log."""
+        opening = self._open.get(name)
+        return opening is not None and _has_succeeded(opening)
+
     async def _begin(self, name: str, path: str) -> Bundle:
         bundle = Bundle(name)
 
@@ -154,7 +159,7 @@ class Bundles:
     def leave(self, ledger_ids: Container[int]) -> None:
         """Go on in another ledger where one of these is written to."""
         for opening in self._open.values():
-            if opening.done() and not opening.cancelled() and opening.exception() is None:
+            if _has_succeeded(opening):
                 opening.result().leave(ledger_ids)
 
     async def close(self) -> None:
@@ -185,8 +190,12 @@ class Bundles:
             opening.add_done_callback(_abandon)
 
 
+def _has_succeeded(opening: asyncio.Future[Bundle]) -> bool:
+    return opening.done() and not opening.cancelled() and opening.exception() is None
+
+
 def _abandon(opened: asyncio.Future[Bundle]) -> None:
-    if not opened.cancelled() and opened.exception() is None:
+    if _has_succeeded(opened):
         opened.result().abandon()
 
 

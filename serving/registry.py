@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
+from quire.metadata import topics
 from quire.metadata.records import NamespaceRecord
 from quire.runtime.errors import (
     AlreadyExists,
@@ -153,11 +154,17 @@ class Registry:
         return loading
 
     async def _load(self, name: TopicName, create: bool, take: bool) -> AnyTopic:
+        """Loads under way hold slots. None is held while it waits for others: for an owner's end, or a state log."""
+        namespace = await self.catalogue.namespace(name)
+        of = bundle_of(namespace, name)
+        await self._ownership.require(of, take=take)
+        self._bundle_of[name] = of
+        if name.is_persistent and not self._bundles.is_open(of):
+            async with self._slots:
+                await self._find_or_create(name, namespace, create)
+            require_held(self._ownership, name, of)
+            await self._bundles.of(namespace, name)
         async with self._slots:
-            namespace = await self.catalogue.namespace(name)
-            of = bundle_of(namespace, name)
-            await self._ownership.require(of, take=take)
-            self._bundle_of[name] = of
             topic: AnyTopic
             if name.is_persistent:
                 topic = await self._load_persistent(name, namespace, create)
@@ -183,11 +190,16 @@ class Registry:
         return not _must_be_loaded_anew(topic, policies)
 
     async def _load_persistent(self, name: TopicName, namespace: NamespaceRecord, create: bool) -> Topic:
+        return await self._factory.load(name, namespace, await self._find_or_create(name, namespace, create))
+
+    async def _find_or_create(
+        self, name: TopicName, namespace: NamespaceRecord, create: bool
+    ) -> topics.Topic:
         snapshot = await self.catalogue.find_or_create(name, namespace, create)
         if snapshot.record.deleting:
             self._go_on_deleting(name)
             raise Unavailable(f"{name} is being deleted; try again in a moment")
-        return await self._factory.load(name, namespace, snapshot)
+        return snapshot
 
     async def create(
         self, name: TopicName, partitions: int = 0, properties: Mapping[str, str] | None = None
