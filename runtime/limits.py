@@ -27,6 +27,18 @@ COMMAND_BYTES_MAX: Final = 1 * MIB
 CONNECTIONS_MAX: Final = 20_000
 REQUESTS_PENDING_PER_CONNECTION_MAX: Final = 50_000
 
+HANDSHAKE_BYTES_MAX: Final = 64 * KIB
+"""A frame of a connection that has not said CONNECT yet."""
+
+HANDSHAKE_S: Final = 10.0
+"""How long a connection may take to say CONNECT."""
+
+READ_ROOM_BYTES: Final = 64 * KIB
+"""What a connection may read into without asking: commands, and the batches of most clients."""
+
+FRAME_ROOM_BYTES_MAX: Final = 64 * MIB
+"""What is read beyond that, over all connections of a process; for who gets none the socket is not read."""
+
 # -- the block -----------------------------------------------------------------------------------------
 BLOCK_BYTES_MAX: Final = 256 * KIB
 """A block is cut at this size; one larger entry is a block of its own."""
@@ -54,14 +66,17 @@ LAG_BYTES_MAX: Final = 64 * MIB
 BYTES_IN_FLIGHT_MAX: Final = 128 * MIB
 """Bytes accepted from sockets and not yet in the entry log, per process; beyond it sockets are not read."""
 
+ENTRY_OVERHEAD_BYTES: Final = 120
+"""What an entry in memory takes beside its bytes, two objects and their places in lists: tiny ones take little else."""
+
 TOPIC_SHARE_OF_BYTES_IN_FLIGHT: Final = 4
 """One topic may have 1/n of them unanswered; then its producers wait, and no topic alone stops all the others."""
 
 HELD_SHARE_OF_BYTES_IN_FLIGHT: Final = 4
-"""SENDs kept for producers that must wait may be 1/n as much, beside it, over all connections."""
+"""What waits in sessions, SENDs and commands, may be 1/n as much, beside it, over all connections."""
 
 HELD_BYTES_PER_CONNECTION_MAX: Final = 256 * KIB
-"""SENDs kept for producers that must wait; beyond it the connection is not read, which stops its other users too."""
+"""What waits in a connection's lanes; beyond it the connection is not read, which stops its other users too."""
 
 UNREAD_ANSWERS_BYTES_MAX: Final = 1 * MIB
 """Answers queued behind a full write buffer; beyond it the peer, which does not read, is not read either."""
@@ -181,6 +196,8 @@ SCHEMA_VERSIONS_MAX: Final = 1_000
 SCHEMAS_INLINE_BYTES_MAX: Final = 64 * KIB
 """Schemas kept in that node; beyond it a version has a node of its own."""
 
+assert HANDSHAKE_BYTES_MAX <= READ_ROOM_BYTES
+assert 2 * FRAME_BYTES_MAX <= FRAME_ROOM_BYTES_MAX
 assert BLOCK_BYTES_MAX <= ADD_REQUEST_BYTES_MAX
 assert BLOCK_BYTES_HARD_MAX <= ADD_REQUEST_BYTES_MAX
 assert LAG_BYTES_MAX < BYTES_IN_FLIGHT_MAX

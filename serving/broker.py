@@ -49,6 +49,7 @@ from quire.serving.registry import Registry
 from quire.serving.rounds import Rounds
 from quire.serving.schema.registry import from_wire, to_wire
 from quire.serving.session.connection import Connection
+from quire.serving.session.frame_room import FrameRoom
 from quire.serving.session.table import TABLE
 from quire.serving.settings import BrokerSettings
 from quire.serving.subscription.consumer import Consumer
@@ -99,6 +100,9 @@ class Broker(Operations):
         self.clock = clock
         self.budget = budget or ByteBudget(settings.bytes_in_flight_max)
         self.held = ByteBudget(self.budget.limit_bytes // HELD_SHARE_OF_BYTES_IN_FLIGHT)
+        # One message of each connection may wait, whatever waits already: what is too much counts in the other budget.
+        self.budget.add_gauge(lambda: max(0, self.held.used_bytes - self.held.limit_bytes))
+        self.frame_room = FrameRoom()
         self.tasks = Tasks("broker")
         self.http_url = ""
         self.ownership: Ownership = ownership or SoleOwner()
@@ -391,6 +395,7 @@ class Broker(Operations):
             "quire_serving_bytes_in_flight": self.budget.used_bytes,
             "quire_serving_bytes_in_flight_max": self.budget.limit_bytes,
             "quire_serving_bytes_held": self.held.used_bytes,
+            "quire_serving_bytes_of_frames": self.frame_room.used_bytes,
             "quire_serving_tail_cache_bytes": self.services.tail_cache.bytes_used,
             "quire_serving_fast_sends_total": fast + sum(one.fast_sends for one in self._sessions),
             "quire_serving_slow_sends_total": slow + sum(one.slow_sends for one in self._sessions),

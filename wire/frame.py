@@ -49,7 +49,7 @@ from quire.wire import pulsar_pb2 as pb
 from quire.wire import varint
 from quire.wire.checksum import crc32c
 from quire.wire.commands import Command, parse
-from quire.wire.frame_buffer import FrameBuffer
+from quire.wire.frame_buffer import READ_BUFFER_BYTES_MAX, FrameBuffer
 
 ENTRY_MAGIC: Final = 0x0E01
 BROKER_METADATA_MAGIC: Final = 0x0E02
@@ -277,11 +277,13 @@ class FrameCutter(FrameBuffer[Cut]):
     `received` raises `FrameError` or `CommandError`; the cutter is of no use afterwards.
     """
 
-    __slots__ = ("_frame_bytes_max", "batch_sends", "fast_sends", "slow_sends")
+    __slots__ = ("batch_sends", "fast_sends", "frame_bytes_max", "slow_sends")
 
-    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
-        super().__init__()
-        self._frame_bytes_max = frame_bytes_max
+    def __init__(
+        self, frame_bytes_max: int = FRAME_BYTES_MAX, buffer_bytes_max: int = READ_BUFFER_BYTES_MAX
+    ) -> None:
+        super().__init__(buffer_bytes_max)
+        self.frame_bytes_max = frame_bytes_max
         self.fast_sends = 0
         self.batch_sends = 0
         self.slow_sends = 0
@@ -303,7 +305,7 @@ class FrameCutter(FrameBuffer[Cut]):
         buffer, view, start, end = self._buffer, self._view, self._start, self._end
         read_opening, read_entry = _OPENING.unpack_from, _ENTRY_OPENING.unpack_from
         run_opening = front_mask = front_wanted = back_mask = back_wanted = entry_offset = -1
-        total_max = self._frame_bytes_max - 4
+        total_max = self.frame_bytes_max - 4
         count = 0
         while end - start >= _OPENING_BYTES:
             total, opening, front, back = read_opening(buffer, start)
@@ -347,12 +349,12 @@ class FrameCutter(FrameBuffer[Cut]):
         if self._end - start < 4:
             return False
         total = _U32.unpack_from(buffer, start)[0]
-        if not 4 <= total <= self._frame_bytes_max - 4:
+        if not 4 <= total <= self.frame_bytes_max - 4:
             if total in _HTTP:
                 raise FrameError(
                     "it speaks HTTP; clients and brokers speak another protocol, on a port of its own"
                 )
-            raise FrameError(f"a frame of {total} bytes; allowed are 4 to {self._frame_bytes_max - 4}")
+            raise FrameError(f"a frame of {total} bytes; allowed are 4 to {self.frame_bytes_max - 4}")
         frame_end = start + 4 + total
         if frame_end > self._end:
             return False

@@ -3,10 +3,10 @@
 Shaped for asyncio's `BufferedProtocol`: `get_buffer` gives the room to read into, `received(n)` hands over what
 n more bytes complete. A subclass's `_cut` takes whole frames off the front (`_start` .. `_end`).
 
-Memory: one buffer, small for a quiet connection and larger each time a read fills it, up to READ_BUFFER_BYTES_MAX (or
-what suits the protocol's frames); `rest` gives it back. A frame larger than it is assembled in a buffer that doubles up
-to the frame's exact size: a peer must send half of what it makes us allocate, each byte is moved a few times at most,
-and the frame's limit (checked by `_cut` as soon as the size is here) bounds it all.
+Memory: one buffer, small for a quiet connection and larger each time a read fills it, up to `size_max` (what suits the
+protocol's frames, or what whoever weighs it allows now); `rest` gives it back. A frame larger than it is assembled in a
+buffer that doubles up to the frame's exact size: a peer must send half of what it makes us allocate, each byte is moved
+a few times at most, and the frame's limit (checked by `_cut` as soon as the size is here) bounds it all.
 """
 
 from abc import abstractmethod
@@ -25,10 +25,12 @@ _Cut = TypeVar("_Cut")
 class FrameBuffer(Generic[_Cut]):
     """The part that both cutters share (`quire.wire.frame`, `quire.wire.bookie_codec`)."""
 
-    __slots__ = ("_buffer", "_end", "_size", "_size_max", "_start", "_view")
+    __slots__ = ("_buffer", "_end", "_size", "_start", "_view", "is_short", "size_max")
 
     def __init__(self, buffer_bytes_max: int = READ_BUFFER_BYTES_MAX) -> None:
-        self._size_max = buffer_bytes_max
+        self.size_max = buffer_bytes_max
+        self.is_short = False
+        """A read has filled the largest buffer that it may have."""
         self._size = READ_BUFFER_BYTES_MIN
         self._buffer = bytearray(self._size)
         self._view = memoryview(self._buffer)
@@ -48,6 +50,13 @@ class FrameBuffer(Generic[_Cut]):
         return self._end - self._start
 
     @property
+    def pending_frame_bytes(self) -> int:
+        """What the frame will take that is not complete yet; 0 when its size is not here yet."""
+        if self._end - self._start < 4:
+            return 0
+        return 4 + int(_U32.unpack_from(self._buffer, self._start)[0])
+
+    @property
     def buffer_bytes(self) -> int:
         return len(self._buffer)
 
@@ -59,8 +68,11 @@ class FrameBuffer(Generic[_Cut]):
         """What is complete now that `count` bytes were read into `get_buffer()`, in the peer's order."""
         self._end += count
         assert self._end <= len(self._buffer)
-        if self._end == len(self._buffer) and self._size < self._size_max:
-            self._size *= 4
+        if self._end == len(self._buffer):
+            if self._size < self.size_max:
+                self._size *= 4
+            else:
+                self.is_short = True
         cuts = self._cut()
         self._make_room()
         return cuts
@@ -80,6 +92,7 @@ class FrameBuffer(Generic[_Cut]):
     def rest(self) -> None:
         """The connection is quiet: give back a large buffer (the keep-alive timer asks for it)."""
         self._size = READ_BUFFER_BYTES_MIN
+        self.is_short = False
         self._make_room()
 
     def _make_room(self) -> None:

@@ -15,6 +15,9 @@ while there is a reason (`Stop`):
     BUDGET    it has producers, and the byte budget of the process is spent
     HELD      SENDs or commands must wait in their lanes, and too much was sent meanwhile
     ANSWERS   the peer asks and does not read the answers
+    ROOM      a large frame is on its way, and other connections' frames have all the room (`frame_room`)
+
+A connection that does not say CONNECT in time is closed, and so is one whose frame does not come to its end.
 """
 
 from __future__ import annotations
@@ -28,9 +31,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from quire.runtime.errors import LimitExceeded, ProtocolError, QuireError
 from quire.runtime.limits import (
     FRAME_SLACK_BYTES,
+    HANDSHAKE_BYTES_MAX,
+    HANDSHAKE_S,
     HELD_BYTES_PER_CONNECTION_MAX,
     KIB,
     MIB,
+    READ_ROOM_BYTES,
     REQUESTS_PENDING_PER_CONNECTION_MAX,
     UNREAD_ANSWERS_BYTES_MAX,
 )
@@ -42,6 +48,7 @@ from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
 from quire.wire.commands import Command
 from quire.wire.frame import Cut, FrameCutter, Send, SendRun
+from quire.wire.frame_buffer import READ_BUFFER_BYTES_MAX
 
 if TYPE_CHECKING:
     from quire.serving.session.consume import ConsumerEnd
@@ -60,6 +67,9 @@ PATIENCE_STEP_S: Final = 0.05
 
 WRITE_LOW_BYTES: Final = 256 * KIB
 
+FRAME_S_MAX: Final = 60.0
+"""How long a frame may be on its way: the largest one, over a connection of less than a megabit a second."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -69,6 +79,7 @@ class Stop(Flag):
     BUDGET = auto()
     HELD = auto()
     ANSWERS = auto()
+    ROOM = auto()
 
 
 READING: Final = Stop(0)
@@ -96,7 +107,11 @@ class Connection(asyncio.BufferedProtocol):
         self._table = table
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._cutter = FrameCutter(host.message_bytes_max + FRAME_SLACK_BYTES)
+        self._handshake: asyncio.TimerHandle | None = None
+        self._cutter = FrameCutter(HANDSHAKE_BYTES_MAX, READ_ROOM_BYTES)
+        self._room_bytes = READ_ROOM_BYTES
+        self._frame_since = 0.0
+        """When the frame began that is not complete yet, or is read again; 0.0 when there is none."""
         self._out: list[Buffer] = []
         self._out_bytes = 0
         """Of `_out`, what consumers were dealt in this turn."""
@@ -151,8 +166,21 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.address = f"/{peer[0]}:{peer[1]}" if peer else ""
         transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)  # type: ignore[attr-defined]
+        self._handshake = self._loop.call_later(HANDSHAKE_S, self._expect_connect)
         if not self.host.session_opened(self):
             self.refuse(LimitExceeded("this broker has too many connections; try another one"))
+
+    def _expect_connect(self) -> None:
+        self.refuse(ProtocolError(f"no CONNECT came within {HANDSHAKE_S:g} s"))
+
+    def connected(self, client_version: str) -> None:
+        """CONNECT came: from now on any frame may."""
+        if self._handshake is not None:
+            self._handshake.cancel()
+        self.is_connected = True
+        self.client_version = client_version
+        self.connected_ms = self.host.clock.now_ms()
+        self._cutter.frame_bytes_max = self.host.message_bytes_max + FRAME_SLACK_BYTES
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._cutter.get_buffer(sizehint)
@@ -163,7 +191,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         try:
             try:
-                for cut in self._cutter.received(nbytes):
+                cuts = self._cutter.received(nbytes)
+                if self._frame_since or self._cutter.pending_bytes or self._cutter.is_short:
+                    self._weigh_frame(is_new=bool(cuts))
+                for cut in cuts:
                     self.take(cut)
             finally:
                 self.acknowledge_gathered()
@@ -178,6 +209,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_closed = True
+        if self._handshake is not None:
+            self._handshake.cancel()
         self._out.clear()
         for producer in list(self.producers.values()):
             producer.abandon()
@@ -189,6 +222,7 @@ class Connection(asyncio.BufferedProtocol):
         self.consumers.clear()
         self.host.held.give_back(self._held_bytes)
         self._held_bytes = 0
+        self.host.frame_room.give_back(self)
         self.host.session_closed(self)
 
     def pause_writing(self) -> None:
@@ -355,6 +389,8 @@ class Connection(asyncio.BufferedProtocol):
         if Stop.ANSWERS in self._stops:
             unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
             self._was_heard, self._unsent_bytes = unsent != self._unsent_bytes, unsent
+        if not self._stops & ~Stop.ANSWERS:
+            self.close_if_slow(FRAME_S_MAX)
         if self._was_heard or self._stops & ~Stop.ANSWERS:
             self._was_heard = self._was_pinged = False
         elif not self._was_pinged:
@@ -366,6 +402,43 @@ class Connection(asyncio.BufferedProtocol):
             self.is_closed = True
             if self._transport is not None:
                 self._transport.abort()
+
+    # -- the frame that is on its way ------------------------------------------------------------------
+
+    def _weigh_frame(self, *, is_new: bool) -> None:
+        """After a read: a frame is not complete, or was not before, or the buffer could be larger."""
+        cutter, room = self._cutter, self.host.frame_room
+        if not cutter.pending_bytes:
+            self._frame_since = 0.0
+        elif is_new or not self._frame_since:
+            self._frame_since = self._loop.time()
+        wanted = cutter.pending_frame_bytes
+        if wanted > self._room_bytes:
+            self._room_bytes = wanted
+            if not room.ask(self, wanted, self._room_given):
+                self._stop_reading(Stop.ROOM)
+        elif cutter.is_short and room.ask_spare(self, max(self._room_bytes, READ_BUFFER_BYTES_MAX)):
+            self._room_bytes = max(self._room_bytes, READ_BUFFER_BYTES_MAX)
+            cutter.size_max = READ_BUFFER_BYTES_MAX
+        cutter.is_short = False
+
+    def _room_given(self) -> None:
+        self._read_on(Stop.ROOM)
+
+    def give_back_room(self) -> None:
+        """As `frame_room.Reader`."""
+        cutter = self._cutter
+        if cutter.pending_frame_bytes <= READ_ROOM_BYTES:
+            self._room_bytes = cutter.size_max = READ_ROOM_BYTES
+            cutter.rest()
+            self.host.frame_room.give_back(self)
+
+    def close_if_slow(self, seconds: float) -> None:
+        """As `frame_room.Reader`. One that we do not read cannot go on, and has longer."""
+        patience_s = FRAME_S_MAX if self._stops & ~Stop.ANSWERS else seconds
+        if self._frame_since and self._loop.time() - self._frame_since >= patience_s:
+            self.refuse(ProtocolError(f"a frame did not come to its end within {patience_s:g} s"))
+            self.host.frame_room.give_back(self)
 
     # -- back-pressure ---------------------------------------------------------------------------------
 
@@ -383,6 +456,7 @@ class Connection(asyncio.BufferedProtocol):
         """It waits no longer."""
         self._held_bytes -= byte_count
         self.host.held.give_back(byte_count)
+        self.host.budget.look_again()
         if not self._holds_too_much():
             self._read_on(Stop.HELD)
 
@@ -400,4 +474,6 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._stops &= ~why
         if self._stops == READING and not self.is_closed and self._transport is not None:
+            if self._frame_since:
+                self._frame_since = self._loop.time()
             self._transport.resume_reading()

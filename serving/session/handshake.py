@@ -23,11 +23,9 @@ def connect(connection: Connection, body: pb.CommandConnect) -> None:
         raise ProtocolError("CONNECT came twice")
     if body.proxy_to_broker_url:
         raise ProtocolError("this broker is no proxy; connect to the broker that a lookup names")
-    connection.is_connected = True
-    connection.client_version = body.client_version
+    connection.connected(body.client_version)
     flags = body.feature_flags
     connection.wants_index = flags.supports_broker_entry_metadata and connection.host.entry_metadata
-    connection.connected_ms = connection.host.clock.now_ms()
     connection.write(
         commands.connected(SERVER_VERSION, body.protocol_version, connection.host.message_bytes_max)
     )

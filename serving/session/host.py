@@ -9,6 +9,7 @@ from quire.runtime.clock import Clock
 from quire.runtime.tasks import Tasks
 from quire.serving.ownership.port import Owner
 from quire.serving.ports import ConsumerHandle, ConsumerPort, SubscriptionHandle
+from quire.serving.session.frame_room import FrameRoom
 from quire.serving.topic.non_persistent import AnyTopic
 from quire.serving.topic_lists import Listener, Watched
 from quire.wire import pulsar_pb2 as pb
@@ -23,6 +24,7 @@ class SessionHost(Protocol):
     budget: ByteBudget
     held: ByteBudget
     """For what waits in sessions until its topic takes it."""
+    frame_room: FrameRoom
     clock: Clock
     tasks: Tasks
 

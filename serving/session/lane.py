@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from google.protobuf.message import Message
 
+from quire.runtime.limits import ENTRY_OVERHEAD_BYTES
 from quire.wire.commands import Command
 from quire.wire.frame import Send, SendRun
 
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 WAITING_BYTES: Final = 200
 """What it takes to let something wait, beside its bytes."""
-
-ENTRY_BYTES: Final = 120
-"""What an entry takes beside its bytes: two objects, and a place in two lists."""
 
 
 class _Packed(NamedTuple):
@@ -60,9 +58,9 @@ class Lane:
     def _held(self, cut: SendRun | Send | Command) -> tuple[SendRun | Send | _Packed, int]:
         waits: SendRun | Send | _Packed
         if isinstance(cut, SendRun):
-            waits, weight = cut, cut.byte_count + ENTRY_BYTES * len(cut)
+            waits, weight = cut, cut.byte_count + ENTRY_OVERHEAD_BYTES * len(cut)
         elif isinstance(cut, Send):
-            waits, weight = cut, len(cut.entry) + ENTRY_BYTES
+            waits, weight = cut, len(cut.entry) + ENTRY_OVERHEAD_BYTES
         else:
             waits = _Packed(cut.kind, type(cut.body), cut.body.SerializeToString())
             weight = len(waits.raw)

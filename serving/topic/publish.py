@@ -29,6 +29,7 @@ from quire.runtime.limits import (
     BLOCK_BYTES_MAX,
     BLOCK_ENTRIES_MAX,
     BLOCKS_IN_FLIGHT_PER_LEDGER_MAX,
+    ENTRY_OVERHEAD_BYTES,
     TOPIC_SHARE_OF_BYTES_IN_FLIGHT,
 )
 from quire.serving.ports import Done, ProducerPort
@@ -281,8 +282,9 @@ class Publisher:
     ) -> None:
         """Queue entries behind everything published before. The lists are the publisher's from here on."""
         byte_count = sum(map(len, entries))
-        self._budget.held_bytes += byte_count
-        self.held_bytes += byte_count
+        weight = byte_count + ENTRY_OVERHEAD_BYTES * len(entries)
+        self._budget.held_bytes += weight
+        self.held_bytes += weight
         waiting = self._waiting
         if waiting and waiting[-1].producer is producer and waiting[-1].after is None:
             waiting[-1].extend(heads, entries, counts, byte_count)
@@ -387,19 +389,19 @@ class Publisher:
     def confirmed(self, last_entry: int) -> None:
         """Every block up to the one that ends with `last_entry` is durable."""
         flights, sink = self._flights, self._sink
-        byte_count = 0
+        weight = 0
         answered: list[Flight] = []
         self._confirmed_entry = max(self._confirmed_entry, last_entry)
         try:
             while flights and flights[0].last_entry <= last_entry:
                 flight = flights.pop(0)
-                byte_count += flight.byte_count
+                weight += flight.byte_count + ENTRY_OVERHEAD_BYTES * flight.entry_count
                 answered.append(flight)
                 flight.answer()
         finally:
             if answered:
-                self.held_bytes -= byte_count
-                self._budget.give_back(byte_count)
+                self.held_bytes -= weight
+                self._budget.give_back(weight)
                 sink.blocks_confirmed(answered)
         if self._waiting and not self._armed:
             self._arm()
@@ -423,11 +425,9 @@ class Publisher:
     def drop(self) -> None:
         """Forget what is not confirmed: the topic is another broker's now, the clients will send again."""
         self.detach()
-        held = sum(part.byte_count for part in self._waiting)
-        held += sum(flight.byte_count for flight in self._flights)
         self._waiting.clear()
         self._flights.clear()
-        self.held_bytes = 0
+        held, self.held_bytes = self.held_bytes, 0
         self._budget.give_back(held)
         self._tell_drained()
 

@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import ManualClock
 from quire.runtime.errors import QuireError
-from quire.runtime.limits import BLOCK_BYTES_MAX, BLOCK_ENTRIES_MAX, BLOCKS_IN_FLIGHT_PER_LEDGER_MAX
+from quire.runtime.limits import (
+    BLOCK_BYTES_MAX,
+    BLOCK_ENTRIES_MAX,
+    BLOCKS_IN_FLIGHT_PER_LEDGER_MAX,
+    ENTRY_OVERHEAD_BYTES,
+)
 from quire.serving.topic.publish import Flight, Publisher, Turn
 from quire.wire import block as blocks
 from quire.wire import commands, varint
@@ -206,7 +211,7 @@ def test_the_clock_of_blocks_never_goes_back(world: World) -> None:
 def test_the_budget_is_held_until_confirmation(world: World) -> None:
     world.attach(1)
     world.publish(Producer(), 100, 200)
-    assert world.budget.held_bytes == 300
+    assert world.budget.held_bytes == 300 + 2 * ENTRY_OVERHEAD_BYTES
     world.turn()
     world.publisher.confirmed(1)
     assert world.budget.held_bytes == 0

@@ -1,0 +1,205 @@
+"""What a peer can make a session keep is weighed, and bounded: frames that do not end, and what waits in lanes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from quire.runtime.limits import (
+    ENTRY_OVERHEAD_BYTES,
+    FRAME_ROOM_BYTES_MAX,
+    HANDSHAKE_BYTES_MAX,
+    HELD_BYTES_PER_CONNECTION_MAX,
+    KIB,
+    MIB,
+    READ_ROOM_BYTES,
+)
+from quire.serving.broker import Broker
+from quire.serving.session import connection as module
+from quire.serving.session import frame_room
+from quire.wire import commands
+from quire.wire import pulsar_pb2 as pb
+from tests.serving.session.test_back_pressure import connected, publishing
+from tests.serving.session.test_connection import TOPIC, Client, entry, kinds, producer, subscribe
+
+LARGE = b"".join(commands.send(1, 0, 1, entry(bytes(5 * MIB - KIB))))
+
+
+def feed(client: Client, data: bytes) -> int:
+    """Send while the broker reads; answers how much it took."""
+    at = 0
+    while at < len(data) and client.transport.reading and not client.transport.closed:
+        room = client.connection.get_buffer(-1)
+        taken = min(len(room), len(data) - at)
+        room[:taken] = data[at : at + taken]
+        client.connection.buffer_updated(taken)
+        at += taken
+    return at
+
+
+def kept(clients: list[Client]) -> int:
+    return sum(one.connection._cutter.buffer_bytes for one in clients)
+
+
+def drop(client: Client) -> None:
+    client.connection.connection_lost(None)
+
+
+async def test_before_connect_a_connection_holds_no_more_than_its_handshake(broker: Broker) -> None:
+    clients = [Client(broker) for _ in range(60)]
+    for client in clients:
+        feed(client, LARGE[: 4 * MIB])
+    assert all(client.transport.closed for client in clients)
+    assert kept(clients) <= 60 * HANDSHAKE_BYTES_MAX
+    assert kinds(clients[0].received()) == ["ERROR"]
+
+
+async def test_who_does_not_say_connect_in_time_is_closed(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HANDSHAKE_S", 0.01)
+    silent, good = Client(broker), await connected(broker)
+    async with asyncio.timeout(5):
+        while not silent.transport.closed:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert not good.transport.closed
+    drop(silent), drop(good)
+    assert not broker._sessions
+
+
+async def test_half_frames_have_a_budget_and_others_go_on_in_turn(broker: Broker) -> None:
+    clients = [await connected(broker) for _ in range(30)]
+    half = LARGE[: 4 * MIB]
+    taken = [feed(client, half) for client in clients]
+    assert broker.frame_room.used_bytes <= FRAME_ROOM_BYTES_MAX
+    assert kept(clients) <= FRAME_ROOM_BYTES_MAX + 30 * 2 * READ_ROOM_BYTES
+    waiting = [client for client in clients if not client.transport.reading]
+    assert 15 < len(waiting) < 30 and taken.count(len(half)) == 30 - len(waiting)
+    quiet = await publishing(broker, TOPIC)
+    assert feed(quiet, b"".join(commands.send(1, 0, 1, entry(bytes(32 * KIB))))) > 32 * KIB
+    assert kinds(await quiet.answers(1)) == ["SEND_RECEIPT"], "what is not large waits for nobody"
+    for client in clients:
+        if client.transport.reading:
+            drop(client)
+    assert all(client.transport.reading for client in waiting[:12]), "in the order of asking"
+
+
+async def test_when_room_is_wanted_a_frame_that_does_not_end_costs_its_connection(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frame_room, "PRESSED_S", 0.05)
+    monkeypatch.setattr(frame_room, "LOOK_AGAIN_S", 0.02)
+    hostile = [await connected(broker) for _ in range(13)]
+    for client in hostile:
+        feed(client, LARGE[: 4 * MIB])
+    honest = await publishing(broker, TOPIC)
+    taken = feed(honest, LARGE)
+    async with asyncio.timeout(10):
+        while taken < len(LARGE):
+            await asyncio.sleep(0.01)
+            taken += feed(honest, LARGE[taken:])
+    assert kinds(await honest.answers(1)) == ["SEND_RECEIPT"]
+    assert any(client.transport.closed for client in hostile) and not honest.transport.closed
+
+
+async def test_a_frame_that_does_not_end_is_not_waited_for_for_ever(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, quiet = await connected(broker), await connected(broker)
+    feed(client, LARGE[:100])
+    client.connection.keep_alive()
+    assert not client.transport.closed
+    monkeypatch.setattr(module, "FRAME_S_MAX", 0.0)
+    client.connection._stop_reading(module.Stop.HELD)
+    client.connection.keep_alive()
+    assert not client.transport.closed, "we do not read it"
+    client.connection._read_on(module.Stop.HELD)
+    client.connection.keep_alive()
+    quiet.connection.keep_alive()
+    assert client.transport.closed and not quiet.transport.closed
+
+
+async def test_a_busy_connection_reads_in_larger_steps_while_there_is_room(broker: Broker) -> None:
+    client = await publishing(broker, TOPIC)
+    many = b"".join(b"".join(commands.send(1, n, 1, entry(bytes(1000)))) for n in range(4000))
+    feed(client, many)
+    assert client.connection._cutter.buffer_bytes == MIB == broker.frame_room.used_bytes
+    await client.answers(4000)
+    broker.frame_room._waiting.append((client.connection, FRAME_ROOM_BYTES_MAX, lambda: None))
+    broker.frame_room._press()
+    assert client.connection._cutter.buffer_bytes <= READ_ROOM_BYTES
+    drop(client)
+    assert broker.frame_room.used_bytes == 0
+
+
+def acks(count: int) -> bytes:
+    return commands.ack(1, [commands.message_id(5, at) for at in range(count)], request_id=7)
+
+
+async def test_commands_in_a_lane_are_weighed(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on, real = asyncio.Event(), broker.subscribe
+
+    async def slow(*args: Any, **more: Any) -> Any:
+        await go_on.wait()
+        return await real(*args, **more)
+
+    monkeypatch.setattr(broker, "subscribe", slow)
+    client = await connected(broker)
+    client.send(subscribe(1))
+    large = acks(60_000)
+    assert feed(client, large * 40) < HELD_BYTES_PER_CONNECTION_MAX + MIB, "by a read at most"
+    assert broker.held.held_bytes >= len(large) - KIB
+    held = client.connection.consumers[1].lane._waiting
+    assert sum(len(waits.raw) for waits, _ in held) < MIB  # type: ignore[union-attr]
+    count = len(held)
+    go_on.set()
+    assert sorted(kinds(await client.answers(1 + count))) == ["ACK_RESPONSE"] * count + ["SUCCESS"]
+    assert client.transport.reading and broker.held.held_bytes == 0
+
+
+async def test_many_small_commands_in_a_lane_weigh_as_well(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: Any, **__: Any) -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(broker, "subscribe", never)
+    client = await connected(broker)
+    client.send(subscribe(1))
+    frame = commands.flow(1, 1)
+    assert feed(client, frame * 50_000) < 10_000 * len(frame)
+    drop(client)
+    assert broker.held.held_bytes == 0
+
+
+async def test_what_waits_beyond_its_budget_stops_all_who_publish(broker: Broker) -> None:
+    """Each connection may always have one more message waiting: many connections would have many."""
+    client = await publishing(broker, TOPIC)
+    broker.held.take(broker.held.limit_bytes + broker.budget.limit_bytes)
+    feed(client, b"".join(commands.send(1, 0, 1, entry())))
+    assert not client.transport.reading
+    broker.held.give_back(broker.held.used_bytes)
+    client.connection.hold(10)
+    client.connection.release(10)
+    assert client.transport.reading
+
+
+async def test_tiny_messages_weigh_what_they_take(broker: Broker) -> None:
+    client = await publishing(broker, TOPIC)
+    before = broker.budget.held_bytes
+    feed(client, b"".join(b"".join(commands.send(1, n, 1, entry(b""))) for n in range(1000)))
+    assert broker.budget.held_bytes - before >= 1000 * (len(entry(b"")) + ENTRY_OVERHEAD_BYTES)
+    await client.answers(1000)
+    assert broker.budget.held_bytes == 0
+
+
+async def test_a_producer_and_a_consumer_keep_of_their_commands_what_is_asked_for(broker: Broker) -> None:
+    client = await connected(broker)
+    schema = pb.Schema(name="s", schema_data=b"", type=pb.Schema.Bytes)
+    client.send(producer(1, 1, schema=schema), subscribe(2))
+    await client.answers(2)
+    for end in (client.connection.producers[1], client.connection.consumers[1]):
+        parts = [getattr(end, name) for name in type(end).__slots__]
+        assert not [part for part in parts if isinstance(part, pb.CommandProducer | pb.CommandSubscribe)]
