@@ -9,19 +9,23 @@ from __future__ import annotations
 from struct import Struct
 
 from quire.runtime.errors import ProtocolError
-from quire.runtime.limits import MIB
+from quire.runtime.limits import HANDSHAKE_BYTES_MAX, MIB
 from quire.wire.commands import Command, parse
 
 _SIZES = Struct(">II")
-COMMAND_BYTES_MAX = 5 * MIB
+ANSWER_BYTES_MAX = 5 * MIB
 """Lists of a namespace's topics are the longest there are."""
+
+QUESTION_BYTES_MAX = HANDSHAKE_BYTES_MAX
+"""A client's CONNECT, with its credentials, and the questions that it asks."""
 
 
 class CommandCutter:
     """Bytes in, commands out. Raises `ProtocolError` for what is no frame without payload."""
 
-    def __init__(self) -> None:
+    def __init__(self, command_bytes_max: int = ANSWER_BYTES_MAX) -> None:
         self._buffer = bytearray()
+        self._command_bytes_max = command_bytes_max
 
     def feed(self, data: bytes) -> None:
         self._buffer += data
@@ -31,7 +35,7 @@ class CommandCutter:
         if len(self._buffer) < _SIZES.size:
             return None
         total, size = _SIZES.unpack_from(self._buffer)
-        if size + 4 != total or size > COMMAND_BYTES_MAX:
+        if size + 4 != total or size > self._command_bytes_max:
             raise ProtocolError("only commands without payload may be sent here; connect to a broker first")
         if len(self._buffer) < total + 4:
             return None

@@ -17,6 +17,9 @@ from quire.serving.gateway.http import make_app
 
 BACKLOG = 1024
 
+KEEP_ALIVE_S = 30.0
+"""A client that is silent for so long is pinged, and closed when it is silent for as long again."""
+
 GONE_S = 3.0
 """How long a broker that is no longer registered may take to end its clients' connections itself."""
 
@@ -55,6 +58,13 @@ class Gateway:
         await web.SockSite(self._http, rest).start()
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: Connection(self), sock=clients, backlog=BACKLOG)
+        self.tasks.start(self._keep_alive(), "keep-alive")
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(KEEP_ALIVE_S)
+            for connection in list(self._connections):
+                connection.keep_alive()
 
     async def stop(self) -> None:
         if self._server is not None:

@@ -1,0 +1,151 @@
+"""What clients can make a gateway keep, and for how long: answers that nobody reads, connections of who is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from quire.serving.gateway import connection as module
+from quire.serving.gateway import gateway as gateway_module
+from quire.wire import commands
+from quire.wire import pulsar_pb2 as pb
+from quire.wire.commands import Command
+
+from .conftest import Front
+from .raw import Raw
+
+NAMES = [f"persistent://public/default/topic-{i}" for i in range(5_000)]
+LIST_BYTES = len(commands.topics_of_namespace(1, NAMES))
+
+
+def topics(request_id: int) -> bytes:
+    body = pb.CommandGetTopicsOfNamespace(request_id=request_id, namespace="public/default")
+    kind = pb.BaseCommand.GET_TOPICS_OF_NAMESPACE
+    return commands.frame(pb.BaseCommand(type=kind, getTopicsOfNamespace=body))
+
+
+def partitions(request_id: int) -> bytes:
+    body = pb.CommandPartitionedTopicMetadata(request_id=request_id, topic="t")
+    return commands.frame(pb.BaseCommand(type=pb.BaseCommand.PARTITIONED_METADATA, partitionMetadata=body))
+
+
+class Known:
+    """A broker's answers, without a broker."""
+
+    def __init__(self, *_: Any) -> None:
+        self.asked = 0
+
+    async def begin(self) -> Command:
+        return Command(pb.BaseCommand.CONNECTED, pb.CommandConnected(server_version="x"))
+
+    async def answer(self, question: Any) -> bytes:
+        self.asked += 1
+        await asyncio.sleep(0)
+        return commands.topics_of_namespace(question.body.request_id, NAMES)
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Lookups", Known)
+
+
+def only(front: Front) -> Any:
+    (connection,) = front.gateway._connections
+    return connection
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def test_answers_that_nobody_reads_are_not_fetched(front: Front, known: None) -> None:
+    host, _, port = front.service_url.partition("://")[2].rpartition(":")
+    with socket.create_connection((host, int(port))) as client:
+        client.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(client, commands.connect("x") + b"".join(map(topics, range(30))))
+        await until(lambda: front.gateway._connections and only(front)._stops)
+        before = -1
+        while before != only(front)._lookups.asked:
+            before = only(front)._lookups.asked
+            await asyncio.sleep(0.1)
+        kept = only(front)._transport.get_write_buffer_size()
+        assert kept <= 2 * LIST_BYTES + module.WRITE_HIGH_BYTES
+        answered = 0
+        while answered < 30 * LIST_BYTES:
+            answered += len(await loop.sock_recv(client, 1 << 20))
+    assert answered >= 30 * LIST_BYTES, "who reads gets them all"
+
+
+async def test_many_open_questions_stop_the_reading(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent(Known):
+        async def answer(self, question: Any) -> bytes:
+            self.asked += 1
+            return await asyncio.Future()
+
+    monkeypatch.setattr(module, "Lookups", Silent)
+    monkeypatch.setattr(module, "QUESTIONS_MAX", 10)
+    client = await front.lookups()
+    client.write(b"".join(map(partitions, range(100))))
+    await until(lambda: only(front)._stops)
+    assert only(front)._lookups.asked <= 10
+    for task in list(only(front)._pending):
+        task.cancel()
+    await until(lambda: only(front)._lookups.asked > 10)
+
+
+async def test_a_client_that_says_no_connect_is_closed(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HANDSHAKE_S", 0.05)
+    client = await Raw.open(front.service_url)
+    answer = await client.next()
+    assert answer.kind == pb.BaseCommand.ERROR and "CONNECT" in answer.body.message  # type: ignore[attr-defined]
+    with pytest.raises(EOFError):
+        await client.next()
+    await until(lambda: not front.gateway._connections)
+
+
+async def test_a_client_that_vanished_ends_with_its_connection_to_the_broker(
+    front: Front, script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await script()
+    await front.register("a", broker.url)
+    silent, alive = await front.lookups(), await front.lookups()
+    before = list(front.gateway._connections)
+    for _ in range(2):
+        for connection in before:
+            connection.keep_alive()
+    assert (await alive.next()).kind == (await silent.next()).kind == pb.BaseCommand.PING
+    alive.write(commands.PONG)
+    await until(lambda: any(one._was_heard for one in before))
+    for connection in before:
+        connection.keep_alive()
+    await until(lambda: len(front.gateway._connections) == 1)
+    (gone,) = set(before) - front.gateway._connections
+    assert all(upstream._transport.is_closing() for upstream in gone._lookups._upstreams.values())
+
+
+async def test_the_gateway_looks_after_its_connections(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_module, "KEEP_ALIVE_S", 0.01)
+    other = Front()
+    await other.start()
+    try:
+        monkeypatch.setattr(module, "Lookups", Known)
+        client = await other.lookups()
+        assert (await client.next()).kind == pb.BaseCommand.PING
+        with pytest.raises(EOFError):
+            await client.next()
+    finally:
+        await other.stop()
+
+
+async def test_a_long_question_is_refused(front: Front) -> None:
+    client = await Raw.open(front.service_url)
+    client.write(b"\x00\x10\x00\x04\x00\x10\x00\x00" + bytes(100))
+    assert (await client.next()).kind == pb.BaseCommand.ERROR
