@@ -1,4 +1,4 @@
-"""`quire archive`: move sealed segments to the archive now, see what lies where, and verify it."""
+"""`quire archive`: move sealed segments to the archive now, see what lies where, verify it, and repair it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quire.runtime.errors import CorruptionError, Unavailable
 
 @click.group("archive")
 def command() -> None:
-    """Move sealed segments to the archive, and verify it.
+    """Move sealed segments to the archive, verify it, and repair it.
 
     A broker does so by itself; these commands are for those who cannot wait, or want to be sure.
 
@@ -20,6 +20,7 @@ def command() -> None:
       quire archive run --seal
       quire archive status --json
       quire archive verify
+      quire archive repair
     """
 
 
@@ -77,4 +78,31 @@ def verify(delete_orphans: bool, admin_url: str, as_json: bool) -> None:
         for orphan in report.get("orphans", ()):
             click.echo(f"orphan: {orphan}")
     if report.get("damaged"):
-        raise CorruptionError(f"{len(report['damaged'])} archived segments are damaged or missing")
+        raise CorruptionError(
+            f"{len(report['damaged'])} archived segments are damaged or missing; `quire archive repair` uploads "
+            "again those that bookies still have"
+        )
+
+
+@command.command("repair")
+@admin_url_option
+@json_option
+def repair(admin_url: str, as_json: bool) -> None:
+    """Read every archived segment, and upload again what is damaged or missing, if bookies still have it.
+
+    Look first whether the archive is where it should be: one that is not mounted has lost everything.
+    """
+    report = Admin(admin_url, timeout_s=3600).post("/quire/v1/archive/repair")
+    if as_json:
+        print_json(report)
+    else:
+        print_fields({name: report[name] for name in ("segments", "repaired")})
+        for kind in ("damaged", "errors"):
+            for line in report[kind]:
+                click.echo(f"{kind.removesuffix('s')}: {line}")
+    if report["damaged"]:
+        raise CorruptionError(
+            f"{len(report['damaged'])} archived segments are damaged, and no bookie has them any more"
+        )
+    if report["errors"]:
+        raise Unavailable(f"not all could be looked at now: {report['errors'][0]}")

@@ -17,7 +17,7 @@ import click
 from quire.cli import moments
 from quire.cli.http import Admin, admin_url_option, json_option, topic_argument, topic_path
 from quire.cli.output import print_done, print_json, print_table
-from quire.runtime.errors import ConfigurationError, NotFound
+from quire.runtime.errors import ConfigurationError, NotFound, QuireError, Unavailable
 from quire.wire.message import split_batch
 from quire.wire.pulsar_pb2 import MessageMetadata
 
@@ -228,16 +228,23 @@ def peek(topic: str, subscription: str, count: int, admin_url: str, as_json: boo
     """Print the oldest messages that SUBSCRIPTION has to acknowledge, and leave them there."""
     admin = Admin(admin_url)
     entries = (one for part in _parts(admin, topic) for one in _entries(admin, _path(part, subscription)))
-    shown = list(islice((one for entry in entries for one in _messages(*entry)), count))
+    shown = list(islice((one for entry in entries for one in _messages(entry)), count))
+    unreadable = [one["error"] for one in shown if "error" in one]
     if as_json:
         print_json(shown)
-        return
-    for one in shown:
-        click.echo(f"{one['id']}  {one['publishTime']}  {one.get('payload', one.get('payload_base64'))}")
+    else:
+        for one in shown:
+            text = one.get("payload", one.get("payload_base64"))
+            click.echo(one.get("error") or f"{one['id']}  {one['publishTime']}  {text}")
+    if unreadable:
+        raise QuireError(f"{len(unreadable)} of {len(shown)} entries cannot be read: {unreadable[0]}")
 
 
-def _entries(admin: Admin, path: str) -> Iterator[tuple[Mapping[str, str], bytes]]:
-    """One after the other, up to the end of the backlog. Raises `NotFound` for an unknown subscription."""
+def _entries(admin: Admin, path: str) -> Iterator[tuple[Mapping[str, str], bytes] | QuireError]:
+    """One after the other, up to the end of the backlog, or why it cannot be read.
+
+    Raises `NotFound` for an unknown subscription.
+    """
     for number in numbers(1):
         try:
             yield admin.get_raw(f"{path}/position/{number}")
@@ -245,9 +252,17 @@ def _entries(admin: Admin, path: str) -> Iterator[tuple[Mapping[str, str], bytes
             if "fewer entries" in str(error):
                 return
             raise
+        except (ConfigurationError, Unavailable):
+            raise
+        except QuireError as error:
+            yield error  # it is damaged; the next one may not be
 
 
-def _messages(headers: Mapping[str, str], payload: bytes) -> Iterator[dict[str, Any]]:
+def _messages(entry: tuple[Mapping[str, str], bytes] | QuireError) -> Iterator[dict[str, Any]]:
+    if isinstance(entry, QuireError):
+        yield {"error": str(entry)}
+        return
+    headers, payload = entry
     shared = {"id": headers["x-pulsar-message-id"], "publishTime": headers["x-pulsar-publish-time"]}
     size = headers.get("x-pulsar-num-batch-message")
     if size is None:

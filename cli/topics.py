@@ -148,7 +148,12 @@ def stats(topic: str, admin_url: str, as_json: bool) -> None:
             "producers": len(answer.get("publishers", ())),
         }
     )
+    for one in answer.get("damagedSegments", ()):
+        click.echo(f"damaged: segment {one['ledgerId']} of {one['topic']} in the archive: {one['damage']}")
     subscriptions: dict[str, Any] = answer.get("subscriptions", {})
+    for name, one in subscriptions.items():
+        if one.get("lastReadError"):
+            click.echo(f"reading for {name} fails: {one['lastReadError']}")
     if subscriptions:
         click.echo()
         print_table(
@@ -191,6 +196,9 @@ def internal_stats(topic: str, admin_url: str, as_json: bool) -> None:
         ],
         right=("ledger", "entries", "bytes"),
     )
+    for segment in answer.get("ledgers", ()):
+        if segment.get("damage"):
+            click.echo(f"damaged: segment {segment['ledgerId']} in the archive: {segment['damage']}")
     click.echo()
     print_fields({"last confirmed": answer.get("lastConfirmedEntry", "")})
     for name, cursor in answer.get("cursors", {}).items():

@@ -40,7 +40,8 @@ def lines_of(segment: dict[str, Any], now_ms: int) -> list[str]:
     else:
         kept = [f"  kept    {one['why']}{_until(one['untilMs'], now_ms)}" for one in segment["keptBy"]]
     copy = segment["bookies"]
-    return [head, *kept, f"  copies  {copy['why']}{_until(copy['untilMs'], now_ms)}"]
+    damage = [f"  damage  {segment['damage']}"] if segment.get("damage") else []
+    return [head, *kept, f"  copies  {copy['why']}{_until(copy['untilMs'], now_ms)}", *damage]
 
 
 def _until(until_ms: int | None, now_ms: int) -> str:

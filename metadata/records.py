@@ -71,13 +71,13 @@ class ArchivePointer(Record, frozen=True):
 
 
 class SegmentState(StrEnum):
-    """Active -> Sealed -> Flushed -> Archived -> Deleted; see docs/topics.md."""
+    """Active -> Sealed -> Flushed -> Archived -> Released (by the bookies); see docs/topics.md."""
 
     ACTIVE = "active"
     SEALED = "sealed"
     FLUSHED = "flushed"
     ARCHIVED = "archived"
-    DELETED = "deleted"
+    RELEASED = "released"
 
 
 class SegmentRecord(Record, frozen=True):

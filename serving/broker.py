@@ -438,6 +438,14 @@ class Broker(Operations):
     async def archive_verify(self, *, delete_orphans: bool) -> dict[str, Any]:
         return await self._archive_work().verify(delete_orphans=delete_orphans)
 
+    async def archive_repair(self, *, here: bool) -> dict[str, Any]:
+        work = self._archive_work()
+        if here:
+            return await work.repair()
+        others = self._ask_others("POST", "/quire/v1/archive/repair?here=true", ARCHIVE_RUN_S)
+        mine, (answers, silent) = await asyncio.gather(work.repair(or_nobodys=True), others)
+        return added_up([mine, *answers, {"errors": silent}])
+
     def _archive_work(self) -> Offloading:
         if self._offloading is None:
             raise ConfigurationError("this broker has no archive; start it with --archive URL")

@@ -14,8 +14,8 @@ import logging
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final
 
-from quire.metadata.records import ArchivePointer, SegmentRecord, TopicRecord
-from quire.runtime.errors import Fenced, NotFound, QuireError
+from quire.metadata.records import ArchivePointer, SegmentRecord
+from quire.runtime.errors import CorruptionError, Fenced, NotFound, QuireError
 from quire.serving.names import TopicName
 from quire.serving.ownership.port import NotOwner
 from quire.serving.peers import added_up
@@ -24,8 +24,8 @@ from quire.serving.registry import Registry
 from quire.serving.topic.services import Services
 from quire.serving.topic.topic import Topic
 from quire.tiering.archive import Archive, SegmentReader
-from quire.tiering.inventory import count_by_state
-from quire.tiering.offload import Offloader, OffloadTopic
+from quire.tiering.inventory import all_topics, count_by_state
+from quire.tiering.offload import Offloader, OffloadTopic, RepairReport
 from quire.tiering.scrub import recorded_segments, scrub
 
 RECALLS_A_TICK: Final = 200
@@ -49,6 +49,7 @@ class Offloading:
         self._services = services
         self._registry = registry
         self._namespaces = namespaces
+        self._repairing = asyncio.Lock()
         self._adopting: asyncio.Task[None] | None = None
         self._recalls: dict[TopicName, int] = {}
         """When topics that rest are to be loaded again, in ms since 1970."""
@@ -102,8 +103,9 @@ class Offloading:
         return {
             "quire_tiering_segments_archived_total": totals.archived,
             "quire_tiering_bytes_archived_total": totals.archived_bytes,
-            "quire_tiering_segments_deleted_total": totals.deleted,
+            "quire_tiering_segments_released_total": totals.released,
             "quire_tiering_segments_waiting": totals.waiting,
+            "quire_tiering_objects_damaged": len(self._archive.damaged),
         }
 
     async def verify(self, *, delete_orphans: bool) -> dict[str, Any]:
@@ -115,6 +117,42 @@ class Offloading:
             delete_orphans=delete_orphans,
         )
         return report.as_dict()
+
+    async def repair(self, *, or_nobodys: bool = False) -> dict[str, Any]:
+        """Prove every archived object of this broker's topics, and upload again what is damaged, where bookies have it.
+
+        With `or_nobodys` also those of topics that no broker owns. What cannot be repaired is in the report.
+        """
+        report = RepairReport()
+        async with self._repairing:
+            async for listed in all_topics(self._services.store):
+                name = TopicName.parse(listed.record.name)
+                for segment in listed.segments:
+                    if segment.archive is None:
+                        continue
+                    try:
+                        if not or_nobodys and not await self._registry.is_here(name):
+                            break
+                        await self._repair(name, segment.ledger_id, segment.archive, report)
+                    except CorruptionError as error:
+                        report.damaged.append(str(error))
+                    except (NotFound, NotOwner, Fenced):
+                        break  # it was deleted, or is looked after elsewhere
+                    except QuireError as error:
+                        report.errors.append(f"segment {segment.ledger_id} of {name}: {error}")
+        return report.as_dict()
+
+    async def _repair(
+        self, name: TopicName, ledger_id: int, pointer: ArchivePointer, report: RepairReport
+    ) -> None:
+        await self._registry.require(name)
+        report.segments += 1
+        try:
+            await self._archive.prove(pointer)
+        except (NotFound, CorruptionError):
+            segment = (await self._registry.open_persistent(name)).segment_list.find(ledger_id)
+            if segment is not None and segment.archive is not None:
+                report.repaired += await self.offloader.repair(str(name), segment)
 
     # -- topics that rest --------------------------------------------------------------------------------
 
@@ -176,9 +214,13 @@ class Offloading:
                         continue
                     if not or_nobodys and not await self._registry.is_here(name):
                         continue
-                    record = await self._registry.records.find(name)
-                    if record is not None and _has_work(record, even_open):
+                    if await self._has_work(name, even_open):
                         yield name
+
+    async def _has_work(self, name: TopicName, even_open: bool) -> bool:
+        """By the newest segments alone: the older ones in manifests were done before these."""
+        record = await self._registry.records.find(name)
+        return record is not None and any(_is_work(segment, even_open) for segment in record.segments)
 
     # -- what the driver asks: OffloadTarget -----------------------------------------------------------
 
@@ -194,7 +236,7 @@ class Offloading:
     async def record_archived(self, topic: str, ledger_id: int, pointer: ArchivePointer) -> None:
         await self._loaded(topic).archived(ledger_id, pointer)
 
-    async def record_deleted(self, topic: str, ledger_id: int) -> None:
+    async def record_released(self, topic: str, ledger_id: int) -> None:
         await self._loaded(topic).segment_list.off_bookies(ledger_id)
 
     async def delete_copy(self, topic: str, ledger_id: int) -> None:
@@ -216,10 +258,8 @@ def _all_segments(topic: Topic) -> list[SegmentRecord]:
     return [*topic.segment_list.sealed, *([] if active is None else [active.record()])]
 
 
-def _has_work(record: TopicRecord, even_open: bool) -> bool:
-    """By the newest segments alone: the older ones in manifests were done before these."""
-    return any(
-        (segment.is_sealed and segment.last_entry >= 0 and (segment.archive is None or segment.on_bookies))
-        or (even_open and not segment.is_sealed)
-        for segment in record.segments
-    )
+def _is_work(segment: SegmentRecord, even_open: bool) -> bool:
+    """To be archived, or to be released by the bookies; with `even_open` also to be sealed."""
+    if not segment.is_sealed:
+        return even_open
+    return segment.last_entry >= 0 and (segment.archive is None or segment.on_bookies)

@@ -229,7 +229,7 @@ class Operations(SubscriptionOperations):
 
         async def here(one: str) -> dict[str, Any]:
             loaded = await self.registry.open(TopicName.parse(one))
-            return await statistics.of_topic(loaded, self.services.clock.monotonic())
+            return await statistics.of_topic(loaded, self.services)
 
         if not await self.partitions(topic):
             return await here(topic)
@@ -238,7 +238,7 @@ class Operations(SubscriptionOperations):
 
     async def internal_stats(self, topic: str) -> dict[str, Any]:
         """As Pulsar's `internalStats`; each of `ledgers` has a `state` and an `archive`."""
-        return await statistics.internal(await self._topic(topic), self.services.ledgers)
+        return await statistics.internal(await self._topic(topic), self.services)
 
     async def partitioned_internal_stats(self, topic: str) -> dict[str, Any]:
         """As Pulsar's `partitioned-internalStats`: those of each partition that was used. Raises `NotFound`."""

@@ -46,8 +46,9 @@ _SUBSCRIPTION_SUMMED = (
 # -- stats -------------------------------------------------------------------------------------------------
 
 
-async def of_topic(loaded: AnyTopic, now_s: float) -> dict[str, Any]:
-    """As Pulsar's `stats`. `now_s`: the monotonic clock, for rates."""
+async def of_topic(loaded: AnyTopic, services: Services) -> dict[str, Any]:
+    """As Pulsar's `stats`."""
+    now_s = services.clock.monotonic()
     subscriptions = await subscriptions_of(loaded).stats()
     publishers = [_publisher(admission.port) for admission in loaded.producers.all()]
     rate, throughput = loaded.rate_in.per_second(now_s, loaded.messages_in, loaded.bytes_in)
@@ -61,7 +62,7 @@ async def of_topic(loaded: AnyTopic, now_s: float) -> dict[str, Any]:
         "bytesOutCounter": int(_sum(subscriptions, "bytesOutCounter")),
         "msgOutCounter": int(_sum(subscriptions, "msgOutCounter")),
         "averageMsgSize": loaded.bytes_in / loaded.messages_in if loaded.messages_in else 0.0,
-        **(_storage(loaded) if isinstance(loaded, Topic) else _drops(subscriptions)),
+        **(_storage(loaded, services) if isinstance(loaded, Topic) else _drops(subscriptions)),
         "publishRateLimitedTimes": 0 if loaded.gate is None else loaded.gate.waits,
         "publishers": publishers,
         "subscriptions": subscriptions,
@@ -74,6 +75,7 @@ def of_partitions(partitions: Mapping[str, dict[str, Any]], record: TopicRecord)
     """As Pulsar's `partitioned-stats`: the sums of the `stats` of those of its partitions that were used."""
     return {
         **{key: sum(one[key] for one in partitions.values()) for key in _SUMMED},
+        "damagedSegments": [one for stats in partitions.values() for one in stats.get("damagedSegments", ())],
         "publishers": [one for stats in partitions.values() for one in stats["publishers"]],
         "subscriptions": _merged([stats["subscriptions"] for stats in partitions.values()]),
         "replication": {},
@@ -87,12 +89,24 @@ def metadata_of(record: TopicRecord) -> dict[str, Any]:
     return {"partitions": record.partitions, "deleted": record.deleting, "properties": record.properties}
 
 
-def _storage(topic: Topic) -> dict[str, Any]:
+def _storage(topic: Topic, services: Services) -> dict[str, Any]:
     archived = (one.bytes for one in topic.segment_list.sealed if one.archive is not None)
+    damaged = [(one, damage_of(one, services)) for one in topic.segment_list.sealed]
     return {
         "storageSize": sum(view.bytes for view in topic.segments()),
         "offloadedStorageSize": sum(archived),
+        "damagedSegments": [
+            {"topic": topic.name, "ledgerId": one.ledger_id, "archive": _archive_row(one), "damage": what}
+            for one, what in damaged
+            if what
+        ],
     }
+
+
+def damage_of(segment: SegmentRecord, services: Services) -> str:
+    """What this broker met in the segment's object, when it is damaged or missing; "" when it met nothing."""
+    archive, pointer = services.archive, segment.archive
+    return "" if archive is None or pointer is None else archive.damaged.get(pointer.name, "")
 
 
 def _drops(subscriptions: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -100,6 +114,7 @@ def _drops(subscriptions: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return {
         "storageSize": 0,
         "offloadedStorageSize": 0,
+        "damagedSegments": [],
         "msgDropRate": _sum(subscriptions, "msgDropRate"),
         "msgDropCounter": int(_sum(subscriptions, "msgDropCounter")),
     }
@@ -129,8 +144,8 @@ def _publisher(port: Any) -> dict[str, Any]:
 # -- segments ----------------------------------------------------------------------------------------------
 
 
-async def internal(loaded: Topic, ledgers: Ledgers) -> dict[str, Any]:
-    """As Pulsar's `internalStats`; each of `ledgers` has a `state` and an `archive`."""
+async def internal(loaded: Topic, services: Services) -> dict[str, Any]:
+    """As Pulsar's `internalStats`; each of `ledgers` has a `state`, an `archive` and what is wrong with that."""
     views = loaded.segments()
     position = loaded.last_confirmed
     cursors = {one.name: one.cursor_stats() for one in subscriptions_of(loaded) if one.is_durable}
@@ -144,15 +159,21 @@ async def internal(loaded: Topic, ledgers: Ledgers) -> dict[str, Any]:
         "currentLedgerSize": active.bytes if active else 0,
         "lastConfirmedEntry": f"{position.ledger_id}:{position.entry_id}",
         "state": "Terminated" if loaded.is_terminated else "LedgerOpened" if active else "Closed",
-        "ledgers": await _ledgers_of(loaded, ledgers),
+        "ledgers": await _ledgers_of(loaded, services),
         "compactedLedger": _compacted_row(loaded.compaction.record),
         "cursors": cursors,
     }
 
 
-async def _ledgers_of(topic: Topic, ledgers: Ledgers) -> list[dict[str, Any]]:
+async def _ledgers_of(topic: Topic, services: Services) -> list[dict[str, Any]]:
     segments = topic.segment_list.totals()
-    return [_segment_row(segment, await state_of(segment, ledgers)) for segment in segments]
+    return [
+        {
+            **_segment_row(segment, await state_of(segment, services.ledgers)),
+            "damage": damage_of(segment, services),
+        }
+        for segment in segments
+    ]
 
 
 async def state_of(segment: SegmentRecord, ledgers: Ledgers) -> SegmentState:
@@ -254,6 +275,7 @@ def explained(loaded: Topic, services: Services) -> dict[str, Any]:
         settings=services.settings,
         has_archive=services.archive is not None,
         now_ms=services.clock.now_ms(),
+        damage={one.ledger_id: damage_of(one, services) for one in loaded.segment_list.sealed},
     )
     return {
         "topic": loaded.name,

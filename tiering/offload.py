@@ -5,14 +5,16 @@
     sealed a moment ago                                NOTHING   (a burst of publishing has the disk to itself)
     sealed, no object recorded                         UPLOAD    once it is flushed: upload, verify, record
     object recorded, on the bookies, lag not over      NOTHING
-    object recorded, on the bookies, lag over          RELEASE   look that the object is there, record that readers
+    object recorded, on the bookies, lag over          RELEASE   prove the object once more, record that readers
                                                                  must not go to the bookies any more
     object recorded, not on the bookies                DELETE    delete the bookies' copy (again after a restart)
 
 Each step rests on what the one before wrote into the metadata store by version, so a crash between any two of them
 repeats a step at most: a second upload makes a second object (the first is nobody's, see `scrub`), a second
 deletion finds nothing. The bookies' copy goes only after the record says that readers use the archive, and the
-record says so only after the object was read back in full and has been seen again after the lag.
+record says so only after the object was read back in full, and again after the lag: what rots meanwhile, or was
+written to a disk that lies, is found while there is another copy. `repair` uploads such a segment again, by hand: a
+store that lost everything at once is rather one that is not mounted.
 
 `next_action` is the table. `Offloader` performs it, a few segments at a time, and waits longer after each failure of
 a segment; it logs the first failure of an incident and its end.
@@ -45,6 +47,9 @@ BACKOFF_FIRST_S: Final = 1.0
 BACKOFF_MAX_S: Final = 300.0
 TOPICS_PER_TURN: Final = 100
 
+PROVEN_MS: Final = 60_000
+"""An object that was read back in full so recently is only looked at before the bookies' copy goes."""
+
 log = logging.getLogger(__name__)
 
 
@@ -73,7 +78,7 @@ def segment_state(segment: SegmentRecord, *, is_flushed: bool) -> SegmentState:
     if not segment.is_sealed:
         return SegmentState.ACTIVE
     if segment.archive is not None:
-        return SegmentState.ARCHIVED if segment.on_bookies else SegmentState.DELETED
+        return SegmentState.ARCHIVED if segment.on_bookies else SegmentState.RELEASED
     return SegmentState.FLUSHED if is_flushed else SegmentState.SEALED
 
 
@@ -101,7 +106,7 @@ class OffloadTarget(Protocol):
 
     async def record_archived(self, topic: str, ledger_id: int, pointer: ArchivePointer) -> None: ...
 
-    async def record_deleted(self, topic: str, ledger_id: int) -> None:
+    async def record_released(self, topic: str, ledger_id: int) -> None:
         """Record `on_bookies=False`."""
         ...
 
@@ -116,10 +121,24 @@ class OffloadReport:
 
     archived: int = 0
     archived_bytes: int = 0
-    deleted: int = 0
+    released: int = 0
+    """Segments whose copy on the bookies was deleted, because the archive has them."""
     waiting: int = 0
     """Sealed segments that are not flushed yet, or whose last failure was a moment ago."""
     failed: int = 0
+    errors: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass
+class RepairReport:
+    """What a repair looked at and did. `damaged` are those that stay so, `errors` what it could not look at: lines."""
+
+    segments: int = 0
+    repaired: int = 0
+    damaged: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
@@ -190,7 +209,7 @@ class Offloader:
             "failing": [incident.error for incident in self._incidents.values()],
             "archived": self.totals.archived,
             "archived_bytes": self.totals.archived_bytes,
-            "deleted": self.totals.deleted,
+            "released": self.totals.released,
             "waiting": self.totals.waiting,
         }
 
@@ -253,7 +272,7 @@ class Offloader:
     def _add_up(self, report: OffloadReport) -> None:
         self.totals.archived += report.archived
         self.totals.archived_bytes += report.archived_bytes
-        self.totals.deleted += report.deleted
+        self.totals.released += report.released
         self.totals.failed += report.failed
         self.totals.waiting = report.waiting
 
@@ -287,18 +306,49 @@ class Offloader:
     async def _release(self, job: _Job) -> None:
         pointer = job.segment.archive
         assert pointer is not None
-        if not await self._archive.is_there(pointer):
-            raise CorruptionError(
-                f"object {pointer.name} is not in {pointer.store} as recorded; "
-                f"the bookies' copy of segment {job.segment.ledger_id} of {job.topic} is kept"
-            )
-        await self._target.record_deleted(job.topic, job.segment.ledger_id)
+        try:
+            await self._prove(pointer)
+        except (NotFound, CorruptionError) as error:
+            what = f"segment {job.segment.ledger_id} of {job.topic}"
+            damage = self._archive.note_damage(pointer, what, error)
+            raise CorruptionError(f"{damage}; the bookies' copy is kept") from error
+        await self._target.record_released(job.topic, job.segment.ledger_id)
+
+    async def _prove(self, pointer: ArchivePointer) -> None:
+        if self._clock.now_ms() - pointer.archived_ms >= PROVEN_MS:
+            await self._archive.prove(pointer)
+        elif not await self._archive.is_there(pointer):
+            raise CorruptionError(f"object {pointer.name} is not in {pointer.store} as recorded")
+
+    async def repair(self, topic: str, segment: SegmentRecord) -> bool:
+        """Prove a segment's object; if it is damaged, upload the bookies' copy again. Whether that was done.
+
+        Raises `CorruptionError` when the object is damaged and no bookie has the segment any more; and as a round does.
+        """
+        pointer = segment.archive
+        assert pointer is not None
+        try:
+            await self._archive.prove(pointer)
+        except (NotFound, CorruptionError) as error:
+            damage = self._archive.note_damage(pointer, f"segment {segment.ledger_id} of {topic}", error)
+        else:
+            return False
+        async with self._round:  # nothing is released meanwhile
+            try:
+                await self._upload(_Job(Action.UPLOAD, topic, segment), OffloadReport())
+            except (NotFound, CorruptionError) as error:
+                raise CorruptionError(f"{damage}; it cannot be uploaded again: {error}") from error
+        try:
+            await self._archive.delete(pointer)
+        except QuireError as error:
+            log.warning("object %s was uploaded again, and is left to a scrub: %s", pointer.name, error)
+        return True
 
     async def _delete(self, job: _Job, report: OffloadReport) -> None:
         await self._target.delete_copy(job.topic, job.segment.ledger_id)
         self._copies_gone.add(job.segment.ledger_id)
         if job.action is Action.RELEASE:
-            report.deleted += 1
+            report.released += 1
 
     async def _is_flushed(self, ledger_id: int) -> bool:
         try:

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from quire.metadata.records import ArchivePointer
 from quire.metadata.store import MetadataStore
 from quire.runtime.clock import Clock
-from quire.runtime.errors import CorruptionError, NotFound, Unavailable
+from quire.runtime.errors import CorruptionError, NotFound, QuireError, Unavailable
 from quire.tiering.archive import PREFIX, Archive
 from quire.tiering.inventory import all_topics
 from quire.tiering.store import ObjectInfo
@@ -82,8 +82,12 @@ async def scrub(
     listed = await archive.store.list(PREFIX)
     report.objects = len(listed)
     recorded = await records()
-    for one in recorded:
-        await _prove(archive, one, report)
+    damaged = [(one, error) for one in recorded if (error := await _prove(archive, one, report)) is not None]
+    named = {one.pointer.name for one in await records()} if damaged else set()
+    for one, error in damaged:
+        if one.pointer.name in named:  # else it was trimmed meanwhile, or uploaded again
+            what = f"segment {one.ledger_id} of {one.topic}"
+            report.damaged.append(archive.note_damage(one.pointer, what, error))
     before_ms = clock.now_ms() - grace_ms
     orphans = _orphans(listed, recorded, before_ms)
     report.orphans = [f"{info.name} ({info.bytes} bytes)" for info in orphans]
@@ -96,18 +100,16 @@ async def scrub(
     return report
 
 
-async def _prove(archive: Archive, one: Recorded, report: ScrubReport) -> None:
+async def _prove(archive: Archive, one: Recorded, report: ScrubReport) -> QuireError | None:
     report.segments += 1
     report.bytes += one.pointer.bytes
-    what = f"segment {one.ledger_id} of {one.topic}"
     try:
         await archive.verify(one.pointer)
-    except NotFound:
-        report.damaged.append(f"{what}: object {one.pointer.name} is missing in {one.pointer.store}")
-    except CorruptionError as error:
-        report.damaged.append(f"{what}: {error}")
+    except (NotFound, CorruptionError) as error:
+        return error
     except Unavailable:
         report.unreachable += 1
+    return None
 
 
 def _orphans(listed: Sequence[ObjectInfo], recorded: Sequence[Recorded], before_ms: int) -> list[ObjectInfo]:

@@ -25,6 +25,9 @@ def routes(target: AdminTarget) -> list[web.RouteDef]:
     async def verify(request: web.Request) -> web.Response:
         return web.json_response(await target.archive_verify(delete_orphans=flag(request, "delete_orphans")))
 
+    async def repair(request: web.Request) -> web.Response:
+        return web.json_response(await target.archive_repair(here=flag(request, "here")))
+
     async def recover(request: web.Request) -> web.Response:
         ledger = natural(request.match_info["ledger"], "the ledger in the path")
         return web.json_response(
@@ -35,5 +38,6 @@ def routes(target: AdminTarget) -> list[web.RouteDef]:
         web.post(f"{ARCHIVE}/run", run),
         web.get(f"{ARCHIVE}/status", status),
         web.post(f"{ARCHIVE}/verify", verify),
+        web.post(f"{ARCHIVE}/repair", repair),
         web.post("/quire/v1/ledgers/{ledger}/recover", recover),
     ]

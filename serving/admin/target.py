@@ -206,5 +206,9 @@ class AdminTarget(Protocol):
 
     async def archive_verify(self, *, delete_orphans: bool) -> dict[str, Any]: ...
 
+    async def archive_repair(self, *, here: bool) -> dict[str, Any]:
+        """Upload again what is damaged in the archive and still on bookies; `here` as in `archive_run`."""
+        ...
+
     # -- ledgers
     async def recover_ledger(self, ledger_id: int, *, accept_loss: bool) -> dict[str, Any]: ...

@@ -1,4 +1,4 @@
-"""Backlogs and cursors in numbers, for those who ask: exact, and counted when they are asked for.
+"""Backlogs and cursors in numbers, for those who ask: exact, and counted when they are asked for (else `estimate`).
 
 The dispatcher counts as it deals and as acknowledgements come (see its arithmetic). Two things it may not know: the
 index of the message at its read position, before it has seen a block there, and how many messages were acknowledged
@@ -39,6 +39,22 @@ async def backlog(topic: TopicPort, dispatcher: Dispatcher) -> int:
             break
     index = dispatcher.read_index if dispatcher.read_index is not None else topic.confirmed_index
     return topic.confirmed_index - index + dispatcher.unacked - dispatcher.ahead
+
+
+def estimate(topic: TopicPort, dispatcher: Dispatcher) -> int:
+    """The same where blocks cannot be read: as if the messages of a segment were spread evenly over its entries."""
+    index = dispatcher.read_index
+    if index is None:
+        ledger_id, entry_id = dispatcher.read
+        index = topic.confirmed_index
+        for segment in reversed(topic.segments()):
+            if segment.ledger_id >= ledger_id:
+                index = segment.first_index
+            if segment.ledger_id == ledger_id:
+                index += (
+                    segment.messages * min(entry_id, segment.last_entry + 1) // max(1, segment.last_entry + 1)
+                )
+    return max(0, topic.confirmed_index - index + dispatcher.unacked - dispatcher.ahead)
 
 
 async def _count_ahead(topic: TopicPort, dispatcher: Dispatcher) -> None:

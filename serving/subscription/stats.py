@@ -1,7 +1,8 @@
 """A subscription in the words of Pulsar's `stats`, for people and tools that ask; nothing is kept up for it.
 
 What Pulsar does not have: `blockedReason` of subscriptions and consumers (see `blocked`), `backlogSizeExact` (see
-`lag`), and `drainingHashesCount` of subscriptions.
+`lag`), `msgBacklogExact`, and `drainingHashesCount` of subscriptions. Where blocks that a number needs cannot be read,
+it is estimated, and `lastReadError` says why.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 async def describe(subscription: Subscription, now_ms: int) -> dict[str, Any]:
     """As Pulsar's subscription stats."""
-    messages = await subscription.backlog()
+    messages, unreadable = await _backlog(subscription)
     behind = await _lag(subscription, now_ms)
     # From here on nothing is awaited: what follows is of one moment.
     dispatcher = subscription.dispatcher
@@ -35,6 +36,7 @@ async def describe(subscription: Subscription, now_ms: int) -> dict[str, Any]:
     return {
         "type": subscription.kind.label,
         "msgBacklog": messages,
+        "msgBacklogExact": not unreadable,
         **behind,
         "unackedMessages": dispatcher.unacked,
         "msgDelayed": subscription.delayed_entries,
@@ -45,10 +47,18 @@ async def describe(subscription: Subscription, now_ms: int) -> dict[str, Any]:
         "consumers": [describe_consumer(dispatcher, one, subscription) for one in dispatcher.consumers],
         "nonContiguousDeletedMessagesRanges": counting.holes(dispatcher.cursor),
         "subscriptionProperties": subscription.cursor.properties,
-        "lastReadError": subscription.last_read_error,
+        "lastReadError": subscription.last_read_error or unreadable,
         **_keys(dispatcher),
         **subscription.meter.stats(subscription.monotonic()),
     }
+
+
+async def _backlog(subscription: Subscription) -> tuple[int, str]:
+    """In messages; and why that is an estimate, if it is one."""
+    try:
+        return await subscription.backlog(), ""
+    except QuireError as error:
+        return counting.estimate(subscription.topic, subscription.dispatcher), str(error)
 
 
 async def _lag(subscription: Subscription, now_ms: int) -> dict[str, Any]:

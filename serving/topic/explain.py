@@ -9,7 +9,7 @@ known. `docs/retention.md` tells the same to people.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from quire.metadata.records import RetentionPolicy, SegmentRecord
@@ -25,7 +25,7 @@ class Reason:
     """Something that keeps a segment. `until_ms`: when it ends by the wall clock; None when that depends on others."""
 
     by: str
-    """active, subscription, retention, compaction or order."""
+    """active, subscription, retention, compaction or order; of the bookies' copy also archive, lag or damage."""
     why: str
     until_ms: int | None = None
 
@@ -46,6 +46,8 @@ class Circumstances:
     settings: BrokerSettings
     has_archive: bool
     now_ms: int
+    damage: Mapping[int, str] = field(default_factory=dict)
+    """What is wrong with a segment's object in the archive, by ledger."""
 
 
 def explain(case: Circumstances) -> list[dict[str, Any]]:
@@ -70,6 +72,7 @@ def explain(case: Circumstances) -> list[dict[str, Any]]:
                 "onBookies": segment.on_bookies,
                 "keptBy": [reason.row() for reason in reasons],
                 "bookies": _bookies(case, segment).row(),
+                "damage": case.damage.get(segment.ledger_id, ""),
             }
         )
     return rows
@@ -142,6 +145,10 @@ def _bookies(case: Circumstances, segment: SegmentRecord) -> Reason:
             "archive",
             "it is not archived yet: that happens when every replica has flushed it, and not before",
             segment.sealed_ms + settings.archive_delay_ms,
+        )
+    if case.damage.get(segment.ledger_id):
+        return Reason(
+            "damage", "its object in the archive is damaged: the bookies' copy is kept until a repair"
         )
     until_ms = segment.archive.archived_ms + settings.archive_lag_ms
     return Reason("lag", "it is archived, and the bookies' copy goes after a lag", until_ms)

@@ -1,9 +1,10 @@
 """Reading a topic's blocks, wherever they lie: the ledger on the bookies, or the archive.
 
 Both are `SegmentReader`s and answer the same question, so only the choice is made here. While the bookies have a
-segment they are asked; when they cannot answer and the archive has it, the archive is. A segment that moves while it
-is being read is no error: the next read asks again where it is. Readers are kept for the few segments
-that are being read, since opening one costs metadata.
+segment they are asked; when they cannot answer and the archive has it, the archive is. An object that is damaged or
+missing is told of, and then the bookies are asked whatever the record says, for their copy may still be there. A
+segment that moves while it is being read is no error: the next read asks again where it is. Readers are kept for the
+few segments that are being read, since opening one costs metadata.
 
 `NotFound` says that a position was trimmed; it is never the answer to a disk's or a bookie's failure.
 """
@@ -14,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
 from quire.metadata.records import ArchivePointer, SegmentRecord
-from quire.runtime.errors import CorruptionError, NotFound, Unavailable
+from quire.runtime.errors import CorruptionError, NotFound, QuireError, Unavailable
 from quire.serving.ports import Position
 from quire.serving.topic.segments import Segments
 from quire.wire import block as blocks
@@ -44,6 +45,8 @@ class ArchiveOpener(Protocol):
 
     def open(self, pointer: ArchivePointer) -> SegmentReader: ...
 
+    def note_damage(self, pointer: ArchivePointer, segment: str, error: QuireError) -> str: ...
+
 
 class TopicReader:
     """The readers of one topic's segments."""
@@ -52,7 +55,8 @@ class TopicReader:
         self._segments = segments
         self._ledgers = ledgers
         self._archive = archive
-        self._readers: dict[tuple[int, bool], SegmentReader] = {}
+        self._readers: dict[tuple[int, bool] | str, SegmentReader] = {}
+        """By ledger and whether it is written to, or by the name of an object."""
 
     async def read(self, position: Position, bytes_max: int) -> list[Buffer]:
         """Whole confirmed blocks of one segment; see `TopicPort.read`."""
@@ -73,15 +77,37 @@ class TopicReader:
         segment = self._segments.find(ledger_id)
         if segment is None:
             return await question(await self._active_reader(ledger_id))
+        refusal: QuireError | None = None
         if segment.on_bookies:
             try:
                 return await question(await self._ledger_reader(ledger_id))
-            except (NotFound, Unavailable, CorruptionError):
+            except (NotFound, Unavailable, CorruptionError) as error:
                 # It may have moved since `segment` was looked up; and the archive may have what a disk has lost.
                 segment = self._segments.find(ledger_id) or segment
                 if segment.archive is None or self._archive is None:
                     raise
-        return await question(self._archive_reader(segment))
+                refusal = error
+        try:
+            return await question(self._archive_reader(segment))
+        except (NotFound, CorruptionError) as error:
+            now = self._segments.find(ledger_id)
+            if now is None:
+                raise  # it was trimmed meanwhile
+            if now.archive != segment.archive:
+                return await self._ask(ledger_id, question)  # it was uploaded again
+            damage = self._note_damage(segment, error)
+        if refusal is None:
+            try:
+                return await question(await self._ledger_reader(ledger_id))
+            except (NotFound, Unavailable, CorruptionError) as error:
+                refusal = error
+        kind = Unavailable if isinstance(refusal, Unavailable) else CorruptionError
+        raise kind(f"{damage}; and of the bookies' copy: {refusal}")
+
+    def _note_damage(self, segment: SegmentRecord, error: QuireError) -> str:
+        assert segment.archive is not None and self._archive is not None
+        what = f"segment {segment.ledger_id} of {self._segments.record.name}"
+        return self._archive.note_damage(segment.archive, what, error)
 
     async def _active_reader(self, ledger_id: int) -> SegmentReader:
         active = self._segments.active
@@ -102,14 +128,14 @@ class TopicReader:
     def _archive_reader(self, segment: SegmentRecord) -> SegmentReader:
         if segment.archive is None or self._archive is None:
             raise Unavailable(f"segment {segment.ledger_id} is archived, and no archive is configured")
-        key = (-segment.ledger_id - 1, False)
+        key = segment.archive.name
         reader = self._readers.get(key)
         if reader is None:
             reader = self._archive.open(segment.archive)
             self._remember(key, reader)
         return reader
 
-    def _remember(self, key: tuple[int, bool], reader: SegmentReader) -> None:
+    def _remember(self, key: tuple[int, bool] | str, reader: SegmentReader) -> None:
         self._readers[key] = reader
         if len(self._readers) > READERS_MAX:
             del self._readers[next(iter(self._readers))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
@@ -82,7 +82,12 @@ class Ledgers(LedgerOpener, Protocol):
 class Archive(Protocol):
     """The door of the room `tiering`, as far as topics use it."""
 
+    @property
+    def damaged(self) -> Mapping[str, str]: ...
+
     def open(self, pointer: ArchivePointer) -> SegmentReader: ...
+
+    def note_damage(self, pointer: ArchivePointer, segment: str, error: QuireError) -> str: ...
 
     async def delete(self, pointer: ArchivePointer) -> None: ...
 

@@ -164,13 +164,31 @@ def test_the_archive_runs_counts_and_verifies(server: Server) -> None:
     report = quire("archive", "run", "--seal", "--json").json
     assert report["archived"] >= 1 and report["failed"] == 0
     states = quire("archive", "status", "--json").json["segments"]
-    assert states["archived"]["segments"] + states["deleted"]["segments"] >= 1
+    assert states["archived"]["segments"] + states["released"]["segments"] >= 1
     table = quire("archive", "status").out
-    assert all(state in table for state in ("active", "sealed", "flushed", "archived", "deleted"))
+    assert all(state in table for state in ("active", "sealed", "flushed", "archived", "released"))
     segment = quire("topics", "internal-stats", "kept", "--json").json["ledgers"][0]
     assert segment["archive"]["name"] in quire("topics", "internal-stats", "kept").out
     assert quire("archive", "verify", "--json").json["damaged"] == []
     assert "damaged" not in quire("archive", "verify").out
+
+
+def test_a_damaged_archive_is_told_of_and_repaired(server: Server) -> None:
+    publish(server, "rotten", 5)
+    quire("subscriptions", "create", "rotten", "audit", "--from", "earliest")
+    quire("archive", "run", "--seal")
+    segment = quire("topics", "internal-stats", "rotten", "--json").json["ledgers"][0]
+    path = Path(segment["archive"]["store"].removeprefix("file://")) / segment["archive"]["name"]
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes()[:-20])
+    ran = quire("archive", "verify")
+    assert ran.code == 1 and "`quire archive repair`" in ran.err
+    for command in (("topics", "stats"), ("topics", "internal-stats"), ("topics", "explain")):
+        assert path.name in quire(*command, "rotten").out
+    ran = quire("archive", "repair")
+    assert (ran.code, ran.err) == (0, "") and ran.out.split()[-2:] == ["repaired", "1"], ran
+    assert quire("archive", "verify").code == 0 and not path.exists()
+    assert path.name not in quire("topics", "stats", "rotten").out
 
 
 def test_damage_in_the_archive_fails_the_command(server: Server) -> None:

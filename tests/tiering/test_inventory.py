@@ -39,7 +39,7 @@ async def test_counts_by_state_over_all_topics_however_many(monkeypatch: pytest.
         "sealed": {"segments": 5, "bytes": 200},
         "flushed": {"segments": 5, "bytes": 400},
         "archived": {"segments": 5, "bytes": 100},
-        "deleted": {"segments": 5, "bytes": 50},
+        "released": {"segments": 5, "bytes": 50},
     }
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from quire.metadata.records import ArchivePointer, SegmentRecord
 from quire.runtime.clock import ManualClock
-from quire.runtime.errors import Fenced, NotFound, OutcomeUnknown, Unavailable
+from quire.runtime.errors import CorruptionError, Fenced, NotFound, OutcomeUnknown, Unavailable
 from quire.tiering.archive import Archive, SegmentReader
 from quire.tiering.memory import MemoryObjectStore
 from quire.tiering.offload import Action, Offloader, OffloadTopic, next_action, segment_state
@@ -35,8 +35,8 @@ RELEASED = replace(ARCHIVED, on_bookies=False)
         (SEALED, 1 + DELAY_MS, False, Action.UPLOAD, "sealed"),
         (ARCHIVED, 1000 + LAG_MS - 1, False, Action.NOTHING, "archived"),
         (ARCHIVED, 1000 + LAG_MS, False, Action.RELEASE, "archived"),
-        (RELEASED, 1000, False, Action.DELETE, "deleted"),
-        (RELEASED, 1000, True, Action.NOTHING, "deleted"),
+        (RELEASED, 1000, False, Action.DELETE, "released"),
+        (RELEASED, 1000, True, Action.NOTHING, "released"),
     ],
 )
 def test_the_table(segment: SegmentRecord, now_ms: int, gone: bool, action: Action, state: str) -> None:
@@ -78,8 +78,8 @@ class Broker:
             raise NotFound("trimmed")
         self.segments[ledger_id] = replace(self.segments[ledger_id], archive=pointer)
 
-    async def record_deleted(self, topic: str, ledger_id: int) -> None:
-        self._call("record_deleted")
+    async def record_released(self, topic: str, ledger_id: int) -> None:
+        self._call("record_released")
         self.segments[ledger_id] = replace(self.segments[ledger_id], on_bookies=False)
 
     async def delete_copy(self, topic: str, ledger_id: int) -> None:
@@ -106,6 +106,21 @@ class World:
         self.archive = Archive(self.store, self.clock)
         self.driver = Offloader(self.archive, self.broker, self.clock, lag_ms=LAG_MS)
 
+    def pointer(self, ledger_id: int) -> ArchivePointer:
+        pointer = self.broker.segments[ledger_id].archive
+        assert pointer is not None
+        return pointer
+
+    async def damage(self, pointer: ArchivePointer, how: str) -> None:
+        match how:
+            case "flipped":
+                self.store.faults.flip(pointer.name, pointer.bytes // 2)
+            case "cut":
+                content, modified_ms = self.store.faults.objects[pointer.name]
+                self.store.faults.objects[pointer.name] = content[:-9], modified_ms
+            case "missing":
+                await self.archive.delete(pointer)
+
     async def proven(self) -> bool:
         """Every segment can be read in full, from the bookies or from the archive."""
         for ledger, segment in self.broker.segments.items():
@@ -121,12 +136,12 @@ class World:
 async def test_a_segments_whole_way() -> None:
     world = World(segments=3)
     report = await world.driver.run_once()
-    assert (report.archived, report.deleted, report.failed) == (3, 0, 0)
+    assert (report.archived, report.released, report.failed) == (3, 0, 0)
     assert report.archived_bytes == sum(info.bytes for info in await world.store.list())
     assert (await world.driver.run_once()).archived == 0
     world.clock.advance_ms(LAG_MS)
     report = await world.driver.run_once()
-    assert (report.archived, report.deleted) == (0, 3)
+    assert (report.archived, report.released) == (0, 3)
     assert world.broker.on_bookies == set()
     assert await world.proven()
     world.broker.calls.clear()
@@ -151,15 +166,14 @@ async def test_a_segment_waits_until_it_is_flushed_unless_asked_by_hand() -> Non
         "finish",
         "get_range",
         "record_archived",
-        "size",
-        "record_deleted",
+        "record_released",
         "delete_copy",
     ],
 )
 @pytest.mark.parametrize("happened", [False, True])
 async def test_a_crash_at_any_step_repeats_a_step_at_most(call: str, happened: bool) -> None:
     world = World(segments=2)
-    if call in ("begin", "write", "finish", "get_range", "size"):
+    if call in ("begin", "write", "finish", "get_range"):
         world.store.faults.fail_next(call, Crash(), happened=happened)
     elif happened:
         world.broker = _crashing_after(world.broker, call)
@@ -211,6 +225,64 @@ async def test_an_object_that_vanished_keeps_the_bookies_copy() -> None:
     assert pointer.name in report.errors[0]
     assert world.broker.on_bookies == {0}
     assert world.broker.segments[0].on_bookies
+
+
+async def test_an_object_that_rotted_since_it_was_verified_keeps_the_bookies_copy() -> None:
+    world = World()
+    await world.driver.run_once()
+    pointer = world.pointer(0)
+    world.store.faults.flip(pointer.name, pointer.bytes // 2)
+    world.clock.advance_ms(LAG_MS)
+    report = await world.driver.run_once()
+    assert (report.released, report.failed) == (0, 1)
+    assert "segment 0 of" in report.errors[0] and pointer.name in report.errors[0]
+    assert world.broker.on_bookies == {0} and pointer.name in world.archive.damaged
+    world.store.faults.flip(pointer.name, pointer.bytes // 2)
+    assert (await world.driver.run_once()).released == 1
+    assert world.archive.damaged == {}
+
+
+async def test_an_object_that_was_verified_a_moment_ago_is_only_looked_at() -> None:
+    world = World()
+    await world.driver.run_once()
+    driver = Offloader(world.archive, world.broker, world.clock, lag_ms=0)
+    world.store.faults.calls.clear()
+    assert (await driver.run_once()).released == 1
+    assert world.store.faults.calls == ["size"]
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut", "missing"])
+async def test_a_damaged_object_is_uploaded_again_from_the_bookies(how: str) -> None:
+    world = World(segments=2)
+    await world.driver.run_once()
+    damaged = world.pointer(0)
+    await world.damage(damaged, how)
+    assert await world.driver.repair(TOPIC, world.broker.segments[0])
+    assert not await world.driver.repair(TOPIC, world.broker.segments[1]), "it is whole"
+    assert world.pointer(0).name != damaged.name
+    assert await world.proven() and world.archive.damaged == {}
+    assert len(await world.store.list()) == 2, "the damaged object is gone"
+
+
+async def test_a_damaged_object_that_bookies_do_not_have_any_more_is_told_of_and_stays() -> None:
+    world = World()
+    await world.driver.run_once()
+    world.broker.on_bookies.clear()
+    await world.damage(world.pointer(0), "flipped")
+    with pytest.raises(
+        CorruptionError, match=r"segment 0 of .* is damaged: .*cannot be uploaded again: trimmed"
+    ):
+        await world.driver.repair(TOPIC, world.broker.segments[0])
+    assert len(await world.store.list()) == 1 and list(world.archive.damaged) == [world.pointer(0).name]
+
+
+async def test_a_store_that_does_not_answer_is_no_damage() -> None:
+    world = World()
+    await world.driver.run_once()
+    world.store.faults.fail_next("get_range", Unavailable("no"))
+    with pytest.raises(Unavailable):
+        await world.driver.repair(TOPIC, world.broker.segments[0])
+    assert world.archive.damaged == {}
 
 
 async def test_a_segment_trimmed_while_it_was_uploaded_leaves_no_object() -> None:

@@ -40,7 +40,7 @@ async def test_sealed_segments_move_to_the_archive_and_are_verified(
     report = (await rest.post("/quire/v1/archive/run?seal=true")).body
     assert report["archived"] == 1 and report["archived_bytes"] > 0 and report["errors"] == []
     after = (await rest.get("/quire/v1/archive/status")).body
-    assert after["segments"]["archived"]["segments"] + after["segments"]["deleted"]["segments"] == 1
+    assert after["segments"]["archived"]["segments"] + after["segments"]["released"]["segments"] == 1
     assert after["archived"] == 1 and after["failing"] == []
     (ledger,) = [one for one in (await rest.get(f"{TOPIC}/internalStats")).body["ledgers"] if one["entries"]]
     assert ledger["offloaded"] and ledger["archive"]["bytes"] > 0

@@ -1,0 +1,152 @@
+"""Objects of the archive that are damaged or missing: read from the bookies while these have them, and told of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pulsar
+import pytest
+
+from quire.runtime.errors import CorruptionError, Unavailable
+from quire.serving.broker import Broker
+from quire.serving.ports import EARLIEST, Position
+from quire.serving.topic.topic import Topic
+from quire.tiering.memory import MemoryObjectStore
+from tests.serving.conftest import NAME, QUIET, BrokerHouse, in_thread, publish, read_all
+
+SEGMENTS = 3
+EACH = 5
+
+
+class Archived:
+    """A topic of three archived segments of five messages, and a subscription that has read none."""
+
+    def __init__(self, house: BrokerHouse, broker: Broker, topic: Topic) -> None:
+        assert isinstance(house.archive.store, MemoryObjectStore)
+        self.house = house
+        self.broker = broker
+        self.topic = topic
+        self.faults = house.archive.store.faults
+
+    @classmethod
+    async def make(cls, house: BrokerHouse, **settings: Any) -> Archived:
+        broker = await house.start(**settings)
+        await broker.create_subscription(str(NAME), "audit", EARLIEST)
+        client = pulsar.Client(broker.service_url, logger=QUIET)
+        for number in range(SEGMENTS):
+            first = EACH * number
+            await in_thread(lambda first=first: publish(client, range(first, first + EACH)))
+            assert (await broker.archive_run(seal=True, here=True))["archived"] == 1
+        await in_thread(client.close)
+        topic = broker.registry.find(NAME)
+        assert isinstance(topic, Topic)
+        topic._tail.clear()
+        return cls(house, broker, topic)
+
+    @property
+    def ledgers(self) -> list[int]:
+        return [one.ledger_id for one in self.topic.segment_list.sealed]
+
+    def name(self, number: int) -> str:
+        pointer = self.topic.segment_list.sealed[number].archive
+        assert pointer is not None
+        return pointer.name
+
+    def damage(self, number: int, how: str = "flipped") -> str:
+        """Of segment `number`; answers the object's name."""
+        name = self.name(number)
+        content, modified_ms = self.faults.objects[name]
+        match how:
+            case "flipped":
+                self.faults.flip(name, 60)
+            case "cut":
+                self.faults.objects[name] = content[:-9], modified_ms
+            case "missing":
+                del self.faults.objects[name]
+        return name
+
+    async def lose_copy(self, number: int) -> None:
+        """The bookies have the segment no more, as the list says."""
+        ledger_id = self.ledgers[number]
+        await self.topic.segment_list.off_bookies(ledger_id)
+        await self.broker.services.ledgers.delete(ledger_id)
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut", "missing"])
+async def test_a_damaged_object_is_read_from_the_bookies_as_long_as_they_have_it(
+    house: BrokerHouse, how: str
+) -> None:
+    archived = await Archived.make(house)
+    for number in range(SEGMENTS):  # recorded, and then the broker ended before the copies were deleted
+        await archived.topic.segment_list.off_bookies(archived.ledgers[number])
+    name = archived.damage(1, how)
+    client = pulsar.Client(archived.broker.service_url, logger=QUIET)
+    assert await in_thread(lambda: read_all(client)) == list(range(SEGMENTS * EACH))
+    await in_thread(client.close)
+    assert list(house.archive.damaged) == [name]
+    assert archived.broker.metrics()["quire_tiering_objects_damaged"] == 1
+
+
+async def test_what_neither_has_is_damage_and_what_bookies_may_have_again_is_not(
+    house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archived = await Archived.make(house)
+    name = archived.damage(1, "missing")
+
+    async def away(*_: object, **__: object) -> None:
+        raise Unavailable("no bookie answers")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(archived.broker.services.ledgers, "open", away)
+        with pytest.raises(Unavailable, match=f"{name} is missing in .*no bookie answers"):
+            await archived.broker.blocks(str(NAME), Position(archived.ledgers[1], 0), 1000)
+    await archived.lose_copy(1)
+    with pytest.raises(CorruptionError, match=f"segment {archived.ledgers[1]} of {NAME} .*{name} is missing"):
+        await archived.broker.blocks(str(NAME), Position(archived.ledgers[1], 0), 1000)
+
+
+async def test_damage_blinds_nobody_who_asks_about_the_topic(house: BrokerHouse) -> None:
+    archived = await Archived.make(house)
+    broker, topic = archived.broker, archived.topic
+    for number in range(SEGMENTS):
+        await archived.lose_copy(number)
+    name = archived.damage(0)
+    await broker.unload_topic(str(NAME))  # nobody knows how many messages lie where any more
+    stats = await broker.stats(str(NAME))
+    audit = stats["subscriptions"]["audit"]
+    assert audit["msgBacklog"] == SEGMENTS * EACH
+    assert name in audit["lastReadError"] and not audit["msgBacklogExact"]
+    [damaged] = stats["damagedSegments"]
+    assert damaged["ledgerId"] == archived.ledgers[0] and damaged["archive"]["name"] == name
+    rows = (await broker.internal_stats(str(NAME)))["ledgers"]
+    assert [name in row["damage"] for row in rows] == [True, False, False, False]
+    segments = (await broker.explain(str(NAME)))["segments"]
+    assert [name in row["damage"] for row in segments] == [True, False, False, False]
+    with pytest.raises(CorruptionError, match=name):
+        await broker.peek(str(NAME), "audit", 1)
+    position, _ = await broker.peek(str(NAME), "audit", EACH + 1)
+    assert position.ledger_id == topic.segment_list.sealed[1].ledger_id
+
+
+async def test_a_repair_uploads_again_what_bookies_have_and_tells_of_the_rest(house: BrokerHouse) -> None:
+    archived = await Archived.make(house)
+    broker = archived.broker
+    await archived.lose_copy(2)
+    gone, damaged = archived.damage(0, "missing"), archived.damage(1)
+    lost = archived.damage(2)
+    await broker.unload_topic(str(NAME))
+    report = await broker.archive_repair(here=False)
+    assert (report["segments"], report["repaired"], report["errors"]) == (SEGMENTS, 2, [])
+    [line] = report["damaged"]
+    assert lost in line and str(archived.ledgers[2]) in line and str(NAME) in line
+    assert list(house.archive.damaged) == [lost]
+    assert damaged not in archived.faults.objects and gone not in archived.faults.objects
+    verified = await broker.archive_verify(delete_orphans=False)
+    assert len(verified["damaged"]) == 1 and lost in verified["damaged"][0]
+    loaded = broker.registry.find(NAME)
+    assert isinstance(loaded, Topic)
+    for number in (0, 1):
+        await loaded.segment_list.off_bookies(archived.ledgers[number])
+        await broker.services.ledgers.delete(archived.ledgers[number])
+        assert await broker.blocks(str(NAME), Position(archived.ledgers[number], 0), 1000)
+    assert (await broker.stats(str(NAME)))["damagedSegments"][0]["ledgerId"] == archived.ledgers[2]
