@@ -218,9 +218,19 @@ class Offloading:
                         yield name
 
     async def _has_work(self, name: TopicName, even_open: bool) -> bool:
-        """By the newest segments alone: the older ones in manifests were done before these."""
+        """By the newest segments, then by all: an old one may have failed while those after it succeeded."""
         record = await self._registry.records.find(name)
-        return record is not None and any(_is_work(segment, even_open) for segment in record.segments)
+        if record is None:
+            return False
+        if any(_is_work(segment, even_open) for segment in record.segments):
+            return True
+        if not record.manifests:
+            return False
+        try:
+            older = (await self._registry.records.load(name)).segments
+        except NotFound:
+            return False  # it was deleted meanwhile
+        return any(_is_work(segment, even_open) for segment in older)
 
     # -- what the driver asks: OffloadTarget -----------------------------------------------------------
 
