@@ -26,7 +26,7 @@ import msgspec
 from quire.metadata import paths
 from quire.metadata.records import ManifestRecord, SegmentRecord, TopicRecord, decode, encode
 from quire.metadata.store import Check, Create, Delete, MetadataStore, Put, Step
-from quire.runtime.errors import CorruptionError, NotFound
+from quire.runtime.errors import CorruptionError, NotFound, Unavailable
 
 Commit = Callable[[Sequence[Step]], Awaitable[None]]
 """Carries out all steps or none, as `MetadataStore.transact` does."""
@@ -89,6 +89,22 @@ async def delete(store: MetadataStore, topic: Topic) -> None:
     """Delete the record and its manifests; the ledgers must be gone before. `VersionConflict`, `NotFound`."""
     steps: list[Step] = [Delete(topic.path, topic.version)]
     await store.transact(steps + [Delete(manifest) for manifest in topic.record.manifests])
+
+
+async def while_there(store: MetadataStore, path: str) -> tuple[Step, ...]:
+    """What a transaction begins with that may not outlive the topic at `path`: nothing for a topic without a record.
+
+    So what is kept beside the record can be removed before it: once it is marked, nobody puts anything there. Raises
+    `Unavailable` while the topic is being deleted.
+    """
+    try:
+        node = await store.get(path)
+    except NotFound:
+        return ()
+    record = decode(TopicRecord, node.value, path)
+    if record.deleting:
+        raise Unavailable(f"{record.name} is being deleted; try again in a moment")
+    return (Check(path, node.version),)
 
 
 async def update(store: MetadataStore, topic: Topic, record: TopicRecord) -> Topic:

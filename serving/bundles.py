@@ -106,10 +106,13 @@ class Bundle:
             self._log.append(record)
         self._log.append(last, done)
 
-    def remove(self, topic: str) -> None:
+    async def remove(self, topic: str) -> None:
+        assert self._log is not None
         record = self._dedup.remove(topic)
-        if record is not None and self._log is not None:
-            self._log.append(record)
+        if record is not None:
+            future, done = promise()
+            self._log.append(record, done)
+            await future
 
 
 class Bundles:

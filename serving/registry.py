@@ -336,13 +336,8 @@ class Registry:
         if isinstance(topic, Topic) and unless(topic):
             return
 
-        async def delete() -> None:
-            await topic.delete()
-            if name.parent is None or await self.records.find(name.parent) is None:
-                await self._forget(name)  # before anybody makes it anew: it would be the new one's
-
         try:
-            await self._leave(name, delete)
+            await self._leave(name, lambda: topic.delete(lambda: self._forget(name)))
         except QuireError:
             self._go_on_deleting(name)
             raise
@@ -370,9 +365,10 @@ class Registry:
             self._deleting.discard(name)
 
     async def _forget(self, name: TopicName) -> None:
-        """What is kept of a topic beside its record, or of all partitions of one."""
-        await self.policies.forget(name)
-        await self.schemas.forget(name)
+        """What is kept of a topic beside its record; of partitions, what is their parent's, stays as long as that."""
+        if name.parent is None or await self.records.find(name.parent) is None:
+            await self.policies.forget(name)
+            await self.schemas.forget(name)
 
     async def _to_delete(self, name: TopicName) -> AnyTopic:
         """The loaded topic; one whose deletion was interrupted is made without being loaded."""

@@ -13,16 +13,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
-from quire.metadata import paths
+from quire.metadata import paths, topics
 from quire.metadata.followed import Followed
 from quire.metadata.records import Policies, decode, encode
-from quire.metadata.store import MetadataStore
-from quire.runtime.errors import NotFound
+from quire.metadata.store import Create, MetadataStore, Put, Step
+from quire.runtime.errors import AlreadyExists, NotFound, Unavailable, VersionConflict
 from quire.runtime.tasks import Tasks
 from quire.serving.names import TopicName
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.policy.resolved import NO_POLICIES, TopicPolicies, resolve
+
+ATTEMPTS: Final = 10
+"""At a change that others are making, too."""
 
 Changed = Callable[[str, str], None]
 
@@ -67,17 +71,28 @@ class PolicyBook:
         return followed.get(_holder(name), NO_POLICIES)
 
     async def change(self, name: TopicName, change: Callable[[Policies], Policies]) -> None:
-        """Replace the topic's own policies by what `change` makes of them. Raises `VersionConflict`."""
+        """Replace the topic's own policies by what `change` makes of them.
+
+        Raises `Unavailable` while the topic is being deleted, or when others change them all the time.
+        """
         followed = await self._follow(name.tenant, name.namespace)
+        for _ in range(ATTEMPTS):
+            steps = await topics.while_there(self._store, (name.parent or name).path)
+            try:
+                await self._store.transact([*steps, await self._changed_policies(name, change)])
+            except (VersionConflict, AlreadyExists, NotFound):
+                continue
+            await followed.refresh(_holder(name))
+            return
+        raise Unavailable(f"the policies of {name} are being changed by others; try again")
+
+    async def _changed_policies(self, name: TopicName, change: Callable[[Policies], Policies]) -> Step:
         path = _path(name)
         try:
             node = await self._store.get(path)
         except NotFound:
-            await self._store.create(path, encode(change(NO_POLICIES)))
-        else:
-            made = change(decode(Policies, node.value, path))
-            await self._store.put(path, encode(made), node.version)
-        await followed.refresh(_holder(name))
+            return Create(path, encode(change(NO_POLICIES)))
+        return Put(path, encode(change(decode(Policies, node.value, path))), node.version)
 
     async def refresh(self, tenant: str, namespace: str, name: TopicName | None = None) -> None:
         """Know what anybody was told holds by now: for the namespace and, if it is given, the topic."""

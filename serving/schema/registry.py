@@ -24,7 +24,7 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
-from quire.metadata import paths
+from quire.metadata import paths, topics
 from quire.metadata.records import SchemaBody, SchemasRecord, SchemaVersion, decode, encode
 from quire.metadata.store import ANY_VERSION, Check, Create, Delete, MetadataStore, Put, Step
 from quire.runtime.clock import Clock
@@ -161,6 +161,7 @@ class Schemas:
         validate(definition)
         mark = fingerprint(definition)
         for _ in range(ATTEMPTS):
+            guard = await self._while_there(name)
             known = await self._read(name)
             same = _same(known, mark)
             if same is not None:
@@ -170,20 +171,21 @@ class Schemas:
                     f"topic {name} has no such schema, and clients may not bring new ones: add it over REST"
                 )
             await self._check(name, known.current, definition, strategy)
-            if await self._append(name, known, definition, mark):
+            if await self._append(name, known, definition, mark, guard):
                 return len(known.record.versions)
         raise Unavailable(f"the schema of {name} is being changed by others; try again")
 
     async def delete(self, name: TopicName) -> int:
         """End all versions so far; the number that this takes. Raises `NotFound`."""
         for _ in range(ATTEMPTS):
+            guard = await self._while_there(name)
             known = await self._read(name)
             if not known.current:
                 raise NotFound(f"topic {name} has no schema")
             end = SchemaVersion(
                 number=len(known.record.versions), created_ms=self._clock.now_ms(), deleted=True
             )
-            if await self._write(known, end):
+            if await self._write(known, end, *guard):
                 return end.number
         raise Unavailable(f"the schema of {name} is being changed by others; try again")
 
@@ -209,6 +211,10 @@ class Schemas:
             return Known(path, SchemasRecord(), None)
         return Known(path, decode(SchemasRecord, node.value, path), node.version)
 
+    async def _while_there(self, name: TopicName) -> Sequence[Step]:
+        """A schema goes with its topic; one may be brought before the topic is there."""
+        return await topics.while_there(self._store, (name.parent or name).path)
+
     async def _read_again(self, name: TopicName) -> Known:
         """As `_read`, behind a transaction: a server of ZooKeeper that was behind has caught up by its answer."""
         await self._commit([Check(paths.CLUSTER, ANY_VERSION)])
@@ -232,7 +238,9 @@ class Schemas:
         definition = Definition(version.kind, body.data, body.properties, body.name)
         return Version(version.number, version.created_ms, definition)
 
-    async def _append(self, name: TopicName, known: Known, definition: Definition, mark: str) -> bool:
+    async def _append(
+        self, name: TopicName, known: Known, definition: Definition, mark: str, guard: Sequence[Step]
+    ) -> bool:
         number = len(known.record.versions)
         if number >= SCHEMA_VERSIONS_MAX:
             raise LimitExceeded(f"topic {name} has {number} versions of its schema, and may have no more")
@@ -246,9 +254,10 @@ class Schemas:
         )
         kept = sum(len(encode(one)) for one in known.record.versions if one.body is not None)
         if kept + len(encode(new)) <= SCHEMAS_INLINE_BYTES_MAX:
-            return await self._write(known, new)
+            return await self._write(known, new, *guard)
         apart = paths.schema_body(known.path, uuid4().hex)
-        return await self._write(known, replace(new, body=None, apart=apart), Create(apart, encode(body)))
+        made = Create(apart, encode(body))
+        return await self._write(known, replace(new, body=None, apart=apart), *guard, made)
 
     async def _write(self, known: Known, version: SchemaVersion, *beside: Step) -> bool:
         """Add the version; False when somebody else was faster."""

@@ -44,7 +44,9 @@ class DedupLog(Protocol):
 
     def put(self, topic: str, snapshot: Snapshot) -> None: ...
 
-    def remove(self, topic: str) -> None: ...
+    async def remove(self, topic: str) -> None:
+        """Durable when it returns."""
+        ...
 
 
 class Remembered(TopicPort, Protocol):

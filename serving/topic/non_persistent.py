@@ -15,7 +15,7 @@ Access modes are as everywhere, but the topic epoch lasts only as long as the to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from quire.metadata.records import DelayedDeliveryPolicy
@@ -100,8 +100,9 @@ class NonPersistentTopic(Governed):
     async def unload(self) -> None:
         self.drop()
 
-    async def delete(self) -> None:
+    async def delete(self, forget: Callable[[], Awaitable[None]]) -> None:
         self.drop()
+        await forget()
 
     def drop(self, service_url: str = "") -> None:
         """Let everybody go: to `service_url`, or to look the topic up again."""

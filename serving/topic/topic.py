@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -150,7 +150,7 @@ class Topic(Governed):
         try:
             await self._writing.begin()
             if self._dedup is None:
-                self._dedup_log.remove(self.name)
+                await self._dedup_log.remove(self.name)
             else:
                 await self._dedup.begin()
         except BaseException:
@@ -179,17 +179,19 @@ class Topic(Governed):
         if self._dedup is not None:
             self._dedup.snapshot()
 
-    async def delete(self) -> None:
+    async def delete(self, forget: Callable[[], Awaitable[None]]) -> None:
         """Remove everything: cursors, ledgers, archived objects, the record. Tried again, it goes on.
 
-        A topic whose deletion was interrupted is not loaded for that.
+        `forget` removes what others keep of the topic. The record, which is marked first, goes last: as long as
+        anything is left nobody has the name, and whoever meets the topic goes on. A topic whose deletion was
+        interrupted is not loaded for that.
         """
         try:
-            await self._delete()
+            await self._delete(forget)
         finally:
             self._shed_later()
 
-    async def _delete(self) -> None:
+    async def _delete(self, forget: Callable[[], Awaitable[None]]) -> None:
         self._let_go()
         try:
             await self.segment_list.update(lambda record: replace(record, deleting=True))
@@ -197,7 +199,8 @@ class Topic(Governed):
         finally:
             self._abandon()
         await self.subscriptions.forget()
-        self._dedup_log.remove(self.name)
+        await self._dedup_log.remove(self.name)
+        await forget()
         if self.compaction.record is not None:
             await self._discard(SegmentRecord(ledger_id=self.compaction.record.ledger_id))
         for segment in self.segment_list.listed:

@@ -1,0 +1,157 @@
+"""A deletion that is cut short anywhere is finished later, and leaves nothing to the next topic of its name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from quire.metadata import paths
+from quire.metadata.records import Policies
+from quire.runtime.errors import NotFound, QuireError, Unavailable
+from quire.serving.broker import Broker
+from quire.serving.names import TopicName
+from quire.serving.policy.strategy import Strategy
+from quire.serving.ports import EARLIEST
+from quire.serving.schema.definition import Definition
+from quire.wire import commands
+from tests.serving.conftest import BrokerHouse
+from tests.serving.session.test_connection import Client, entry, producer
+
+TOPIC = "persistent://public/default/passing"
+NAME = TopicName.parse(TOPIC)
+OPERATIONS = ("get", "children", "create", "put", "delete", "transact")
+SCHEMA = Definition("STRING", b"", {}, "s")
+
+
+class Cut:
+    """Stops whatever asks a broker's metadata store for the `at`th time, before or after it was done."""
+
+    def __init__(self, broker: Broker, at: int, *, is_done: bool) -> None:
+        self._left = at
+        self._is_done = is_done
+        self.met = asyncio.Event()
+        store: Any = broker.services.store
+        for name in OPERATIONS:
+            setattr(store, name, self._wrapped(getattr(store, name)))
+
+    def _wrapped(self, operation: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def wrapped(*arguments: Any, **more: Any) -> Any:
+            self._left -= 1
+            if self._left:
+                return await operation(*arguments, **more)
+            if self._is_done:
+                await operation(*arguments, **more)
+            self.met.set()
+            return await asyncio.Event().wait()
+
+        return wrapped
+
+
+async def furnish(broker: Broker) -> None:
+    """A topic with messages, a subscription, policies, a schema and a producer that is remembered."""
+    await broker.create_topic(TOPIC)
+    await broker.create_subscription(TOPIC, "s", EARLIEST)
+    await broker.change_topic_policies(TOPIC, lambda old: replace(old, message_ttl_ms=1000))
+    await broker.registry.schemas.add(NAME, SCHEMA, Strategy.FULL)
+    client = Client(broker)
+    await client.connect()
+    client.send(producer(1, topic=TOPIC, producer_name="p"))
+    await client.answers(1)
+    client.send(*commands.send(1, 0, 1, entry()))
+    await client.answers(1)
+    client.connection.connection_lost(None)
+
+
+async def assert_nothing_is_left(broker: Broker) -> None:
+    """To a new topic of that name."""
+    await broker.create_topic(TOPIC)
+    assert await broker.topic_policies(TOPIC) == Policies()
+    assert await broker.registry.schemas.find(NAME) is None
+    assert await broker.subscriptions(TOPIC) == []
+    topic = await broker.registry.open_persistent(NAME)
+    assert topic.last_sequence_id("p") == -1
+    bundle: Any = topic._dedup_log
+    assert bundle.cursors.of_topic(TOPIC) == []
+    await broker.delete_topic(TOPIC)
+    bodies = await broker.services.store.children(paths.schema_folders("public", "default")[1])
+    assert bodies == []
+
+
+async def deleted(broker: Broker) -> None:
+    """Returns when the topic is gone: whoever asks makes the broker go on."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await broker.delete_topic(TOPIC, force=True)
+            except NotFound:
+                return
+            except QuireError:
+                await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+async def test_a_broker_that_dies_at_any_moment_of_a_deletion(house: BrokerHouse, is_done: bool) -> None:
+    for at in range(1, 60):
+        broker = await house.start(deduplication=True)
+        await furnish(broker)
+        cut = Cut(broker, at, is_done=is_done)
+        deletion = asyncio.ensure_future(broker.delete_topic(TOPIC))
+        met = asyncio.ensure_future(cut.met.wait())
+        await asyncio.wait([deletion, met], return_when=asyncio.FIRST_COMPLETED)
+        await house.kill(broker)
+        for task in (deletion, met):
+            task.cancel()
+        broker = await house.start(deduplication=True)
+        await deleted(broker)
+        await assert_nothing_is_left(broker)
+        await house.stop(broker)
+        if deletion.done() and not deletion.cancelled():
+            assert at > 8, "it was cut at all of its moments"
+            return
+    raise AssertionError("the deletion never came to its end")
+
+
+async def test_a_deletion_that_meets_an_error_goes_on(
+    house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await house.start()
+    await furnish(broker)
+    forget, failures = broker.registry.policies.forget, [Unavailable("not now")]
+
+    async def fail_once(name: TopicName) -> None:
+        if failures:
+            raise failures.pop()
+        await forget(name)
+
+    monkeypatch.setattr(broker.registry.policies, "forget", fail_once)
+    with pytest.raises(Unavailable):
+        await broker.delete_topic(TOPIC)
+    await deleted(broker)
+    await assert_nothing_is_left(broker)
+
+
+async def test_nothing_is_put_beside_a_topic_that_is_being_deleted(house: BrokerHouse) -> None:
+    broker = await house.start()
+    await furnish(broker)
+    topic = await broker.registry.open_persistent(NAME)
+    going, may_go = asyncio.Event(), asyncio.Event()
+
+    async def forget() -> None:
+        await broker.registry._forget(NAME)
+        going.set()
+        await may_go.wait()
+
+    deletion = asyncio.ensure_future(topic.delete(forget))
+    await going.wait()
+    with pytest.raises(Unavailable, match="being deleted"):
+        await broker.registry.policies.change(NAME, lambda old: replace(old, message_ttl_ms=7))
+    with pytest.raises(Unavailable, match="being deleted"):
+        await broker.registry.schemas.add(NAME, SCHEMA, Strategy.FULL)
+    may_go.set()
+    await deletion
+    await broker.registry.unload(NAME)
+    await assert_nothing_is_left(broker)
