@@ -129,8 +129,13 @@ def owner(tenant_name: str, namespace_name: str, bundle: str) -> str:
     return f"{ROOT}/owners/{encode(tenant_name)}/{encode(namespace_name)}/{bundle}"
 
 
+def state_logs_of(tenant_name: str, namespace_name: str) -> str:
+    """The folder of the state logs of a namespace's bundles."""
+    return f"{STATE}/{encode(tenant_name)}/{encode(namespace_name)}"
+
+
 def state_log(tenant_name: str, namespace_name: str, bundle: str) -> str:
-    return f"{STATE}/{encode(tenant_name)}/{encode(namespace_name)}/{bundle}"
+    return f"{state_logs_of(tenant_name, namespace_name)}/{bundle}"
 
 
 def topics_of(tenant_name: str, namespace_name: str, domain: str = "persistent") -> str:

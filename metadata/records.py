@@ -296,12 +296,16 @@ class SchemasRecord(Record, frozen=True):
 
 
 class NamespaceRecord(Record, frozen=True):
-    """`boundaries`: the bundles' edges in the 32-bit hash space, as eight hex digits, ascending."""
+    """`boundaries`: the bundles' edges in the 32-bit hash space, as eight hex digits, ascending.
+
+    While it is `deleting` nobody makes a topic in it.
+    """
 
     tenant: str
     name: str
     policies: Policies = Policies()
     boundaries: tuple[str, ...] = ("00000000", "ffffffff")
+    deleting: bool = False
 
 
 class BookieIntent(StrEnum):

@@ -75,13 +75,11 @@ async def load(store: MetadataStore, path: str) -> Topic:
         return Topic(path, node.version, record, tuple(older))
 
 
-async def create(store: MetadataStore, path: str, record: TopicRecord, beside: Topic | None = None) -> Topic:
-    """Raises `AlreadyExists`; `VersionConflict` or `NotFound` when the topic `beside` it is not as it was read."""
+async def create(store: MetadataStore, path: str, record: TopicRecord, beside: Step | None = None) -> Topic:
+    """In one transaction with `beside`. Raises `AlreadyExists`; what refuses `beside`."""
     assert not record.manifests
-    if beside is None:
-        await store.create(path, encode(record))
-    else:
-        await store.transact([Check(beside.path, beside.version), Create(path, encode(record))])
+    made = Create(path, encode(record))
+    await store.transact([made] if beside is None else [beside, made])
     return Topic(path, 0, record)
 
 

@@ -107,7 +107,9 @@ class Broker(Operations):
         self.http_url = ""
         self.ownership: Ownership = ownership or SoleOwner()
         self.peers = Peers()
-        self.namespaces = Namespaces(store, settings.cluster, split_evenly(settings.namespace_bundles))
+        self.namespaces = Namespaces(
+            store, settings.cluster, split_evenly(settings.namespace_bundles), ledgers.delete
+        )
         self.services = Services(
             store=store,
             ledgers=ledgers,

@@ -159,6 +159,10 @@ class Bundles:
         await bundle.open(self._ledgers, self._store, path, failed)
         return bundle
 
+    def of_namespace(self, tenant: str, namespace: str) -> list[str]:
+        """The names of those that are open."""
+        return [name for name in self._open if name.startswith(f"{tenant}/{namespace}/")]
+
     def leave(self, ledger_ids: Container[int]) -> None:
         """Go on in another ledger where one of these is written to."""
         for opening in self._open.values():

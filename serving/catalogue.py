@@ -37,7 +37,7 @@ class Catalogue:
         creates: bool,
     ) -> None:
         self._records = records
-        self._namespaces = namespaces
+        self.namespaces = namespaces
         self._used = used
         self._creates = creates
         self.on_deleting: Callable[[TopicName], None] = lambda _: None
@@ -45,7 +45,7 @@ class Catalogue:
 
     async def namespace(self, name: TopicName) -> NamespaceRecord:
         """Of the topic. Raises `NotFound`."""
-        return await self._namespaces.get(name.tenant, name.namespace)
+        return await self.namespaces.get(name.tenant, name.namespace)
 
     async def partitions(self, name: TopicName) -> int:
         """0 for a topic without partitions. Raises `NotFound`, and `Unavailable` while its partitions are deleted."""
@@ -124,7 +124,7 @@ class Catalogue:
 
         Of topics that keep nothing, those that are in use on this broker.
         """
-        await self._namespaces.get(tenant, namespace)
+        await self.namespaces.get(tenant, namespace)
         names = await self._records.names(tenant, namespace, domain)
         counts = dict(zip(names, await asyncio.gather(*map(self._listed, names)), strict=True))
         parents = {name: count for name, count in counts.items() if count > 0}

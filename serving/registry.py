@@ -59,7 +59,7 @@ class Registry:
         self, services: Services, namespaces: Namespaces, bundles: Bundles, ownership: Ownership
     ) -> None:
         self._services = services
-        self.records = TopicRecords(services.store, services.clock)
+        self.records = TopicRecords(services.store, services.clock, namespaces)
         self._bundles = bundles
         self._ownership = ownership
         self._topics: dict[TopicName, AnyTopic] = {}
@@ -86,6 +86,7 @@ class Registry:
             self.totals,
             self._lost,
         )
+        namespaces.on_change(self._namespace_changed)
         self._slots = asyncio.Semaphore(services.settings.topic_loads_max)
         self.is_stopping = False
 
@@ -253,6 +254,22 @@ class Registry:
         await self._ownership.require(await self.bundle_of(name), take=True)
 
     # -- policies --------------------------------------------------------------------------------------
+
+    def _namespace_changed(self, tenant: str, namespace: str) -> None:
+        found = self._bundles.of_namespace(tenant, namespace)
+        if found:
+            work = self._leave_bundles(tenant, namespace, found)
+            self._services.tasks.start(work, f"see whether {tenant}/{namespace} is gone")
+
+    async def _leave_bundles(self, tenant: str, namespace: str, bundles: Iterable[str]) -> None:
+        """A namespace that is deleted has no topics, and its state logs go."""
+        try:
+            await self.catalogue.namespaces.get(tenant, namespace)
+        except NotFound:
+            for bundle in bundles:
+                self._bundles.drop(bundle)
+        except QuireError as error:
+            _log.info("whether %s/%s is gone cannot be told now: %s", tenant, namespace, error)
 
     def _policies_changed(self, tenant: str, namespace: str) -> None:
         if self._of_namespace(tenant, namespace):

@@ -15,10 +15,11 @@ from msgspec.structs import replace
 
 from quire.metadata import paths, topics
 from quire.metadata.records import TopicRecord, decode
-from quire.metadata.store import MetadataStore
+from quire.metadata.store import Check, MetadataStore
 from quire.runtime.clock import Clock
-from quire.runtime.errors import AlreadyExists, NotFound, VersionConflict
+from quire.runtime.errors import AlreadyExists, NotFound, Unavailable, VersionConflict
 from quire.serving.names import TopicName
+from quire.serving.policy.namespaces import ATTEMPTS, Namespaces
 
 READS_AT_ONCE: Final = 200
 
@@ -26,9 +27,10 @@ READS_AT_ONCE: Final = 200
 class TopicRecords:
     """See the top of the file. Whether a topic may be made is asked before."""
 
-    def __init__(self, store: MetadataStore, clock: Clock) -> None:
+    def __init__(self, store: MetadataStore, clock: Clock, namespaces: Namespaces) -> None:
         self._store = store
         self._clock = clock
+        self._namespaces = namespaces
 
     async def find(self, name: TopicName) -> TopicRecord | None:
         """The topic's record, None when there is none. Its older segments may lie in manifests."""
@@ -61,21 +63,26 @@ class TopicRecords:
     ) -> topics.Topic:
         """A topic that is no partition. One that somebody has just made serves as well, but for a partitioned one.
 
-        Raises `AlreadyExists`.
+        Raises `AlreadyExists`; `NotFound` when its namespace is gone or going.
         """
         record = replace(self._new(name), partitions=partitions, properties=dict(properties or {}))
-        try:
-            return await topics.create(self._store, name.path, record)
-        except AlreadyExists:
-            if partitions:
-                raise AlreadyExists(f"topic {name} exists already") from None
-            return await self.load(name)
+        for _ in range(ATTEMPTS):
+            there = await self._namespaces.while_there(name.tenant, name.namespace)
+            try:
+                return await topics.create(self._store, name.path, record, there)
+            except AlreadyExists:
+                if partitions:
+                    raise AlreadyExists(f"topic {name} exists already") from None
+                return await self.load(name)
+            except (VersionConflict, NotFound):
+                await self._namespaces.refresh(name.tenant, name.namespace)
+        raise Unavailable(f"namespace {name.tenant}/{name.namespace} is being changed by others; try again")
 
     async def create_partition(self, name: TopicName, parent: topics.Topic) -> topics.Topic:
         """A partition of `parent`. Raises `VersionConflict` or `NotFound` when that has changed meanwhile."""
         record = replace(self._new(name), parent_generation=parent.record.generation)
         try:
-            return await topics.create(self._store, name.path, record, beside=parent)
+            return await topics.create(self._store, name.path, record, Check(parent.path, parent.version))
         except AlreadyExists:
             return await self.load(name)
 

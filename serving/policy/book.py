@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
 
 from quire.metadata import paths, topics
 from quire.metadata.followed import Followed
@@ -22,11 +21,8 @@ from quire.metadata.store import Create, MetadataStore, Put, Step
 from quire.runtime.errors import AlreadyExists, NotFound, Unavailable, VersionConflict
 from quire.runtime.tasks import Tasks
 from quire.serving.names import TopicName
-from quire.serving.policy.namespaces import Namespaces
+from quire.serving.policy.namespaces import ATTEMPTS, Namespaces
 from quire.serving.policy.resolved import NO_POLICIES, TopicPolicies, resolve
-
-ATTEMPTS: Final = 10
-"""At a change that others are making, too."""
 
 Changed = Callable[[str, str], None]
 

@@ -2,20 +2,30 @@
 
 Records change by version only. The cache is filled by reading and emptied by a watch, so another broker's change is
 seen without polling. `get` of a namespace that was seen costs no I/O.
+
+A topic is made in a transaction with the version of its namespace's record (`while_there`), and a namespace is marked
+before it is deleted: so it has no topics then, and gets none. What is kept for its topics and bundles goes before the
+record; a deletion that was interrupted goes on when it is asked for again.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from msgspec.structs import replace
 
 from quire.metadata import paths
-from quire.metadata.records import NamespaceRecord, Policies, TenantRecord, decode, encode
-from quire.metadata.store import MetadataStore, NotEmpty
-from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound
+from quire.metadata.records import NamespaceRecord, Policies, StateLogRecord, TenantRecord, decode, encode
+from quire.metadata.store import Check, MetadataStore, NotEmpty, Step
+from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, VersionConflict
+
+ATTEMPTS: Final = 10
+"""At a change that others are making, too."""
+
+DOMAINS: Final = ("persistent", "non-persistent")
 
 _NAME = re.compile(r"[-=:.\w]{1,128}")
 DEFAULT_TENANT = "public"
@@ -25,19 +35,23 @@ DEFAULT_NAMESPACE = "default"
 class Namespaces:
     """Tenants and namespaces of one cluster.
 
-    `cluster` is the name that new tenants are allowed in, `boundaries` those of a new namespace's bundles.
+    `cluster` is the name that new tenants are allowed in, `boundaries` those of a new namespace's bundles;
+    `delete_ledger` deletes one of a state log.
     """
 
     def __init__(
         self,
         store: MetadataStore,
-        cluster: str = "standalone",
-        boundaries: tuple[str, ...] = ("00000000", "ffffffff"),
+        cluster: str,
+        boundaries: tuple[str, ...],
+        delete_ledger: Callable[[int], Awaitable[None]],
     ) -> None:
         self._store = store
+        self._delete_ledger = delete_ledger
         self._cluster = cluster
         self._boundaries = boundaries
-        self._cache: dict[str, NamespaceRecord] = {}
+        self._cache: dict[str, tuple[NamespaceRecord, int]] = {}
+        """With the versions of their nodes."""
         self._watched: set[str] = set()
         self._changes = 0
         self._listeners: list[Callable[[str, str], None]] = []
@@ -97,7 +111,17 @@ class Namespaces:
         return [f"{tenant}/{paths.decode(name)}" for name in names]
 
     async def get(self, tenant: str, name: str) -> NamespaceRecord:
-        """Raises `NotFound`."""
+        """Raises `NotFound`, also for one that is being deleted."""
+        return (await self._find(tenant, name))[0]
+
+    async def while_there(self, tenant: str, name: str) -> Step:
+        """What a transaction begins with that makes something in the namespace. Raises as `get`.
+
+        A `VersionConflict` means that others changed it: `refresh` and try again.
+        """
+        return Check(paths.namespace(tenant, name), (await self._find(tenant, name))[1])
+
+    async def _find(self, tenant: str, name: str) -> tuple[NamespaceRecord, int]:
         cached = self._cache.get(f"{tenant}/{name}")
         if cached is not None:
             return cached
@@ -106,12 +130,20 @@ class Namespaces:
             self._store.watch(path, self._forget(tenant, name))
             self._watched.add(path)
         changes = self._changes
+        found = await self._read(tenant, name)
+        if found[0].deleting:
+            raise NotFound(
+                f"namespace {tenant}/{name} is being deleted; if that was cut short, delete it again"
+            )
+        if changes == self._changes:  # else what was read may be older than the change
+            self._cache[f"{tenant}/{name}"] = found
+        return found
+
+    async def _read(self, tenant: str, name: str) -> tuple[NamespaceRecord, int]:
+        path = paths.namespace(tenant, name)
         with _called(f"namespace {tenant}/{name}"):
             node = await self._store.get(path)
-        record = decode(NamespaceRecord, node.value, path)
-        if changes == self._changes:  # else what was read may be older than the change
-            self._cache[f"{tenant}/{name}"] = record
-        return record
+        return decode(NamespaceRecord, node.value, path), node.version
 
     async def refresh(self, tenant: str, name: str) -> None:
         """Read it now, whether or not a watch has told of a change. Raises `NotFound`."""
@@ -141,25 +173,61 @@ class Namespaces:
             await self._store.create(paths.namespace(tenant, name), encode(record))
 
     async def delete(self, tenant: str, name: str) -> None:
-        """Raises `NotFound`, and `NotEmpty` while it has topics."""
-        if await self._store.children(paths.topics_of(tenant, name)):
-            raise NotEmpty(f"namespace {tenant}/{name} still has topics; delete them first")
-        for folder in paths.schema_folders(tenant, name):  # those of topics that never were
+        """Raises `NotFound`, `NotEmpty` while it has topics, and what deleting a ledger raises: delete it again."""
+        while True:
+            record, version = await self._read(tenant, name)
+            if await self._has_topics(tenant, name):
+                if record.deleting:
+                    await self._put(replace(record, deleting=False), version)
+                raise NotEmpty(f"namespace {tenant}/{name} still has topics; delete them first")
+            if record.deleting:
+                break
+            await self._put(replace(record, deleting=True), version)
+        for folder in (paths.policies_of(tenant, name), *paths.schema_folders(tenant, name)):
             for child in await self._store.children(folder):
-                await self._store.delete(f"{folder}/{child}")
+                await self._gone(self._store.delete(f"{folder}/{child}"))
+        await self._delete_state_logs(paths.state_logs_of(tenant, name))
         with _called(f"namespace {tenant}/{name}"):
-            await self._store.delete(paths.namespace(tenant, name))
+            await self._store.delete(paths.namespace(tenant, name), version)
         self._drop(tenant, name)
+
+    async def _has_topics(self, tenant: str, name: str) -> bool:
+        folders = [paths.topics_of(tenant, name, domain) for domain in DOMAINS]
+        return any([await self._store.children(folder) for folder in folders])
+
+    async def _delete_state_logs(self, folder: str) -> None:
+        """Of the bundles: no topic needs its cursors any more."""
+        for child in await self._store.children(folder):
+            path = f"{folder}/{child}"
+            try:
+                node = await self._store.get(path)
+            except NotFound:
+                continue
+            for ledger_id in decode(StateLogRecord, node.value, path).ledgers:
+                await self._gone(self._delete_ledger(ledger_id))
+            await self._gone(self._store.delete(path))
+
+    async def _gone(self, deletion: Awaitable[None]) -> None:
+        try:
+            await deletion
+        except NotFound:
+            pass
+
+    async def _put(self, record: NamespaceRecord, version: int) -> None:
+        await self._store.put(paths.namespace(record.tenant, record.name), encode(record), version)
+        self._drop(record.tenant, record.name)
 
     async def change(self, tenant: str, name: str, change: Callable[[Policies], Policies]) -> None:
         """Replace the policies by what `change` makes of them. Raises `NotFound`, `VersionConflict`."""
-        path = paths.namespace(tenant, name)
-        with _called(f"namespace {tenant}/{name}"):
-            node = await self._store.get(path)
-        record = decode(NamespaceRecord, node.value, path)
-        record = replace(record, policies=change(record.policies))
-        await self._store.put(path, encode(record), node.version)
-        self._drop(tenant, name)
+        for attempt in range(1, ATTEMPTS + 1):
+            record, version = await self._read(tenant, name)
+            try:
+                await self._put(replace(record, policies=change(record.policies)), version)
+            except VersionConflict:
+                if attempt == ATTEMPTS:
+                    raise
+            else:
+                return
 
 
 @contextmanager
