@@ -11,6 +11,7 @@ Where nothing is limited there is no throttle, so what is off costs one look at 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ TIMER_SLACK_S: Final = 0.001
 """A timer that fires a moment early would only be set again."""
 
 Resume = Callable[[], None]
+_log = logging.getLogger(__name__)
 
 
 class Throttle:
@@ -68,7 +70,7 @@ class Throttle:
             self._timer.cancel()
         waiting, self._waiting = self._waiting, deque()
         for resume in waiting:
-            resume()
+            _resume(resume)
 
     def _arm(self) -> None:
         wait_s = 0.0 if self._limit is None else self._limit.wait_s(self._clock.monotonic())
@@ -80,10 +82,18 @@ class Throttle:
         self._timer = None
         self._is_releasing = True
         while self._waiting and self.is_open():
-            self._waiting.popleft()()
+            _resume(self._waiting.popleft())
         self._is_releasing = False
         if self._waiting and self._timer is None:
             self._arm()
+
+
+def _resume(resume: Resume) -> None:
+    """A mistake in one of those who wait is no reason to leave the others waiting."""
+    try:
+        resume()
+    except Exception:
+        _log.exception("somebody who waited for a rate could not go on")
 
 
 def _throttle(limit: RateLimit | None, clock: Clock) -> Throttle | None:

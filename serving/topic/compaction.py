@@ -149,14 +149,19 @@ class Compaction:
         former = None if self.record is None else await load(services.ledgers, self.record)
         made = await self._write(former, horizon, index)
         # From here on the record may name the ledger, whatever we hear of it; and half a change is none.
-        recording = topic.segment_list.update(lambda record: replace(record, compacted=made))
+        recording = services.tasks.start(self._record(made, former), f"record a compaction of {topic.name}")
         await asyncio.shield(recording)
+
+    async def _record(self, made: CompactedRecord, former: Compacted | None) -> None:
+        """Carried through, also when the topic is closed meanwhile: nobody else would delete the former result."""
+        topic, services = self._topic, self._services
+        subscriptions = topic.subscriptions
+        await topic.segment_list.update(lambda record: replace(record, compacted=made))
         _log.info("%s: compacted to %d entries, %d bytes", topic.name, made.entries, made.bytes)
-        topic.subscriptions.compacted()
+        subscriptions.compacted()
         if former is not None:
-            services.tasks.start(
-                services.ledgers.delete(former.record.ledger_id), "delete a former compaction"
-            )
+            deletion = services.ledgers.delete(former.record.ledger_id)
+            services.tasks.start(deletion, "delete a former compaction")
 
     async def _write(self, former: Compacted | None, horizon: Position, index: int) -> CompactedRecord:
         """Make the result, in a ledger that nobody lists yet."""

@@ -424,6 +424,34 @@ class _Silent:
     def close(self, service_url: str = "") -> None: ...
 
 
+async def test_one_that_is_interrupted_while_it_is_recorded_deletes_the_former_result(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await table.publish(("a", b"1"))
+    await table.compact()
+    await table.publish(("a", b"2"))
+    segments, compaction = table.topic.segment_list, table.topic.compaction
+    update, former = segments.update, compaction.record
+
+    async def stopped(change: Any) -> None:
+        compaction.stop()
+        await asyncio.sleep(0)
+        await update(change)
+
+    monkeypatch.setattr(segments, "update", stopped)
+    running = compaction.start()
+    await asyncio.wait([running])
+    assert running.cancelled()
+    async with asyncio.timeout(10):
+        while True:
+            await asyncio.sleep(0)
+            left = [one async for one in census.ledger_ids(table.broker.services.store)]
+            if former is not None and former.ledger_id not in left:
+                break
+    assert compaction.record is not None and compaction.record.ledger_id in left
+    assert not await census.orphans(table.broker.services.store, now_ms=2**60)
+
+
 async def test_one_that_is_interrupted_leaves_nothing_behind(table: Table, house: BrokerHouse) -> None:
     """Unloading the topic ends it; the topic is as it was, and what was written is deleted."""
     await table.publish(*((f"k{i}", bytes(100)) for i in range(50)))

@@ -118,6 +118,27 @@ async def test_a_newcomer_does_not_overtake_who_waits() -> None:
     assert told == ["waited"] and gate.is_open()
 
 
+@pytest.mark.parametrize("how", ["released", "opened"])
+async def test_one_that_fails_stops_nobody_behind_it(how: str) -> None:
+    clock = ManualClock()
+    throttle = throttle_of(limited(10, clock))
+    throttle.passed(20, 0)
+    told: list[str] = []
+
+    def fail() -> None:
+        raise ZeroDivisionError("a mistake of whoever waited")
+
+    for resume in (fail, lambda: told.append("a"), lambda: told.append("b")):
+        throttle.wait(resume)
+    clock.advance_ms(60_000)
+    assert not throttle.is_open(), "somebody waits"
+    if how == "released":
+        throttle._release()
+    else:
+        throttle.open()
+    assert told == ["a", "b"]
+
+
 async def test_the_broker_s_rate_holds_for_all_topics_together() -> None:
     clock = ManualClock()
     shared = publish_throttle(PublishRate(messages_per_s=10), clock)
