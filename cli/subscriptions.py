@@ -1,12 +1,12 @@
 """`quire subscriptions`: list, look into, create, move and delete subscriptions, through a broker's REST interface.
 
-What is asked of a partitioned topic is asked of each of its partitions.
+The broker asks each partition of a partitioned topic; what can be asked of a partition alone is asked of one by one.
 """
 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import count as numbers
 from itertools import islice
 from typing import Any
@@ -47,16 +47,10 @@ def _path(topic: str, subscription: str = "") -> str:
     return f"/admin/v2/{topic_path(topic)}{beyond}"
 
 
-def _parts(admin: Admin, topic: str, *, or_new: bool = False) -> list[str]:
-    """The topic itself, or its partitions; with `or_new` also one that would be made by its use."""
-    how = "?checkAllowAutoCreation=true" if or_new else ""
-    count = admin.get(f"{_path(topic)}/partitions{how}").get("partitions", 0)
+def _parts(admin: Admin, topic: str) -> list[str]:
+    """The topic itself, or its partitions."""
+    count = admin.get(f"{_path(topic)}/partitions").get("partitions", 0)
     return [f"{topic}-partition-{number}" for number in range(count)] or [topic]
-
-
-def _each(admin: Admin, topic: str, act: Callable[[str], Any]) -> None:
-    for part in _parts(admin, topic):
-        act(part)
 
 
 @command.command("list")
@@ -66,11 +60,11 @@ def _each(admin: Admin, topic: str, act: Callable[[str], Any]) -> None:
 def list_subscriptions(topic: str, admin_url: str, as_json: bool) -> None:
     """List the durable subscriptions of TOPIC."""
     admin = Admin(admin_url)
-    found = {name for part in _parts(admin, topic) for name in admin.get(f"{_path(part)}/subscriptions")}
+    found = admin.get(f"{_path(topic)}/subscriptions")
     if as_json:
-        print_json(sorted(found))
+        print_json(found)
         return
-    for name in sorted(found):
+    for name in found:
         click.echo(name)
 
 
@@ -143,8 +137,7 @@ def create(topic: str, subscription: str, start: str, admin_url: str, as_json: b
     """Create SUBSCRIPTION, which keeps messages of TOPIC until they are acknowledged."""
     admin = Admin(admin_url)
     position: Any = start if start in ("earliest", "latest") else _position(start)
-    for part in _parts(admin, topic, or_new=True):
-        admin.put(_path(part, subscription), position)
+    admin.put(_path(topic, subscription), position)
     print_done(
         as_json, f"created {subscription} of {topic}", topic=topic, subscription=subscription, created=True
     )
@@ -160,7 +153,7 @@ def delete(topic: str, subscription: str, force: bool, admin_url: str, as_json: 
     """Delete SUBSCRIPTION; nothing is kept for it any more."""
     admin = Admin(admin_url)
     suffix = f"?force={str(force).lower()}"
-    _each(admin, topic, lambda part: admin.delete(_path(part, subscription) + suffix))
+    admin.delete(_path(topic, subscription) + suffix)
     print_done(
         as_json, f"deleted {subscription} of {topic}", topic=topic, subscription=subscription, deleted=True
     )
@@ -180,7 +173,7 @@ def delete(topic: str, subscription: str, force: bool, admin_url: str, as_json: 
 def seek(topic: str, subscription: str, to: str, admin_url: str, as_json: bool) -> None:
     """Read again, or go on, from a message or a moment. Consumers are disconnected and come back."""
     admin = Admin(admin_url)
-    _each(admin, topic, lambda part: _seek(admin, _path(part, subscription), to))
+    _seek(admin, _path(topic, subscription), to)
     print_done(
         as_json, f"{subscription} of {topic} reads from {to}", topic=topic, subscription=subscription, to=to
     )
@@ -206,8 +199,11 @@ def _seek(admin: Admin, path: str, to: str) -> None:
 def skip(topic: str, subscription: str, count: int | None, admin_url: str, as_json: bool) -> None:
     """Acknowledge the oldest messages of SUBSCRIPTION, or all, without reading them."""
     admin = Admin(admin_url)
-    how = "skip_all" if count is None else f"skip/{count}"
-    _each(admin, topic, lambda part: admin.post(f"{_path(part, subscription)}/{how}"))
+    if count is None:
+        admin.post(f"{_path(topic, subscription)}/skip_all")
+    else:
+        for part in _parts(admin, topic):
+            admin.post(f"{_path(part, subscription)}/skip/{count}")
     what = "all messages" if count is None else f"{count} messages"
     print_done(
         as_json,

@@ -304,9 +304,13 @@ class Broker(Operations):
         return await self.ownership.owner_of(await self.registry.bundle_of(name), take=take)
 
     async def client_topics(self, tenant: str, namespace: str, domain: str) -> list[str]:
-        if domain == NON_PERSISTENT:
-            return await self.list_topics(tenant, namespace, domain)
-        await self.namespaces.get(tenant, namespace)
+        """None of a namespace that is not there: it may come, and clients ask again."""
+        try:
+            if domain == NON_PERSISTENT:
+                return await self.list_topics(tenant, namespace, domain)
+            await self.namespaces.get(tenant, namespace)
+        except NotFound:
+            return []
         return sorted(await self._topic_lists.names(tenant, namespace))
 
     async def watch_topics(self, tenant: str, namespace: str, listener: Listener) -> Watched:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
+from msgspec.structs import replace
+
 from quire.metadata.records import Policies, TopicRecord
 from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, QuireError
 from quire.serving import statistics
@@ -99,6 +101,36 @@ class Operations(SubscriptionOperations):
     async def delete_partitioned(self, topic: str, *, force: bool = False) -> None:
         """Delete all partitions, then their parent. Raises as `delete_topic`."""
         await self.partitioned.delete(TopicName.parse(topic), force=force)
+
+    async def properties(self, topic: str) -> dict[str, str]:
+        """What its creator, or somebody since, wrote down of it; of a partition its parent's. Raises `NotFound`."""
+        holder = await self._holder(topic)
+        record = await self.registry.records.find(holder)
+        if record is None:
+            raise NotFound(f"there is no topic {holder}")
+        return record.properties
+
+    async def change_properties(self, topic: str, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        """Replace them by `change` of them. Raises `NotFound`, `NotOwner`."""
+        holder = await self._holder(topic)
+
+        def changed(record: TopicRecord) -> TopicRecord:
+            return replace(record, properties=change(record.properties))
+
+        if await self.registry.catalogue.partitions(holder):
+            await self.registry.records.change(holder, changed)
+        else:
+            await (await self._topic(str(holder))).segment_list.update(changed)
+
+    async def _holder(self, topic: str) -> TopicName:
+        """The topic whose record says what is written down of this one."""
+        name = TopicName.parse(topic)
+        await self.partitions(topic)
+        if name.parent is not None:
+            parent = await self.registry.records.find(name.parent)
+            if parent is not None and name.partition < parent.extent:
+                return name.parent
+        return name
 
     async def take_bundle(self, bundle: str, topics: Sequence[str]) -> None:
         """Own a bundle that is nobody's and load these topics of it. Raises `NotOwner`, `Unavailable`."""

@@ -100,6 +100,8 @@ def _storage(topic: Topic, services: Services) -> dict[str, Any]:
             for one, what in damaged
             if what
         ],
+        "topicCreationTimeStamp": topic.segment_list.record.created_ms,
+        "lastPublishTimeStamp": topic.segment_list.last_clock_ms(),
     }
 
 

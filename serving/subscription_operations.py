@@ -13,9 +13,9 @@ from quire.runtime.errors import NotFound
 from quire.serving.names import TopicName
 from quire.serving.partitioned import Partitioned, create_subscription, durable_names
 from quire.serving.partitions import Partitions, Question, Refusals
-from quire.serving.ports import NotAllowed, Position
+from quire.serving.ports import EARLIEST, LATEST, NotAllowed, Position
 from quire.serving.registry import Registry
-from quire.serving.subscription.peek import unacknowledged_entry
+from quire.serving.subscription.peek import entry_at, unacknowledged_entry
 from quire.serving.subscription.subscription import Subscription
 from quire.serving.topic.topic import Topic
 from quire.serving.topic_factory import subscriptions_of
@@ -131,11 +131,19 @@ class SubscriptionOperations:
             else:
                 await subscription.seek(commands.message_id(*to))
 
+        path = f"{_path(name)}/resetcursor"
         if isinstance(to, int):
-            await self._of_one(topic, name, Question(here, "POST", f"{_path(name)}/resetcursor/{to}"))
+            await self._of_one(topic, name, Question(here, "POST", f"{path}/{to}"))
             return
-        await self._refuse_parent(topic, "a reset to a position")
-        await here(topic)
+        if to not in (EARLIEST, LATEST):
+            await self._refuse_parent(topic, "a reset to an entry")
+        body = {"ledgerId": to.ledger_id, "entryId": to.entry_id}
+        await self._of_one(topic, name, Question(here, "POST", path, body))
+
+    async def message(self, topic: str, position: Position) -> bytes:
+        """The entry at a position. Raises `NotFound`."""
+        await self._refuse_parent(topic, "a look at messages")
+        return await entry_at(await self._topic(topic), position)
 
     async def skip_messages(self, topic: str, name: str, count: int | None) -> None:
         """`None`: all of the backlog."""
@@ -162,6 +170,11 @@ class SubscriptionOperations:
             return
         position = await topic.position_of(wanted)
         await subscription.skip_up_to(Position(position.ledger_id, position.entry_id - 1))
+
+    async def expire_up_to(self, topic: str, name: str, position: Position) -> None:
+        """Acknowledge everything up to and with an entry, in one subscription. Raises `NotFound`."""
+        await self._refuse_parent(topic, "an entry to expire messages up to")
+        await (await self._subscription(topic, name)).skip_up_to(position)
 
     async def expire_messages(self, topic: str, name: str | None, older_than_ms: int) -> None:
         """Acknowledge what is older, in one subscription or (`None`) in all. Raises `NotFound`."""

@@ -6,7 +6,7 @@ The policies themselves are in `policies`, which serves them for namespaces and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 from msgspec.structs import replace
@@ -19,6 +19,11 @@ from quire.serving.admin.target import AdminTarget
 
 NAMESPACES = "/admin/v2/namespaces"
 ONE = f"{NAMESPACES}/{{tenant}}/{{namespace}}"
+MODES: Final = {
+    "PERSISTENT": ("persistent",),
+    "NON_PERSISTENT": ("non-persistent",),
+    "ALL": ("persistent", "non-persistent"),
+}
 
 
 def routes(target: AdminTarget) -> list[web.RouteDef]:
@@ -77,7 +82,11 @@ def _delete(target: AdminTarget) -> Handler:
 
 def _topics(target: AdminTarget) -> Handler:
     async def handle(request: web.Request) -> web.Response:
-        return web.json_response(await target.list_topics(*_names(request)))
+        mode = request.query.get("mode", "PERSISTENT").upper()
+        if mode not in MODES:
+            raise ConfigurationError(f"{mode[:40]!r} is no mode of topics: use {', '.join(MODES)}")
+        found = [await target.list_topics(*_names(request), domain) for domain in MODES[mode]]
+        return web.json_response(sorted(name for names in found for name in names))
 
     return handle
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from json import dumps
-from urllib.parse import quote
-
 from aiohttp import web
 
-from quire.runtime.clock import iso_time
 from quire.runtime.errors import ConfigurationError
 from quire.serving.admin.requests import flag, json_of, natural, no_content, position_of, topic_of
 from quire.serving.admin.target import AdminTarget
 from quire.serving.admin.topics import TOPIC
-from quire.serving.ports import Position
-from quire.wire.message import Undecodable, is_batch, plain_payload, read_metadata
+from quire.serving.ports import EARLIEST, LATEST, Position
 
 ONE = f"{TOPIC}/subscription/{{subscription}}"
 
 
 def routes(target: AdminTarget) -> list[web.RouteDef]:
-    return _list_and_delete(target) + _move(target) + _look(target)
+    return _list_and_delete(target) + _move(target)
 
 
 def _name(request: web.Request) -> str:
@@ -56,7 +51,11 @@ def _move(target: AdminTarget) -> list[web.RouteDef]:
         return no_content()
 
     async def reset_to_position(request: web.Request) -> web.Response:
-        await target.reset_cursor(topic_of(request), _name(request), position_of(await json_of(request)))
+        body = await json_of(request)
+        to = position_of(body)
+        if _is_excluded(body) and to not in (EARLIEST, LATEST):
+            to = Position(to.ledger_id, to.entry_id + 1)
+        await target.reset_cursor(topic_of(request), _name(request), to)
         return no_content()
 
     async def expire(request: web.Request) -> web.Response:
@@ -64,7 +63,18 @@ def _move(target: AdminTarget) -> list[web.RouteDef]:
         await target.expire_messages(topic_of(request), name, 1000 * _number(request, "seconds"))
         return no_content()
 
+    async def expire_up_to(request: web.Request) -> web.Response:
+        body = await json_of(request)
+        to = position_of(body)
+        if to in (EARLIEST, LATEST):
+            raise ConfigurationError("messages expire up to an entry: name its ledgerId and entryId")
+        if _is_excluded(body):
+            to = Position(to.ledger_id, to.entry_id - 1)
+        await target.expire_up_to(topic_of(request), _name(request), to)
+        return no_content()
+
     return [
+        web.post(f"{ONE}/expireMessages", expire_up_to),
         web.post(f"{ONE}/expireMessages/{{seconds}}", expire),
         web.post(f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", expire),
         web.post(f"{ONE}/skip_all", skip_all),
@@ -74,37 +84,10 @@ def _move(target: AdminTarget) -> list[web.RouteDef]:
     ]
 
 
-def _look(target: AdminTarget) -> list[web.RouteDef]:
-    async def peek(request: web.Request) -> web.Response:
-        number = _number(request, "position")
-        if number == 0:
-            raise ConfigurationError("positions in a backlog count from 1")
-        return _entry(*await target.peek(topic_of(request), _name(request), number))
-
-    return [web.get(f"{ONE}/position/{{position}}", peek)]
-
-
-def _entry(position: Position, entry: bytes) -> web.Response:
-    """An entry as Pulsar's tools read it: its decompressed payload, and the rest in headers.
-
-    What cannot be decompressed here, for it is encrypted or a chunk, comes as it is.
-    """
-    metadata, payload = read_metadata(entry)
-    headers = {
-        "X-Pulsar-Message-ID": f"{position.ledger_id}:{position.entry_id}",
-        "X-Pulsar-publish-time": iso_time(metadata.publish_time),
-        "X-Pulsar-PROPERTY": dumps({item.key: item.value for item in metadata.properties}),
-    }
-    if metadata.HasField("partition_key"):
-        headers["X-Pulsar-partition-key"] = quote(metadata.partition_key, safe="")
-    try:
-        body = bytes(plain_payload(metadata, payload))
-    except Undecodable:
-        return web.Response(body=bytes(payload), headers=headers)
-    if is_batch(metadata):
-        headers["X-Pulsar-num-batch-message"] = str(metadata.num_messages_in_batch)
-    return web.Response(body=body, headers=headers)
-
-
 def _number(request: web.Request, name: str) -> int:
     return natural(request.match_info[name], f"the {name} in the path")
+
+
+def _is_excluded(body: object) -> bool:
+    """The entry that a position names is not meant itself, but the one beside it."""
+    return isinstance(body, dict) and body.get("isExcluded") is True

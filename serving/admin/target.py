@@ -92,6 +92,14 @@ class AdminTarget(Protocol):
 
     async def delete_partitioned(self, topic: str, *, force: bool = False) -> None: ...
 
+    async def properties(self, topic: str) -> dict[str, str]:
+        """What somebody wrote down of the topic; of a partition its parent's."""
+        ...
+
+    async def change_properties(
+        self, topic: str, change: Callable[[dict[str, str]], dict[str, str]]
+    ) -> None: ...
+
     async def unload_topic(self, topic: str) -> None: ...
 
     async def topic_policies(self, topic: str) -> Policies:
@@ -172,6 +180,14 @@ class AdminTarget(Protocol):
 
     async def peek(self, topic: str, name: str, number: int) -> tuple[Position, bytes]:
         """The `number`th entry (from 1) that the subscription has to acknowledge. Raises `NotFound`."""
+        ...
+
+    async def message(self, topic: str, position: Position) -> bytes:
+        """The entry at a position. Raises `NotFound`."""
+        ...
+
+    async def expire_up_to(self, topic: str, name: str, position: Position) -> None:
+        """Acknowledge everything up to and with an entry."""
         ...
 
     async def reset_cursor(self, topic: str, name: str, to: Position | int) -> None:

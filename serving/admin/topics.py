@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from aiohttp import web
 
 from quire.runtime.errors import ConfigurationError, NotFound
@@ -16,6 +18,8 @@ from quire.serving.admin.requests import (
     whole,
 )
 from quire.serving.admin.target import AdminTarget
+from quire.serving.names import TopicName
+from quire.serving.ports import Position
 
 DOMAIN = "/admin/v2/{domain:persistent|non-persistent}"
 NAMESPACE = f"{DOMAIN}/{{tenant}}/{{namespace}}"
@@ -24,7 +28,7 @@ PARTITIONS_MAX = 10_000
 
 
 def routes(target: AdminTarget) -> list[web.RouteDef]:
-    return _lists(target) + _partitions(target) + _one(target) + _statistics(target)
+    return _lists(target) + _partitions(target) + _one(target) + _properties(target) + _statistics(target)
 
 
 def _lists(target: AdminTarget) -> list[web.RouteDef]:
@@ -109,7 +113,7 @@ def _one(target: AdminTarget) -> list[web.RouteDef]:
         return web.json_response(await target.compaction_status(topic_of(request)))
 
     async def terminate(request: web.Request) -> web.Response:
-        return web.json_response(position_json(await target.terminate_topic(topic_of(request))))
+        return _where(request, await target.terminate_topic(topic_of(request)))
 
     async def terminate_partitions(request: web.Request) -> web.Response:
         last = await target.terminate_partitions(topic_of(request))
@@ -126,15 +130,41 @@ def _one(target: AdminTarget) -> list[web.RouteDef]:
     ]
 
 
+def _properties(target: AdminTarget) -> list[web.RouteDef]:
+    async def get(request: web.Request) -> web.Response:
+        return web.json_response(await target.properties(topic_of(request)))
+
+    async def put(request: web.Request) -> web.Response:
+        more = properties_of(await json_of(request))
+
+        def change(known: dict[str, str]) -> dict[str, str]:
+            return properties_of({**known, **more})
+
+        await target.change_properties(topic_of(request), change)
+        return no_content()
+
+    async def delete(request: web.Request) -> web.Response:
+        gone = request.query.get("key", "")
+
+        def change(known: dict[str, str]) -> dict[str, str]:
+            return {key: value for key, value in known.items() if key != gone}
+
+        await target.change_properties(topic_of(request), change)
+        return no_content()
+
+    path = f"{TOPIC}/properties"
+    return [web.get(path, get), web.put(path, put), web.delete(path, delete)]
+
+
 def _statistics(target: AdminTarget) -> list[web.RouteDef]:
     async def stats(request: web.Request) -> web.Response:
-        return web.json_response(await target.stats(topic_of(request)))
+        return web.json_response(_as_asked(request, await target.stats(topic_of(request))))
 
     async def partitioned(request: web.Request) -> web.Response:
         topic = topic_of(request)
         if not await target.partitions(topic):
             raise NotFound(f"{topic} has no partitions")
-        shown = await target.stats(topic)
+        shown = _as_asked(request, await target.stats(topic))
         return web.json_response(
             shown if flag(request, "perPartition", True) else {**shown, "partitions": {}}
         )
@@ -146,15 +176,15 @@ def _statistics(target: AdminTarget) -> list[web.RouteDef]:
         return web.json_response(await target.partitioned_internal_stats(topic_of(request)))
 
     async def last(request: web.Request) -> web.Response:
-        return web.json_response(position_json(await target.last_position(topic_of(request))))
+        return _where(request, await target.last_position(topic_of(request)))
 
     async def by_index(request: web.Request) -> web.Response:
         index = natural(request.query.get("index", ""), "index in the query")
-        return web.json_response(position_json(await target.position_of_index(topic_of(request), index)))
+        return _where(request, await target.position_of_index(topic_of(request), index))
 
     async def by_time(request: web.Request) -> web.Response:
         time_ms = natural(request.match_info["time"], "the time in the path")
-        return web.json_response(position_json(await target.position_at_time(topic_of(request), time_ms)))
+        return _where(request, await target.position_at_time(topic_of(request), time_ms))
 
     return [
         web.get(f"{TOPIC}/getMessageIdByIndex", by_index),
@@ -165,3 +195,20 @@ def _statistics(target: AdminTarget) -> list[web.RouteDef]:
         web.get(f"{TOPIC}/partitioned-internalStats", partitioned_internal),
         web.get(f"{TOPIC}/lastMessageId", last),
     ]
+
+
+def _where(request: web.Request, position: Position) -> web.Response:
+    return web.json_response(position_json(position, TopicName.parse(topic_of(request)).partition))
+
+
+def _as_asked(request: web.Request, stats: dict[str, Any]) -> dict[str, Any]:
+    """Without publishers and consumers, which may be many, for who does not want them."""
+    shown = dict(stats)
+    if flag(request, "excludePublishers"):
+        shown["publishers"] = []
+    if flag(request, "excludeConsumers"):
+        every = stats["subscriptions"].items()
+        shown["subscriptions"] = {name: {**one, "consumers": []} for name, one in every}
+    if "partitions" in stats:
+        shown["partitions"] = {name: _as_asked(request, one) for name, one in stats["partitions"].items()}
+    return shown

@@ -58,6 +58,11 @@ class ConsumerEnd:
     def wants_index(self) -> bool:
         return self.connection.wants_index
 
+    @property
+    def client_version(self) -> str:
+        """As CONNECT gave it; for `stats`."""
+        return self.connection.client_version
+
     # -- what the subscription does to it: ConsumerPort --------------------------------------------------
 
     def deliver(self, parts: list[Buffer]) -> None:

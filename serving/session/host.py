@@ -66,7 +66,7 @@ class SessionHost(Protocol):
         ...
 
     async def client_topics(self, tenant: str, namespace: str, domain: str) -> list[str]:
-        """Full names, partitions one by one, their parents not. Raises `NotFound`."""
+        """Full names, partitions one by one, their parents not; none in a namespace that is not there."""
         ...
 
     async def admit_producer_schema(self, topic: AnyTopic, schema: pb.Schema | None) -> bytes:

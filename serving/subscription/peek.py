@@ -17,11 +17,20 @@ async def unacknowledged_entry(topic: TopicPort, cursor: Cursor, number: int) ->
         raise NotFound(
             f"subscription {cursor.key.subscription} of {topic.name} has fewer entries than {number}"
         )
-    found = topic.cached(position) or await topic.read(position, 1)
+    return position, await entry_at(topic, position)
+
+
+async def entry_at(topic: TopicPort, position: Position) -> bytes:
+    """The entry at a position. Raises `NotFound` when it is not, or no more, there."""
+    is_there = any(
+        view.ledger_id == position.ledger_id and 0 <= position.entry_id <= view.last_entry
+        for view in topic.segments()
+    )
+    found = (topic.cached(position) or await topic.read(position, 1)) if is_there else ()
     if not found:
-        raise NotFound(f"topic {topic.name} has no entry {position.ledger_id}:{position.entry_id} any more")
+        raise NotFound(f"topic {topic.name} has no entry {position.ledger_id}:{position.entry_id}")
     header = block.peek(found[0])
-    return position, bytes(block.entries(found[0], header)[position.entry_id - header.first_entry])
+    return bytes(block.entries(found[0], header)[position.entry_id - header.first_entry])
 
 
 def _position_of(topic: TopicPort, cursor: Cursor, number: int) -> Position | None:

@@ -101,6 +101,7 @@ def describe_consumer(
         "blockedConsumerOnUnackedMsgs": reason == blocked.UNACKED,
         "priorityLevel": consumer.priority_level,
         "address": consumer.address,
+        "clientVersion": getattr(consumer.port, "client_version", ""),
         "connectedSince": iso_time(consumer.connected_ms),
         "metadata": consumer.metadata,
         **consumer.meter.stats(subscription.monotonic()),

@@ -346,3 +346,81 @@ async def test_messages_expire_by_request(rest: Rest, client: pulsar.Client) -> 
     assert (await rest.post(f"{TOPIC}/subscription/nobody/expireMessages/0")).status == 404
     assert (await rest.post(f"{TOPIC}/subscription/s/expireMessages/soon")).status == 400
     assert (await rest.post(f"{TOPIC}/all_subscription/expireMessages/0")).status == 204
+
+
+async def test_partitions_come_as_a_number_or_with_properties(rest: Rest) -> None:
+    body = {"properties": {"team": "a"}, "partitions": 2}
+    assert (await rest.put(f"{TOPIC}/partitions?createLocalTopicOnly=false", body)).status == 204
+    assert (await rest.put(f"{TOPIC}/partitions", 2)).status == 409
+    assert (await rest.get(f"{TOPIC}/partitions")).body["partitions"] == 2
+    assert (await rest.get(f"{TOPIC}/partitioned-stats")).body["metadata"]["properties"] == {"team": "a"}
+    more = f"{TOPIC}/partitions?updateLocalTopicOnly=false&authoritative=false&force=true"
+    assert (await rest.post(more, 4)).status == 204
+    assert (await rest.post(more, {"partitions": 4})).status == 204
+    assert (await rest.post(more, 3)).status == 400
+    for wrong in ({}, {"partitions": "many"}, {"partitions": 2, "properties": {"a": 1}}, {"partitions": 0}):
+        assert (await rest.put(f"{TOPIC}2/partitions", wrong)).status == 400
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+async def test_a_topics_properties_are_kept_and_shown(rest: Rest, partitions: int) -> None:
+    path = f"{TOPIC}/properties"
+    if partitions:
+        await rest.put(f"{TOPIC}/partitions", partitions)
+    else:
+        assert (await rest.put(TOPIC, {"team": "a"})).status == 204
+        assert (await rest.get(path)).body == {"team": "a"}
+    assert (await rest.put(path, {"team": "b", "since": "now"})).status == 204
+    assert (await rest.delete(f"{path}?key=since")).status == 204
+    assert (await rest.get(path)).body == {"team": "b"}
+    if partitions:
+        assert (await rest.get(f"{TOPIC}-partition-1/properties")).body == {"team": "b"}
+    assert (await rest.put(path, {"big": "x" * 100_000})).status == 400
+    assert (await rest.get(f"{TOPIC}-other/properties")).status == 404
+
+
+async def test_a_partitioned_topic_is_unloaded_and_looked_into_as_one(
+    rest: Rest, client: pulsar.Client, broker: Broker
+) -> None:
+    await rest.put(f"{TOPIC}/partitions", 2)
+    assert (await rest.get(f"{TOPIC}/compaction")).body["status"] == "NOT_RUN"
+    await publish(client, f"{NAME}-partition-1", b"a")
+    shown = (await rest.get(f"{TOPIC}/partitioned-internalStats")).body
+    assert shown["metadata"]["partitions"] == 2
+    assert [one["numberOfEntries"] for one in shown["partitions"].values()] == [1]
+    assert (await rest.put(f"{TOPIC}/unload")).status == 204
+    assert not broker.registry.loaded()
+    assert (await rest.put(f"{TOPIC}/compaction")).status == 204
+    async with asyncio.timeout(10):
+        while (await rest.get(f"{TOPIC}/compaction")).body["status"] != "SUCCESS":  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert (await rest.get(f"{TOPIC}-partition-1/lastMessageId")).body["partitionIndex"] == 1
+    refused = await rest.post(f"{TOPIC}/terminate")
+    assert refused.status == 405 and "partition" in refused.body["reason"]
+    assert (await rest.get(f"{TOPIC}9/partitioned-internalStats")).status == 404
+
+
+async def test_stats_leave_out_who_is_not_asked_for(rest: Rest, client: pulsar.Client) -> None:
+    await rest.put(f"{TOPIC}/partitions", 1)
+    await in_thread(lambda: client.subscribe(NAME, "audit"))
+    producer = await in_thread(lambda: client.create_producer(NAME))
+    await in_thread(lambda: producer.send(b"x"))
+    partition = f"{TOPIC}-partition-0/stats"
+    stats = (await rest.get(partition)).body
+    (publisher,), (consumer,) = stats["publishers"], stats["subscriptions"]["audit"]["consumers"]
+    assert "Pulsar" in publisher["clientVersion"] and consumer["clientVersion"] == publisher["clientVersion"]
+    assert 0 < stats["topicCreationTimeStamp"] <= stats["lastPublishTimeStamp"]
+    for path in (partition, f"{TOPIC}/partitioned-stats"):
+        stats = (await rest.get(f"{path}?excludePublishers=true&excludeConsumers=true")).body
+        for one in (stats, *stats.get("partitions", {}).values()):
+            assert one["publishers"] == one["subscriptions"]["audit"]["consumers"] == []
+
+
+async def test_topics_of_a_namespace_by_their_kind(rest: Rest) -> None:
+    await rest.put(TOPIC)
+    await rest.put("/admin/v2/non-persistent/public/default/now")
+    path, now = "/admin/v2/namespaces/public/default/topics", "non-persistent://public/default/now"
+    for mode, found in {"PERSISTENT": [NAME], "NON_PERSISTENT": [now], "ALL": [now, NAME]}.items():
+        assert (await rest.get(f"{path}?mode={mode}")).body == found
+    assert (await rest.get(path)).body == [NAME]
+    assert (await rest.get(f"{path}?mode=SOME")).status == 400

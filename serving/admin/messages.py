@@ -1,0 +1,79 @@
+"""`/admin/v2/persistent/…/ledger/…` and the like: single messages, looked at and left where they are.
+
+An entry comes as Pulsar's tools read it: its decompressed payload as the body, the rest in headers. What cannot be
+decompressed here, for it is encrypted or a chunk, comes as it is. A producer writes into an entry what it likes, and
+HTTP clients refuse long headers: what does not fit is left out, and a header of its own says so.
+"""
+
+from __future__ import annotations
+
+from json import dumps
+from typing import Final
+from urllib.parse import quote
+
+from aiohttp import web
+
+from quire.runtime.clock import iso_time
+from quire.runtime.errors import ConfigurationError
+from quire.serving.admin.requests import natural, topic_of
+from quire.serving.admin.subscriptions import ONE
+from quire.serving.admin.target import AdminTarget
+from quire.serving.admin.topics import TOPIC
+from quire.serving.ports import Position
+from quire.wire.message import Undecodable, is_batch, plain_payload, read_metadata
+
+HEADER_CHARS_MAX: Final = 4096
+"""Of the two long ones each: with them all headers are within what most HTTP clients and proxies take."""
+
+
+def routes(target: AdminTarget) -> list[web.RouteDef]:
+    async def peek(request: web.Request) -> web.Response:
+        number = natural(request.match_info["position"], "the position in the path")
+        if number == 0:
+            raise ConfigurationError("positions in a backlog count from 1")
+        return _entry(*await target.peek(topic_of(request), request.match_info["subscription"], number))
+
+    async def by_id(request: web.Request) -> web.Response:
+        part = request.match_info
+        position = Position(
+            natural(part["ledger"], "the ledger in the path"), natural(part["entry"], "the entry in the path")
+        )
+        return _entry(position, await target.message(topic_of(request), position))
+
+    return [
+        web.get(f"{ONE}/position/{{position}}", peek),
+        web.get(f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", by_id),
+    ]
+
+
+def _entry(position: Position, entry: bytes) -> web.Response:
+    metadata, payload = read_metadata(entry)
+    headers = {
+        "X-Pulsar-Message-ID": f"{position.ledger_id}:{position.entry_id}",
+        "X-Pulsar-publish-time": _time(metadata.publish_time),
+    }
+    _put(headers, "X-Pulsar-PROPERTY", dumps({item.key: item.value for item in metadata.properties}))
+    if metadata.HasField("partition_key"):
+        _put(headers, "X-Pulsar-partition-key", quote(metadata.partition_key, safe=""))
+    try:
+        body = bytes(plain_payload(metadata, payload))
+    except Undecodable:
+        return web.Response(body=bytes(payload), headers=headers)
+    if is_batch(metadata):
+        headers["X-Pulsar-num-batch-message"] = str(metadata.num_messages_in_batch)
+    return web.Response(body=body, headers=headers)
+
+
+def _put(headers: dict[str, str], name: str, value: str) -> None:
+    if len(value) <= HEADER_CHARS_MAX:
+        headers[name] = value
+    else:
+        headers[f"{name}-left-out"] = f"{len(value)} characters are more than a header can have"
+
+
+def _time(published_ms: int) -> str:
+    """Any number of 64 bits; one beyond the calendar stays a number."""
+    try:
+        return iso_time(published_ms)
+    except (ValueError, OverflowError, OSError):
+        return str(published_ms)
