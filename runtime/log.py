@@ -11,6 +11,9 @@ import logging
 import sys
 import time
 
+MALFORMED_CHARS_MAX = 200
+"""Of what a peer sent instead of HTTP."""
+
 
 class _TextFormatter(logging.Formatter):
     default_msec_format = "%s.%03d"
@@ -33,6 +36,20 @@ class _JsonFormatter(logging.Formatter):
         return json.dumps(line)
 
 
+def malformed_in_a_line(record: logging.LogRecord) -> bool:
+    """A filter: what a peer sent that is no HTTP is its mistake, not ours, and needs no traceback."""
+    error = record.exc_info[1] if record.exc_info else None
+    if error is not None and type(error).__module__ == "aiohttp.http_exceptions":
+        if not logging.getLogger(record.name).isEnabledFor(logging.INFO):
+            return False
+        peer = record.args[0] if isinstance(record.args, tuple) and record.args else "a peer"
+        said = " ".join(str(error).split())[:MALFORMED_CHARS_MAX]
+        record.levelno, record.levelname = logging.INFO, logging.getLevelName(logging.INFO)
+        record.msg, record.args = "%s sent what is no HTTP: %s", (peer, said)
+        record.exc_info = record.exc_text = None
+    return True
+
+
 def configure(level: str = "info", *, as_json: bool = False) -> None:
     """Send the log of this process to standard error, from `level` on."""
     handler = logging.StreamHandler(sys.stderr)
@@ -42,3 +59,4 @@ def configure(level: str = "info", *, as_json: bool = False) -> None:
     root.setLevel(level.upper())
     for foreign in ("aiohttp.access", "botocore"):
         logging.getLogger(foreign).setLevel(max(logging.WARNING, root.level))
+    logging.getLogger("aiohttp.server").addFilter(malformed_in_a_line)

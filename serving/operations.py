@@ -167,7 +167,7 @@ class Operations(SubscriptionOperations):
         return await self.registry.policies.of(name)
 
     async def change_topic_policies(self, topic: str, change: Callable[[Policies], Policies]) -> None:
-        """Replace what the topic prescribes; see `_hold`. Raises `NotFound`, `VersionConflict`, `Unavailable`."""
+        """Replace what the topic prescribes; see `_hold`. Raises `NotFound`, `Unavailable`."""
         await self.partitions(topic)
         name = TopicName.parse(topic)
         await self.registry.policies.change(name, change)

@@ -26,6 +26,7 @@ from quire.runtime.errors import (
     VersionConflict,
 )
 from quire.serving.admin import (
+    absent,
     archive,
     blocks,
     bookies,
@@ -41,6 +42,7 @@ from quire.serving.admin import (
     tenants,
     topics,
 )
+from quire.serving.admin.requests import Absent
 from quire.serving.admin.target import AdminTarget
 from quire.serving.ownership.port import NotOwner
 from quire.serving.ports import ConsumerBusy, NotAllowed
@@ -57,6 +59,7 @@ def make_app(target: AdminTarget, more_metrics: Sequence[probes.MetricSource] = 
     """The REST interface of one broker. `more_metrics` are those of its process's other parts."""
     application = web.Application(middlewares=[_errors_as_json], client_max_size=REQUEST_BYTES_MAX)
     for resource in (
+        absent,
         cluster,
         brokers,
         bookies,
@@ -90,7 +93,7 @@ async def _errors_as_json(request: web.Request, handler: _Handler) -> web.Stream
         raise web.HTTPTemporaryRedirect(error.owner.http_url + request.raw_path) from None
     except QuireError as error:
         status = status_of(error)
-        if status >= 500 and status != 503:
+        if status == 500:
             log.error("%s %s failed: %s", request.method, request.path, error)
         return _refusal(status, str(error))
 
@@ -126,4 +129,6 @@ def status_of(error: QuireError) -> int:
         return 413
     if isinstance(error, Unavailable | OutcomeUnknown):
         return 503
+    if isinstance(error, Absent):
+        return 501
     return 500

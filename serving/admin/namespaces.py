@@ -1,6 +1,7 @@
 """`/admin/v2/namespaces`: namespaces and their policies.
 
-The policies themselves are in `policies`, which serves them for namespaces and topics alike.
+The policies themselves are in `policies`, which serves them for namespaces and topics alike. Permissions cannot be
+granted, as nobody would heed them (`absent`); what was granted in former times can be revoked.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 
 from quire.metadata.records import Policies
 from quire.runtime.errors import ConfigurationError
-from quire.serving.admin import policies
+from quire.serving.admin import policy_json
 from quire.serving.admin.requests import json_of, no_content
 from quire.serving.admin.target import AdminTarget
 
@@ -33,8 +34,6 @@ def routes(target: AdminTarget) -> list[web.RouteDef]:
         web.put(ONE, _create(target)),
         web.delete(ONE, _delete(target)),
         web.get(f"{ONE}/topics", _topics(target)),
-        web.get(f"{ONE}/permissions", _permissions(target)),
-        web.post(f"{ONE}/permissions/{{role}}", _grant(target)),
         web.delete(f"{ONE}/permissions/{{role}}", _revoke(target)),
     ]
 
@@ -56,7 +55,7 @@ def _list(target: AdminTarget) -> Handler:
 def _show(target: AdminTarget) -> Handler:
     async def handle(request: web.Request) -> web.Response:
         record = await target.namespaces.get(*_names(request))
-        shown = policies.shown(record.policies)
+        shown = policy_json.shown(record.policies, target.cluster)
         edges = [f"0x{edge}" for edge in record.boundaries]
         shown["bundles"] = {"boundaries": edges, "numBundles": len(edges) - 1}
         return web.json_response(shown)
@@ -66,7 +65,8 @@ def _show(target: AdminTarget) -> Handler:
 
 def _create(target: AdminTarget) -> Handler:
     async def handle(request: web.Request) -> web.Response:
-        await target.namespaces.create(*_names(request))
+        policies, boundaries = policy_json.namespace_of(await json_of(request), target.cluster)
+        await target.namespaces.create(*_names(request), policies, boundaries)
         return no_content()
 
     return handle
@@ -87,34 +87,6 @@ def _topics(target: AdminTarget) -> Handler:
             raise ConfigurationError(f"{mode[:40]!r} is no mode of topics: use {', '.join(MODES)}")
         found = [await target.list_topics(*_names(request), domain) for domain in MODES[mode]]
         return web.json_response(sorted(name for names in found for name in names))
-
-    return handle
-
-
-def _permissions(target: AdminTarget) -> Handler:
-    async def handle(request: web.Request) -> web.Response:
-        record = await target.namespaces.get(*_names(request))
-        return web.json_response(
-            {role: list(actions) for role, actions in record.policies.permissions.items()}
-        )
-
-    return handle
-
-
-def _grant(target: AdminTarget) -> Handler:
-    async def handle(request: web.Request) -> web.Response:
-        actions = await json_of(request)
-        if not isinstance(actions, list) or not all(isinstance(action, str) for action in actions):
-            raise ConfigurationError(
-                "the request's body must be a list of actions, such as produce and consume"
-            )
-        role = request.match_info["role"]
-
-        def change(all: Policies) -> Policies:
-            return replace(all, permissions={**all.permissions, role: tuple(actions)})
-
-        await target.change_namespace_policies(*_names(request), change)
-        return no_content()
 
     return handle
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from quire.runtime.errors import ConfigurationError
+from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.limits import PROPERTIES_BYTES_MAX
 from quire.serving.ports import EARLIEST, LATEST, Position
 
@@ -16,6 +17,11 @@ _UINT64_MAX = (1 << 64) - 1
 """Pulsar's tools send -1 as the largest number of 64 bits."""
 
 _DIGITS_MAX = len(str(INT64_MAX))
+_NUMBER = re.compile(r"-?[0-9]{1,20}")
+
+
+class Absent(QuireError):
+    """Pulsar has it and Quire does not (501): better than to take what nobody heeds."""
 
 
 def topic_of(request: web.Request) -> str:
@@ -52,11 +58,19 @@ async def number_of(request: web.Request, what: str, *, least: int) -> int:
     return whole(await json_of(request), what, least=least)
 
 
+def number(value: Any) -> Any:
+    """A whole number that came in quotes, as some tools send them, or as it is; None for a bool, which is none."""
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        return int(value)
+    return None if isinstance(value, bool) else value
+
+
 def whole(value: Any, what: str, *, least: int) -> int:
     """A number (some tools send it quoted). Raises `ConfigurationError`."""
     if isinstance(value, str):
         value = natural(value, f"the {what}")
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    value = number(value)
+    if not isinstance(value, int) or value < least:
         raise ConfigurationError(f"the request's body must be the {what}, a number of at least {least}")
     return value
 
@@ -80,11 +94,12 @@ def fields_of(value: Any, **kinds: type) -> dict[str, Any]:
     for name, kind in kinds.items():
         if value.get(name) is None:
             continue
-        if not isinstance(value[name], kind) or (kind is int and isinstance(value[name], bool)):
+        one = number(value[name]) if kind is int else value[name]
+        if not isinstance(one, kind):
             raise ConfigurationError(f"field {name} must be of type {kind.__name__}")
-        if kind is int and not -INT64_MAX - 1 <= value[name] <= _UINT64_MAX:
+        if isinstance(one, int) and not -INT64_MAX - 1 <= one <= _UINT64_MAX:
             raise ConfigurationError(f"field {name} is beyond what a number may be")
-        found[name] = value[name]
+        found[name] = one
     return found
 
 

@@ -17,12 +17,14 @@ from quire.serving.policy.namespaces import Namespaces
 from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.ports import Position
 from quire.serving.schema.registry import Schemas
+from quire.serving.settings import BrokerSettings
 from quire.wire.block import Buffer
 
 
 class AdminTarget(Protocol):
     """One broker, as its REST interface sees it."""
 
+    settings: BrokerSettings
     namespaces: Namespaces
     bookies: Bookies
     ownership: Ownership
@@ -118,13 +120,13 @@ class AdminTarget(Protocol):
         ...
 
     async def change_topic_policies(self, topic: str, change: Callable[[Policies], Policies]) -> None:
-        """Replace what the topic prescribes. Raises `NotFound`, `VersionConflict`."""
+        """Replace what the topic prescribes. Raises `NotFound`."""
         ...
 
     async def change_namespace_policies(
         self, tenant: str, namespace: str, change: Callable[[Policies], Policies]
     ) -> None:
-        """Replace what the namespace prescribes. Raises `NotFound`, `VersionConflict`."""
+        """Replace what the namespace prescribes. Raises `NotFound`."""
         ...
 
     async def refresh_policies(self, tenant: str, namespace: str, topic: str | None) -> None:

@@ -1,4 +1,4 @@
-"""`/admin/v2/tenants`."""
+"""`/admin/v2/tenants`. Roles that nobody would heed are not taken (501), and none are shown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from quire.metadata.records import TenantRecord
-from quire.serving.admin.requests import fields_of, json_of, no_content
+from quire.serving.admin.requests import Absent, fields_of, json_of, no_content
 from quire.serving.admin.target import AdminTarget
 
 TENANTS = "/admin/v2/tenants"
@@ -15,10 +15,10 @@ TENANTS = "/admin/v2/tenants"
 
 def _record(name: str, body: Any, cluster: str) -> TenantRecord:
     found = fields_of(body or {}, adminRoles=list, allowedClusters=list)
+    if found.get("adminRoles"):
+        raise Absent("roles are not heeded yet, everybody may do everything: leave adminRoles empty")
     clusters = tuple(map(str, found.get("allowedClusters", ()))) or (cluster,)
-    return TenantRecord(
-        name=name, admin_roles=tuple(map(str, found.get("adminRoles", ()))), allowed_clusters=clusters
-    )
+    return TenantRecord(name=name, allowed_clusters=clusters)
 
 
 def routes(target: AdminTarget) -> list[web.RouteDef]:
@@ -29,9 +29,7 @@ def routes(target: AdminTarget) -> list[web.RouteDef]:
 
     async def get(request: web.Request) -> web.Response:
         record = await namespaces.tenant(request.match_info["tenant"])
-        return web.json_response(
-            {"adminRoles": list(record.admin_roles), "allowedClusters": list(record.allowed_clusters)}
-        )
+        return web.json_response({"adminRoles": [], "allowedClusters": list(record.allowed_clusters)})
 
     async def put(request: web.Request) -> web.Response:
         name = request.match_info["tenant"]

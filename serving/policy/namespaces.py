@@ -162,12 +162,21 @@ class Namespaces:
         for listener in self._listeners:
             listener(tenant, name)
 
-    async def create(self, tenant: str, name: str, policies: Policies | None = None) -> None:
+    async def create(
+        self,
+        tenant: str,
+        name: str,
+        policies: Policies | None = None,
+        boundaries: tuple[str, ...] | None = None,
+    ) -> None:
         """Raises `AlreadyExists`, `NotFound` for an unknown tenant, `ConfigurationError` for a bad name."""
         check_name("namespace", name)
         await self.tenant(tenant)
         record = NamespaceRecord(
-            tenant=tenant, name=name, policies=policies or Policies(), boundaries=self._boundaries
+            tenant=tenant,
+            name=name,
+            policies=policies or Policies(),
+            boundaries=boundaries or self._boundaries,
         )
         with _called(f"namespace {tenant}/{name}"):
             await self._store.create(paths.namespace(tenant, name), encode(record))

@@ -19,7 +19,7 @@ from quire.metadata.records import (
     encode,
 )
 from quire.runtime.errors import ConfigurationError, CorruptionError
-from quire.serving.admin import policies, requests, tenants
+from quire.serving.admin import policy_json, requests, tenants
 
 
 class Request:
@@ -38,7 +38,7 @@ def admin(data: bytes) -> None:
     value = _refused(lambda: _now(requests.json_of(request)))
     if value is REFUSED:
         return
-    for policy in (*policies.POLICIES, *policies.QUOTAS.values()):
+    for policy in (*policy_json.POLICIES, *policy_json.QUOTAS.values()):
         parsed = _refused(lambda policy=policy: policy.parse(value))  # type: ignore[misc]
         if parsed is not REFUSED:
             _kept(policy, parsed)
@@ -50,6 +50,10 @@ def admin(data: bytes) -> None:
     record = _refused(lambda: tenants._record("tenant", value, "cluster"))
     if record is not REFUSED:
         assert decode(TenantRecord, encode(record), "tenant") == record
+    made = _refused(lambda: policy_json.namespace_of(value, "cluster"))
+    if made is not REFUSED:
+        shown = json.loads(json.dumps(policy_json.shown(made[0], "cluster")))
+        assert policy_json.namespace_of(shown, "cluster")[0] == made[0]
 
 
 def _kept(policy: Any, parsed: Any) -> None:
@@ -79,7 +83,7 @@ REFUSED: Any = object()
 def _refused(read: Callable[[], Any]) -> Any:
     try:
         return read()
-    except ConfigurationError as error:
+    except (ConfigurationError, requests.Absent) as error:
         assert str(error)
         return REFUSED
 

@@ -43,7 +43,8 @@ TAKES_A_BODY = [
     ("POST", f"{NAMESPACE}/deduplication"),
     ("POST", f"{NAMESPACE}/schemaCompatibilityStrategy"),
     ("POST", f"{NAMESPACE}/autoTopicCreation"),
-    ("POST", f"{NAMESPACE}/permissions/app"),
+    ("PUT", "/admin/v2/namespaces/public/orders"),
+    ("PUT", TOPIC),
     ("PUT", "/admin/v2/tenants/shop"),
 ]
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from quire.metadata.records import Policies
+from quire.runtime.log import malformed_in_a_line
+from quire.serving.admin import absent
 from quire.serving.broker import Broker
 from tests.serving.admin.conftest import Rest
 
@@ -14,13 +20,16 @@ ONE = "/admin/v2/namespaces/public/default"
 
 async def test_a_tenant_lives_and_dies(rest: Rest) -> None:
     path = "/admin/v2/tenants/shop"
-    body = {"adminRoles": ["boss"], "allowedClusters": ["standalone"]}
+    body = {"adminRoles": [], "allowedClusters": ["standalone"]}
     assert (await rest.put(path, body)).status == 204
     assert (await rest.put(path, body)).status == 409
     assert (await rest.get("/admin/v2/tenants")).body == ["public", "shop"]
     assert (await rest.get(path)).body == body
-    assert (await rest.post(path, {**body, "adminRoles": []})).status == 204
-    assert (await rest.get(path)).body["adminRoles"] == []
+    refused = await rest.post(path, {**body, "adminRoles": ["boss"]})
+    assert refused.status == 501 and "roles" in refused.body["reason"], "nobody would heed them"
+    assert (await rest.put(f"{path}2", {**body, "adminRoles": ["boss"]})).status == 501
+    assert (await rest.post(path, body)).status == 204
+    assert (await rest.get(path)).body == body
     assert (await rest.delete(path)).status == 204
     assert (await rest.get(path)).status == 404
     assert (await rest.delete(path)).status == 404
@@ -96,7 +105,6 @@ async def test_a_policy_is_set_shown_and_removed(rest: Rest, word: str, body: An
         ("persistence", '{"bookkeeperEnsemble": 2, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 3}'),
         ("backlogQuota", '{"policy": "panic"}'),
         ("autoTopicCreation", "{}"),
-        ("permissions/role", '{"not": "a list"}'),
         ("deduplication", "{broken"),
     ],
 )
@@ -107,17 +115,156 @@ async def test_a_policy_that_is_none_is_refused(rest: Rest, word: str, body: str
     assert (await rest.get(ONE)).body == before
 
 
-async def test_permissions_are_granted_and_revoked(rest: Rest) -> None:
-    path = f"{ONE}/permissions"
-    assert (await rest.post(f"{path}/app", ["produce", "consume"])).status == 204
-    assert (await rest.get(path)).body == {"app": ["produce", "consume"]}
-    assert (await rest.delete(f"{path}/app")).status == 204
-    assert (await rest.get(path)).body == {}
+async def test_permissions_that_nobody_heeds_are_not_taken(rest: Rest, broker: Broker) -> None:
+    await rest.put("/admin/v2/persistent/public/default/orders")
+    for parent in (ONE, "/admin/v2/persistent/public/default/orders"):
+        path = f"{parent}/permissions"
+        refused = await rest.post(f"{path}/app", ["produce", "consume"])
+        assert refused.status == 501 and "permissions" in refused.body["reason"]
+        assert (await rest.get(path)).body == {}
+
+    def granted(policies: Policies) -> Policies:
+        return replace(policies, permissions={"app": ("produce",)})
+
+    await broker.change_namespace_policies("public", "default", granted)
+    assert (await rest.delete(f"{ONE}/permissions/app")).status == 204, "of former times"
+    assert not (await broker.namespaces.get("public", "default")).policies.permissions
+
+
+FROM_GO = {
+    "bundles": {"boundaries": None, "numBundles": 2},
+    "persistence": None,
+    "retention_policies": {"retentionTimeInMinutes": 10, "retentionSizeInMB": "20"},
+    "schema_validation_enforced": False,
+    "deduplicationEnabled": True,
+    "deleted": False,
+    "encryption_required": False,
+    "message_ttl_in_seconds": 60,
+    "max_producers_per_topic": None,
+    "compaction_threshold": None,
+    "offload_threshold": -1,
+    "antiAffinityGroup": "",
+    "replication_clusters": ["standalone"],
+    "latency_stats_sample_rate": {},
+    "backlog_quota_map": {"destination_storage": {"limit": 10, "policy": "producer_exception"}},
+    "topicDispatchRate": {"standalone": {"dispatchThrottlingRateInMsg": 7}},
+    "publishMaxMessageRate": {},
+    "inactive_topic_policies": {"inactiveTopicDeleteMode": None, "maxInactiveDurationSeconds": 0},
+    "schema_auto_update_compatibility_strategy": "Full",
+    "schema_compatibility_strategy": "UNDEFINED",
+    "auth_policies": {"namespace_auth": {}, "destination_auth": {}, "subscription_auth_roles": {}},
+    "subscription_auth_mode": "None",
+    "is_allow_auto_update_schema": None,
+}
+"""What a client's new namespace looks like, with some of it said."""
+
+
+async def test_a_namespace_is_made_with_the_policies_of_the_request(rest: Rest) -> None:
+    path = "/admin/v2/namespaces/public/orders"
+    assert (await rest.put(path, FROM_GO)).status == 204
+    shown = (await rest.get(path)).body
+    assert shown["bundles"] == {"boundaries": ["0x00000000", "0x80000000", "0xffffffff"], "numBundles": 2}
+    assert shown["retention_policies"] == {"retentionTimeInMinutes": 10, "retentionSizeInMB": 20}
+    assert (shown["deduplicationEnabled"], shown["message_ttl_in_seconds"]) == (True, 60)
+    assert shown["topicDispatchRate"]["standalone"]["dispatchThrottlingRateInMsg"] == 7
+    assert shown["backlog_quota_map"]["destination_storage"]["limit"] == 10
+    for word in ("persistence", "inactiveTopicPolicies", "schemaCompatibilityStrategy", "publishRate"):
+        assert (await rest.get(f"{path}/{word}")) == (204, None)
+    assert (await rest.put(f"{path}2", shown)).status == 204, "what is shown makes another"
+    assert (await rest.get(f"{path}2")).body == shown
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ({"max_producers_per_topic": 5}, "max_producers_per_topic"),
+        ({"auth_policies": {"namespace_auth": {"app": ["produce"]}}}, "auth_policies"),
+        ({"replication_clusters": ["far"]}, "replication_clusters"),
+        ({"retention_policies": {"retentionTimeInMinutes": -5}}, "retention"),
+        ({"topicDispatchRate": {"far": {"dispatchThrottlingRateInMsg": 7}}}, "dispatch"),
+        ({"backlog_quota_map": {"guess": {}}}, "backlog"),
+        ({"bundles": {"numBundles": 100_000}}, "numBundles"),
+        ({"bundles": {"boundaries": ["0x00000000", "0xzzzzzzzz"]}}, "boundaries"),
+        ({"bundles": {"boundaries": ["0x00000000", "0x9", 7]}}, "boundaries"),
+        (["standalone"], "JSON object"),
+    ],
+)
+async def test_a_namespace_that_cannot_be_as_asked_is_not_made(rest: Rest, body: Any, named: str) -> None:
+    refused = await rest.put("/admin/v2/namespaces/public/orders", body)
+    assert refused.status == 400 and named in refused.body["reason"]
+    assert (await rest.get("/admin/v2/namespaces/public/orders")).status == 404
+
+
+async def test_policies_that_change_at_once_are_all_taken(rest: Rest) -> None:
+    await rest.put("/admin/v2/persistent/public/default/orders")
+    for parent, dedup in (
+        (ONE, "deduplication"),
+        ("/admin/v2/persistent/public/default/orders", "deduplicationEnabled"),
+    ):
+        bodies = {"messageTTL": "60", dedup: False, "maxMessageSize": 5, "compactionThreshold": "7"}
+        asked = [rest.post(f"{parent}/{word}", body) for word, body in bodies.items()]
+        assert [answer.status for answer in await asyncio.gather(*asked)] == [204] * 4
+        for word, body in bodies.items():
+            assert (await rest.get(f"{parent}/{word}")).body == (body if body is False else int(body))
 
 
 async def test_a_policy_of_an_unknown_namespace_is_not_found(rest: Rest) -> None:
     assert (await rest.post("/admin/v2/namespaces/public/none/deduplication", True)).status == 404
     assert (await rest.get("/admin/v2/namespaces/public/none/deduplication")).status == 404
+
+
+@pytest.mark.parametrize("parent", [ONE, "/admin/v2/persistent/public/default/orders"])
+async def test_a_policy_that_is_not_here_is_never_set(rest: Rest, parent: str) -> None:
+    await rest.put("/admin/v2/persistent/public/default/orders")
+    words = absent.OF_NAMESPACES if parent == ONE else absent.OF_TOPICS
+    for word in words:
+        path = f"{parent}/{word}"
+        assert (await rest.get(path)) == (204, None)
+        assert (await rest.delete(path)).status == 204
+        for ask in (rest.post, rest.put):
+            refused = await ask(path, 5)
+            assert refused.status == 501 and refused.body["reason"]
+        assert (await rest.get(f"{parent}9/{word}")).status == 404
+
+
+async def test_what_tools_ask_of_a_cluster_has_an_answer(rest: Rest, broker: Broker) -> None:
+    leader = (await rest.get("/admin/v2/brokers/leaderBroker")).body
+    assert leader["serviceUrl"] == broker.http_url
+    assert (await rest.get("/admin/v2/brokers/configuration")).body == []
+    assert (await rest.get("/admin/v2/brokers/configuration/values")).body == {}
+    assert (await rest.get("/admin/v2/brokers/configuration/runtime")).body["cluster"] == "standalone"
+    assert (await rest.post("/admin/v2/brokers/configuration/keep_alive_ms/1")).status == 400
+    assert (await rest.get("/admin/v2/clusters/standalone/peers")).body == []
+    assert (await rest.get("/admin/v2/clusters/far/failureDomains")).status == 404
+    assert (await rest.put("/admin/v2/clusters/far", {"serviceUrl": "http://far"})).status == 501
+    await rest.put("/admin/v2/persistent/public/default/orders")
+    await rest.get("/admin/v2/persistent/public/default/orders/stats")
+    owned = f"/admin/v2/brokers/standalone/{broker.http_url.removeprefix('http://')}/ownedNamespaces"
+    assert list((await rest.get(owned)).body) == ["public/default/00000000_ffffffff"]
+    assert (await rest.get(f"{ONE}/replication")).body == ["standalone"]
+    assert (await rest.post(f"{ONE}/replication", ["standalone"])).status == 204
+    assert (await rest.post(f"{ONE}/replication", ["standalone", "far"])).status == 501
+
+
+async def test_what_is_no_http_is_a_line_and_no_traceback(
+    rest: Rest, broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = logging.getLogger("aiohttp.server")
+    log.addFilter(malformed_in_a_line)
+    caplog.set_level(logging.INFO)
+    try:
+        host, _, port = broker.http_url.removeprefix("http://").partition(":")
+        for request in (b"GET / HTTP/1.1\r\nHost: a\r\nno header\r\n\r\n", b"\x16\x03\x01\x02\r\n\r\n"):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(request)
+            assert b"400" in await reader.read()
+            writer.close()
+    finally:
+        log.removeFilter(malformed_in_a_line)
+    told = [record for record in caplog.records if record.name == "aiohttp.server"]
+    assert told and all(record.levelno <= logging.INFO and not record.exc_info for record in told)
+    assert all("\n" not in record.getMessage() for record in told)
+    assert "sent what is no HTTP" in told[0].getMessage()
 
 
 async def test_the_cluster_describes_itself(rest: Rest, broker: Broker) -> None:
