@@ -116,6 +116,8 @@ class Storage:
         self._index_is_suspect = False
         self.failure = ""
         """What is broken for good, in a sentence; empty when all is well."""
+        self.lost_at_start = ""
+        """That this start found blocks to be lost, in a sentence."""
 
     # -- life --------------------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -244,6 +246,11 @@ class Storage:
             len(self._intake.ledgers),
             what,
         )
+        if self._blocks_lost:
+            self.lost_at_start = (
+                f"this bookie may have lost blocks of {len(self._intake.ledgers)} ledgers ({self._reads.loss}); repair "
+                "copies them from other bookies, and `quire ledgers lost` names those that nobody has"
+            )
 
     def _flush_blocking(self, mark: int) -> None:
         """A checkpoint of a start, which has nothing else to do."""

@@ -127,6 +127,9 @@ class Bookie:
         """See `probes.Probed`. A bookie that is drained serves reads: it is as ready as it can be."""
         return [why] if (why := self.storage.why_not_ready) else []
 
+    def warnings(self) -> Sequence[str]:
+        return [lost] if (lost := self.storage.lost_at_start) else []
+
     def metrics(self) -> Mapping[str, float]:
         found = bookie_metrics(self.storage)
         found["quire_bookie_bytes_in_flight"] = self.budget.used_bytes

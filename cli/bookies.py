@@ -9,9 +9,9 @@ from urllib.parse import quote
 import click
 
 from quire.cli.http import Admin, admin_url_option, json_option
-from quire.cli.output import print_answer, print_fields, print_json, print_rows
+from quire.cli.ledgers import LEDGERS, print_lost
+from quire.cli.output import print_answer, print_fields, print_json, print_rows, size
 from quire.runtime.errors import NotFound
-from quire.runtime.limits import GIB
 
 BOOKIES = "/quire/v1/bookies"
 REPAIR = "/quire/v1/repair"
@@ -41,21 +41,24 @@ def list_bookies(admin_url: str, as_json: bool) -> None:
     Example:
       quire bookies list
     """
+    admin = Admin(admin_url)
     print_rows(
-        Admin(admin_url).get(BOOKIES),
+        admin.get(BOOKIES),
         as_json,
         {
             "bookie": "uuid",
             "address": "address",
             "rack": "rack",
             "state": "state",
-            "free GiB": lambda row: row["freeBytes"] // GIB,
-            "of GiB": lambda row: row["totalBytes"] // GIB,
+            "free": lambda row: size(row["freeBytes"]),
+            "of": lambda row: size(row["totalBytes"]),
             "damaged": "damaged",
             "to leave": "ledgersLeft",
+            "what to do": "note",
         },
-        right=("free GiB", "of GiB", "damaged", "to leave"),
+        right=("free", "of", "damaged", "to leave"),
     )
+    print_lost(admin.get(f"{LEDGERS}/lost"), err=True)
 
 
 @command.command("show")
@@ -168,5 +171,5 @@ def _progress(row: dict[str, Any], repair: dict[str, Any]) -> str:
     open_ledgers = f", {repair['open']} still open" if repair["open"] else ""
     return (
         f"{repair['checked']} of {repair['ledgers']} ledgers looked at, {repair['repaired']} copied "
-        f"({repair['bytesCopied'] / 1e6:.0f} MB), {row['ledgersLeft']} left{open_ledgers}"
+        f"({size(repair['bytesCopied'])}), {row['ledgersLeft']} left{open_ledgers}"
     )

@@ -1,25 +1,56 @@
-"""`quire ledgers`: recover a ledger by hand, when a damaged block stops its topic."""
+"""`quire ledgers`: what was lost for good, and recovering a ledger by hand, when damage stops its topic."""
 
 from __future__ import annotations
+
+import sys
+from typing import Any
 
 import click
 
 from quire.cli.http import Admin, admin_url_option, json_option
-from quire.cli.output import print_answer
+from quire.cli.output import print_answer, print_json
+from quire.runtime.errors import GIVE_UP, ConfigurationError
+
+LEDGERS = "/quire/v1/ledgers"
 
 
 @click.group("ledgers")
 def command() -> None:
-    """Recover a ledger by hand.
+    """See which ledgers lost something for good, and recover one by hand.
 
     A broker recovers ledgers by itself and stops at a damaged block, because giving up what was acknowledged is a
     person's decision.
 
     \b
     Examples:
-      quire ledgers recover 102
+      quire ledgers lost
       quire ledgers recover 102 --accept-loss
     """
+
+
+@command.command("lost")
+@admin_url_option
+@json_option
+def lost(admin_url: str, as_json: bool) -> None:
+    """List ledgers with entries that no bookie can give any more, as far as repair and that broker have met them.
+
+    \b
+    Example:
+      quire ledgers lost
+    """
+    rows = Admin(admin_url).get(f"{LEDGERS}/lost")
+    if as_json:
+        print_json(rows)
+    elif not rows:
+        click.echo("nothing that anybody looked for is lost")
+    else:
+        print_lost(rows)
+
+
+def print_lost(rows: list[dict[str, Any]], *, err: bool = False) -> None:
+    """A line for each ledger that lost something: whose it is, and how to go on."""
+    for row in rows:
+        click.echo(f"{_whose(row)}: {row['what']}", err=err)
 
 
 @command.command("recover")
@@ -27,12 +58,61 @@ def command() -> None:
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Close the ledger before its first damaged block, and say what was lost. Nothing does so by itself.",
+    help="Look at the whole ledger, say what is lost for good, and give that up. Nothing does so by itself.",
 )
+@click.option("--yes", is_flag=True, help="With --accept-loss: give it up without asking.")
 @admin_url_option
 @json_option
-def recover(ledger: int, accept_loss: bool, admin_url: str, as_json: bool) -> None:
-    """Fence LEDGER, find its end and close it."""
-    flag = str(accept_loss).lower()
-    answer = Admin(admin_url).post(f"/quire/v1/ledgers/{ledger}/recover?accept_loss={flag}")
-    print_answer(answer, as_json)
+def recover(ledger: int, accept_loss: bool, yes: bool, admin_url: str, as_json: bool) -> None:
+    """Fence LEDGER, find its end and close it.
+
+    With --accept-loss everything that reads the ledger goes on behind what was lost. That cannot be taken back.
+    """
+    admin = Admin(admin_url)
+    if not accept_loss:
+        print_answer(admin.post(f"{LEDGERS}/{ledger}/recover"), as_json)
+        return
+    if not yes:
+        _ask(admin.get(f"{LEDGERS}/{ledger}/loss"), as_json)
+    answer = admin.post(f"{LEDGERS}/{ledger}/recover?accept_loss=true")
+    if as_json:
+        print_json(answer)
+        return
+    click.echo(f"{_whose(answer)} is closed and ends with entry {answer['lastEntry']}")
+    for hole in answer["holes"]:
+        click.echo(f"given up: {_told(hole)}")
+    if not answer["holes"]:
+        click.echo("nothing was given up")
+
+
+def _ask(found: dict[str, Any], as_json: bool) -> None:
+    """Say what would be given up, and go on only when a person agrees."""
+    ledger = found["ledgerId"]
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(f"{_whose(found)} is {found['state']}")
+        for hole in found["holes"]:
+            click.echo(f"given up before: {_told(hole)}")
+        for hole in found["found"]:
+            click.echo(f"lost for good: {_told(hole)}: {hole['why']}")
+        if found["state"] != "closed":
+            click.echo(
+                "it will be closed before the first damaged block behind what is known to be confirmed"
+            )
+        elif not found["found"]:
+            click.echo("every other entry can be read: there is nothing to give up")
+    if as_json or not sys.stdin.isatty():
+        raise ConfigurationError(
+            f"nothing was changed; {GIVE_UP.format(f'{ledger}')[:-1]} --yes` gives it up"
+        )
+    click.confirm("Give it up? That cannot be taken back", abort=True)
+
+
+def _whose(row: dict[str, Any]) -> str:
+    return f"ledger {row['ledgerId']} of {row['purpose']}"
+
+
+def _told(hole: dict[str, Any]) -> str:
+    behind = ", behind the end" if hole["isCutOff"] else ""
+    return f"entries {hole['firstEntry']} to {hole['lastEntry']} ({hole['messages']} messages{behind})"

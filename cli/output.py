@@ -49,6 +49,17 @@ def exit_code(error: QuireError) -> int:
     return FAILED
 
 
+def size(count: int) -> str:
+    """Bytes for people, to three digits: 0 B, 812 KiB, 1.50 GiB."""
+    amount, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if amount < 999.5:
+            break
+        amount, unit = amount / 1024, larger
+    digits = 0 if unit == "B" or amount >= 99.95 else 1 if amount >= 9.995 else 2
+    return f"{amount:.{digits}f} {unit}"
+
+
 def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, sort_keys=False))
 

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 from quire.wire import block
 from quire.wire.block import BlockError, BlockHeader, Buffer
+from quire.wire.bookie import BookieId, ReadResponse, Status
+
+LACKING: Final = frozenset({Status.NO_SUCH_ENTRY, Status.NO_SUCH_LEDGER, Status.LIMBO})
+"""Answers by which a replica says that it does not have what a closed ledger's record says it has."""
+
+FINAL: Final = LACKING | {Status.IO_ERROR}
+"""What a replica that cannot give an entry answers tomorrow, too, unless somebody gives it another copy."""
+
+
+def told(answers: Mapping[BookieId, ReadResponse]) -> str:
+    """Who said what, for an error."""
+    return ", ".join(
+        f"{bookie} says {answer.status.name}" + (f" ({answer.detail})" if answer.detail else "")
+        for bookie, answer in answers.items()
+    )
 
 
 class Run(NamedTuple):

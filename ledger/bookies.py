@@ -130,6 +130,7 @@ def _json(record: RepairRecord) -> dict[str, Any]:
     found: dict[str, Any] = {name: getattr(record, name) for name in record.__struct_fields__}
     found["bytesCopied"] = found.pop("bytes_copied")
     found["updatedMs"] = found.pop("updated_ms")
+    found["lostLedgers"] = found.pop("lost_ledgers")
     return dict(msgspec.to_builtins(found))
 
 
@@ -147,17 +148,32 @@ def _describe(
 ) -> dict[str, Any]:
     record = available or known
     assert record is not None
+    state = _state(known, available)
+    is_lost = record.uuid in progress["lost"]
     return {
         "uuid": record.uuid,
         "incarnation": record.incarnation,
         "address": record.address,
         "rack": record.rack,
-        "state": _state(known, available),
+        "state": "lost" if state == "absent" and is_lost else state,
         "freeBytes": record.free_bytes,
         "totalBytes": record.total_bytes,
         "damaged": sum(each.bookie.startswith(f"{record.uuid}:") for each in damage),
         "ledgersLeft": progress["left"].get(record.uuid, 0),
+        "note": _note(state, record, is_lost=is_lost),
     }
+
+
+def _note(state: str, record: BookieRecord, *, is_lost: bool) -> str:
+    """What is the matter, and the next step."""
+    give_up = f"or `quire bookies recover {record.uuid[:8]}` if it never comes back"
+    if state == "given up":
+        return f"when no ledger needs it: `quire bookies decommission {record.uuid[:8]}` removes it from this list"
+    if state == "absent" and is_lost:
+        return f"its copies are made elsewhere; start it again, {give_up}"
+    if "absent" in state:
+        return f"start it again, {give_up}"
+    return ""
 
 
 def _state(known: BookieRecord | None, available: BookieRecord | None) -> str:

@@ -22,11 +22,12 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
-from quire.ledger import placement, recovery, states
+from quire.ledger import holes, loss, placement, recovery, states
 from quire.ledger.deletion import Deletion, Silent
 from quire.ledger.directory import BookieDirectory
 from quire.ledger.idle import IdleLacs
 from quire.ledger.leaving import DELAY_S, Leaving
+from quire.ledger.loss import Loss, Span
 from quire.ledger.narrow import Knock, Narrow
 from quire.ledger.outbox import Outbox
 from quire.ledger.reader import LedgerReader
@@ -42,6 +43,7 @@ from quire.runtime.clock import Clock
 from quire.runtime.errors import (
     AlreadyExists,
     ConfigurationError,
+    LostForGood,
     NotFound,
     OutcomeUnknown,
     Unavailable,
@@ -55,6 +57,7 @@ __all__ = ["LedgerReader", "LedgerWriter", "Ledgers", "WriterListener"]
 _log = logging.getLogger(__name__)
 
 IDS_PER_RANGE: Final = 100
+_NO_SPAN: Final = Span()
 
 
 class Ledgers:
@@ -158,13 +161,25 @@ class Ledgers:
         """An id for `create` that nobody else gets, greater than `above`. Raises `Unavailable`."""
         return await self._ids.next(above)
 
-    async def recover(self, ledger_id: int, *, accept_loss: bool = False) -> LedgerRecord:
+    async def recover(self, ledger_id: int) -> LedgerRecord:
         """Fence, recover and close; a closed ledger is answered as it is.
 
-        Raises `NotFound`, `Unavailable` (try again), `CorruptionError` (damage stands in the way; only an operator's
-        `accept_loss` closes before it, and the log says what was given up).
+        Raises `NotFound`, `Unavailable` (try again), `LostForGood` (damage stands in the way; only an operator's
+        `give_up` closes before it).
         """
-        return await recovery.recover(self._parts, ledger_id, accept_loss=accept_loss)
+        return await recovery.recover(self._parts, ledger_id)
+
+    async def look_for_loss(self, ledger_id: int, span: Span = _NO_SPAN) -> Loss:
+        """Read the whole ledger and name what is lost for good. Raises `NotFound`, `Unavailable`."""
+        return await loss.look(self._parts, ledger_id, span)
+
+    async def give_up(self, ledger_id: int, span: Span = _NO_SPAN) -> Loss:
+        """On an operator's word: close the ledger, and go on without what is lost for good; see `loss`."""
+        return await loss.give_up(self._parts, ledger_id, span)
+
+    def lost(self) -> dict[int, LostForGood]:
+        """Ledgers of which this process has met an entry that is lost for good, lately."""
+        return self._parts.replicas.lost()
 
     async def open(self, ledger_id: int, confirmed: Callable[[], int] | None = None) -> LedgerReader:
         """A reader; does not fence. `confirmed` tells the last confirmed entry of an open ledger.
@@ -189,6 +204,7 @@ class Ledgers:
 
         Raises `Unavailable` while a bookie does not answer: the record stays, call again.
         """
+        self._parts.replicas.ended(ledger_id)
         try:
             await self._deletion.run(ledger_id)
         except Silent as error:
@@ -214,7 +230,7 @@ class Ledgers:
                 for bookie in bookies
             )
         )
-        holds_something = record.last_entry >= 0
+        holds_something = any(holes.parts(record, 0, record.last_entry))
         return all(
             info.flushed
             if info.status is Status.OK

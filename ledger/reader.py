@@ -10,8 +10,12 @@ unknown, damaged or negative (one replica may lack what the others confirmed), a
 than is usual; the first whole answer wins (`quire.ledger.replicas`). Only when all have answered and none has it, it is
 an error, and never "no such entry": confirmed data that nobody has is damage.
 
-The record says who is asked, and it changes: a writer leaves a bookie, repair moves the copies of a closed ledger. So
-when nobody answers, the record is read again, and when it names others, they are asked.
+The record says who is asked, and it changes: a writer leaves a bookie, repair moves the copies of a closed ledger, an
+operator gives entries up (then blank blocks stand for them, see `holes`). So when nobody answers, the record is read
+again, and when it says something else, that is tried.
+
+When each of the bookies has answered and none of them can give an entry, it is lost for good (`LostForGood`): none is
+missing that might still have it. A bookie in limbo has answered, too: it lost blocks, and does not find this one.
 """
 
 from __future__ import annotations
@@ -20,23 +24,20 @@ import asyncio
 from asyncio import FIRST_COMPLETED
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import TypeVar
 
-from quire.ledger import states
-from quire.ledger.answers import valid_run
+from quire.ledger import holes, states
+from quire.ledger.answers import FINAL, LACKING, told, valid_run
 from quire.ledger.recovery_core import BEYOND
 from quire.ledger.replicas import Replicas
 from quire.metadata import paths
-from quire.metadata.records import Fragment, LedgerRecord, LedgerState, decode
+from quire.metadata.records import LedgerRecord, LedgerState, decode
 from quire.metadata.store import MetadataStore
-from quire.runtime.errors import CorruptionError, NotFound, QuireError, Unavailable
+from quire.runtime.errors import CorruptionError, LostForGood, NotFound, QuireError, Unavailable
 from quire.wire.block import Buffer
 from quire.wire.bookie import BookieId, FindTimeRequest, ReadRequest, ReadResponse, SimpleResponse, Status
 
 T = TypeVar("T")
-
-_LACKING: Final = frozenset({Status.NO_SUCH_ENTRY, Status.NO_SUCH_LEDGER})
-"""Answers by which a replica says that it does not hold what the record says it holds."""
 
 
 @dataclass(slots=True)
@@ -79,14 +80,16 @@ class LedgerReader:
         """Whole, verified blocks, the first contains `first_entry`; [] when that is beyond what is confirmed.
 
         At least one block when there is one, then as many as `bytes_max` allows and one fragment's replica has in a
-        row. Raises `NotFound` (deleted), `CorruptionError`, `Unavailable` (try again).
+        row. Raises `NotFound` (deleted), `LostForGood`, `Unavailable` (try again).
         """
         if first_entry > self.last_confirmed:
             await self._look_further()
         end = self.last_confirmed
         if first_entry > end:
             return []
-        return await self._following_the_record(lambda: self._read(first_entry, bytes_max, end))
+        found = await self._following_the_record(lambda: self._read(first_entry, bytes_max, end))
+        self._shared.readable(self.ledger_id, first_entry)
+        return found
 
     async def find_time(self, time_ms: int) -> int:
         """The entry where reading must begin so that no block whose clock is `time_ms` or later is missed.
@@ -109,7 +112,10 @@ class LedgerReader:
         raise AssertionError("a ledger has a last fragment")
 
     async def _read(self, first_entry: int, bytes_max: int, end: int) -> list[Buffer]:
-        question = _Question(first_entry, bytes_max, end)
+        hole = holes.hole_at(self._record, first_entry)
+        if hole is not None:
+            return [holes.blank_at(self.ledger_id, hole, first_entry)]
+        question = _Question(first_entry, bytes_max, holes.whole_up_to(self._record, first_entry, end))
         replicas = self._replicas(first_entry)
         if len(replicas) == 1:
             found = await self._ask(replicas[0], question)
@@ -155,7 +161,7 @@ class LedgerReader:
             detail = run.damage or f"a block that reaches beyond the last confirmed entry {question.end}"
             response = ReadResponse(Status.IO_ERROR, response.lac, detail=detail)
         question.refusals[bookie] = response
-        if response.status is Status.IO_ERROR or (self._is_closed() and response.status in _LACKING):
+        if response.status is Status.IO_ERROR or (self._is_closed() and response.status in LACKING):
             self._shared.report(
                 bookie, self.ledger_id, question.first_entry, response.detail or response.status.name
             )
@@ -176,33 +182,34 @@ class LedgerReader:
         statuses = {answer.status for answer in answers.values()}
         if Status.DELETED in statuses:
             return NotFound(f"ledger {self.ledger_id} was deleted")
-        told = ", ".join(
-            f"{bookie} says {answer.status.name}" + (f" ({answer.detail})" if answer.detail else "")
-            for bookie, answer in answers.items()
-        )
-        if statuses <= {Status.IO_ERROR, Status.NO_SUCH_ENTRY}:
-            return CorruptionError(
-                f"entry {entry} of ledger {self.ledger_id} is confirmed and cannot be read: {told}"
+        said = told(answers)
+        if statuses <= FINAL:
+            error = LostForGood(
+                f"entry {entry} of ledger {self.ledger_id} is confirmed and lost for good: {said}",
+                self.ledger_id,
+                entry,
             )
-        return Unavailable(f"entry {entry} of ledger {self.ledger_id} cannot be read now: {told}; try again")
+            self._shared.meets_loss(error)
+            return error
+        return Unavailable(f"entry {entry} of ledger {self.ledger_id} cannot be read now: {said}; try again")
 
     async def _following_the_record(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """`ask` the bookies that the record names, and when they fail those that it names by now."""
-        asked = self._record.fragments
+        """`ask` as the record says, and when that fails as it says by now."""
+        asked = self._record
         try:
             return await ask()
         except (CorruptionError, Unavailable):
-            if not await self._names_others_than(asked):
+            if not await self._says_more_than(asked):
                 raise
             return await ask()
 
-    async def _names_others_than(self, asked: tuple[Fragment, ...]) -> bool:
-        """Raises `NotFound` when the ledger was deleted; a store that does not answer tells of no others."""
+    async def _says_more_than(self, asked: LedgerRecord) -> bool:
+        """Raises `NotFound` when the ledger was deleted; a store that does not answer tells of no change."""
         try:
             await self._refresh()
         except Unavailable:
             pass
-        return self._record.fragments != asked
+        return (self._record.fragments, self._record.holes) != (asked.fragments, asked.holes)
 
     async def _refresh(self) -> None:
         path = paths.ledger(self.ledger_id)

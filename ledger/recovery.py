@@ -13,13 +13,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 
 from quire.ledger import states
 from quire.ledger.recovery_core import Loss, RecoveryCore
 from quire.ledger.writer import BlockWriter, Parts
 from quire.metadata import paths
-from quire.metadata.records import Fragment, LedgerRecord, LedgerState, decode, encode
-from quire.runtime.errors import Fenced, NotFound, OutcomeUnknown, QuireError, Unavailable, VersionConflict
+from quire.metadata.records import Fragment, Hole, LedgerRecord, LedgerState, decode, encode
+from quire.runtime.errors import (
+    Fenced,
+    LostForGood,
+    NotFound,
+    OutcomeUnknown,
+    QuireError,
+    Unavailable,
+    VersionConflict,
+)
 from quire.runtime.limits import MIB
 from quire.wire.block import BlockHeader, Buffer
 from quire.wire.bookie import BookieId, LedgerInfoRequest, ReadRequest, ReadResponse, Status
@@ -31,11 +40,13 @@ _ROUNDS_MAX = 20
 """Conflicts with others before recovery says "try again": each means that somebody made progress."""
 
 
-async def recover(parts: Parts, ledger_id: int, *, accept_loss: bool = False) -> LedgerRecord:
-    """Fence, recover and close the ledger; a closed one is answered as it is.
+async def recover(
+    parts: Parts, ledger_id: int, *, accept_loss: bool = False, gone: Collection[str] = ()
+) -> LedgerRecord:
+    """Fence, recover and close the ledger; a closed one is answered as it is. `gone`: see `RecoveryCore`.
 
     Raises `NotFound` when it was deleted, `Unavailable` when too few bookies answer (the ledger stays in recovery:
-    try again), `CorruptionError` when damage stands in the way.
+    try again), `LostForGood` when damage stands in the way.
     """
     path = paths.ledger(ledger_id)
     for _ in range(_ROUNDS_MAX):
@@ -49,8 +60,11 @@ async def recover(parts: Parts, ledger_id: int, *, accept_loss: bool = False) ->
             if record.state is LedgerState.OPEN:
                 record = states.in_recovery(record)
                 version = await parts.store.put(path, encode(record), version)
-            end = await _Recovery(parts, record, accept_loss).run()
+            end = await _Recovery(parts, record, accept_loss, gone).run()
             return await _close(parts, path, version, end)
+        except LostForGood as error:
+            parts.replicas.meets_loss(error)
+            raise
         except (VersionConflict, OutcomeUnknown):
             continue
     raise Unavailable(f"ledger {ledger_id} is being changed by others all the time; try again")
@@ -89,14 +103,19 @@ class _Rewriter(BlockWriter):
 class _Recovery:
     """One run of the core over one record in IN_RECOVERY."""
 
-    def __init__(self, parts: Parts, record: LedgerRecord, accept_loss: bool) -> None:
+    def __init__(self, parts: Parts, record: LedgerRecord, accept_loss: bool, gone: Collection[str]) -> None:
         self._parts = parts
         self._record = record
         self._rewriter: _Rewriter | None = None
         self._reads: dict[asyncio.Task[None], None] = {}
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.core = RecoveryCore(
-            record.ledger_id, record.fragments[-1], record.ack_quorum, self, accept_loss=accept_loss
+            record.ledger_id,
+            record.fragments[-1],
+            record.ack_quorum,
+            self,
+            accept_loss=accept_loss,
+            gone=gone,
         )
 
     async def run(self) -> LedgerRecord:
@@ -111,9 +130,15 @@ class _Recovery:
         fragments = rewriter.core.fragments if rewriter is not None else record.fragments
         tried = rewriter.tried if rewriter is not None else ()
         last_known, ledger_bytes = await self._sizes()
-        if self.core.loss is not None:
-            self._tell(self.core.loss, last_known)
-        return states.closed(record, fragments, last_entry, ledger_bytes, self._parts.clock.now_ms(), tried)
+        return states.closed(
+            record,
+            fragments,
+            last_entry,
+            ledger_bytes,
+            self._parts.clock.now_ms(),
+            tried,
+            self._cut_off(self.core.loss, last_known),
+        )
 
     async def _sizes(self) -> tuple[int, int]:
         """Greatest last entry and size in bytes that a bookie of the ledger tells; a statistic, not a proof."""
@@ -129,16 +154,22 @@ class _Recovery:
             (info.bytes for info in known), default=0
         )
 
-    def _tell(self, loss: Loss, last_known: int) -> None:
-        last = max(last_known, self.core.lac, loss.first_entry)
+    def _cut_off(self, loss: Loss | None, last_known: int) -> tuple[Hole, ...]:
+        """What an operator's word gives up behind the end, as far as anybody knows that it was there."""
+        if loss is None:
+            return ()
+        last = max(last_known, self.core.lac)
         _log.warning(
-            "ledger %d (%s): entries %d to %d were given up on an operator's word: %s",
+            "ledger %d (%s): what lies behind entry %d (known: up to %d) was given up on an operator's word: %s",
             self._record.ledger_id,
             self._record.purpose,
-            loss.first_entry,
+            loss.first_entry - 1,
             last,
             loss.damage,
         )
+        if last < loss.first_entry:
+            return ()
+        return (Hole(first_entry=loss.first_entry, last_entry=last, messages=last + 1 - loss.first_entry),)
 
     # -- effects ---------------------------------------------------------------------------------------
     def read(self, bookie: BookieId, first_entry: int) -> None:

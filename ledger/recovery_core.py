@@ -13,23 +13,24 @@ last fragment (11). Every read fences (9): there is no read effect that does not
 
 A block exists if one bookie has it. It is absent only after w - Qa + 1 explicit negatives about its first entry; an
 error, a bookie in limbo or one that never heard of the ledger under this incarnation is *unknown* (12): then
-recovery stops, and never closes. If what is absent was confirmed (a bookie's LAC is beyond it), data was lost: that
-is damage, too.
+recovery stops, and never closes. If what is absent was confirmed (a bookie's LAC is beyond it), data was lost: that is
+no end. It is lost for good when every bookie has answered so, and nobody is missing that might have it.
 
 Only `accept_loss`, an operator's word, makes damage count as absence (26): the ledger is then closed before it.
-Silence never does: a bookie that does not answer may come back.
+Silence never does: a bookie that does not answer may come back, unless the operator has said that it will not (`gone`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, Protocol
 
 from quire.ledger import states
-from quire.ledger.answers import valid_run
+from quire.ledger.answers import FINAL, told, valid_run
 from quire.metadata.records import Fragment
-from quire.runtime.errors import CorruptionError, NotFound, QuireError, Unavailable
+from quire.runtime.errors import LostForGood, NotFound, QuireError, Unavailable
 from quire.wire.block import BlockHeader, Buffer
 from quire.wire.bookie import BookieId, ReadResponse, Status
 
@@ -87,7 +88,9 @@ class RecoveryCore:
         effects: RecoveryEffects,
         *,
         accept_loss: bool = False,
+        gone: Collection[str] = (),
     ) -> None:
+        """`gone`: UUIDs of bookies that are not up and never come back."""
         self.ledger_id = ledger_id
         self.state = State.FENCING
         self.lac = -1
@@ -98,6 +101,7 @@ class RecoveryCore:
         assert self._coverage >= 1
         self._effects = effects
         self._accept_loss = accept_loss
+        self._gone = gone
         self._entry = BEYOND
         self._answers: dict[BookieId, ReadResponse] = {}
 
@@ -156,11 +160,11 @@ class RecoveryCore:
             response = ReadResponse(Status.IO_ERROR, response.lac, detail=damage)
         self._answers[bookie] = response
         negatives = sum(answer.status is Status.NO_SUCH_ENTRY for answer in self._answers.values())
-        if negatives >= self._coverage:
-            self._absent()
+        if negatives >= self._coverage and self.lac < self._entry:
+            self._end()
         elif self._all_answered():
             if self._may_give_up():
-                self._give_up(self._damage())
+                self._give_up(told(self._answers))
             else:
                 self._stop(self._unknown(f"entry {self._entry}"))
         return None
@@ -170,19 +174,6 @@ class RecoveryCore:
         self._written_last = run[-1][1].last_entry
         for found, header in run:
             self._effects.write(found, header)
-
-    def _absent(self) -> None:
-        if self.lac < self._entry:
-            self._end()
-        elif self._accept_loss:
-            self._give_up("no bookie has it")
-        else:
-            self._stop(
-                CorruptionError(
-                    f"ledger {self.ledger_id}: entries {self._entry} to {self.lac} were confirmed and are gone; "
-                    "bring back a bookie that has them, or recover with --accept-loss"
-                )
-            )
 
     def _give_up(self, damage: str) -> None:
         self.loss = Loss(self._entry, damage)
@@ -202,19 +193,14 @@ class RecoveryCore:
     def _may_give_up(self) -> bool:
         """An operator said so, and everyone who has not said no is damaged for good."""
         return self._accept_loss and all(
-            answer.status in _DAMAGE or not answer.status.is_unknown for answer in self._answers.values()
+            answer.status in _DAMAGE or not answer.status.is_unknown or bookie.uuid in self._gone
+            for bookie, answer in self._answers.items()
         )
 
     def _unknown(self, what: str) -> QuireError:
-        """Why recovery stops: damage when nothing but damage stands in the way, else "try again"."""
-        unknown = [answer.status for answer in self._answers.values() if answer.status.is_unknown]
-        text = f"ledger {self.ledger_id} cannot be recovered: {what} is unknown: {self._damage()}"
-        if all(status is Status.IO_ERROR for status in unknown):
-            return CorruptionError(f"{text}; recover with --accept-loss to close it before the damage")
+        """Why recovery stops: loss when nothing but loss stands in the way, else "try again"."""
+        text = f"ledger {self.ledger_id} cannot be recovered: {what} is unknown: {told(self._answers)}"
+        if all(answer.status in FINAL or not answer.status.is_unknown for answer in self._answers.values()):
+            first = self.lac + 1 if self._entry == BEYOND else self._entry
+            return LostForGood(text, self.ledger_id, max(self._first_entry, first))
         return Unavailable(f"{text}; try again when the bookies answer")
-
-    def _damage(self) -> str:
-        return ", ".join(
-            f"{bookie} says {answer.status.name}" + (f" ({answer.detail})" if answer.detail else "")
-            for bookie, answer in self._answers.items()
-        )

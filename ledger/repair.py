@@ -273,6 +273,7 @@ class Repair:
             unplaced=len(left.unplaced),
             lost=tuple(sorted(view.gone_for_long)),
             absent=tuple(sorted(self._absences.absent())),
+            lost_ledgers=dict(left.lost),
         )
         await self._progress.publish()
 

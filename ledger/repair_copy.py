@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from quire.ledger import states
-from quire.ledger.answers import valid_run
+from quire.ledger import holes, states
+from quire.ledger.answers import FINAL, valid_run
 from quire.ledger.directory import BookieDirectory
 from quire.ledger.recovery_core import BEYOND
 from quire.ledger.repair_core import FragmentPlan, Pace
@@ -24,7 +24,7 @@ from quire.metadata import paths
 from quire.metadata.records import LedgerRecord, encode
 from quire.metadata.store import MetadataStore
 from quire.runtime.clock import Clock
-from quire.runtime.errors import CorruptionError, NotFound, QuireError, Unavailable
+from quire.runtime.errors import LostForGood, NotFound, QuireError, Unavailable
 from quire.runtime.limits import MIB
 from quire.wire.block import Buffer
 from quire.wire.bookie import AddRequest, BookieId, FindHoleRequest, ReadRequest, Status
@@ -59,7 +59,7 @@ class Copier:
 
         And what bookies refused whose copies were to be made whole where they are: those stay as they were.
 
-        Raises `VersionConflict` (look again), `NotFound` (deleted), `Unavailable` (try again later), `CorruptionError`
+        Raises `VersionConflict` (look again), `NotFound` (deleted), `Unavailable` (try again later), `LostForGood`
         (no source has it).
         """
         refused: dict[BookieId, QuireError] = {}
@@ -113,20 +113,21 @@ class Copier:
     async def _fill(self, record: LedgerRecord, index: int, copy: BookieId) -> _Filled:
         """Fill the holes of one copy of one fragment; a copy that cannot say where it has some is left alone."""
         ledger_id, fragment = record.ledger_id, record.fragments[index]
-        entry, last_entry = fragment.first_entry, states.last_entry_of(record, index)
         sources = [source for source in states.ensemble(fragment) if source != copy]
         changed = False
-        while (hole := await self._first_hole(ledger_id, copy, entry, last_entry)) is not None:
-            if hole > last_entry:
-                return _Filled(changed, is_whole=True)
-            entry = hole
-            if not changed:
-                await self._fence(ledger_id, copy)
-            changed = True
-            entry, errors = await self._copy_some(ledger_id, entry, last_entry, sources, (copy,))
-            for error in errors.values():
-                raise error
-        return _Filled(changed, is_whole=False)
+        # What was given up is nobody's to have.
+        for first, last in holes.parts(record, fragment.first_entry, states.last_entry_of(record, index)):
+            entry = first
+            while (lacked := await self._first_hole(ledger_id, copy, entry, last)) is None or lacked <= last:
+                if lacked is None:
+                    return _Filled(changed, is_whole=False)
+                if not changed:
+                    await self._fence(ledger_id, copy)
+                changed = True
+                entry, errors = await self._copy_some(ledger_id, lacked, last, sources, (copy,))
+                for error in errors.values():
+                    raise error
+        return _Filled(changed, is_whole=True)
 
     async def _first_hole(self, ledger_id: int, copy: BookieId, entry: int, last_entry: int) -> int | None:
         """The first entry that `copy` lacks; behind the last one when there is none; None when nobody knows."""
@@ -146,14 +147,16 @@ class Copier:
         in_place = set(states.ensemble(record.fragments[plan.fragment]))
         await asyncio.gather(*(self._fence(ledger_id, target) for target in targets))
         refused: dict[BookieId, QuireError] = {}
-        entry, sources = plan.first_entry, list(plan.sources)
-        while entry <= plan.last_entry and targets:
-            entry, errors = await self._copy_some(ledger_id, entry, plan.last_entry, sources, targets)
-            for target, error in errors.items():
-                if target not in in_place:
-                    raise error
-                targets.remove(target)
-                refused[target] = error
+        sources = list(plan.sources)
+        for first, last in holes.parts(record, plan.first_entry, plan.last_entry):
+            entry = first
+            while entry <= last and targets:
+                entry, errors = await self._copy_some(ledger_id, entry, last, sources, targets)
+                for target, error in errors.items():
+                    if target not in in_place:
+                        raise error
+                    targets.remove(target)
+                    refused[target] = error
         return refused
 
     async def _copy_some(
@@ -234,6 +237,6 @@ def _refused(ledger_id: int, target: BookieId, status: Status) -> QuireError:
 
 def _unreadable(ledger_id: int, entry: int, told: list[str], statuses: set[Status]) -> QuireError:
     what = f"entry {entry} of ledger {ledger_id} cannot be copied: {', '.join(told)}"
-    if statuses <= {Status.IO_ERROR, Status.NO_SUCH_ENTRY, Status.OK}:
-        return CorruptionError(what)
+    if statuses <= FINAL | {Status.OK}:
+        return LostForGood(what, ledger_id, entry)
     return Unavailable(what)

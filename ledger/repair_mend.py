@@ -23,7 +23,7 @@ from quire.ledger.repair_progress import Progress
 from quire.metadata import paths
 from quire.metadata.records import LedgerRecord, LedgerState, decode
 from quire.metadata.store import MetadataStore
-from quire.runtime.errors import NotFound, QuireError, Unavailable, VersionConflict
+from quire.runtime.errors import LostForGood, NotFound, QuireError, Unavailable, VersionConflict
 from quire.runtime.tasks import Tasks
 from quire.wire.bookie import BookieId
 
@@ -33,6 +33,8 @@ _AT_ONCE: Final = 4
 """Ledgers looked at or copied at the same time: enough to keep several disks busy."""
 
 _TRIES: Final = 3
+_LOST_MAX: Final = 100
+"""Lost ledgers that are told to operators: a record of the metadata store has to hold them."""
 
 
 @dataclass
@@ -43,9 +45,12 @@ class Left:
     open: set[int] = field(default_factory=set)
     unplaced: set[int] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)
+    lost: dict[int, str] = field(default_factory=dict)
+    """Those of `failed` of which nobody has an entry any more."""
 
     def forget(self, ledger_id: int) -> None:
         self.bookies.pop(ledger_id, None)
+        self.lost.pop(ledger_id, None)
         for group in (self.open, self.unplaced, self.failed):
             group.discard(ledger_id)
 
@@ -82,6 +87,8 @@ class Mender:
         self._tasks = tasks
         self._may_begin = may_begin
         self.left = Left()
+        self._lost_before: set[int] = set()
+        """Said once in the log."""
         self.on_open: Callable[[LedgerRecord], None] = lambda record: None
         """Told each open ledger that must be closed before it can be repaired."""
 
@@ -111,6 +118,8 @@ class Mender:
                 await self._mend_ledger(ledger_id, view, thorough)
             except (Unavailable, VersionConflict) as error:
                 self._fail(ledger_id, error)
+            except LostForGood as error:
+                self._lose(error)
             except Exception as error:  # one ledger's trouble is no reason to leave the others as they are
                 is_ours = not isinstance(error, QuireError)
                 _log.error("ledger %d cannot be repaired: %s", ledger_id, error, exc_info=is_ours)
@@ -120,6 +129,14 @@ class Mender:
     def _fail(self, ledger_id: int, error: Exception) -> None:
         self.left.failed.add(ledger_id)
         self._progress.failed(error)
+
+    def _lose(self, error: LostForGood) -> None:
+        if error.ledger_id not in self._lost_before:
+            self._lost_before.add(error.ledger_id)
+            _log.error("%s", error)
+        if len(self.left.lost) < _LOST_MAX:
+            self.left.lost[error.ledger_id] = str(error)
+        self._fail(error.ledger_id, error)
 
     async def _mend_ledger(self, ledger_id: int, view: View, thorough: bool) -> None:
         """Read, judge, repair, and look again when somebody changed it meanwhile."""

@@ -5,7 +5,8 @@ among equals a reader keeps to the one it read from, whose next blocks are in it
 asked as well when the first takes longer than is usual for it, so one slow disk is not every reader's slow disk.
 
 Damage is told to whoever repairs (`on_damage`), of each place now and then: a copy that cannot be read, or that is not
-where a closed ledger's record says it is. That it was read elsewhere in the end is no reason to be silent.
+where a closed ledger's record says it is. That it was read elsewhere in the end is no reason to be silent. What nobody
+has any more, and is lost for good, is remembered as long as somebody meets it, for statistics and health.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from quire.ledger.directory import BookieDirectory
 from quire.ledger.patience import Patience
 from quire.ledger.placement import Quarantine
 from quire.runtime.clock import Clock
+from quire.runtime.errors import LostForGood
 from quire.wire.bookie import BookieId
 
 _log = logging.getLogger(__name__)
@@ -36,6 +38,10 @@ TOLD_MAX: Final = 10_000
 """Damaged places that are remembered; then all are forgotten, and told again when they are met again."""
 
 
+LOST_REMEMBERED_MAX: Final = 1_000
+"""Ledgers with losses that are remembered; more would not help who looks."""
+
+
 class Replicas:
     """See the top of the file. `rack` is this process's own; "" when it has none."""
 
@@ -48,6 +54,7 @@ class Replicas:
         self._rack = rack
         self._patience: dict[BookieId, Patience] = {}
         self._told: dict[tuple[BookieId, int, int], float] = {}
+        self._lost: dict[int, tuple[LostForGood, float]] = {}
         self.on_damage: DamageListener = lambda bookie, ledger_id, entry, what: None
 
     def order(self, ensemble: Sequence[BookieId], first: int) -> list[BookieId]:
@@ -80,6 +87,29 @@ class Replicas:
         self._told[place] = now
         _log.warning("entry %d of ledger %d cannot be read from %s: %s", entry, ledger_id, bookie, what)
         self.on_damage(bookie, ledger_id, entry, what)
+
+    def meets_loss(self, error: LostForGood) -> None:
+        """Nobody has an entry any more."""
+        if error.ledger_id not in self._lost:
+            _log.error("%s", error)
+            if len(self._lost) >= LOST_REMEMBERED_MAX:
+                del self._lost[next(iter(self._lost))]
+        self._lost[error.ledger_id] = error, self.now()
+
+    def readable(self, ledger_id: int, entry: int) -> None:
+        """The entry was read."""
+        if self._lost and ledger_id in self._lost and self._lost[ledger_id][0].entry == entry:
+            del self._lost[ledger_id]
+
+    def ended(self, ledger_id: int) -> None:
+        """The ledger was deleted, or what it lost was given up."""
+        self._lost.pop(ledger_id, None)
+
+    def lost(self) -> dict[int, LostForGood]:
+        """What was met lately, by ledger."""
+        oldest = self.now() - TOLD_AGAIN_S
+        self._lost = {ledger_id: met for ledger_id, met in self._lost.items() if met[1] >= oldest}
+        return {ledger_id: error for ledger_id, (error, _) in self._lost.items()}
 
     def _near(self) -> set[str]:
         if not self._rack:

@@ -207,29 +207,30 @@ class StateLog:
         raise CorruptionError(f"no ledger of the state log {self._path} has a whole snapshot: {self._ids}")
 
     async def _replay_ledger(self, ledger_id: int, apply: Callable[[bytes], None]) -> bool:
-        """Apply a ledger; False, and nothing applied, when its snapshot is not whole."""
+        """Apply a ledger; False, and nothing applied, when its snapshot is not whole.
+
+        A ledger is listed when its snapshot is whole, so what an operator gave up of it since counts as nothing.
+        """
         reader = await self._ledgers.open(ledger_id)
-        parts: list[bytes] = []
-        is_whole = False
+        replay = _Replay(apply)
         entry = 0
         while blocks := await reader.read(entry, READ_BYTES_MAX):
             for found in blocks:
                 header = block.read_header(found)
                 entry = header.last_entry + 1
                 for view in block.entries(found, header):
-                    kind, record = bytes(view[:1]), bytes(view[1:])
-                    if kind == _PART:
-                        parts.append(record)
-                    elif kind == _WHOLE:
-                        is_whole = True
-                        _apply_all(parts, apply)
-                    elif kind == _DELTA and is_whole:
-                        apply(record)
-                    elif kind != _BEGIN:
+                    if not replay.record(bytes(view)):
                         raise CorruptionError(
-                            f"ledger {ledger_id} of the state log {self._path}: record {kind!r}"
+                            f"ledger {ledger_id} of the state log {self._path}: record {bytes(view[:1])!r}"
                         )
-        return is_whole
+        if replay.lost:
+            _log.error(
+                "the state log %s goes on without %d records of ledger %d, which were given up",
+                self._path,
+                replay.lost,
+                ledger_id,
+            )
+        return replay.end()
 
     # -- writing ---------------------------------------------------------------------------------------
     def _turn(self) -> None:
@@ -394,7 +395,37 @@ class StateLog:
         return node.value == value
 
 
-def _apply_all(parts: list[bytes], apply: Callable[[bytes], None]) -> None:
-    for part in parts:
-        apply(part)
-    parts.clear()
+class _Replay:
+    """The records of one ledger, in order: nothing is applied before the snapshot is whole."""
+
+    def __init__(self, apply: Callable[[bytes], None]) -> None:
+        self._apply = apply
+        self._parts: list[bytes] = []
+        self._is_whole = False
+        self.lost = 0
+        """Records that were lost and given up."""
+
+    def record(self, entry: bytes) -> bool:
+        """Take the next one; False when it is none."""
+        kind, record = entry[:1], entry[1:]
+        if not entry:
+            self.lost += 1
+        elif kind == _PART:
+            self._parts.append(record)
+        elif kind == _WHOLE or (kind == _DELTA and not self._is_whole and self.lost):
+            self._snapshot_ends()
+        if kind == _DELTA and self._is_whole:
+            self._apply(record)
+        return kind in (b"", _BEGIN, _PART, _WHOLE) or (self._is_whole and kind == _DELTA)
+
+    def end(self) -> bool:
+        """Whether the snapshot was whole, but for what was given up."""
+        if self.lost and not self._is_whole:
+            self._snapshot_ends()
+        return self._is_whole
+
+    def _snapshot_ends(self) -> None:
+        self._is_whole = True
+        for part in self._parts:
+            self._apply(part)
+        self._parts.clear()

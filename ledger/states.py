@@ -6,6 +6,7 @@
     OPEN          CLOSED        its writer                       last entry; fragments stay
     OPEN          IN_RECOVERY   whoever takes over               nothing else: the writer's next change conflicts
     IN_RECOVERY   CLOSED        any recovery                     last entry, and the fragments it made meanwhile
+    CLOSED        CLOSED        an operator (`ledger.loss`)      holes are added: entries that are lost and given up
     CLOSED        CLOSED        repair                           bookies of a fragment, when they have every block of it
     OPEN          (removed)     its writer                       nothing was ever written, so no bookie knows of it
     any           DELETING      whoever deletes                  nothing else; bookies' tombstones carry the version
@@ -20,10 +21,11 @@ replaced, and the bookies that leave the record with it are remembered in `forme
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from msgspec.structs import replace
 
-from quire.metadata.records import Fragment, LedgerRecord, LedgerState
+from quire.metadata.records import Fragment, Hole, LedgerRecord, LedgerState
 from quire.wire.bookie import BookieId
 
 
@@ -60,10 +62,12 @@ def closed(
     ledger_bytes: int,
     now_ms: int,
     tried: Sequence[str] = (),
+    cut_off: tuple[Hole, ...] = (),
 ) -> LedgerRecord:
     """The record with its end in it; `last_entry` is -1 for an empty ledger.
 
-    `tried` names bookies that were written to and left again before anything was confirmed.
+    `tried` names bookies that were written to and left again before anything was confirmed, `cut_off` what an operator
+    gave up behind the end.
     """
     assert record.state in (LedgerState.OPEN, LedgerState.IN_RECOVERY)
     assert last_entry >= record.fragments[-1].first_entry - 1, "a confirmed entry would lie beyond the end"
@@ -75,6 +79,7 @@ def closed(
         last_entry=last_entry,
         bytes=ledger_bytes,
         closed_ms=now_ms,
+        holes=(*record.holes, *cut_off),
     )
 
 
@@ -87,6 +92,14 @@ def repaired(record: LedgerRecord, index: int, bookies: Sequence[BookieId]) -> L
     new = fragment(old.first_entry, bookies)
     fragments = (*record.fragments[:index], new, *record.fragments[index + 1 :])
     return replace(record, fragments=fragments, former=_former(record, fragments))
+
+
+def given_up(record: LedgerRecord, found: Sequence[Hole]) -> LedgerRecord:
+    """The record with more holes; those that it has stay."""
+    assert record.state is LedgerState.CLOSED
+    holes = sorted([*record.holes, *found], key=lambda hole: hole.first_entry)
+    assert all(one.last_entry < next_one.first_entry for one, next_one in pairwise(holes)), "holes overlap"
+    return replace(record, holes=tuple(holes))
 
 
 def _former(

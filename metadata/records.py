@@ -41,6 +41,20 @@ class Fragment(Record, frozen=True):
     bookies: tuple[str, ...]
 
 
+class Hole(Record, frozen=True):
+    """Entries that were lost, and given up on an operator's word; see `ledger.loss`.
+
+    `messages` are known when a block behind the hole tells its index, else there are as many as entries.
+    """
+
+    first_entry: int
+    last_entry: int
+    first_index: int = 0
+    messages: int = 0
+    clock_ms: int = 0
+    """Of the block before it, else of the one behind it."""
+
+
 class LedgerRecord(Record, frozen=True):
     """A ledger: who holds which entries, and where it ends. `last_entry` and `bytes` are set when CLOSED."""
 
@@ -57,6 +71,8 @@ class LedgerRecord(Record, frozen=True):
     """Whose ledger it is: `topic:persistent://t/n/x` or `state:t/n/bundle`; a scrub finds orphans by it."""
     created_ms: int = 0
     closed_ms: int = 0
+    holes: tuple[Hole, ...] = ()
+    """What was given up, by entries; one that lies beyond `last_entry` only tells what was cut off."""
 
 
 class ArchivePointer(Record, frozen=True):
@@ -68,6 +84,8 @@ class ArchivePointer(Record, frozen=True):
     bytes: int
     crc: int
     archived_ms: int
+    lost_messages: int = 0
+    """Messages that had been lost and given up before: blank blocks stand for them in the object."""
 
 
 class SegmentState(StrEnum):
@@ -362,6 +380,8 @@ class RepairRecord(Record, frozen=True):
     lost: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
     """Bookies that are not up, but not for so long that they count as lost."""
+    lost_ledgers: dict[int, str] = {}
+    """Ledgers with entries that no bookie can give, and what was said; a hundred at most."""
     updated_ms: int = 0
 
 

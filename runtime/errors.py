@@ -8,6 +8,10 @@ the edge that calls the library and never travel further.
 A message says what happened, to what, and what to do, in one sentence.
 """
 
+from typing import Final
+
+GIVE_UP: Final = "`quire ledgers recover {} --accept-loss`"
+
 
 class QuireError(Exception):
     """Base of every error that Quire raises on purpose."""
@@ -56,6 +60,18 @@ class CorruptionError(QuireError):
         super().__init__(what + place)
         self.file = file
         self.offset = offset
+
+
+class LostForGood(CorruptionError):
+    """Every copy of an entry is damaged or gone, and no bookie is missing that might still have one.
+
+    Trying again does not help. `GIVE_UP` is the command that ends it, once a person has looked.
+    """
+
+    def __init__(self, what: str, ledger_id: int, entry: int) -> None:
+        super().__init__(f"{what}; {GIVE_UP.format(ledger_id)} shows what is lost, and gives it up")
+        self.ledger_id = ledger_id
+        self.entry = entry
 
 
 class Fenced(QuireError):

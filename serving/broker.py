@@ -26,6 +26,7 @@ from zlib import crc32
 
 from quire.ledger.bookies import Bookies
 from quire.ledger.ledgers import Ledgers
+from quire.ledger.losses import Losses
 from quire.metadata.store import MetadataStore
 from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import Clock
@@ -76,6 +77,9 @@ ARCHIVE_RUN_S: Final = 3_600.0
 """How long other brokers may take to archive everything; a person who waits for it gives up later than that."""
 
 ASK_S: Final = 10.0
+WARNINGS_MAX: Final = 20
+"""Lost ledgers that a health check tells of; `quire ledgers lost` has all."""
+
 STOP_S: Final = 3.0
 """How long stopping waits for topics to close; what is not closed by then is recovered at the next load."""
 
@@ -124,6 +128,7 @@ class Broker(Operations):
         )
         self._ledgers = ledgers
         self.bookies = Bookies(ledgers)
+        self.losses = Losses(ledgers)
         self._bundles = Bundles(ledgers, store, self._bundle_failed)
         self.registry = Registry(self.services, self.namespaces, self._bundles, self.ownership)
         self.asked = Partitions(self.registry.records, self.peers)
@@ -384,6 +389,10 @@ class Broker(Operations):
         reasons.append(self.ownership.why_not_ready() if self._server is not None else "")
         return list(filter(None, (*reasons, *(why_not() for why_not in self._why_not))))
 
+    def warnings(self) -> Sequence[str]:
+        """What a person should look at though the broker serves: what was lost for good, and how to go on."""
+        return [str(error) for error in self._ledgers.lost().values()][:WARNINGS_MAX]
+
     def watch(self, why_not: Callable[[], str]) -> None:
         """`why_not` tells of a part of this process why it cannot work; nothing when all is well."""
         self._why_not.append(why_not)
@@ -400,6 +409,7 @@ class Broker(Operations):
             "quire_serving_bytes_in_total": totals.bytes_in,
             "quire_serving_bytes_in_flight": self.budget.used_bytes,
             "quire_serving_bytes_in_flight_max": self.budget.limit_bytes,
+            "quire_ledger_lost_ledgers": len(self._ledgers.lost()),
             "quire_serving_bytes_held": self.held.used_bytes,
             "quire_serving_bytes_of_frames": self.frame_room.used_bytes,
             "quire_serving_tail_cache_bytes": self.services.tail_cache.bytes_used,
@@ -456,11 +466,3 @@ class Broker(Operations):
         if self._offloading is None:
             raise ConfigurationError("this broker has no archive; start it with --archive URL")
         return self._offloading
-
-    async def recover_ledger(self, ledger_id: int, *, accept_loss: bool) -> dict[str, Any]:
-        """Close a ledger that recovery refuses to close because of damage; the log says what was given up."""
-        try:
-            record = await self.services.ledgers.recover(ledger_id, accept_loss=accept_loss)
-        except NotFound:
-            raise NotFound(f"there is no ledger {ledger_id}") from None
-        return {"ledgerId": ledger_id, "lastEntry": record.last_entry, "state": str(record.state)}

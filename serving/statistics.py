@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from quire.ledger.holes import lost_messages
 from quire.metadata.records import CompactedRecord, SegmentRecord, SegmentState, TopicRecord
 from quire.runtime.errors import QuireError
 from quire.serving.ports import Position
@@ -41,6 +42,7 @@ _SUBSCRIPTION_SUMMED = (
     "msgRateRedeliver",
     "msgOutCounter",
     "bytesOutCounter",
+    "lostMessages",
 )
 
 # -- stats -------------------------------------------------------------------------------------------------
@@ -76,6 +78,7 @@ def of_partitions(partitions: Mapping[str, dict[str, Any]], record: TopicRecord)
     return {
         **{key: sum(one[key] for one in partitions.values()) for key in _SUMMED},
         "damagedSegments": [one for stats in partitions.values() for one in stats.get("damagedSegments", ())],
+        "lostForGood": [one for stats in partitions.values() for one in stats["lostForGood"]],
         "publishers": [one for stats in partitions.values() for one in stats["publishers"]],
         "subscriptions": _merged([stats["subscriptions"] for stats in partitions.values()]),
         "replication": {},
@@ -92,6 +95,7 @@ def metadata_of(record: TopicRecord) -> dict[str, Any]:
 def _storage(topic: Topic, services: Services) -> dict[str, Any]:
     archived = (one.bytes for one in topic.segment_list.sealed if one.archive is not None)
     damaged = [(one, damage_of(one, services)) for one in topic.segment_list.sealed]
+    lost = services.ledgers.lost()
     return {
         "storageSize": sum(view.bytes for view in topic.segments()),
         "offloadedStorageSize": sum(archived),
@@ -100,6 +104,7 @@ def _storage(topic: Topic, services: Services) -> dict[str, Any]:
             for one, what in damaged
             if what
         ],
+        "lostForGood": [str(lost[view.ledger_id]) for view in topic.segments() if view.ledger_id in lost],
         "topicCreationTimeStamp": topic.segment_list.record.created_ms,
         "lastPublishTimeStamp": topic.segment_list.last_clock_ms(),
     }
@@ -117,6 +122,7 @@ def _drops(subscriptions: dict[str, dict[str, Any]]) -> dict[str, Any]:
         "storageSize": 0,
         "offloadedStorageSize": 0,
         "damagedSegments": [],
+        "lostForGood": [],
         "msgDropRate": _sum(subscriptions, "msgDropRate"),
         "msgDropCounter": int(_sum(subscriptions, "msgDropCounter")),
     }
@@ -168,13 +174,14 @@ async def internal(loaded: Topic, services: Services) -> dict[str, Any]:
 
 
 async def _ledgers_of(topic: Topic, services: Services) -> list[dict[str, Any]]:
-    segments = topic.segment_list.totals()
+    ledgers = services.ledgers
     return [
         {
-            **_segment_row(segment, await state_of(segment, services.ledgers)),
+            **_segment_row(segment, await state_of(segment, ledgers)),
+            **await _lost_of(segment, ledgers),
             "damage": damage_of(segment, services),
         }
-        for segment in segments
+        for segment in topic.segment_list.totals()
     ]
 
 
@@ -187,6 +194,18 @@ async def state_of(segment: SegmentRecord, ledgers: Ledgers) -> SegmentState:
     except QuireError:
         is_flushed = False
     return segment_state(segment, is_flushed=is_flushed)
+
+
+async def _lost_of(segment: SegmentRecord, ledgers: Ledgers) -> dict[str, Any]:
+    """What of a segment was lost and given up, and, if a reader met some, what is lost and was not given up yet."""
+    error = ledgers.lost().get(segment.ledger_id)
+    lost = 0 if segment.archive is None else segment.archive.lost_messages
+    if segment.on_bookies and not lost:
+        try:
+            lost = lost_messages(await ledgers.info(segment.ledger_id))
+        except QuireError:
+            pass
+    return {"lostMessages": lost, "lostForGood": "" if error is None else str(error)}
 
 
 def _segment_row(segment: SegmentRecord, state: SegmentState) -> dict[str, Any]:

@@ -16,6 +16,7 @@ Cost per 1 KiB row of unbatched and batched entries is measured by `bench/spark.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -34,6 +35,8 @@ from quire.wire.message import Undecodable
 INFLATED_BYTES_MAX: Final = 64 * MIB
 """Decompressed bytes that are held at once, beyond one entry's."""
 
+_log = logging.getLogger(__name__)
+
 BATCH_BYTES: Final = 2 * MIB
 """About what one record batch holds: Spark copies each twice, which is cheapest within a core's cache."""
 
@@ -42,11 +45,19 @@ class Decoder:
     """Decodes blocks of one segment to record batches of `columns`, at most `batch_rows` rows and about
     `BATCH_BYTES` each.
 
-    Rows outside `window` are left out. Raises `plain.UndecodableEntry` unless `keep_raw`.
+    Rows outside `window` are left out. Raises `plain.UndecodableEntry` unless `keep_raw`, `plain.LostEntries` unless
+    `skip_lost`.
     """
 
     def __init__(
-        self, columns: Sequence[str], origin: Origin, window: Window, *, batch_rows: int, keep_raw: bool
+        self,
+        columns: Sequence[str],
+        origin: Origin,
+        window: Window,
+        *,
+        batch_rows: int,
+        keep_raw: bool,
+        skip_lost: bool = False,
     ) -> None:
         self._columns = tuple(columns)
         self._schema = schema.arrow(columns)
@@ -54,6 +65,7 @@ class Decoder:
         self._window = window
         self._batch_rows = batch_rows
         self._keep_raw = keep_raw
+        self._skip_lost = skip_lost
 
     def decode(self, blocks: Buffer) -> Iterator[pa.RecordBatch]:
         """Record batches of a run of whole blocks whose checksums are proven. Never an empty batch."""
@@ -62,7 +74,26 @@ class Decoder:
         entries = entries_of(blocks, self._origin.ledger_id)
         first, last = self._window.entries(entries.id)
         if first < last:
-            yield from self._decode(entries.part(first, last))
+            for part in self._there(entries.part(first, last)):
+                yield from self._decode(part)
+
+    def _there(self, entries: Entries) -> Iterator[Entries]:
+        """The runs of entries that are there: those without bytes were lost and given up."""
+        is_lost = entries.start == entries.end
+        if not is_lost.any():
+            yield entries
+            return
+        for first, last, lost in runs_of(is_lost):
+            part = entries.part(first, last)
+            if not lost:
+                yield part
+                continue
+            error = plain.LostEntries(
+                self._origin.name, self._origin.ledger_id, int(part.id[0]), int(part.id[-1])
+            )
+            if not self._skip_lost:
+                raise error
+            _log.warning("%s", error)
 
     def _decode(self, entries: Entries) -> Iterator[pa.RecordBatch]:
         try:
@@ -88,13 +119,9 @@ class Decoder:
 
     def _decode_around(self, entries: Entries, odd: Flags) -> Iterator[pa.RecordBatch]:
         """Runs of odd entries by the plain decoder, the runs between them by columns."""
-        edges = np.flatnonzero(np.diff(odd)) + 1
-        for first, last in zip([0, *edges.tolist()], [*edges.tolist(), len(odd)], strict=True):
+        for first, last, is_odd in runs_of(odd):
             run = entries.part(first, last)
-            if not odd[first]:
-                yield from self._decode(run)
-                continue
-            yield from self._decode_plain(run)
+            yield from self._decode_plain(run) if is_odd else self._decode(run)
 
     def _decode_plain(self, run: Entries) -> Iterator[pa.RecordBatch]:
         kept: list[plain.Row] = []
@@ -134,3 +161,10 @@ class Decoder:
         if rows.hidden.any():
             keep = ~rows.hidden if keep is None else keep & ~rows.hidden
         return batch if keep is None else batch.filter(pa.array(keep))
+
+
+def runs_of(flags: Flags) -> Iterator[tuple[int, int, bool]]:
+    """(first, behind the last, which) of each run of equal flags."""
+    edges = np.flatnonzero(np.diff(flags)) + 1
+    for first, last in zip([0, *edges.tolist()], [*edges.tolist(), len(flags)], strict=True):
+        yield first, last, bool(flags[first])

@@ -8,6 +8,7 @@
 | columns | which columns, with commas, in this order: the others cost nothing | all |
 | batch_rows | most rows in one Arrow batch | 8192 |
 | on_undecodable | `fail` ends the query and names the entry; `raw` keeps it, see `schema` | fail |
+| on_lost | `fail` ends the query where messages were lost and given up; `skip` leaves them out, with a warning | fail |
 | slice_bytes | about how much one Spark task reads | 96MiB |
 | archive | URL of the archive as the executors reach it (another endpoint, keys) | as the broker says |
 
@@ -35,6 +36,7 @@ BATCH_ROWS_MAX: Final = 65_536
 SLICE_BYTES_MIN: Final = 1 * MIB
 
 _UNDECODABLE: Final = "on_undecodable"
+_LOST: Final = "on_lost"
 _TOPIC_OPTIONS: Final = ("topic", "topics", "topics_pattern")
 _KNOWN: Final = frozenset(
     (
@@ -45,6 +47,7 @@ _KNOWN: Final = frozenset(
         "columns",
         "batch_rows",
         "on_undecodable",
+        "on_lost",
         "slice_bytes",
         "archive",
     )
@@ -64,6 +67,7 @@ class Options:
     columns: tuple[str, ...]
     batch_rows: int
     keep_raw: bool
+    skip_lost: bool
     slice_bytes: int
     archive: str | None
 
@@ -92,6 +96,7 @@ def parse(options: Mapping[str, str]) -> Options:
         columns=_columns(given.get("columns"), keep_raw),
         batch_rows=_batch_rows(given.get("batch_rows", str(BATCH_ROWS_DEFAULT))),
         keep_raw=keep_raw,
+        skip_lost=_one_of(given, _LOST, ("fail", "skip")) == "skip",
         slice_bytes=max(parse_size(given.get("slice_bytes", "96MiB")), SLICE_BYTES_MIN),
         archive=given.get("archive"),
     )

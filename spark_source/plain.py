@@ -35,6 +35,16 @@ class UndecodableEntry(QuireError):
         )
 
 
+class LostEntries(QuireError):
+    """Entries of a topic that were lost, and given up by an operator."""
+
+    def __init__(self, topic: str, ledger_id: int, first: int, last: int) -> None:
+        super().__init__(
+            f"entries {first} to {last} of ledger {ledger_id} of {topic} were lost and given up; option on_lost=skip "
+            "reads the topic without them"
+        )
+
+
 def rows(entry: memoryview) -> Iterator[Row]:
     """The rows of one entry, without its place (topic, ledger, and so on). Raises `Undecodable`."""
     try:

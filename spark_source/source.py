@@ -73,6 +73,7 @@ class QuireReader(DataSourceReader):
             piece.window,
             batch_rows=options.batch_rows,
             keep_raw=options.keep_raw,
+            skip_lost=options.skip_lost,
         )
         for blocks in fetch.blocks(piece, Broker(options.service_url), options.archive):
             yield from decoder.decode(blocks)

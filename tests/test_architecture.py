@@ -47,6 +47,7 @@ CORES = (
     "bookie/memtable.py",
     "bookie/ledgers.py",
     "ledger/states.py",
+    "ledger/holes.py",
     "ledger/answers.py",
     "ledger/placement.py",
     "ledger/writer_core.py",

@@ -96,6 +96,7 @@ class Archive:
             bytes=upload.object_bytes,
             crc=upload.crc,
             archived_ms=self._clock.now_ms(),
+            lost_messages=upload.lost_messages,
         )
         try:
             await self._verify(pointer)
@@ -197,6 +198,10 @@ class _SegmentUpload:
     def is_complete(self) -> bool:
         """True once the source was read to its end, so that `object_bytes` and `crc` are known."""
         return self.object_bytes > 0
+
+    @property
+    def lost_messages(self) -> int:
+        return self._builder.lost_messages
 
     async def parts(self) -> AsyncIterator[Buffer]:
         builder = self._builder

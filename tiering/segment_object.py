@@ -47,7 +47,7 @@ from typing import Final, NamedTuple
 
 from quire.runtime.errors import CorruptionError
 from quire.runtime.limits import ARCHIVE_INDEX_RUN_BYTES
-from quire.wire.block import BlockHeader, Buffer, message_counts, peek, verify
+from quire.wire.block import BlockHeader, Buffer, is_blank, message_counts, peek, verify
 from quire.wire.checksum import crc32c
 
 MAGIC: Final = b"QUIRESEG"
@@ -127,6 +127,8 @@ class SegmentBuilder:
         self.next_entry = 0
         self.blocks_bytes = 0
         self.block_count = 0
+        self.lost_messages = 0
+        """Of blank blocks, which stand for what was lost and given up."""
         self._first: BlockHeader | None = None
         self._last: BlockHeader | None = None
         self._last_messages = 0
@@ -153,6 +155,8 @@ class SegmentBuilder:
         self._first = self._first or header
         self._last = header
         self._last_messages = sum(message_counts(block, header))
+        if is_blank(header):
+            self.lost_messages += self._last_messages
 
     def finish(self) -> tuple[Footer, bytes]:
         """The footer, and index and footer as bytes. At least one block was added."""

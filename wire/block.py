@@ -27,6 +27,10 @@ end of the block. `read_header` proves that much in a few microseconds; `verify`
 An invalid block is damage: it raises `BlockError` and is never skipped.
 
 Block (ledger, first entry) has exactly one content: a writer that resends sends the same bytes.
+
+An entry has bytes. A block whose entries have none (length = 64+8n) stands for entries that were lost and given up, so
+that what follows a ledger's blocks finds no gap in entries, message indexes or clocks. Readers make it (`ledger.holes`)
+and the archive keeps it; no bookie ever has one.
 """
 
 from __future__ import annotations
@@ -138,6 +142,19 @@ def cut(
     )
     _PREFIX.pack_into(block, 0, MAGIC, VERSION, 0, crc32c(view[_CHECKED_OFFSET:table_end]))
     return block
+
+
+def blank(
+    ledger_id: int, first_entry: int, clock_ms: int, first_index: int, messages: Sequence[int]
+) -> bytes:
+    """A block that stands for lost entries, one for each number of `messages`."""
+    nothing = [b""] * len(messages)
+    return bytes(cut(ledger_id, first_entry, first_entry - 1, clock_ms, first_index, nothing, messages))
+
+
+def is_blank(header: BlockHeader) -> bool:
+    """Whether the block stands for lost entries: there is nothing in it to read."""
+    return header.length == header.entries_offset
 
 
 def _cut_one(

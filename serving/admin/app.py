@@ -32,6 +32,7 @@ from quire.serving.admin import (
     bookies,
     brokers,
     cluster,
+    ledgers,
     lookup,
     messages,
     namespaces,
@@ -72,6 +73,7 @@ def make_app(target: AdminTarget, more_metrics: Sequence[probes.MetricSource] = 
         schemas,
         lookup,
         archive,
+        ledgers,
         blocks,
     ):
         application.add_routes(resource.routes(target))

@@ -1,4 +1,4 @@
-"""`/quire/v1/archive` and `/quire/v1/ledgers`: the archive's work, and an operator's recovery of one ledger.
+"""`/quire/v1/archive`: the archive's work.
 
 Any broker answers for the whole cluster; `?here=true` asks for what that broker does.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from quire.serving.admin.requests import flag, natural
+from quire.serving.admin.requests import flag
 from quire.serving.admin.target import AdminTarget
 
 ARCHIVE = "/quire/v1/archive"
@@ -28,16 +28,9 @@ def routes(target: AdminTarget) -> list[web.RouteDef]:
     async def repair(request: web.Request) -> web.Response:
         return web.json_response(await target.archive_repair(here=flag(request, "here")))
 
-    async def recover(request: web.Request) -> web.Response:
-        ledger = natural(request.match_info["ledger"], "the ledger in the path")
-        return web.json_response(
-            await target.recover_ledger(ledger, accept_loss=flag(request, "accept_loss"))
-        )
-
     return [
         web.post(f"{ARCHIVE}/run", run),
         web.get(f"{ARCHIVE}/status", status),
         web.post(f"{ARCHIVE}/verify", verify),
         web.post(f"{ARCHIVE}/repair", repair),
-        web.post("/quire/v1/ledgers/{ledger}/recover", recover),
     ]

@@ -6,7 +6,7 @@ Counters are plain numbers that the rooms keep; they are turned into Prometheus'
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -23,6 +23,10 @@ class Probed(Protocol):
 
     def why_not_ready(self) -> Sequence[str]:
         """Reasons why it should get no traffic now; empty when it should."""
+        ...
+
+    def warnings(self) -> Sequence[str]:
+        """What a person should look at though it is ready, with what to do."""
         ...
 
     def metrics(self) -> Mapping[str, float]:
@@ -55,7 +59,10 @@ def routes(target: Probed, more_metrics: Sequence[MetricSource] = ()) -> list[we
 
     async def ready(_: web.Request) -> web.Response:
         reasons = list(target.why_not_ready())
-        return web.json_response({"ready": not reasons, "reasons": reasons}, status=503 if reasons else 200)
+        told: dict[str, Any] = {"ready": not reasons, "reasons": reasons}
+        if warnings := list(target.warnings()):
+            told["warnings"] = warnings
+        return web.json_response(told, status=503 if reasons else 200)
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})

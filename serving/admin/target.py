@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from quire.ledger.bookies import Bookies
+from quire.ledger.losses import Losses
 from quire.metadata.records import Policies
 from quire.serving.names import TopicName
 from quire.serving.ownership.port import Owner, Ownership
@@ -27,6 +28,7 @@ class AdminTarget(Protocol):
     settings: BrokerSettings
     namespaces: Namespaces
     bookies: Bookies
+    losses: Losses
     ownership: Ownership
 
     @property
@@ -42,6 +44,10 @@ class AdminTarget(Protocol):
 
     def why_not_ready(self) -> Sequence[str]:
         """Reasons why this broker should get no traffic now; empty when it should."""
+        ...
+
+    def warnings(self) -> Sequence[str]:
+        """What a person should look at though the broker serves."""
         ...
 
     def metrics(self) -> Mapping[str, float]:
@@ -227,6 +233,3 @@ class AdminTarget(Protocol):
     async def archive_repair(self, *, here: bool) -> dict[str, Any]:
         """Upload again what is damaged in the archive and still on bookies; `here` as in `archive_run`."""
         ...
-
-    # -- ledgers
-    async def recover_ledger(self, ledger_id: int, *, accept_loss: bool) -> dict[str, Any]: ...

@@ -29,6 +29,7 @@ from quire.serving.subscription.dispatcher import Dispatcher, Run
 from quire.serving.subscription.entry_set import EntrySet
 from quire.serving.subscription.positions import Segments
 from quire.serving.subscription.survey import PIECE_ENTRIES_MAX, Piece, Survey
+from quire.wire.block import is_blank
 from quire.wire.deliver_at import delivery_times
 
 
@@ -99,7 +100,7 @@ class Holding(Dispatcher):
     def _runs(self, view: BlockView, start: int) -> list[Run]:
         """Without what is to be dealt later; `_pass` puts that away, as far as the read position moves over it."""
         self._later = _NOTHING
-        if self.delays is None:
+        if self.delays is None or is_blank(view.header):
             return super()._runs(view, start)
         offsets, times_ms = delivery_times(view.buffer, view.header, start, self.delays.now_ms)
         if not offsets:

@@ -30,6 +30,10 @@ async def entry_at(topic: TopicPort, position: Position) -> bytes:
     if not found:
         raise NotFound(f"topic {topic.name} has no entry {position.ledger_id}:{position.entry_id}")
     header = block.peek(found[0])
+    if block.is_blank(header):
+        raise NotFound(
+            f"entry {position.ledger_id}:{position.entry_id} of {topic.name} was lost and given up"
+        )
     return bytes(block.entries(found[0], header)[position.entry_id - header.first_entry])
 
 

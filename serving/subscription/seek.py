@@ -42,6 +42,8 @@ async def position_at_time(topic: TopicPort, time_ms: int) -> Position:
 def _first_since(buffer: Buffer, position: Position, time_ms: int) -> int | None:
     """The first entry of a block, from `position` on, that was published at `time_ms` or later."""
     header = block.peek(buffer)
+    if block.is_blank(header):
+        return None
     for entry_id, entry in enumerate(block.entries(buffer, header), header.first_entry):
         if entry_id >= position.entry_id and _publish_time_ms(entry) >= time_ms:
             return entry_id

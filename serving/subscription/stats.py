@@ -1,8 +1,8 @@
 """A subscription in the words of Pulsar's `stats`, for people and tools that ask; nothing is kept up for it.
 
 What Pulsar does not have: `blockedReason` of subscriptions and consumers (see `blocked`), `backlogSizeExact` (see
-`lag`), `msgBacklogExact`, and `drainingHashesCount` of subscriptions. Where blocks that a number needs cannot be read,
-it is estimated, and `lastReadError` says why.
+`lag`), `msgBacklogExact`, `drainingHashesCount` of subscriptions, and `lostMessages`: what was lost and given up, and
+passed over. Where blocks that a number needs cannot be read, it is estimated, and `lastReadError` says why.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ async def describe(subscription: Subscription, now_ms: int) -> dict[str, Any]:
         "nonContiguousDeletedMessagesRanges": counting.holes(dispatcher.cursor),
         "subscriptionProperties": subscription.cursor.properties,
         "lastReadError": subscription.last_read_error or unreadable,
+        "lostMessages": subscription.lost_messages,
         **_keys(dispatcher),
         **subscription.meter.stats(subscription.monotonic()),
     }

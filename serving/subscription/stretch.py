@@ -8,7 +8,7 @@ offered, once for all subscriptions of the topic. Nothing waits for another bloc
 
     joined      blocks of one ledger, each beginning where the one before ended, up to `STRETCH_BYTES_MAX`
     alone       a block beyond `SMALL_BLOCK_BYTES` or `SMALL_BLOCK_ENTRIES`: copying it would cost more than it saves;
-                a block that compaction made, which tells no time
+                a block that compaction made, which tells no time; one that stands for lost entries
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from quire.runtime.limits import BLOCK_BYTES_MAX, KIB
 from quire.serving.subscription.delivery import BlockView
 from quire.wire import block
-from quire.wire.block import BlockHeader, Buffer
+from quire.wire.block import BlockHeader, Buffer, is_blank
 
 SMALL_BLOCK_BYTES = 16 * KIB
 SMALL_BLOCK_ENTRIES = 64
@@ -51,6 +51,7 @@ def _is_small(header: BlockHeader) -> bool:
         header.length <= SMALL_BLOCK_BYTES
         and header.entry_count <= SMALL_BLOCK_ENTRIES
         and header.clock_ms > 0
+        and not is_blank(header)
     )
 
 

@@ -24,6 +24,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from pyroaring import BitMap
+
 from quire.runtime.clock import Clock
 from quire.runtime.errors import NotFound, Unavailable
 from quire.runtime.limits import DEAL_BYTES_PER_TURN
@@ -48,7 +50,7 @@ from quire.serving.subscription.pace import Pace
 from quire.serving.subscription.positions import Segments, preceding
 from quire.serving.subscription.request import Done, KeySharing, SubscribeRequest, SubscriptionKind
 from quire.wire import pulsar_pb2 as pb
-from quire.wire.block import Buffer
+from quire.wire.block import Buffer, is_blank
 
 LEFT_ALONE_S = 60.0
 """How long a subscription that is not durable waits for its reader after a seek, which closed it."""
@@ -94,6 +96,8 @@ class Subscription:
         self._arrivals = 0
         self._output: dict[Consumer, list[Buffer]] = {}
         self._is_pumping = False
+        self.lost_messages = 0
+        """Messages that were lost and given up, and passed over since the topic was loaded."""
         self._seeks = 0
         self._pump_again = False
 
@@ -188,6 +192,8 @@ class Subscription:
         if view is not None:
             if self._view is not None:
                 self._pass_left_out(self._view, view)
+            elif is_blank(view.header) and self._pass_lost(view):
+                return self._next_block()
             return view
         if wanted == dispatcher.read and dispatcher.normalise():
             return self._next_block()
@@ -380,6 +386,20 @@ class Subscription:
         """The same for messages of batches, when these are about to be dealt."""
         for position, left, messages in view.left_of(block.ledger_id, block.first_entry, block.stop_entry):
             self.dispatcher.acknowledge_partly(position, left, messages)
+
+    def _pass_lost(self, block: BlockView) -> bool:
+        """Entries that were lost and given up count as acknowledged. Whether any did not yet."""
+        entries = BitMap(range(block.first_entry, block.stop_entry))
+        left = self.cursor.unacknowledged(block.ledger_id, entries)
+        if not left:
+            return False
+        self.lost_messages += block.messages_of(left)
+        before = self.cursor.mark_delete
+        self.dispatcher.acknowledge(block.ledger_id, left)
+        self._changed()
+        if self.cursor.mark_delete != before:
+            self.topic.acknowledged_up_to(self.name)
+        return True
 
     def _become(self, kind: SubscriptionKind, sharing: KeySharing) -> None:
         """Without consumers a subscription takes any kind."""

@@ -100,6 +100,8 @@ async def load(ledgers: LedgerOpener, record: CompactedRecord) -> Compacted:
             raise CorruptionError(f"compacted ledger {record.ledger_id} has no entry {next_entry}")
         for buffer in read:
             header = blocks.peek(buffer)
+            if blocks.is_blank(header):
+                raise CorruptionError(f"the index of compacted ledger {record.ledger_id} was lost")
             for entry in blocks.entries(buffer, header)[next_entry - header.first_entry :]:
                 ledger_id, last_entry = INDEX.unpack_from(entry)
                 found.ledger_ids.append(ledger_id)
@@ -257,6 +259,10 @@ def read_entries(read: Sequence[Buffer], first: int, stop: int) -> list[_Retaine
     found = []
     for buffer in read:
         header = blocks.peek(buffer)
+        if blocks.is_blank(header):
+            raise CorruptionError(
+                f"retained entries of compacted ledger {header.ledger_id} were lost; read the topic without compaction"
+            )
         extra = header.first_index
         counts = blocks.message_counts(buffer, header)
         for number, (entry, count) in enumerate(

@@ -221,6 +221,9 @@ class Compaction:
 
 
 def _placed(buffer: Buffer, header: blocks.BlockHeader) -> _Chunk:
+    """The entries of a block; none where they were lost and given up."""
+    if blocks.is_blank(header):
+        return []
     counts = blocks.message_counts(buffer, header)
     return [
         (Position(header.ledger_id, entry_id), entry, count)

@@ -210,6 +210,8 @@ class DedupStore:
             self._snapshots.pop(topic, None)
             return
         generation, ledger_id, entry_id = _WHERE.unpack_from(record, at)
+        if part and topic not in self._snapshots:
+            return  # its beginning was lost, and given up
         seen = _read_producers(record, at + _WHERE.size)
         before = self._snapshots[topic].seen if part else {}
         self._snapshots[topic] = Snapshot(generation, Position(ledger_id, entry_id), {**before, **seen})

@@ -86,6 +86,8 @@ async def last_message(topic: TopicPort) -> tuple[Position, int]:
 
 def _last_batch_index(block: Buffer, position: Position) -> int:
     header = blocks.peek(block)
+    if blocks.is_blank(header):
+        return -1
     at = position.entry_id - header.first_entry
     metadata, _ = read_metadata(blocks.entries(block, header)[at])
     return metadata.num_messages_in_batch - 1 if is_batch(metadata) else -1

@@ -11,7 +11,7 @@ from quire.metadata.records import ArchivePointer, LedgerRecord
 from quire.metadata.store import MetadataStore, Step
 from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import Clock
-from quire.runtime.errors import QuireError
+from quire.runtime.errors import LostForGood, QuireError
 from quire.runtime.tasks import Tasks
 from quire.runtime.threads import DaemonThreads
 from quire.serving.policy.throttle import BrokerThrottles
@@ -72,7 +72,11 @@ class Ledgers(LedgerOpener, Protocol):
 
     def reader(self, closed: LedgerRecord) -> SegmentReader: ...
 
-    async def recover(self, ledger_id: int, *, accept_loss: bool = False) -> LedgerRecord: ...
+    async def recover(self, ledger_id: int) -> LedgerRecord: ...
+
+    async def info(self, ledger_id: int) -> LedgerRecord: ...
+
+    def lost(self) -> Mapping[int, LostForGood]: ...
 
     async def delete(self, ledger_id: int) -> None: ...
 

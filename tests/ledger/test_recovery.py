@@ -7,10 +7,11 @@ import asyncio
 import pytest
 
 from quire.ledger.memory_cluster import Listener, MemoryCluster, expected, read_all, turns_until, write
-from quire.metadata.records import LedgerRecord, LedgerState, decode
+from quire.metadata.records import Hole, LedgerRecord, LedgerState, decode
 from quire.runtime.errors import (
     CorruptionError,
     Fenced,
+    LostForGood,
     Unavailable,
 )
 from quire.wire.bookie import AddRequest, ReadRequest, ReadResponse, Status, WriteLacRequest
@@ -191,12 +192,14 @@ async def test_a_damaged_block_without_another_copy_stops_recovery_until_an_oper
     cluster.bookies[0].flip(writer.ledger_id, 1)
     other = cluster.join()
     with pytest.raises(
-        CorruptionError, match=f"ledger {writer.ledger_id}.*entry 1.*entry log bookie-0 at offset 1"
+        LostForGood,
+        match=f"ledger {writer.ledger_id}.*entry 1.*entry log bookie-0 at offset 1.*--accept-loss",
     ):
         await other.recover(writer.ledger_id)
     assert (await other.info(writer.ledger_id)).state is LedgerState.IN_RECOVERY
-    record = await other.recover(writer.ledger_id, accept_loss=True)
+    record = (await other.give_up(writer.ledger_id)).record
     assert (record.state, record.last_entry) == (LedgerState.CLOSED, 0)
+    assert record.holes == (Hole(first_entry=1, last_entry=2, messages=2),)
     assert await read_all(other, writer.ledger_id) == expected(0)
 
 
@@ -206,7 +209,7 @@ async def test_an_operators_word_does_not_make_silence_an_absence(caplog):
     await listener.until(write(writer, 3))
     cluster.bookies[0].unreachable = True
     with pytest.raises(Unavailable):
-        await cluster.join().recover(writer.ledger_id, accept_loss=True)
+        await cluster.join().give_up(writer.ledger_id)
 
 
 async def test_idle_writers_tell_their_lac_once():

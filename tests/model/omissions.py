@@ -111,7 +111,7 @@ def _nothing_is_found() -> Patch:
         if len(found) >= core._coverage:
             original(core, bookie, response)
         elif len(core._answers) >= core._coverage:
-            core._absent()
+            core._end() if core.lac < core._entry else core._stop(core._unknown("it"))
 
     return RecoveryCore, "_read", read
 

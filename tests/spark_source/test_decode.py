@@ -258,3 +258,16 @@ def test_a_block_of_another_ledger_is_damage() -> None:
     decoder = Decoder(ALL, Origin("t", -1, 8, "t"), Window(), batch_rows=10, keep_raw=False)
     with pytest.raises(block.BlockError, match="a block of ledger 7 lies among those of 8"):
         list(decoder.decode(blocks_of(plain_entries(1), [1])))
+
+
+def test_lost_entries_end_the_query_and_are_named_or_are_left_out(caplog) -> None:
+    entries = [encode_one(OutgoingMessage(b"%d" % i), "p", i, TIME) for i in range(12)]
+    blank = block.blank(7, 5, TIME, 5, [1, 1, 1])
+    blocks = blocks_of(entries[:5], [1] * 5) + blank + blocks_of(entries[8:], [1] * 4, first=8)
+    given = Decoder(("value", "entry"), ORIGIN, WHOLE, batch_rows=100, keep_raw=False, skip_lost=True)
+    rows = [row for batch in given.decode(blocks) for row in batch.to_pylist()]
+    assert [row["entry"] for row in rows] == [0, 1, 2, 3, 4, 8, 9, 10, 11]
+    assert "entries 5 to 7 of ledger 7" in caplog.text
+    strict = Decoder(("value",), ORIGIN, WHOLE, batch_rows=100, keep_raw=False)
+    with pytest.raises(plain.LostEntries, match=r"entries 5 to 7 of ledger 7.*on_lost=skip"):
+        list(strict.decode(blocks))
