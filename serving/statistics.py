@@ -139,7 +139,7 @@ def _merged(partitions: list[dict[str, dict[str, Any]]]) -> dict[str, dict[str, 
         sums = merged.setdefault(name, {"type": one["type"], "isDurable": one["isDurable"], "consumers": []})
         sums["consumers"] += one["consumers"]
         for key in _SUBSCRIPTION_SUMMED:
-            sums[key] = sums.get(key, 0) + one[key]
+            sums[key] = sums.get(key, 0) + one.get(key, 0)
     return merged
 
 
