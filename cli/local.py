@@ -8,8 +8,8 @@
     DIR/lock                      held while it runs: one cluster per directory
 
 Nothing that dies is started again by itself: the line on standard error says what died, and SIGHUP to this process
-starts again whatever is down, with its data. On SIGTERM or SIGINT the gateway ends first, then the brokers, then the
-bookies, then ZooKeeper, so that each finds those it needs.
+starts again whatever is down, with its data, also what dies while others are being started. On SIGTERM or SIGINT the
+gateway ends first, then the brokers, then the bookies, then ZooKeeper, so that each finds those it needs.
 
 What brokers and bookies are to be told beyond their places goes through the environment (`QUIRE_…`), which all
 of them inherit.
@@ -100,7 +100,10 @@ class LocalCluster:
         self._disk = RealDisk(self._data)
         self._tiers: list[list[Child]] = []
         self._tasks = Tasks("local")
-        self._is_restarting = False
+        self._is_starting = True
+        """The cluster, or what died of it: one at a time."""
+        self._was_asked = False
+        """For a restart of what died, since the last one looked."""
 
     async def run(self) -> None:
         """Start all, say so, and go on until cancelled; then end all.
@@ -114,6 +117,9 @@ class LocalCluster:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.restart_dead)
         try:
             await self._start()
+            self._is_starting = False
+            if self._was_asked:
+                self.restart_dead()
             gateway = self._tiers[-1][0]
             await ready(*gateway.urls)
         finally:
@@ -187,22 +193,28 @@ class LocalCluster:
         _say(f"{child.name} (pid {pid}) ended {how}; SIGHUP to {os.getpid()} starts it again")
 
     def restart_dead(self) -> None:
-        """Start again what is down, tier by tier."""
-        if not self._is_restarting:
-            self._is_restarting = True
+        """Start again what is down, tier by tier. While that, or the first start, is under way: once more behind it."""
+        self._was_asked = True
+        if not self._is_starting:
+            self._is_starting = True
             self._tasks.start(self._restart_dead(), "restart what died")
 
     async def _restart_dead(self) -> None:
         try:
-            for tier in self._tiers:
-                for child in tier:
+            while self._was_asked:
+                self._was_asked = False
+                for child in [child for tier in self._tiers for child in tier]:
                     if not child.is_running:
-                        await self._begin(child)
-                        _say(f"{child.name} is up again, pid {child.pid}")
-        except QuireError as error:
-            _say(str(error))
+                        await self._restart(child)
         finally:
-            self._is_restarting = False
+            self._is_starting = False
+
+    async def _restart(self, child: Child) -> None:
+        try:
+            await self._begin(child)
+            _say(f"{child.name} is up again, pid {child.pid}")
+        except QuireError as error:  # the others may do without it
+            _say(str(error))
 
     def _write_file(self) -> None:
         """Tell who runs; replaced in one step, so that a reader never sees half of it."""
