@@ -40,7 +40,7 @@ PATIENT = ClientSettings(operation_timeout_ms=60_000)
 class Watched:
     """One topic: what is on its way, and how it fared."""
 
-    producer: Producer
+    producer: Producer[bytes]
     pending: deque[tuple[float, Publication]] = field(default_factory=deque)
     answered_at: float = 0.0
     slowest_s: float = 0.0

@@ -173,7 +173,7 @@ async def _consume(client: Client, job: Job) -> bool:
 
 
 @asynccontextmanager
-async def _entered(consumer: Consumer, job: Job) -> AsyncIterator[None]:
+async def _entered(consumer: Consumer[bytes], job: Job) -> AsyncIterator[None]:
     """Within, it is subscribed. Raises `NotFound` for a topic that is not there and is not to be made."""
     try:
         await consumer.start()
@@ -185,7 +185,7 @@ async def _entered(consumer: Consumer, job: Job) -> AsyncIterator[None]:
         await consumer.close()
 
 
-async def _print_all(consumer: Consumer, job: Job) -> None:
+async def _print_all(consumer: Consumer[bytes], job: Job) -> None:
     ends = {} if job.follow else await consumer.last_message_ids()
     printed = 0
     while printed != job.count and (job.follow or _is_ahead(ends)):
@@ -207,10 +207,10 @@ def _is_ahead(ends: dict[str, MessageId]) -> bool:
     return any(end.entry_id >= 0 for end in ends.values())
 
 
-async def _group(consumer: Consumer, job: Job, printed: int) -> list[Message]:
+async def _group(consumer: Consumer[bytes], job: Job, printed: int) -> list[Message[bytes]]:
     """What is there now, at least one message. Raises TimeoutError when the job does not follow and none comes."""
     most = GROUP_MESSAGES_MAX if job.count is None else min(GROUP_MESSAGES_MAX, job.count - printed)
-    group: list[Message] = []
+    group: list[Message[bytes]] = []
     while len(group) < most:
         one = await _next(consumer, job, wait=not group)
         if one is None:
@@ -219,7 +219,7 @@ async def _group(consumer: Consumer, job: Job, printed: int) -> list[Message]:
     return group
 
 
-async def _next(consumer: Consumer, job: Job, *, wait: bool) -> Message | None:
+async def _next(consumer: Consumer[bytes], job: Job, *, wait: bool) -> Message[bytes] | None:
     """The next message that can be decoded; the others are told of, and stay unacknowledged."""
     from quire.client import MessageUndecodable
 
@@ -232,7 +232,7 @@ async def _next(consumer: Consumer, job: Job, *, wait: bool) -> Message | None:
             click.echo(f"quire: {error}", err=True)
 
 
-def _print(group: Sequence[Message], job: Job) -> None:
+def _print(group: Sequence[Message[bytes]], job: Job) -> None:
     out = sys.stdout.buffer
     if job.as_json:
         out.writelines(json.dumps(_as_json(one)).encode() + b"\n" for one in group)
@@ -252,7 +252,7 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
-def _as_json(one: Message) -> dict[str, Any]:
+def _as_json(one: Message[bytes]) -> dict[str, Any]:
     return {
         "topic": one.topic,
         "id": str(one.id),

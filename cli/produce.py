@@ -169,7 +169,7 @@ async def _publish(client: Client, job: Job, bytes_total: int | None) -> Summary
     return summary
 
 
-async def _finish(producer: Producer, summary: Summary) -> None:
+async def _finish(producer: Producer[bytes], summary: Summary) -> None:
     """Wait for the receipts; after an interrupt not for long, and only what is stored counts."""
     try:
         async with asyncio.timeout(FLUSH_AFTER_INTERRUPT_S if summary.interrupted else None):
@@ -183,7 +183,7 @@ async def _finish(producer: Producer, summary: Summary) -> None:
         ) from None
 
 
-async def _publish_lines(producer: Producer, job: Job, summary: Summary, progress: _Progress) -> None:
+async def _publish_lines(producer: Producer[bytes], job: Job, summary: Summary, progress: _Progress) -> None:
     begin = time.monotonic()
     async for lines in job.lines.chunks():
         for line in lines:

@@ -9,22 +9,27 @@
             async for message in consumer:
                 await consumer.ack(message)
 
-Read in this order: `client`, `producer`, `partition_producer` (with `batch`), `consumer`, `partition_consumer`
-(with `inbox`, `permits`, `entry` and `acks`), `reader`; below them `context` (what they need of the client),
-`attachment`, which keeps each attached to its broker, `lookup` and `connection`; at the side `messages`, `subscribe`,
-`errors`, `settings`, `authentication`, `routing`, `backoff`.
+docs/client.md is a tour of all it does, by examples. To read the code, in this order: `client`; `producer` and
+`partition_producer` (with `batch` and `sealing`); `consumer` and `partition_consumer` (with `inbox`, `permits`,
+`opening`, `entry`, `beginning`, `acks`, `acknowledging` and `nack`); `reader`; `dead_letter`; `pattern`. Below them
+`context` (what they need of the client), `attachment`, which keeps each attached to its broker, `lookup` and
+`connection`. What messages go through: `chunks`, `crypto`, `schema` (with `record` and `writers`). At the side
+`messages`, `subscribe`, `errors`, `settings`, `authentication`, `routing`, `backoff`.
 
-Not here: schemas, transactions, chunked messages, encryption, topic patterns, dead letters.
+Not here: transactions.
 """
 
 from quire.client.authentication import Authentication, basic, token
 from quire.client.client import Client
 from quire.client.consumer import Consumer
+from quire.client.crypto import Encryption, keys_from
+from quire.client.dead_letter import DeadLetterPolicy
 from quire.client.errors import (
     AuthenticationFailed,
     Closed,
     ConnectionLost,
     ConsumerBusy,
+    IncompatibleSchema,
     MessageUndecodable,
     NotAuthorized,
     ProducerBusy,
@@ -37,13 +42,19 @@ from quire.client.errors import (
 from quire.client.messages import EARLIEST, LATEST, Message, MessageId, Receipt
 from quire.client.producer import Producer
 from quire.client.reader import Reader
+from quire.client.record import Float, Int
+from quire.client.schema import AUTO, BYTES, STRING, AvroSchema, JsonSchema, KeyValueSchema, Schema
 from quire.client.settings import ClientSettings, ConsumerSettings, ProducerSettings
 
 __all__ = [
+    "AUTO",
+    "BYTES",
     "EARLIEST",
     "LATEST",
+    "STRING",
     "Authentication",
     "AuthenticationFailed",
+    "AvroSchema",
     "Client",
     "ClientSettings",
     "Closed",
@@ -51,6 +62,13 @@ __all__ = [
     "Consumer",
     "ConsumerBusy",
     "ConsumerSettings",
+    "DeadLetterPolicy",
+    "Encryption",
+    "Float",
+    "IncompatibleSchema",
+    "Int",
+    "JsonSchema",
+    "KeyValueSchema",
     "Message",
     "MessageId",
     "MessageUndecodable",
@@ -64,7 +82,9 @@ __all__ = [
     "Reader",
     "Receipt",
     "Refused",
+    "Schema",
     "TopicTerminated",
     "basic",
+    "keys_from",
     "token",
 ]

@@ -7,6 +7,8 @@ consumer wants that, so that a redelivery brings only the rest.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from quire.client.entry import Entry, partly
 from quire.client.messages import MessageId
 from quire.wire import commands
@@ -32,12 +34,18 @@ class Acks:
         entry.unacked &= ~(1 << index) if index >= 0 else 0
         if not entry.unacked:
             self._partial.pop(entry, None)
-            self._done.append(entry.whole())
+            self._done += entry.ids
         elif self._batch_index_ack:
             self._partial[entry] = None
 
+    def add(self, ids: Sequence[pb.MessageIdData]) -> None:
+        """Entries as a whole."""
+        self._done += ids
+
     def ack_id(self, one: MessageId) -> None:
         """A message by its id alone; a message of a batch only as a batch-index ack."""
+        if one.first_chunk is not None:
+            self._done.append(commands.message_id(*one.first_chunk, one.partition))
         if one.batch_index < 0 or one.batch_size <= 1:
             self._done.append(commands.message_id(one.ledger_id, one.entry_id, one.partition))
         elif self._batch_index_ack:

@@ -43,7 +43,14 @@ class Attachable(ABC):
         self.attachment: Attachment | None = None
         self._id = member_id
         """Its producer or consumer id: unique within the client, so within every connection."""
-        self._connection: Connection | None = None
+        self.connection: Connection | None = None
+
+    async def attached(self) -> Connection:
+        """The connection, once there is one. Raises `Unavailable` after the operation timeout."""
+        assert self.attachment is not None
+        while self.connection is None:
+            await self.attachment.ready()
+        return self.connection
 
     @abstractmethod
     async def attach(self, connection: Connection) -> None:
@@ -80,15 +87,15 @@ class Attachable(ABC):
 
     def detached(self, reason: QuireError) -> None:
         """The broker or the connection let go of it."""
-        self._connection = None
+        self.connection = None
         if self.attachment is not None:
             self.attachment.lost(reason)
 
     def detach(self) -> None:
         """The broker has forgotten it."""
-        if self._connection is not None:
-            self._members(self._connection).pop(self._id, None)
-            self._connection = None
+        if self.connection is not None:
+            self._members(self.connection).pop(self._id, None)
+            self.connection = None
 
     async def _take_leave(self, connection: Connection | None, what: str) -> None:
         """Tell the broker that it is closed. Never raises for the broker's sake."""
@@ -106,7 +113,7 @@ class Attachment:
     def __init__(self, owner: Attachable, lookup: Lookup, settings: ClientSettings, rng: Random) -> None:
         self._owner = owner
         self._lookup = lookup
-        self._timeout_s = settings.operation_timeout_ms / 1000
+        self.timeout_s = settings.operation_timeout_ms / 1000
         self._backoff = Backoff(settings.backoff_first_ms, settings.backoff_max_ms, rng)
         self._lost: asyncio.Future[QuireError] | None = None
         self._settled = asyncio.Event()
@@ -124,7 +131,7 @@ class Attachment:
         `patiently`: there is no time-out, because a broker may let it wait for its turn.
         """
         try:
-            async with asyncio.timeout(None if patiently else self._timeout_s):
+            async with asyncio.timeout(None if patiently else self.timeout_s):
                 await self._settled.wait()
         except TimeoutError:
             pass

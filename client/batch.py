@@ -15,7 +15,7 @@ from collections.abc import Generator
 
 from quire.client.messages import MessageId, Receipt
 from quire.runtime.errors import QuireError
-from quire.wire import message
+from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.message import OutgoingMessage
 
@@ -25,11 +25,13 @@ class Batch:
 
     __slots__ = (
         "_waiters",
+        "answered",
         "attempts",
         "bytes",
         "deadline_s",
-        "entry",
+        "entries",
         "error",
+        "first_chunk",
         "first_sequence_id",
         "id_data",
         "is_settled",
@@ -44,7 +46,11 @@ class Batch:
         self.deadline_s = deadline_s
         self.messages: list[OutgoingMessage] = []
         self.bytes = 0
-        self.entry = b""
+        self.entries: list[bytes] = []
+        """What it was sealed into: one, or the chunks of its only message."""
+        self.answered = 0
+        """How many of them are stored."""
+        self.first_chunk: pb.MessageIdData | None = None
         self.attempts = 0
         """How often it was written to a connection; 0: nobody has seen it."""
         self.is_settled = False
@@ -61,13 +67,12 @@ class Batch:
         self.last_sequence_id = sequence_id
         self.bytes += size
 
-    def encode(self, producer_name: str, publish_time_ms: int, codec: int) -> None:
-        """Make its entry. One message alone travels as itself, which brokers take more cheaply."""
-        first = self.first_sequence_id
-        if len(self.messages) == 1:
-            self.entry = message.encode_one(self.messages[0], producer_name, first, publish_time_ms, codec)
-        else:
-            self.entry = message.encode_batch(self.messages, producer_name, first, publish_time_ms, codec)
+    def stored(self, id_data: pb.MessageIdData) -> bool:
+        """One of its entries is; whether all are."""
+        if not self.answered and len(self.entries) > 1:
+            self.first_chunk = id_data
+        self.answered += 1
+        return self.answered == len(self.entries)
 
     def settle(self, id_data: pb.MessageIdData | None, error: QuireError | None) -> None:
         """It is stored at `id_data`, or ended with `error`."""
@@ -91,7 +96,8 @@ class Batch:
         count = len(self.messages)
         batched = (-1, 0) if count == 1 else (index, count)
         found = MessageId.from_wire(self.id_data, topic, *batched)
-        return found._replace(partition=partition)
+        first = commands.position(self.first_chunk) if self.first_chunk is not None else None
+        return found._replace(partition=partition, first_chunk=first)
 
     def sequence_id(self, index: int) -> int:
         explicit = self.messages[index].sequence_id

@@ -11,27 +11,35 @@ event loop in which the client was entered.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from itertools import count
 from random import Random
 from ssl import SSLContext
 from types import TracebackType
+from typing import Any, TypeVar, overload
 
 from quire.client.authentication import Authentication
 from quire.client.backoff import Backoff
 from quire.client.consumer import SUBSCRIPTION_TYPES, Consumer
 from quire.client.context import Closable
+from quire.client.crypto import Encryption, FindKey
+from quire.client.dead_letter import DeadLetterPolicy
 from quire.client.errors import is_final
 from quire.client.lookup import Lookup
 from quire.client.messages import EARLIEST, LATEST, MessageId
+from quire.client.pattern import Pattern
 from quire.client.producer import ACCESS_MODES, Producer
 from quire.client.reader import Reader
 from quire.client.routing import full_name
+from quire.client.schema import BYTES, Schema
 from quire.client.settings import ClientSettings, ConsumerSettings, ProducerSettings
 from quire.client.subscribe import SubscribeAs
 from quire.runtime.clock import Clock, SystemClock
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.tasks import Tasks
+
+T = TypeVar("T")
 
 
 class Client:
@@ -76,20 +84,59 @@ class Client:
 
     # -- What users make --
 
+    @overload
     def producer(
-        self, topic: str, *, name: str = "", access: str = "shared", settings: ProducerSettings | None = None
-    ) -> Producer:
+        self,
+        topic: str,
+        *,
+        name: str = "",
+        access: str = "shared",
+        encryption: Encryption | None = None,
+        settings: ProducerSettings | None = None,
+    ) -> Producer[bytes]: ...
+
+    @overload
+    def producer(
+        self,
+        topic: str,
+        *,
+        schema: Schema[T],
+        name: str = "",
+        access: str = "shared",
+        encryption: Encryption | None = None,
+        settings: ProducerSettings | None = None,
+    ) -> Producer[T]: ...
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        schema: Schema[Any] = BYTES,
+        name: str = "",
+        access: str = "shared",
+        encryption: Encryption | None = None,
+        settings: ProducerSettings | None = None,
+    ) -> Producer[Any]:
         """A producer, to be entered. `name` must be unique on the topic (needed for deduplication over restarts).
 
         `access`: `shared`, `exclusive`, `exclusive-with-fencing` or `wait-for-exclusive`. Of a topic with exclusive
         access there is one producer; one that another has fenced raises `Fenced` or `PublishFailed` from then on.
         """
         _choose("access", access, ACCESS_MODES)
-        return Producer(self, topic, name, access, settings or ProducerSettings())
+        return Producer(
+            self,
+            topic,
+            schema,
+            settings=settings or ProducerSettings(),
+            name=name,
+            access=access,
+            encryption=encryption,
+        )
 
+    @overload
     def consumer(
         self,
-        topics: str | Sequence[str],
+        topics: str | Sequence[str] | re.Pattern[str],
         subscription: str,
         *,
         type: str = "exclusive",
@@ -97,18 +144,65 @@ class Client:
         name: str = "",
         durable: bool = True,
         create: bool = True,
+        priority: int = 0,
+        key_ranges: Sequence[tuple[int, int]] = (),
+        compacted: bool = False,
+        keys: FindKey | None = None,
+        dead_letter: DeadLetterPolicy | None = None,
         settings: ConsumerSettings | None = None,
-    ) -> Consumer:
-        """A consumer, to be entered.
+    ) -> Consumer[bytes]: ...
+
+    @overload
+    def consumer(
+        self,
+        topics: str | Sequence[str] | re.Pattern[str],
+        subscription: str,
+        *,
+        schema: Schema[T],
+        type: str = "exclusive",
+        start: MessageId = LATEST,
+        name: str = "",
+        durable: bool = True,
+        create: bool = True,
+        priority: int = 0,
+        key_ranges: Sequence[tuple[int, int]] = (),
+        compacted: bool = False,
+        keys: FindKey | None = None,
+        dead_letter: DeadLetterPolicy | None = None,
+        settings: ConsumerSettings | None = None,
+    ) -> Consumer[T]: ...
+
+    def consumer(
+        self,
+        topics: str | Sequence[str] | re.Pattern[str],
+        subscription: str,
+        *,
+        schema: Schema[Any] = BYTES,
+        type: str = "exclusive",
+        start: MessageId = LATEST,
+        name: str = "",
+        durable: bool = True,
+        create: bool = True,
+        priority: int = 0,
+        key_ranges: Sequence[tuple[int, int]] = (),
+        compacted: bool = False,
+        keys: FindKey | None = None,
+        dead_letter: DeadLetterPolicy | None = None,
+        settings: ConsumerSettings | None = None,
+    ) -> Consumer[Any]:
+        """A consumer, to be entered. `topics`: a name, several, or a pattern (`re.compile("orders-.*")`).
 
         `type`: `exclusive`, `shared`, `failover` or `key-shared`. `start`: where the subscription begins if it is
         new, `EARLIEST` or `LATEST`. One that is not `durable` ends with its last consumer. Without `create` a topic
         that is not there is an error, `NotFound`.
+
+        `priority`: consumers of level 0 come first. `key_ranges`: the key hashes (of 0 to 65535) that a key-shared
+        consumer wants, instead of a share. `compacted`: of each key what the last compaction kept. `keys` finds the
+        private keys of encrypted messages by name.
         """
         _choose("type", type, SUBSCRIPTION_TYPES)
         if start not in (EARLIEST, LATEST):
             raise ConfigurationError("a subscription starts at EARLIEST or LATEST; seek to go elsewhere")
-        names = [topics] if isinstance(topics, str) else topics
         how = SubscribeAs(
             subscription,
             SUBSCRIPTION_TYPES[type],
@@ -116,9 +210,22 @@ class Client:
             start,
             durable=durable,
             create=create,
+            compacted=compacted,
+            priority=priority,
+            key_ranges=tuple(key_ranges),
         )
-        return Consumer(self, names, how, settings or ConsumerSettings())
+        which = Pattern(topics) if isinstance(topics, re.Pattern) else topics
+        return Consumer(
+            self,
+            [which] if isinstance(which, str) else which,
+            how,
+            settings or ConsumerSettings(),
+            schema,
+            keys=keys,
+            dead_letter=dead_letter,
+        )
 
+    @overload
     def reader(
         self,
         topic: str,
@@ -126,15 +233,42 @@ class Client:
         start: MessageId = LATEST,
         inclusive: bool = False,
         compacted: bool = False,
+        keys: FindKey | None = None,
         settings: ConsumerSettings | None = None,
-    ) -> Reader:
+    ) -> Reader[bytes]: ...
+
+    @overload
+    def reader(
+        self,
+        topic: str,
+        *,
+        schema: Schema[T],
+        start: MessageId = LATEST,
+        inclusive: bool = False,
+        compacted: bool = False,
+        keys: FindKey | None = None,
+        settings: ConsumerSettings | None = None,
+    ) -> Reader[T]: ...
+
+    def reader(
+        self,
+        topic: str,
+        *,
+        schema: Schema[Any] = BYTES,
+        start: MessageId = LATEST,
+        inclusive: bool = False,
+        compacted: bool = False,
+        keys: FindKey | None = None,
+        settings: ConsumerSettings | None = None,
+    ) -> Reader[Any]:
         """A reader, to be entered; it begins behind `start`, or at it if `inclusive`.
 
         With `compacted` it reads of each key what the topic's last compaction kept, then what came after that.
         """
         name = self._name("reader")
         how = SubscribeAs(name, SUBSCRIPTION_TYPES["exclusive"], name, start, inclusive, False, compacted)
-        return Reader(Consumer(self, [topic], how, settings or ConsumerSettings()), start, inclusive)
+        consumer = Consumer(self, [topic], how, settings or ConsumerSettings(), schema, keys=keys)
+        return Reader(consumer, start, inclusive)
 
     async def connect(self) -> None:
         """Be connected to the service URL, which producers and consumers see to by themselves.

@@ -48,6 +48,14 @@ class ConsumerEnd(Protocol):
 
     def delivered(self, delivery: Delivery) -> None: ...
     def active_changed(self, is_active: bool) -> None: ...
+    def reached_end(self) -> None: ...
+    def detached(self, reason: QuireError) -> None: ...
+
+
+class WatcherEnd(Protocol):
+    """Who is told of topics that come and go."""
+
+    def topics_changed(self, body: pb.CommandWatchTopicUpdate) -> None: ...
     def detached(self, reason: QuireError) -> None: ...
 
 
@@ -80,6 +88,9 @@ class Connection(asyncio.BufferedProtocol):
         self.url = url
         self.producers: dict[int, ProducerEnd] = {}
         self.consumers: dict[int, ConsumerEnd] = {}
+        self.watchers: dict[int, WatcherEnd] = {}
+        self.tells_topics = False
+        """The broker tells of topics that come and go."""
         self.message_bytes_max = MESSAGE_BYTES_MAX
         self.ended: QuireError | None = None
         self.on_end: Callable[[Connection, QuireError], None] = lambda _connection, _reason: None
@@ -188,6 +199,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._refuse(body.request_id, body.error, body.message)
             case pb.CommandAckResponse() if body.HasField("error"):
                 self._refuse(body.request_id, body.error, body.message)
+            case pb.CommandGetSchemaResponse() if body.HasField("error_code"):
+                self._refuse(body.request_id, body.error_code, body.error_message)
             case pb.CommandPartitionedTopicMetadataResponse() | pb.CommandLookupTopicResponse() if (
                 body.HasField("error")
             ):
@@ -203,6 +216,12 @@ class Connection(asyncio.BufferedProtocol):
             case pb.CommandActiveConsumerChange():
                 if (consumer := self.consumers.get(body.consumer_id)) is not None:
                     consumer.active_changed(body.is_active)
+            case pb.CommandReachedEndOfTopic():
+                if (consumer := self.consumers.get(body.consumer_id)) is not None:
+                    consumer.reached_end()
+            case pb.CommandWatchTopicUpdate():
+                if (watcher := self.watchers.get(body.watcher_id)) is not None:
+                    watcher.topics_changed(body)
             case pb.CommandConnected():
                 self._connected(body)
             case pb.CommandAuthChallenge():
@@ -216,6 +235,7 @@ class Connection(asyncio.BufferedProtocol):
     def _connected(self, body: pb.CommandConnected) -> None:
         if body.max_message_size > 0:
             self.message_bytes_max = body.max_message_size
+        self.tells_topics = body.feature_flags.supports_topic_watchers
         if not self._handshake.done():
             self._handshake.set_result(None)
 
@@ -279,9 +299,14 @@ class Connection(asyncio.BufferedProtocol):
         if not self._handshake.cancelled():
             self._handshake.exception()  # nobody waits for it any more once it was done
         self.on_end(self, reason)
-        ends: list[ProducerEnd | ConsumerEnd] = [*self.producers.values(), *self.consumers.values()]
+        ends: list[ProducerEnd | ConsumerEnd | WatcherEnd] = [
+            *self.producers.values(),
+            *self.consumers.values(),
+            *self.watchers.values(),
+        ]
         self.producers.clear()
         self.consumers.clear()
+        self.watchers.clear()
         for end in ends:
             end.detached(reason)
 

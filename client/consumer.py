@@ -16,21 +16,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from quire.client.attachment import Attachment
 from quire.client.context import Context
+from quire.client.crypto import Decryptor, FindKey
+from quire.client.dead_letter import DeadLetterPolicy, DeadLetters
 from quire.client.errors import Closed
 from quire.client.inbox import Inbox
 from quire.client.messages import EARLIEST, LATEST, Message, MessageId
-from quire.client.partition_consumer import PartitionConsumer
-from quire.client.routing import full_name, partition_name
+from quire.client.partition_consumer import PartitionConsumer, Shared
+from quire.client.pattern import Follower, Pattern
+from quire.client.routing import full_name, parent_name, partition_name
+from quire.client.schema import Schema
 from quire.client.settings import ConsumerSettings
 from quire.client.subscribe import SubscribeAs
-from quire.runtime.errors import ConfigurationError, QuireError
+from quire.runtime.errors import ConfigurationError, NotFound, QuireError
 from quire.runtime.tasks import Tasks
 from quire.wire import pulsar_pb2 as pb
 
@@ -44,27 +48,64 @@ SUBSCRIPTION_TYPES: Final[dict[str, pb.CommandSubscribe.SubType]] = {
 _log = logging.getLogger(__name__)
 
 
-class Consumer:
+T = TypeVar("T")
+
+
+class Consumer(Generic[T]):
     """Made by `Client.consumer` or `Client.reader`; begins with `async with` (or `start`)."""
 
     def __init__(
-        self, client: Context, topics: Sequence[str], how: SubscribeAs, settings: ConsumerSettings
+        self,
+        client: Context,
+        topics: Sequence[str] | Pattern,
+        how: SubscribeAs,
+        settings: ConsumerSettings,
+        schema: Schema[T],
+        *,
+        keys: FindKey | None = None,
+        dead_letter: DeadLetterPolicy | None = None,
     ) -> None:
         settings.validate()
         if not topics or not how.subscription:
             raise ConfigurationError("a consumer needs a topic and the name of a subscription")
-        self.topics = [full_name(topic) for topic in topics]
+        self._pattern = topics if isinstance(topics, Pattern) else None
+        self.topics = [] if isinstance(topics, Pattern) else [full_name(topic) for topic in topics]
+        """Full names; of a pattern those that match just now."""
         self.subscription = how.subscription
         self._client = client
-        self._how = how
-        self._settings = settings
         self._inbox = Inbox()
         self._partitions: dict[str, PartitionConsumer] = {}
         self._counts: dict[str, int] = {}
         self._tasks = Tasks("client")
         self._is_open = False
+        self._dead_letters = self._letters(dead_letter, how, schema) if dead_letter is not None else None
+        if self._dead_letters is not None and dead_letter is not None and dead_letter.retries:
+            self.topics.append(self._dead_letters.retry_letter_topic)
+        self._how = how
+        self._shared = Shared(
+            settings,
+            schema,
+            Decryptor(keys) if keys is not None else None,
+            self._dead_letters,
+            self._inbox,
+            self._failed,
+            client.clock,
+            self._tasks,
+        )
 
-    async def __aenter__(self) -> Consumer:
+    def _letters(self, policy: DeadLetterPolicy, how: SubscribeAs, schema: Schema[T]) -> DeadLetters:
+        if not how.deals_singly:
+            raise ConfigurationError("only shared and key-shared subscriptions have dead letters")
+        if (
+            not self.topics
+            and policy.retries
+            and not (policy.dead_letter_topic and policy.retry_letter_topic)
+        ):
+            raise ConfigurationError("retries of a pattern need the names of both letter topics")
+        first = self.topics[0] if self.topics else ""
+        return DeadLetters(self._client, policy, first, how.subscription, schema)
+
+    async def __aenter__(self) -> Consumer[T]:
         await self.start()
         return self
 
@@ -75,16 +116,16 @@ class Consumer:
 
     # -- Receiving --
 
-    def __aiter__(self) -> Consumer:
+    def __aiter__(self) -> Consumer[T]:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[T]:
         try:
             return self._inbox.pop() or await self._inbox.wait()
         except Closed:
             raise StopAsyncIteration from None
 
-    async def receive(self, timeout_s: float | None = None) -> Message:
+    async def receive(self, timeout_s: float | None = None) -> Message[T]:
         """The next message. Raises TimeoutError, `MessageUndecodable`, `Closed`, or why the consumer ended.
 
         Cancelled or timed out, it has taken no message.
@@ -95,13 +136,13 @@ class Consumer:
         async with asyncio.timeout(timeout_s):
             return await self._inbox.wait()
 
-    def receive_nowait(self) -> Message | None:
+    def receive_nowait(self) -> Message[T] | None:
         """The next message if one is here. Raises like `receive`."""
         return self._inbox.pop()
 
     # -- Answering --
 
-    async def ack(self, message: Message | MessageId) -> None:
+    async def ack(self, message: Message[T] | MessageId) -> None:
         """Acknowledge one message; the broker learns of it within the ack delay."""
         if isinstance(message, Message):
             entry = message._entry
@@ -109,20 +150,34 @@ class Consumer:
         else:
             self._partition_of(message).ack_id(message)
 
-    async def ack_cumulative(self, message: Message | MessageId) -> None:
+    async def ack_cumulative(self, message: Message[T] | MessageId) -> None:
         """Acknowledge a message and all before it in its partition. Not for shared subscriptions."""
         if self._how.deals_singly:
             raise ConfigurationError("a shared subscription takes single acks only")
         one = message.id if isinstance(message, Message) else message
         self._partition_of(one).ack_cumulative(one)
 
-    async def nack(self, message: Message | MessageId) -> None:
+    async def nack(self, message: Message[T] | MessageId) -> None:
         """Have a message delivered again after the nack delay.
 
         Exclusive and failover subscriptions go back to their first unacknowledged message.
         """
-        one = message.id if isinstance(message, Message) else message
-        self._partition_of(one).nack(one)
+        if isinstance(message, Message):
+            self._partition_of(message.id).nack(message.id, message.redelivery_count)
+        else:
+            self._partition_of(message).nack(message, 0)
+
+    async def reconsume_later(
+        self, message: Message[T], delay_ms: int = 0, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Have a message again after a delay, by way of the retry letter topic; then it is acknowledged here.
+
+        It may have more `properties` then. Raises `PublishFailed` or `PublishUnknown`; then it is not acknowledged.
+        """
+        if self._dead_letters is None:
+            raise ConfigurationError("reconsume_later needs a dead letter policy with retries")
+        await self._dead_letters.retry(message, delay_ms, properties or {})
+        await self.ack(message)
 
     async def flush_acks(self) -> None:
         """Return when the broker has answered all acks so far. Raises `OutcomeUnknown` if it cannot be known."""
@@ -167,6 +222,11 @@ class Consumer:
         await self.close()
 
     @property
+    def has_ended(self) -> bool:
+        """Every topic was terminated, and all their messages are acknowledged. Known of brokers that tell clients."""
+        return bool(self._partitions) and all(one.has_ended for one in self._all)
+
+    @property
     def is_active(self) -> bool:
         """Failover: whether this consumer gets the messages of at least one partition."""
         return any(one.is_active for one in self._all)
@@ -191,34 +251,46 @@ class Consumer:
         """Subscribe to all partitions. Raises what a broker refuses, or `Unavailable`."""
         self._client.register(self)
         try:
-            for topic in self.topics:
-                count = self._counts[topic] = await self._client.partitions(topic, create=self._how.create)
-                names = [partition_name(topic, i) for i in range(count)] or [topic]
-                self._add(names, self._how)
-            for one in self._partitions.values():
+            if self._pattern is not None:
+                follower = Follower(self._client, self._pattern, self._follow)
+                self.topics += sorted(self._without_letters(await follower.first()))
+            for topic in list(self.topics):
+                await self._begin(topic, self._how)
+            for one in list(self._partitions.values()):
                 assert one.attachment is not None
                 await one.attachment.ready()
         except BaseException:
             await self.close()
             raise
         self._is_open = True
-        if any(self._counts.values()):
+        if self._pattern is not None:
+            self._tasks.start(follower.run(), f"follow {self._pattern.text}")
+        if self._pattern is not None or any(self._counts.values()):
             self._tasks.start(self._watch_growth(), "watch topics grow")
+
+    async def _begin(self, topic: str, how: SubscribeAs) -> None:
+        count = await self._client.partitions(topic, create=how.create)
+        if count and not how.durable and how.start not in (EARLIEST, LATEST):
+            raise ConfigurationError(
+                f"{topic} has partitions: begin at EARLIEST or LATEST, then seek in each"
+            )
+        self._counts[topic] = count
+        self._add([partition_name(topic, i) for i in range(count)] or [topic], how)
 
     def _add(self, names: Sequence[str], how: SubscribeAs) -> None:
         client = self._client
         for name in names:
-            one = PartitionConsumer(
-                name,
-                client.next_id(),
-                how,
-                self._settings,
-                self._inbox,
-                client.settings.operation_timeout_ms / 1000,
-            )
+            one = PartitionConsumer(name, client.next_id(), how, self._shared)
             one.attachment = Attachment(one, client.lookup, client.settings, client.rng)
             one.attachment.start(self._tasks)
             self._partitions[name] = one
+
+    def _failed(self, one: PartitionConsumer, error: QuireError) -> None:
+        """A partition will not be attached again. Of a pattern, that may be a topic that is gone."""
+        if self._pattern is not None and self._is_open and isinstance(error, NotFound):
+            self._partitions.pop(one.topic, None)
+        else:
+            self._inbox.fail(error)
 
     async def _watch_growth(self) -> None:
         """New partitions are read from their first message: it may be older than our knowledge of them."""
@@ -231,10 +303,32 @@ class Consumer:
                 except QuireError as error:
                     _log.debug("asking whether %s has grown: %s", topic, error)
                     continue
-                if count > here:
+                if count > here and topic in self._counts:
                     self._add([partition_name(topic, i) for i in range(here, count)], how)
                     self._counts[topic] = count
                     _log.info("%s has grown to %d partitions", topic, count)
+
+    async def _follow(self, names: set[str]) -> None:
+        """These match the pattern now. What is new is read from its first message, and not made if it is gone."""
+        wanted = self._without_letters(names)
+        for topic in set(self._counts) - wanted - set(self._letter_topics):
+            del self._counts[topic]
+            self.topics.remove(topic)
+            gone = [name for name in self._partitions if parent_name(name) == topic]
+            await asyncio.gather(*(self._partitions.pop(name).close() for name in gone))
+        how = replace(self._how, start=EARLIEST, start_inclusive=True, create=False)
+        for topic in sorted(wanted - set(self._counts)):
+            self.topics.append(topic)
+            await self._begin(topic, how)
+
+    def _without_letters(self, names: set[str]) -> set[str]:
+        """A pattern may match what this subscription buries: that is for others."""
+        letters = tuple(f"-{self.subscription}{suffix}" for suffix in ("-DLQ", "-RETRY"))
+        return {name for name in names if not name.endswith(letters)} - set(self._letter_topics)
+
+    @property
+    def _letter_topics(self) -> list[str]:
+        return self._dead_letters.topics if self._dead_letters is not None else []
 
     async def close(self) -> None:
         """End it; acks that wait are sent first."""
@@ -243,3 +337,5 @@ class Consumer:
         self._inbox.fail(Closed(f"the consumer of {', '.join(self.topics)} was closed"))
         await asyncio.gather(*(one.close() for one in self._partitions.values()))
         await self._tasks.stop()
+        if self._dead_letters is not None:
+            await self._dead_letters.close()

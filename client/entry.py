@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
+from quire.wire.message import DecodedMessage
 
 _WORD: Final = (1 << 64) - 1
 
@@ -18,11 +19,17 @@ class Source(Protocol):
 
     topic: str
     generation: int
-    last_taken: Any
-    """The last message that the user has taken."""
+
+    def taken(self, message: Any) -> None:
+        """The user has it now."""
+        ...
 
     def ack(self, entry: Entry, index: int) -> None:
         """The message at `index` (-1: the entry is one message)."""
+        ...
+
+    def value_of(self, entry: Entry, decoded: DecodedMessage) -> Any:
+        """The payload as the consumer's schema has it."""
         ...
 
 
@@ -31,11 +38,13 @@ class Entry:
 
     __slots__ = (
         "batch_size",
+        "chunks",
         "entry_id",
         "generation",
         "ledger_id",
         "partition",
         "redelivery_count",
+        "schema_version",
         "source",
         "unacked",
     )
@@ -48,6 +57,8 @@ class Entry:
         batch_size: int,
         redelivery_count: int,
         generation: int,
+        schema_version: bytes = b"",
+        chunks: tuple[pb.MessageIdData, ...] = (),
     ) -> None:
         self.source = source
         self.ledger_id, self.entry_id = place
@@ -55,10 +66,19 @@ class Entry:
         self.batch_size = batch_size
         self.redelivery_count = redelivery_count
         self.generation = generation
+        self.schema_version = schema_version
+        self.chunks = chunks
+        """Ids of the entries before it that hold the beginning of its message."""
         self.unacked = (1 << batch_size) - 1
 
-    def whole(self) -> pb.MessageIdData:
-        return commands.message_id(self.ledger_id, self.entry_id, self.partition)
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.ledger_id, self.entry_id
+
+    @property
+    def ids(self) -> list[pb.MessageIdData]:
+        """All that is done when its messages are."""
+        return [*self.chunks, commands.message_id(self.ledger_id, self.entry_id, self.partition)]
 
     def rest(self) -> pb.MessageIdData:
         """Its id with the bit set of what is not acknowledged."""

@@ -71,6 +71,10 @@ class TopicTerminated(QuireError):
     """The topic takes no more messages."""
 
 
+class IncompatibleSchema(QuireError):
+    """The topic has schemas that this one does not go together with."""
+
+
 class Refused(QuireError):
     """The broker refused a request; `code` is its `ServerError`."""
 
@@ -106,6 +110,7 @@ _BY_CODE: Final[dict[int, type[QuireError]]] = {
     pb.SubscriptionNotFound: NotFound,
     pb.TopicTerminatedError: TopicTerminated,
     pb.ProducerFenced: Fenced,
+    pb.IncompatibleSchema: IncompatibleSchema,
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import Any
 
 from quire.client.messages import Message
 from quire.client.partition_consumer import Arrival
@@ -20,7 +21,7 @@ class Inbox:
 
     def __init__(self) -> None:
         self._arrived: deque[Arrival] = deque()
-        self._ready: deque[Message] = deque()
+        self._ready: deque[Message[Any]] = deque()
         self._something = asyncio.Event()
         self._error: QuireError | None = None
 
@@ -28,29 +29,38 @@ class Inbox:
         self._arrived.append(arrival)
         self._something.set()
 
+    def look_again(self) -> None:
+        """What the arrival whose turn it is waited for is here."""
+        self._something.set()
+
     def fail(self, error: QuireError) -> None:
         """Nothing more will come; what is here can still be taken."""
         self._error = error
         self._something.set()
 
-    def pop(self) -> Message | None:
+    def pop(self) -> Message[Any] | None:
         """The next message; None when there is none. Raises `MessageUndecodable`, or what `fail` was given."""
         while True:
             while self._ready:
                 message = self._ready.popleft()
                 entry = message._entry
-                if entry.generation == entry.source.generation:
-                    entry.source.last_taken = message
+                source = entry.source
+                if entry.generation == source.generation:
+                    source.taken(message)
                     return message
             if not self._arrived:
                 break
             arrival = self._arrived.popleft()
-            self._ready.extend(arrival.source.open(arrival))
+            opened = arrival.source.open(arrival)
+            if opened is None:
+                self._arrived.appendleft(arrival)
+                break
+            self._ready.extend(opened)
         if self._error is not None:
             raise self._error.with_traceback(None)
         return None
 
-    async def wait(self) -> Message:
+    async def wait(self) -> Message[Any]:
         """The next message, as soon as there is one. Several tasks may wait."""
         while (message := self.pop()) is None:
             self._something.clear()

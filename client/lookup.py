@@ -71,7 +71,7 @@ class Lookup:
 
     async def broker_of(self, topic: str) -> Connection:
         """A connection to the broker that serves the topic (a partition's or an unpartitioned topic's full name)."""
-        asked = await self._service()
+        asked = await self.service()
         address = BrokerAddress(asked.url)
         authoritative = False
         for _ in range(REDIRECTS_MAX):
@@ -103,11 +103,11 @@ class Lookup:
 
     async def connect(self) -> None:
         """Be connected to one of the service URL's hosts."""
-        await self._service()
+        await self.service()
 
     async def partitions(self, topic: str, *, create: bool = True) -> int:
         """How many partitions the topic has; 0: it is not partitioned, or is not there and its use may `create` it."""
-        connection = await self._service()
+        connection = await self.service()
         answer = await connection.request(
             f"asking for the partitions of {topic}",
             lambda request_id: commands.ask_partitions(request_id, topic, create=create),
@@ -117,7 +117,7 @@ class Lookup:
 
     async def topics(self, namespace: str) -> list[str]:
         """The full names of the topics in `tenant/namespace`, partitions singly."""
-        connection = await self._service()
+        connection = await self.service()
         answer = await connection.request(
             f"asking for the topics of {namespace}",
             lambda request_id: commands.ask_topics(request_id, namespace),
@@ -125,7 +125,7 @@ class Lookup:
         )
         return list(answer.topics)
 
-    async def _service(self) -> Connection:
+    async def service(self) -> Connection:
         """A connection to any of the service URL's hosts."""
         url = self._urls[self._turn % len(self._urls)]
         try:

@@ -6,13 +6,16 @@ compare in the topic's order. `EARLIEST` and `LATEST` stand before the first and
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from quire.client.entry import Entry
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.message import DecodedMessage
+
+T_co = TypeVar("T_co", covariant=True)
 
 
 class MessageId(NamedTuple):
@@ -24,13 +27,23 @@ class MessageId(NamedTuple):
     partition: int = -1
     batch_size: int = 0
     topic: str = ""
+    first_chunk: tuple[int, int] | None = None
+    """(ledger, entry) where a message in chunks begins; it ends in the entry of this id."""
 
     def __str__(self) -> str:
-        return f"{self.ledger_id}:{self.entry_id}:{self.partition}:{self.batch_index}"
+        last = f"{self.ledger_id}:{self.entry_id}:{self.partition}:{self.batch_index}"
+        if self.first_chunk is None:
+            return last
+        ledger_id, entry_id = self.first_chunk
+        return f"{ledger_id}:{entry_id}:{self.partition}:{self.batch_index};{last}"
 
     @classmethod
     def parse(cls, text: str, topic: str = "") -> MessageId:
-        """The id that `str` wrote: `LEDGER:ENTRY[:PARTITION[:BATCH-INDEX]]`. Raises ValueError."""
+        """The id that `str` wrote: `[FIRST-CHUNK;]LEDGER:ENTRY[:PARTITION[:BATCH-INDEX]]`. Raises ValueError."""
+        first, separator, last = text.rpartition(";")
+        if separator:
+            chunk = cls.parse(first)
+            return cls.parse(last, topic)._replace(first_chunk=(chunk.ledger_id, chunk.entry_id))
         parts = [int(part) for part in text.split(":")]
         if not 2 <= len(parts) <= 4:
             raise ValueError(f"{text!r} is not a message id, such as 12:0")
@@ -43,9 +56,19 @@ class MessageId(NamedTuple):
         return cls(ledger_id, entry_id, batch_index, data.partition, batch_size, topic)
 
     def to_wire(self) -> pb.MessageIdData:
-        return commands.message_id(
+        made = commands.message_id(
             self.ledger_id, self.entry_id, self.partition, self.batch_index, batch_size=self.batch_size
         )
+        if self.first_chunk is not None:
+            made.first_chunk_message_id.CopyFrom(commands.message_id(*self.first_chunk, self.partition))
+        return made
+
+    @property
+    def beginning(self) -> MessageId:
+        """Where reading begins to get this message: its first chunk, if it is in chunks."""
+        if self.first_chunk is None:
+            return self
+        return MessageId(*self.first_chunk, partition=self.partition, topic=self.topic)
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -65,7 +88,7 @@ class Receipt(NamedTuple):
     sequence_id: int
 
 
-class Message:
+class Message(Generic[T_co]):
     """A message that a consumer or reader received."""
 
     __slots__ = ("_decoded", "_entry", "payload")
@@ -80,11 +103,26 @@ class Message:
         return f"Message({self.id}, {len(self.payload or b'')} bytes)"
 
     @property
+    def value(self) -> T_co:
+        """The payload as the consumer's schema has it; None for a null value.
+
+        Decoded each time. Raises what decoding raises: ValueError, or what the class of the value does.
+        """
+        value: T_co = self._entry.source.value_of(self._entry, self._decoded)
+        return value
+
+    @property
+    def schema_version(self) -> bytes:
+        """Of the schema that it was written with; empty when the producer had none."""
+        return self._entry.schema_version
+
+    @property
     def id(self) -> MessageId:
         entry, one = self._entry, self._decoded
         size = one.batch_size if one.batch_index >= 0 else 0
+        first = commands.position(entry.chunks[0]) if entry.chunks else None
         return MessageId(
-            entry.ledger_id, entry.entry_id, one.batch_index, entry.partition, size, entry.source.topic
+            entry.ledger_id, entry.entry_id, one.batch_index, entry.partition, size, entry.source.topic, first
         )
 
     @property
@@ -95,6 +133,11 @@ class Message:
     @property
     def key(self) -> str | None:
         return self._decoded.key
+
+    @property
+    def key_bytes(self) -> bytes | None:
+        """The key as bytes: clients may give one that is no text, which `key` shows in base64."""
+        return key_bytes(self._decoded)
 
     @property
     def ordering_key(self) -> bytes | None:
@@ -124,3 +167,10 @@ class Message:
     @property
     def redelivery_count(self) -> int:
         return self._entry.redelivery_count
+
+
+def key_bytes(one: DecodedMessage) -> bytes | None:
+    """The key of a message as bytes, whatever it is on the wire."""
+    if one.key is None:
+        return None
+    return b64decode(one.key) if one.key_is_base64 else one.key.encode()

@@ -1,6 +1,6 @@
 """The consumer of one partition (or of a topic that has none): entries in, permits and acks out.
 
-Entries wait undecoded in the consumer's inbox; they are decoded when the user has come to them. So what a reconnect or
+Entries wait unopened in the consumer's inbox; they are decoded when the user has come to them. So what a reconnect or
 a rewind throws away was never paid for, and the queue's memory is what came from the socket.
 
 *Generations*: a reconnect, a seek and a rewind make everything stale that was delivered before and not yet taken: the
@@ -11,23 +11,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
-from quire.client.acks import Acks
+from quire.client.acknowledging import Acknowledging
 from quire.client.attachment import Attachable
+from quire.client.beginning import Beginning, sought_id
 from quire.client.connection import Connection, ConsumerEnd
-from quire.client.entry import Entry, from_words, to_words
+from quire.client.crypto import Decryptor
+from quire.client.dead_letter import DeadLetters
+from quire.client.entry import Entry, from_words
 from quire.client.errors import MessageUndecodable
-from quire.client.messages import EARLIEST, Message, MessageId
+from quire.client.messages import EARLIEST, Message, MessageId, key_bytes
+from quire.client.nack import Ids, Place, Redelivery
+from quire.client.opening import Opening, message_count
 from quire.client.permits import Permits
 from quire.client.routing import partition_index
+from quire.client.schema import Schema
 from quire.client.settings import ConsumerSettings
 from quire.client.subscribe import SubscribeAs
-from quire.runtime.errors import OutcomeUnknown, QuireError, Unavailable
+from quire.client.writers import Writers
+from quire.runtime.clock import Clock
+from quire.runtime.errors import QuireError, Unavailable
+from quire.runtime.tasks import Tasks
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.frame import Delivery
-from quire.wire.message import DecodedMessage, Undecodable, decode, is_batch, read_metadata
+from quire.wire.message import DecodedMessage, Undecodable
 
 SEEK_PAUSE_S: Final = 0.05
 
@@ -35,62 +45,73 @@ _log = logging.getLogger(__name__)
 
 
 class Arrival:
-    """An entry as it came, waiting to be decoded. `attempt` counts attachments: permits belong to one."""
+    """An entry as it came, waiting to be opened. `attempt` counts attachments: permits belong to one."""
 
-    __slots__ = ("attempt", "delivery", "generation", "source")
+    __slots__ = ("attempt", "delivery", "generation", "messages", "source")
 
     def __init__(self, source: PartitionConsumer, delivery: Delivery, generation: int, attempt: int) -> None:
         self.source = source
         self.delivery = delivery
         self.generation = generation
         self.attempt = attempt
+        self.messages: list[Message[Any]] | None = None
+        """Opened, and waiting for the schema that it was written with."""
 
 
 class Sink(Protocol):
     """Where arrivals go: the inbox of the consumer."""
 
     def put(self, arrival: Arrival) -> None: ...
-    def fail(self, error: QuireError) -> None: ...
+    def look_again(self) -> None: ...
+
+
+class Shared(NamedTuple):
+    """What the partitions of one consumer have in common."""
+
+    settings: ConsumerSettings
+    schema: Schema[Any]
+    decryptor: Decryptor | None
+    dead_letters: DeadLetters | None
+    sink: Sink
+    failed: Callable[[PartitionConsumer, QuireError], None]
+    """A partition will never be attached again."""
+    clock: Clock
+    tasks: Tasks
 
 
 class PartitionConsumer(Attachable):
     """One consumer of one topic."""
 
-    def __init__(
-        self,
-        topic: str,
-        consumer_id: int,
-        how: SubscribeAs,
-        settings: ConsumerSettings,
-        sink: Sink,
-        timeout_s: float,
-    ) -> None:
+    def __init__(self, topic: str, consumer_id: int, how: SubscribeAs, shared: Shared) -> None:
         super().__init__(topic, consumer_id)
         self.generation = 0
         self.is_active = True
         """Failover: whether this consumer is the one that gets the messages."""
-        self.last_taken: Message | None = None
+        self.has_ended = False
+        """The topic takes no more messages, and all it has were acknowledged."""
+        self._last_taken: Message[Any] | None = None
         self._partition = partition_index(topic)
-        self._how = how
-        self._settings = settings
-        self._sink = sink
-        self._timeout_s = timeout_s
-        self._loop = asyncio.get_running_loop()
+        self._how, self._settings = how, shared.settings
+        self._schema, self._clock, self._sink = shared.schema, shared.clock, shared.sink
+        self._failed = shared.failed
+        self._tasks = shared.tasks
         self._may_attach = asyncio.Event()
         self._may_attach.set()
-        self._start, self._start_inclusive = how.start, how.start_inclusive
-        self._is_sought = False
-        """A seek moved the cursor, and it is not attached again since."""
+        self._beginning = Beginning(self._how)
         self._attempt = 0
-        self._permits = Permits(settings.prefetch_messages_max, settings.prefetch_bytes_max)
-        self._acks = Acks(settings.batch_index_ack)
-        self._unanswered: tuple[list[pb.MessageIdData], bool] | None = None
-        """The last ack that was sent without asking for an answer, and whether it is cumulative."""
-        self._acks_are_lost = False
-        """Some were sent without asking for an answer, on a connection that is gone."""
-        self._ack_timer: asyncio.TimerHandle | None = None
-        self._nacked: dict[tuple[int, int], pb.MessageIdData] = {}
-        self._nack_timer: asyncio.TimerHandle | None = None
+        self._permits = Permits(self._settings.prefetch_messages_max, self._settings.prefetch_bytes_max)
+        self._acking = Acknowledging(self, consumer_id, self._settings)
+        self._redelivery = Redelivery(self._settings, self._again)
+        self._tracks_time = self._settings.ack_timeout_ms > 0
+        self._dead_letters = shared.dead_letters
+        self._last_chances: dict[Place, list[Message[Any]]] = {}
+        """Messages that are dead letters if they are not acknowledged this time."""
+        self._opening = Opening(self._settings, shared.decryptor, self._void)
+        self._held_back: MessageId | None = None
+        """What is acknowledged cumulatively when chunks before it are given up."""
+        self._chunks: dict[Place, tuple[pb.MessageIdData, ...]] = {}
+        """Of messages in chunks, by the entry of the last, the ids of those before."""
+        self._writers = Writers(self, self._schema, self._tasks, self._sink.look_again)
 
     # -- What arrives --
 
@@ -100,47 +121,89 @@ class PartitionConsumer(Attachable):
     def active_changed(self, is_active: bool) -> None:
         self.is_active = is_active
 
-    def open(self, arrival: Arrival) -> list[Message]:
-        """The messages of an arrival that are for the user, none when it is stale. Raises `MessageUndecodable`."""
+    def reached_end(self) -> None:
+        self.has_ended = True
+
+    def open(self, arrival: Arrival) -> list[Message[Any]] | None:
+        """The messages of an arrival that are for the user, none when it is stale; None: it must wait.
+
+        Raises `MessageUndecodable`.
+        """
+        if arrival.generation != self.generation:
+            if arrival.attempt == self._attempt and arrival.messages is None:
+                self._take(message_count(arrival.delivery, _unacked(arrival.delivery)), 0)
+            return []
+        if arrival.messages is None:
+            arrival.messages = self._opened(arrival)
+        messages = arrival.messages
+        if messages and not self._writers.has(messages[0].schema_version):
+            return None
+        return messages
+
+    def _opened(self, arrival: Arrival) -> list[Message[Any]]:
         delivery = arrival.delivery
         body = delivery.body
-        if arrival.generation != self.generation:
-            if arrival.attempt == self._attempt:
-                self._take(_message_count(delivery), 0)
-            return []
         place = commands.position(body.message_id)
+        unacked = _unacked(delivery)
+        size = len(delivery.entry)
         try:
-            decoded = _decode(delivery)
+            opened = self._opening.open(delivery, self._clock.now_ms())
         except Undecodable as error:
-            self._take(_message_count(delivery), len(delivery.entry))
+            self._take(message_count(delivery, unacked), size)
             one = MessageId(*place, -1, self._partition, 0, self.topic)
             raise MessageUndecodable(f"message {one} of {self.topic}: {error}", one) from None
+        decoded, version, chunks = opened
+        if not decoded:
+            self._take(1, size)
+            return []
         count = len(decoded)
-        entry = Entry(self, place, self._partition, count, body.redelivery_count, arrival.generation)
-        if body.ack_set:
-            entry.unacked &= from_words(list(body.ack_set))
-        self._take(entry.unacked.bit_count(), len(delivery.entry))
-        return self._wanted(entry, decoded)
+        entry = Entry(
+            self, place, self._partition, count, body.redelivery_count, arrival.generation, version, chunks
+        )
+        if unacked is not None:
+            entry.unacked &= unacked
+        self._take(entry.unacked.bit_count(), size)
+        if chunks:
+            self._chunks[place] = chunks
+        return self._living(entry, self._wanted(entry, decoded))
 
-    def _wanted(self, entry: Entry, decoded: list[DecodedMessage]) -> list[Message]:
-        if (entry.ledger_id, entry.entry_id) == self._start[:2]:
-            entry.unacked &= self._behind_start(self._start)
-        if self._how.durable:
-            self._start = self._how.start  # what comes from now on, the cursor says, whoever moves it
+    def _wanted(self, entry: Entry, decoded: list[DecodedMessage]) -> list[Message[Any]]:
+        entry.unacked &= self._beginning.wanted(entry.place)
         if any(one.compacted_out for one in decoded):
             entry.unacked &= ~sum(1 << i for i, one in enumerate(decoded) if one.compacted_out)
         unacked = entry.unacked
         if not unacked and self._how.durable:
-            self.ack_id(MessageId(entry.ledger_id, entry.entry_id))  # nobody else will
+            self._acking.void(entry.ids)  # nobody else will
         if unacked == (1 << len(decoded)) - 1:
             return [Message(entry, one) for one in decoded]
         return [Message(entry, one) for i, one in enumerate(decoded) if unacked >> i & 1]
 
-    def _behind_start(self, start: MessageId) -> int:
-        """Of the entry where this begins, the bits of messages that are wanted: a broker begins at whole entries."""
-        if start.batch_index >= 0:
-            return -1 << start.batch_index + (not self._start_inclusive)
-        return -1 if self._start_inclusive else 0
+    def _living(self, entry: Entry, messages: list[Message[Any]]) -> list[Message[Any]]:
+        """Those that are not dead letters already."""
+        if (
+            self._dead_letters is None
+            or not self._dead_letters.is_dead(entry.redelivery_count)
+            or not messages
+        ):
+            return messages
+        self._bury(entry.place, messages)
+        return []
+
+    def taken(self, message: Message[Any]) -> None:
+        """The user has it now."""
+        self._last_taken = message
+        if self._tracks_time:
+            entry = message._entry
+            self._redelivery.handed_out(entry.place, entry.ids)
+        if self._dead_letters is not None and self._dead_letters.is_last_chance(message.redelivery_count):
+            self._last_chances.setdefault(message._entry.place, []).append(message)
+
+    def value_of(self, entry: Entry, decoded: DecodedMessage) -> Any:
+        """The payload as the schema has it."""
+        if decoded.payload is None:
+            return None
+        writer = self._writers.get(entry.schema_version)
+        return self._schema.decode(decoded.payload, key_bytes(decoded), writer)
 
     def _take(self, messages: int, size: int) -> None:
         """The user has come to so many messages of `size` bytes together."""
@@ -148,111 +211,103 @@ class PartitionConsumer(Attachable):
         self._grant_permits()
 
     def _grant_permits(self) -> None:
-        if self._connection is not None and (more := self._permits.due()):
-            self._connection.write(commands.flow(self._id, more))
+        if self.connection is not None and (more := self._permits.due()):
+            self.connection.write(commands.flow(self._id, more))
 
     # -- Acks --
 
     def ack(self, entry: Entry, index: int) -> None:
-        self._acks.ack(entry, index)
-        self._send_acks_soon()
+        self._acking.acks.ack(entry, index)
+        if not entry.unacked:
+            self._done_with(entry.place)
+        self._acking.send_soon()
 
     def ack_id(self, one: MessageId) -> None:
-        self._acks.ack_id(one)
-        self._send_acks_soon()
+        self._acking.acks.add(self._chunks.get(one[:2], ()))
+        self._acking.acks.ack_id(one)
+        if one.batch_index < 0:
+            self._done_with(one[:2])
+        self._acking.send_soon()
 
     def ack_cumulative(self, one: MessageId) -> None:
-        self._acks.ack_cumulative(one)
-        self._send_acks_soon()
+        """But for a message in chunks that is not whole yet: its user has not seen it."""
+        begun = self._opening.first_chunk
+        if begun is not None and (first := commands.position(begun)) <= one[:2]:
+            self._held_back = max(one, self._held_back or one, key=lambda some: some.place)
+            if not first[1]:
+                return
+            one = MessageId(first[0], first[1] - 1, partition=self._partition)
+        self._acking.acks.ack_cumulative(one)
+        self._redelivery.acknowledged_up_to(one[:2])
+        self._chunks = {place: ids for place, ids in self._chunks.items() if place > one[:2]}
+        self._acking.send_soon()
 
-    def _send_acks_soon(self) -> None:
-        if self._ack_timer is None:
-            self._ack_timer = self._loop.call_later(self._settings.ack_delay_ms / 1000, self._send_acks)
-        elif len(self._acks) >= self._settings.ack_group_max:
-            self._ack_timer.cancel()
-            self._send_acks()
+    def _done_with(self, place: Place) -> None:
+        self._redelivery.acknowledged(place)
+        self._last_chances.pop(place, None)
+        self._chunks.pop(place, None)
 
-    def _send_acks(self) -> None:
-        """Tell the broker, without an answer. What is lost with a connection comes again."""
-        self._ack_timer = None
-        if self._connection is None:
-            return  # `attach` sends them
-        ids, cumulative = self._acks.take()
-        if ids:
-            self._connection.write(commands.ack(self._id, ids))
-            self._unanswered = ids[-1:], False
-        if cumulative is not None:
-            self._connection.write(commands.ack(self._id, [cumulative], cumulative=True))
-            self._unanswered = [cumulative], True
+    def _void(self, ids: Sequence[pb.MessageIdData]) -> None:
+        """Entries that will never be messages."""
+        self._acking.void(ids)
+        held_back, self._held_back = self._held_back, None
+        if held_back is not None:
+            self.ack_cumulative(held_back)
 
     async def flush_acks(self) -> None:
-        """Return when the broker has answered all acks so far. Raises `OutcomeUnknown`, or what it refuses.
-
-        Acks take effect in order, so an answer to the last stands for those that asked for none, on one connection.
-        """
-        if self._acks_are_lost:
-            self._acks_are_lost = False
-            raise OutcomeUnknown(
-                f"acks of {self.topic} were under way when a connection was lost; what did not arrive comes again"
-            )
-        if not len(self._acks) and self._unanswered is None:
-            return
-        connection = await self._attached()
-        ids, cumulative = self._acks.take()
-        kinds = [(ids, False), ([cumulative] if cumulative is not None else [], True)]
-        if not any(some for some, _ in kinds) and self._unanswered is not None:
-            kinds = [self._unanswered]
-        try:
-            for some, is_cumulative in kinds:
-                if some:
-                    await self._ack_and_wait(connection, some, cumulative=is_cumulative)
-        except Unavailable as error:
-            self._acks.restore(ids)
-            raise OutcomeUnknown(f"whether acks of {self.topic} arrived is not known: {error}") from None
-        self._unanswered = None
-
-    async def _ack_and_wait(
-        self, connection: Connection, ids: list[pb.MessageIdData], *, cumulative: bool
-    ) -> None:
-        await connection.request(
-            f"an ack of {len(ids)} ids of {self.topic}",
-            lambda request_id: commands.ack(self._id, ids, cumulative=cumulative, request_id=request_id),
-            pb.CommandAckResponse,
-        )
+        await self._acking.flush()
 
     # -- Again, please --
 
-    def nack(self, one: MessageId) -> None:
+    def nack(self, one: MessageId, redelivery_count: int) -> None:
         """Have it redelivered after the nack delay, with what else is asked for until then."""
-        key = one.ledger_id, one.entry_id
-        self._nacked[key] = commands.message_id(*key, one.partition)
-        if self._nack_timer is None:
-            self._nack_timer = self._loop.call_later(self._settings.nack_delay_ms / 1000, self._redeliver)
+        ids = [*self._chunks.get(one[:2], ()), commands.message_id(*one[:2], one.partition)]
+        self._redelivery.nack(one[:2], ids, redelivery_count)
 
-    def _redeliver(self) -> None:
-        self._nack_timer = None
-        nacked, self._nacked = self._nacked, {}
-        if self._connection is None:
+    def _again(self, due: dict[Place, Ids]) -> None:
+        for place in [one for one in due if one in self._last_chances]:
+            self._bury(place, self._last_chances.pop(place))
+            del due[place]
+        if self.connection is None or not due:
             return  # a new connection gets all that is unacknowledged
-        self._send_acks()
+        self._acking.send()
         if self._how.deals_singly:
-            self._connection.write(commands.redeliver(self._id, nacked.values()))
+            self.connection.write(commands.redeliver(self._id, [one for ids in due.values() for one in ids]))
         else:
-            self.generation += 1
-            self._connection.write(commands.redeliver(self._id))
+            self._all_comes_again()
+            self.connection.write(commands.redeliver(self._id))
+
+    def _bury(self, place: Place, messages: list[Message[Any]]) -> None:
+        self._tasks.start(self._send_dead(place, messages), f"a dead letter of {self.topic}")
+
+    async def _send_dead(self, place: Place, messages: list[Message[Any]]) -> None:
+        """Publish what is still unacknowledged as dead letters, then acknowledge it."""
+        assert self._dead_letters is not None
+        for message in messages:
+            entry, index = message._entry, message._decoded.batch_index
+            if not entry.unacked >> max(index, 0) & 1:
+                continue
+            try:
+                await self._dead_letters.bury(message)
+            except QuireError as error:
+                _log.warning("%s: message %s comes again: %s", self.topic, message.id, error)
+                self._redelivery.nack(place, entry.ids, entry.redelivery_count)
+                return
+            self.ack(entry, index)
+
+    def _all_comes_again(self) -> None:
+        """Everything that is unacknowledged does: what was delivered before is stale."""
+        self.generation += 1
+        self._opening.forget()
+        self._held_back = None
+        self._redelivery.forget()
+        self._last_chances.clear()
 
     # -- Requests --
 
-    async def _attached(self) -> Connection:
-        """The connection, once there is one. Raises `Unavailable` after the operation timeout."""
-        assert self.attachment is not None
-        while self._connection is None:
-            await self.attachment.ready()
-        return self._connection
-
     async def ends(self) -> tuple[MessageId, MessageId]:
         """The topic's last message and the subscription's mark-delete position; `EARLIEST` stands for none."""
-        answer = await (await self._attached()).request(
+        answer = await (await self.attached()).request(
             f"asking for the last message of {self.topic}",
             lambda request_id: commands.ask_last_message_id(self._id, request_id),
             pb.CommandGetLastMessageIdResponse,
@@ -270,38 +325,39 @@ class PartitionConsumer(Attachable):
 
         It is tried again while no broker answers, until the operation timeout: a seek may be done twice.
         """
-        end_s = self._loop.time() + self._timeout_s
+        assert self.attachment is not None
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + self.attachment.timeout_s
         while True:
-            connection = await self._attached()
+            connection = await self.attached()
             self._may_attach.clear()
             try:
-                await self._seek_on(connection, to, publish_time_ms)
+                await self._seek_on(connection, to.beginning if to is not None else None, publish_time_ms)
                 break
             except Unavailable:
-                if self._loop.time() > end_s:
+                if loop.time() > end_s:
                     raise
             finally:
                 self._may_attach.set()
             await asyncio.sleep(SEEK_PAUSE_S)
-        await self._attached()
+        await self.attached()
 
     async def _seek_on(
         self, connection: Connection, to: MessageId | None, publish_time_ms: int | None
     ) -> None:
-        data = _sought(to) if to is not None else None
+        data = sought_id(to) if to is not None else None
         await connection.request(
             f"a seek on {self.topic}",
             lambda request_id: commands.seek(self._id, request_id, data, publish_time_ms),
             pb.CommandSuccess,
         )
-        self._acks.take()
-        self._nacked.clear()
-        self.generation += 1
-        self.last_taken = None
-        self._start, self._start_inclusive, self._is_sought = to or EARLIEST, True, True
+        self._acking.acks.take()
+        self._all_comes_again()
+        self._last_taken = None
+        self._beginning.sought(to or EARLIEST)
 
     async def unsubscribe(self) -> None:
-        await (await self._attached()).request(
+        await (await self.attached()).request(
             f"unsubscribing {self._how.subscription} from {self.topic}",
             lambda request_id: commands.unsubscribe(self._id, request_id),
             pb.CommandSuccess,
@@ -314,27 +370,27 @@ class PartitionConsumer(Attachable):
         self._begin_again()
         what = f"the subscription {self._how.subscription} on {self.topic}"
         await self._enter(connection, what, self._request, pb.CommandSuccess)
-        self._connection = connection
-        if self._how.durable and not self._is_sought:
-            self._start = self._how.start
-        self._is_sought = False
-        self._send_acks()
+        self.connection = connection
+        self._beginning.attached()
+        self._acking.send()
         self._grant_permits()
 
     def _begin_again(self) -> None:
-        self.generation += 1
+        first_chunk = self._opening.first_chunk
+        self._all_comes_again()
         self._attempt += 1
-        if self._unanswered is not None:
-            self._acks_are_lost, self._unanswered = True, None
+        self._acking.connection_changes()
         self._permits.begin()
-        if not self._how.durable and self.last_taken is not None:
-            self._start, self._start_inclusive = self.last_taken.id, False
+        if self._last_taken is not None:
+            begun = MessageId.from_wire(first_chunk, self.topic, -1, 0) if first_chunk is not None else None
+            self._beginning.behind(self._last_taken.id, begun)
 
     def _request(self, request_id: int) -> bytes:
-        start, inclusive = self._start, self._start_inclusive
-        if self._how.durable:
-            start = self._how.start
-        return commands.subscribe(self._how.request(self.topic, self._id, request_id, start, inclusive))
+        start = self._beginning.start, self._beginning.start_inclusive
+        body = self._how.request(self.topic, self._id, request_id, *start)
+        if (info := self._schema.info) is not None:
+            body.schema.CopyFrom(info)
+        return commands.subscribe(body)
 
     def _members(self, connection: Connection) -> dict[int, ConsumerEnd]:
         return connection.consumers
@@ -343,46 +399,26 @@ class PartitionConsumer(Attachable):
         return commands.close_consumer(self._id, request_id)
 
     def fail(self, error: QuireError) -> None:
-        self._connection = None
-        self._sink.fail(error)
+        self.connection = None
+        self._failed(self, error)
 
     async def close(self) -> None:
         """Send what acks wait, tell the broker. Never raises for the broker's sake."""
-        connection = self._connection
+        connection = self.connection
         try:
             if connection is not None:
                 await self.flush_acks()
         except QuireError as error:
             _log.warning("%s", error)
         finally:
-            for timer in (self._ack_timer, self._nack_timer):
-                if timer is not None:
-                    timer.cancel()
+            self._acking.stop()
+            self._redelivery.stop()
+            self._opening.stop()
             if self.attachment is not None:
                 await self.attachment.stop()
         await self._take_leave(connection, f"closing a consumer on {self.topic}")
 
 
-def _decode(delivery: Delivery) -> list[DecodedMessage]:
-    if not delivery.checksum_ok:
-        raise Undecodable("it does not match its checksum")
-    return decode(delivery.entry)
-
-
-def _sought(to: MessageId) -> pb.MessageIdData:
-    """The id for a SEEK; of a message in a batch with the bits from it on, which the cursor keeps."""
-    data = to.to_wire()
-    if to.batch_index > 0 and to.batch_size:
-        data.ack_set.extend(to_words((1 << to.batch_size) - (1 << to.batch_index), to.batch_size))
-    return data
-
-
-def _message_count(delivery: Delivery) -> int:
-    """How many permits an entry used that was not decoded."""
-    if delivery.body.ack_set:
-        return from_words(list(delivery.body.ack_set)).bit_count()
-    try:
-        metadata, _ = read_metadata(delivery.entry)
-    except Undecodable:
-        return 1
-    return metadata.num_messages_in_batch if is_batch(metadata) else 1
+def _unacked(delivery: Delivery) -> int | None:
+    """The bit set that came with an entry of which some messages are acknowledged."""
+    return from_words(list(delivery.body.ack_set)) if delivery.body.ack_set else None

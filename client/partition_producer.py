@@ -6,8 +6,8 @@
                               once more, same sequence ids └── stays until ──┘
 
 A batch stays in `pending` until its receipt came. After a reconnect all that is pending is sent again with the same
-sequence ids and the same producer name, so that a broker that deduplicates stores nothing twice. An entry is
-encoded once: what is sent again are the same bytes.
+sequence ids and the same producer name, so that a broker that deduplicates stores nothing twice. Of a
+message in chunks only those are sent again that have no receipt (`sealing`, `chunks`).
 
 The end of a batch is one of three (`errors`): a receipt; `PublishFailed` when it was refused at its first
 attempt or never left; `PublishUnknown` when it left and nobody knows.
@@ -17,10 +17,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
+from typing import Final
 
 from quire.client.attachment import Attachable
 from quire.client.batch import Batch, Publication, Window
 from quire.client.connection import Connection, ProducerEnd
+from quire.client.crypto import Encryptor
 from quire.client.errors import (
     Closed,
     ConnectionLost,
@@ -30,6 +33,7 @@ from quire.client.errors import (
     from_server,
 )
 from quire.client.routing import partition_index
+from quire.client.sealing import Sealer
 from quire.client.settings import ProducerSettings
 from quire.runtime.clock import Clock
 from quire.runtime.errors import Fenced, NotFound, QuireError, Unavailable
@@ -38,6 +42,18 @@ from quire.wire import commands, message
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.compression import NAMES
 from quire.wire.message import OutgoingMessage
+
+UNSEEN_FAILURES_MAX: Final = 100
+
+
+@dataclass(frozen=True)
+class PublishAs:
+    """What a PRODUCER says beside its topic and name."""
+
+    access_mode: pb.ProducerAccessMode = pb.Shared
+    schema: pb.Schema | None = None
+    initial_subscription: str = ""
+    """Made on the topic with the producer."""
 
 
 class PartitionProducer(Attachable):
@@ -48,26 +64,29 @@ class PartitionProducer(Attachable):
         topic: str,
         producer_id: int,
         name: str,
-        access_mode: pb.ProducerAccessMode,
+        how: PublishAs,
         settings: ProducerSettings,
         window: Window,
         clock: Clock,
+        encryptor: Encryptor | None,
     ) -> None:
         super().__init__(topic, producer_id)
         self.name = name
-        self.unseen_error: QuireError | None = None
-        """The first failure of a batch that nobody awaited; `flush` raises it."""
+        self._failed: list[Batch] = []
+        """Batches whose failure nobody awaited, up to now; a few are enough to tell of."""
         self.last_sequence_id = -1
         """The highest that was given to a message, or that the broker has of an earlier producer of this name."""
         self._is_named_by_user = bool(name)
         self._partition = partition_index(topic)
-        self._access_mode = access_mode
+        self._how = how
         self._settings = settings
-        self._codec = NAMES[settings.compression]
         self._window = window
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._message_bytes_max = MESSAGE_BYTES_MAX
+        self._sealer = Sealer(
+            NAMES[settings.compression], MESSAGE_BYTES_MAX, chunking=settings.chunking, encryptor=encryptor
+        )
+        self._encryptor = encryptor
         self._epoch = -1
         self._topic_epoch: int | None = None
         """Of the exclusive access that it was given; who had it after that fences us."""
@@ -150,29 +169,28 @@ class PartitionProducer(Attachable):
         if batch is None:
             return
         try:
-            batch.encode(self.name, self._clock.now_ms(), self._codec)
-        except (TypeError, ValueError) as error:  # protobuf's, for text that is none
+            batch.entries = self._sealed(batch)
+        except (TypeError, ValueError, PublishFailed) as error:  # protobuf's, for text that is none; ours
             self._settle(batch, None, PublishFailed(f"a message for {self.topic} cannot be encoded: {error}"))
-            return
-        if len(batch.entry) > self._message_bytes_max:
-            self._settle(batch, None, PublishFailed(self._too_large(batch)))
             return
         self._pending.append(batch)
         self._watch_deadlines()
-        if self._connection is not None:
-            self._send(self._connection, batch)
+        if self.connection is not None:
+            self._send(self.connection, batch)
 
-    def _too_large(self, batch: Batch) -> str:
-        return (
-            f"a message of {len(batch.entry)} bytes is too large for {self.topic}, "
-            f"which takes {self._message_bytes_max}"
-        )
+    def _sealed(self, batch: Batch) -> list[bytes]:
+        if self._encryptor is not None:
+            self._encryptor.renew(self._loop.time())
+        return self._sealer.seal(batch.messages, self.name, batch.first_sequence_id, self._clock.now_ms())
 
     def _send(self, connection: Connection, batch: Batch) -> None:
         batch.attempts += 1
         count = len(batch.messages)
         highest = batch.last_sequence_id if count > 1 else 0
-        connection.write(*commands.send(self._id, batch.first_sequence_id, count, batch.entry, highest))
+        is_chunked = len(batch.entries) > 1
+        for entry in batch.entries[batch.answered :]:
+            first = batch.first_sequence_id
+            connection.write(*commands.send(self._id, first, count, entry, highest, chunk=is_chunked))
 
     # -- What the broker answers --
 
@@ -183,15 +201,16 @@ class PartitionProducer(Attachable):
         if body.sequence_id > batch.first_sequence_id:
             self._start_over(f"the receipt of sequence id {batch.first_sequence_id} is missing")
             return
-        self._pending.popleft()
-        self._settle(batch, body.message_id, None)
+        if batch.stored(body.message_id):
+            self._pending.popleft()
+            self._settle(batch, body.message_id, None)
 
     def refused(self, body: pb.CommandSendError) -> None:
         batch = next((one for one in self._pending if one.first_sequence_id == body.sequence_id), None)
         if batch is None:
             return
         error = from_server(body.error, body.message, f"a message for {self.topic}")
-        damaged_on_the_way = body.error == pb.ChecksumError and message.checksum_ok(batch.entry)
+        damaged_on_the_way = body.error == pb.ChecksumError and all(map(message.checksum_ok, batch.entries))
         if damaged_on_the_way or isinstance(error, Unavailable):
             self._start_over(str(error))
             return
@@ -202,15 +221,20 @@ class PartitionProducer(Attachable):
 
     def _start_over(self, why: str) -> None:
         """Attach again and send again all that is pending, so that the order is kept."""
-        if self._connection is not None:
-            connection = self._connection
+        if self.connection is not None:
+            connection = self.connection
             connection.close(ConnectionLost(f"the connection to {connection.url} is of no use ({why})"))
 
     def _settle(self, batch: Batch, id_data: pb.MessageIdData | None, error: QuireError | None) -> None:
         batch.settle(id_data, error)
         self._window.give_back(len(batch.messages), batch.bytes)
-        if error is not None and not batch.was_observed and self.unseen_error is None:
-            self.unseen_error = error
+        if error is not None and not batch.was_observed and len(self._failed) < UNSEEN_FAILURES_MAX:
+            self._failed.append(batch)
+
+    def unseen_error(self) -> QuireError | None:
+        """The first failure since it was asked for that nobody awaited."""
+        failed, self._failed = self._failed, []
+        return next((one.error for one in failed if not one.was_observed), None)
 
     def _give_up(self, batch: Batch, error: QuireError) -> None:
         """Refused, or out of time: what is the end of this batch?"""
@@ -241,11 +265,12 @@ class PartitionProducer(Attachable):
         what = f"a producer on {self.topic}"
         answer = await self._enter(connection, what, self._request, pb.CommandProducerSuccess)
         self.name = answer.producer_name
-        self._message_bytes_max = connection.message_bytes_max
+        self._sealer.bytes_max = connection.message_bytes_max
         self.last_sequence_id = max(self.last_sequence_id, answer.last_sequence_id)
+        self._sealer.schema_version = answer.schema_version or None
         if answer.HasField("topic_epoch"):
             self._topic_epoch = answer.topic_epoch
-        self._connection = connection
+        self.connection = connection
         for batch in self._pending:
             self._send(connection, batch)
 
@@ -257,9 +282,12 @@ class PartitionProducer(Attachable):
                 request_id=request_id,
                 producer_name=self.name or None,
                 user_provided_producer_name=self._is_named_by_user,
+                encrypted=self._encryptor is not None,
+                schema=self._how.schema,
                 epoch=self._epoch,
-                producer_access_mode=self._access_mode,
+                producer_access_mode=self._how.access_mode,
                 topic_epoch=self._topic_epoch,
+                initial_subscription_name=self._how.initial_subscription or None,
             )
         )
 
@@ -272,7 +300,7 @@ class PartitionProducer(Attachable):
     def fail(self, error: QuireError) -> None:
         """No message will be taken any more; what is pending ends now."""
         self._failure = error
-        self._connection = None
+        self.connection = None
         self.close_batch()
         pending, self._pending = self._pending, deque()
         for batch in pending:
@@ -292,7 +320,7 @@ class PartitionProducer(Attachable):
 
     async def close(self) -> None:
         """Tell the broker, give up what is pending. Never raises for the broker's sake."""
-        connection = self._connection
+        connection = self.connection
         if self.attachment is not None:
             await self.attachment.stop()
         self.fail(Closed(f"the producer of {self.topic} was closed"))

@@ -16,17 +16,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from base64 import b64encode
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Final, TypedDict, Unpack
+from typing import Any, Final, Generic, TypedDict, TypeVar, Unpack
 
 from quire.client.attachment import Attachment
 from quire.client.batch import Publication, Window
 from quire.client.context import Context
+from quire.client.crypto import Encryption, Encryptor
 from quire.client.errors import Closed, QueueFull
 from quire.client.messages import Receipt
-from quire.client.partition_producer import PartitionProducer
+from quire.client.partition_producer import PartitionProducer, PublishAs
 from quire.client.routing import Router, full_name, partition_name
+from quire.client.schema import BYTES, Schema
 from quire.client.settings import ProducerSettings
 from quire.runtime.errors import QuireError
 from quire.runtime.tasks import Tasks
@@ -40,13 +43,15 @@ ACCESS_MODES: Final[dict[str, pb.ProducerAccessMode]] = {
     "wait-for-exclusive": pb.ProducerAccessMode.WaitForExclusive,
 }
 
+T = TypeVar("T")
+
 _log = logging.getLogger(__name__)
 
 
 class MessageFields(TypedDict, total=False):
     """What a message may have besides its payload."""
 
-    key: str | None
+    key: str | bytes | None
     """Chooses the partition; what Key_Shared and compaction go by."""
     properties: Mapping[str, str]
     event_time_ms: int
@@ -58,18 +63,29 @@ class MessageFields(TypedDict, total=False):
     """For deduplication over restarts; must grow. Otherwise the producer counts by itself."""
 
 
-class Producer:
+class Producer(Generic[T]):
     """Made by `Client.producer`; begins with `async with` (or `start`)."""
 
     def __init__(
-        self, client: Context, topic: str, name: str, access: str, settings: ProducerSettings
+        self,
+        client: Context,
+        topic: str,
+        schema: Schema[T],
+        *,
+        settings: ProducerSettings,
+        name: str = "",
+        access: str = "shared",
+        encryption: Encryption | None = None,
+        initial_subscription: str = "",
     ) -> None:
         settings.validate()
         self.topic = full_name(topic)
         self._client = client
+        self._schema = schema
         self._name = name
-        self._access_mode = ACCESS_MODES[access]
+        self._how = PublishAs(ACCESS_MODES[access], schema.info, initial_subscription)
         self._settings = settings
+        self._encryptor = Encryptor(encryption) if encryption is not None else None
         self._window = Window(settings.in_flight_messages_max, settings.in_flight_bytes_max)
         self._router = Router(
             settings.hashing, client.rng.randrange(1 << 30), single=settings.routing == "single"
@@ -78,7 +94,7 @@ class Producer:
         self._tasks = Tasks("client")
         self._is_open = False
 
-    async def __aenter__(self) -> Producer:
+    async def __aenter__(self) -> Producer[T]:
         await self.start()
         return self
 
@@ -89,30 +105,45 @@ class Producer:
 
     # -- Publishing --
 
-    async def send(self, payload: bytes | None, **fields: Unpack[MessageFields]) -> Receipt:
-        """Publish a message and wait until it is stored. Raises `PublishFailed` or `PublishUnknown`."""
-        return await (await self.enqueue(payload, **fields))
+    async def send(self, value: T | None, **fields: Unpack[MessageFields]) -> Receipt:
+        """Publish a message and wait until it is stored. Raises `PublishFailed` or `PublishUnknown`.
 
-    async def enqueue(self, payload: bytes | None, **fields: Unpack[MessageFields]) -> Publication:
+        `value` is what the schema says (bytes without one); None is a null value, a delete on a compacted topic.
+        """
+        return await (await self.enqueue(value, **fields))
+
+    async def enqueue(self, value: T | None, **fields: Unpack[MessageFields]) -> Publication:
         """Take a message for publishing; wait only while too much is in flight. Raises `PublishFailed`."""
-        window = self._window
-        while window.is_full:
-            for one in self._partitions:
-                one.close_batch()
-            await window.room()
-        return self._add(OutgoingMessage(payload, **fields))
+        while self._window.is_full:
+            await self._room()
+        return self._add(self._message(value, fields))
 
-    def send_nowait(self, payload: bytes | None, **fields: Unpack[MessageFields]) -> Publication:
+    async def _room(self) -> None:
+        for one in self._partitions:
+            one.close_batch()
+        await self._window.room()
+
+    def send_nowait(self, value: T | None, **fields: Unpack[MessageFields]) -> Publication:
         """Take a message for publishing. Raises `QueueFull` when too much is in flight, `PublishFailed`."""
         if self._window.is_full:
             raise QueueFull(f"{self._window.messages} messages for {self.topic} wait for their receipts")
-        return self._add(OutgoingMessage(payload, **fields))
+        return self._add(self._message(value, fields))
+
+    def _message(self, value: T | None, fields: MessageFields) -> OutgoingMessage:
+        payload: Any = value
+        if value is not None and not (type(value) is bytes and self._schema is BYTES):
+            payload = self._schema.encode(value)
+            if (own_key := self._schema.key_of(value)) is not None:
+                fields["key"] = own_key
+        made = OutgoingMessage(payload, **fields)  # type: ignore[arg-type]
+        key: Any = made.key
+        if type(key) is bytes:
+            made.key, made.key_is_base64 = b64encode(key).decode(), True
+        return made
 
     def _add(self, one: OutgoingMessage) -> Publication:
         if not self._is_open:
             raise Closed(f"the producer of {self.topic} is not open")
-        if one.payload is not None and type(one.payload) is not bytes:
-            one.payload = bytes(memoryview(one.payload))
         return self._router.choose(one, self._partitions).add(one)
 
     async def flush(self) -> None:
@@ -129,9 +160,7 @@ class Producer:
 
     def check(self) -> None:
         """Raise what `flush` would raise, without waiting: has a message failed so far?"""
-        errors = [one.unseen_error for one in self._partitions if one.unseen_error is not None]
-        for one in self._partitions:
-            one.unseen_error = None
+        errors = [error for one in self._partitions if (error := one.unseen_error()) is not None]
         if errors:
             raise type(errors[0])(str(errors[0]))
 
@@ -182,7 +211,7 @@ class Producer:
         try:
             for one in made:
                 assert one.attachment is not None
-                await one.attachment.ready(patiently=self._access_mode == pb.WaitForExclusive)
+                await one.attachment.ready(patiently=self._how.access_mode == pb.WaitForExclusive)
         except BaseException:
             for one in made:
                 await one.close()
@@ -195,10 +224,11 @@ class Producer:
             topic,
             client.next_id(),
             self._name,
-            self._access_mode,
+            self._how,
             self._settings,
             self._window,
             client.clock,
+            self._encryptor,
         )
         made.attachment = Attachment(made, client.lookup, client.settings, client.rng)
         made.attachment.start(self._tasks)

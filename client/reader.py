@@ -11,15 +11,18 @@ handed out. It acknowledges what it hands out, so that the broker need not remem
 from __future__ import annotations
 
 from types import TracebackType
+from typing import Generic, TypeVar
 
 from quire.client.consumer import Consumer
 from quire.client.messages import EARLIEST, Message, MessageId
 
+T = TypeVar("T")
 
-class Reader:
+
+class Reader(Generic[T]):
     """Made by `Client.reader`; begins with `async with` (or `start`)."""
 
-    def __init__(self, consumer: Consumer, start: MessageId, inclusive: bool) -> None:
+    def __init__(self, consumer: Consumer[T], start: MessageId, inclusive: bool) -> None:
         self._consumer = consumer
         self._start = start
         self._inclusive = inclusive
@@ -27,7 +30,7 @@ class Reader:
         """It was sought by publish time, and no message was read since."""
         self._last: dict[str, MessageId] = {}
 
-    async def __aenter__(self) -> Reader:
+    async def __aenter__(self) -> Reader[T]:
         await self.start()
         return self
 
@@ -36,17 +39,17 @@ class Reader:
     ) -> None:
         await self.close()
 
-    def __aiter__(self) -> Reader:
+    def __aiter__(self) -> Reader[T]:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[T]:
         return await self._noted(await self._consumer.__anext__())
 
-    async def read(self, timeout_s: float | None = None) -> Message:
+    async def read(self, timeout_s: float | None = None) -> Message[T]:
         """The next message, waiting for it. Raises TimeoutError, `MessageUndecodable`, `Closed`."""
         return await self._noted(await self._consumer.receive(timeout_s))
 
-    async def _noted(self, message: Message) -> Message:
+    async def _noted(self, message: Message[T]) -> Message[T]:
         self._last[message.topic] = message.id
         await self._consumer.ack_cumulative(message)
         return message

@@ -39,6 +39,12 @@ def partition_index(topic: str) -> int:
     return int(digits) if separator and digits.isdigit() else -1
 
 
+def parent_name(topic: str) -> str:
+    """The topic that a partition belongs to; a topic that is none, itself."""
+    parent, separator, digits = topic.rpartition(_PARTITION)
+    return parent if separator and digits.isdigit() else topic
+
+
 class Target(Protocol):
     """A partition, as a router sees it."""
 

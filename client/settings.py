@@ -7,11 +7,14 @@ unbounded. `validate` is called by whoever takes settings from a user.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import BATCH_MESSAGES_MAX, KIB, MESSAGE_BYTES_MAX, MIB
 from quire.runtime.settings import BYTES, MILLISECONDS, setting
 from quire.wire.compression import NAMES
+
+CRYPTO_FAILURES: Final = ("fail", "discard", "consume")
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ class ProducerSettings:
     batch_by_key: bool = setting(
         False, "Only messages of one key in a batch, as Key_Shared subscriptions need it."
     )
+    chunking: bool = setting(False, "Send messages that are too large for one entry in several.")
     in_flight_messages_max: int = setting(50_000, "Messages without a receipt; beyond it senders wait.")
     in_flight_bytes_max: int = setting(
         64 * MIB, "Bytes without a receipt; beyond it senders wait.", unit=BYTES
@@ -88,13 +92,38 @@ class ConsumerSettings:
     nack_delay_ms: int = setting(
         1_000, "How long after a negative ack a message is asked for again.", unit=MILLISECONDS
     )
+    nack_multiplier: float = setting(1.0, "The delay is so many times as long with each redelivery.")
+    nack_delay_max_ms: int = setting(60_000, "What the delay grows to.", unit=MILLISECONDS)
+    ack_timeout_ms: int = setting(
+        0,
+        "A message that is not acknowledged so long after it was received comes again; 0: never.",
+        unit=MILLISECONDS,
+    )
     batch_index_ack: bool = setting(True, "Tell the broker which messages of a batch are acknowledged.")
+    chunked_messages_max: int = setting(
+        10, "Messages in chunks that are incomplete at once, per partition; of more the oldest is given up."
+    )
+    chunks_expire_ms: int = setting(
+        60_000,
+        "Chunks are acknowledged when the rest of their message did not come so long.",
+        unit=MILLISECONDS,
+    )
+    crypto_failure: str = setting(
+        "fail", "What no key fits: fail (`MessageUndecodable`), discard, or consume it as it is, encrypted."
+    )
 
     def validate(self) -> None:
         _require(self.prefetch_messages_max > 0, "prefetch_messages_max must be positive")
         _require(self.prefetch_bytes_max > 0, "prefetch_bytes_max must be positive")
         _require(self.ack_delay_ms >= 0 and self.nack_delay_ms >= 0, "a delay is negative")
         _require(self.ack_group_max > 0, "ack_group_max must be positive")
+        _require(self.ack_timeout_ms >= 0, "ack_timeout_ms is negative")
+        _require(self.nack_multiplier >= 1, "nack_multiplier is below 1")
+        _require(self.chunked_messages_max > 0, "chunked_messages_max must be positive")
+        _require(self.chunks_expire_ms > 0, "chunks_expire_ms must be positive")
+        _require(
+            self.crypto_failure in CRYPTO_FAILURES, f"crypto_failure is one of {', '.join(CRYPTO_FAILURES)}"
+        )
 
 
 def _require(holds: bool, sentence: str) -> None:

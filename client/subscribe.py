@@ -19,8 +19,12 @@ class SubscribeAs:
     start_inclusive: bool = False
     durable: bool = True
     compacted: bool = False
+    priority: int = 0
+    """Of shared subscriptions: consumers of a level get messages when those of the levels before have no room."""
+    key_ranges: tuple[tuple[int, int], ...] = ()
+    """Key-shared: the hashes that this consumer wants, both ends inclusive; none: the broker deals them out."""
     create: bool = True
-    """A topic that is not there."""
+    """A topic that is not there is made."""
 
     @property
     def deals_singly(self) -> bool:
@@ -41,6 +45,7 @@ class SubscribeAs:
             consumer_name=self.name,
             durable=self.durable,
             read_compacted=self.compacted,
+            priority_level=self.priority,
             force_topic_creation=self.create,
             initialPosition=pb.CommandSubscribe.Earliest if earliest else pb.CommandSubscribe.Latest,
         )
@@ -50,5 +55,7 @@ class SubscribeAs:
                 start = start._replace(batch_index=max(0, start.batch_index))
             body.start_message_id.CopyFrom(start.to_wire())
         if self.type == pb.CommandSubscribe.Key_Shared:
-            body.keySharedMeta.keySharedMode = pb.AUTO_SPLIT
+            body.keySharedMeta.keySharedMode = pb.STICKY if self.key_ranges else pb.AUTO_SPLIT
+            for first, last in self.key_ranges:
+                body.keySharedMeta.hashRanges.add(start=first, end=last)
         return body

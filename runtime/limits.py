@@ -158,6 +158,9 @@ ARCHIVE_FETCHES_MAX: Final = 16
 UNCOMPRESSED_BYTES_MAX: Final = 128 * MIB
 """What a batch may grow to when decompressed; more is refused as undecodable, not allocated."""
 
+CHUNKED_MESSAGE_BYTES_MAX: Final = 512 * MIB
+"""A message in chunks that a consumer joins: it is held in memory twice while it is."""
+
 BATCH_MESSAGES_MAX: Final = 1_000_000
 BATCHED_MESSAGE_BYTES_MIN: Final = 6
 """The size of a message's metadata in a batch, and the one field that it must have: a batch that claims more messages

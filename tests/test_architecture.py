@@ -113,9 +113,13 @@ CORES = (
     "spark_source/decode.py",
     "spark_source/plain.py",
     "client/acks.py",
+    "client/beginning.py",
+    "client/chunks.py",
     "client/entry.py",
     "client/permits.py",
+    "client/record.py",
     "client/routing.py",
+    "client/sealing.py",
 )
 
 NOT_IN_A_CORE = frozenset(

@@ -455,7 +455,13 @@ def subscribe(body: pb.CommandSubscribe) -> bytes:
 
 
 def send(
-    producer_id: int, sequence_id: int, message_count: int, entry: bytes, highest_sequence_id: int = 0
+    producer_id: int,
+    sequence_id: int,
+    message_count: int,
+    entry: bytes,
+    highest_sequence_id: int = 0,
+    *,
+    chunk: bool = False,
 ) -> list[bytes]:
     """SEND of one entry: header and entry, for `writelines`. One message needs no count: the fast form."""
     raw = b"\x08" + varint.encode(producer_id) + b"\x10" + varint.encode(sequence_id)
@@ -463,6 +469,8 @@ def send(
         raw += b"\x18" + varint.encode(message_count)
     if highest_sequence_id:
         raw += b"\x30" + varint.encode(highest_sequence_id)
+    if chunk:
+        raw += b"\x38\x01"
     return [_SIZES.pack(len(raw) + 8 + len(entry), len(raw) + 4) + b"\x08\x06\x32%c" % len(raw) + raw, entry]
 
 
@@ -492,6 +500,12 @@ def redeliver(consumer_id: int, ids: Iterable[pb.MessageIdData] = ()) -> bytes:
 def unsubscribe(consumer_id: int, request_id: int) -> bytes:
     body = pb.CommandUnsubscribe(consumer_id=consumer_id, request_id=request_id)
     return _whole(_Type.UNSUBSCRIBE, body)
+
+
+def ask_schema(request_id: int, topic: str, version: bytes = b"") -> bytes:
+    """GET_SCHEMA: of a version, or the newest."""
+    body = pb.CommandGetSchema(request_id=request_id, topic=topic, schema_version=version or None)
+    return _whole(_Type.GET_SCHEMA, body)
 
 
 def seek(

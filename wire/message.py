@@ -64,6 +64,8 @@ class OutgoingMessage:
     ordering_key: bytes | None = None
     deliver_at_ms: int | None = None
     sequence_id: int | None = None
+    key_is_base64: bool = False
+    """The key stands for bytes."""
 
     @property
     def size(self) -> int:
@@ -132,12 +134,21 @@ def is_encrypted(metadata: pb.MessageMetadata) -> bool:
     return len(metadata.encryption_keys) > 0
 
 
+def is_chunk(metadata: pb.MessageMetadata) -> bool:
+    return metadata.HasField("chunk_id") and metadata.num_chunks_from_msg > 1
+
+
 def plain_payload(metadata: pb.MessageMetadata, payload: memoryview) -> memoryview:
     """The payload decompressed. Raises `Encrypted`, `Chunk` or `Undecodable`."""
     if is_encrypted(metadata):
         raise Encrypted("an entry is encrypted by its producer")
-    if metadata.HasField("chunk_id") and metadata.num_chunks_from_msg > 1:
+    if is_chunk(metadata):
         raise Chunk("an entry is a chunk: a piece of one compressed message, to be joined with the others")
+    return decompressed(metadata, payload)
+
+
+def decompressed(metadata: pb.MessageMetadata, payload: memoryview) -> memoryview:
+    """What is neither encrypted nor in pieces (any more), decompressed. Raises `Undecodable`."""
     try:
         return memoryview(decompress(metadata.compression, payload, metadata.uncompressed_size))
     except CompressionError as error:
@@ -186,7 +197,11 @@ def _is_text(single: pb.SingleMessageMetadata) -> bool:
 def decode(entry: Buffer) -> list[DecodedMessage]:
     """The messages of an entry, in order. Raises `Encrypted`, `Chunk` or `Undecodable`."""
     metadata, payload = read_metadata(entry)
-    payload = plain_payload(metadata, payload)
+    return messages_of(metadata, plain_payload(metadata, payload))
+
+
+def messages_of(metadata: pb.MessageMetadata, payload: memoryview) -> list[DecodedMessage]:
+    """The messages of an entry whose payload is plain, in order. Raises `Undecodable`."""
     if not is_batch(metadata):
         return [_single(metadata, payload)]
     return _batch(metadata, payload)
@@ -250,11 +265,23 @@ def encode_one(
     schema_version: bytes | None = None,
 ) -> bytes:
     """An entry that is one message, not a batch."""
+    metadata, payload = compose_one(message, producer_name, sequence_id, publish_time_ms, schema_version)
+    return seal(metadata, compressed(metadata, payload, codec))
+
+
+def compose_one(
+    message: OutgoingMessage,
+    producer_name: str,
+    sequence_id: int,
+    publish_time_ms: int,
+    schema_version: bytes | None = None,
+) -> tuple[pb.MessageMetadata, bytes]:
+    """Metadata and plain payload of an entry that is one message."""
     metadata = _metadata(producer_name, sequence_id, publish_time_ms, schema_version)
     _describe(metadata, message)
     if message.deliver_at_ms is not None:
         metadata.deliver_at_time = message.deliver_at_ms
-    return _compressed(metadata, message.payload or b"", codec)
+    return metadata, message.payload or b""
 
 
 def encode_batch(
@@ -270,6 +297,20 @@ def encode_batch(
     The first message's key stands in the metadata too, so that a broker finds it without decompressing:
     batch only messages of one key for a Key_Shared subscription. Delayed messages are not batched.
     """
+    metadata, payload = compose_batch(
+        messages, producer_name, first_sequence_id, publish_time_ms, schema_version
+    )
+    return seal(metadata, compressed(metadata, payload, codec))
+
+
+def compose_batch(
+    messages: Sequence[OutgoingMessage],
+    producer_name: str,
+    first_sequence_id: int,
+    publish_time_ms: int,
+    schema_version: bytes | None = None,
+) -> tuple[pb.MessageMetadata, bytes]:
+    """Metadata and plain payload of an entry that is a batch."""
     assert 0 < len(messages) <= BATCH_MESSAGES_MAX
     parts: list[bytes] = []
     sequence_id = first_sequence_id
@@ -285,9 +326,11 @@ def encode_batch(
     metadata.highest_sequence_id = sequence_id
     if messages[0].key is not None:
         metadata.partition_key = messages[0].key
+        if messages[0].key_is_base64:
+            metadata.partition_key_b64_encoded = True
     if messages[0].ordering_key is not None:
         metadata.ordering_key = messages[0].ordering_key
-    return _compressed(metadata, b"".join(parts), codec)
+    return metadata, b"".join(parts)
 
 
 def _metadata(name: str, sequence_id: int, time_ms: int, schema_version: bytes | None) -> pb.MessageMetadata:
@@ -299,6 +342,8 @@ def _metadata(name: str, sequence_id: int, time_ms: int, schema_version: bytes |
 def _describe(holder: pb.MessageMetadata | pb.SingleMessageMetadata, message: OutgoingMessage) -> None:
     if message.key is not None:
         holder.partition_key = message.key
+        if message.key_is_base64:
+            holder.partition_key_b64_encoded = True
     if message.ordering_key is not None:
         holder.ordering_key = message.ordering_key
     if message.event_time_ms:
@@ -309,9 +354,10 @@ def _describe(holder: pb.MessageMetadata | pb.SingleMessageMetadata, message: Ou
         holder.properties.add(key=key, value=value)
 
 
-def _compressed(metadata: pb.MessageMetadata, payload: bytes, codec: int) -> bytes:
+def compressed(metadata: pb.MessageMetadata, payload: bytes, codec: int) -> Buffer:
+    """The payload as it is written, which the metadata are told."""
     if codec != pb.NONE and payload:
         metadata.compression = codec  # type: ignore[assignment]
         metadata.uncompressed_size = len(payload)
-        return seal(metadata, compress(codec, payload))
-    return seal(metadata, payload)
+        return compress(codec, payload)
+    return payload

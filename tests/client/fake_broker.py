@@ -216,24 +216,29 @@ class Session(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         for cut in self.cutter.feed(data):
             if isinstance(cut, SendRun):
-                self._sends(cut)
+                sent = zip(cut.entries, cut.sequence_ids(), strict=True)
+                self._sends(cut.producer_id, [(entry, *ids) for entry, ids in sent])
+            elif isinstance(cut, Send):
+                first = cut.sequence_id
+                self._sends(cut.producer_id, [(cut.entry, first, first)])
             else:
-                assert isinstance(cut, Command) and not isinstance(cut, Send)
+                assert isinstance(cut, Command)
                 self._command(cut.body)
         self.broker.deal()
         self.broker.look()
 
-    def _sends(self, run: SendRun) -> None:
+    def _sends(self, producer_id: int, sent: list[tuple[bytes, int, int]]) -> None:
+        """(entry, first and last sequence id) of each."""
         broker = self.broker
-        topic, _ = self.producers[run.producer_id]
-        for entry, (first, last) in zip(run.entries, run.sequence_ids(), strict=True):
+        topic, _ = self.producers[producer_id]
+        for entry, first, last in sent:
             if broker.send_errors:
                 code, sentence = broker.send_errors.pop(0)
-                self.transport.write(commands.send_error(run.producer_id, first, code, sentence))
+                self.transport.write(commands.send_error(producer_id, first, code, sentence))
                 continue
             place = broker.store(topic, entry, last)
             receipt = pb.CommandSendReceipt(
-                producer_id=run.producer_id, sequence_id=first, message_id=commands.message_id(*place)
+                producer_id=producer_id, sequence_id=first, message_id=commands.message_id(*place)
             )
             give = self._later(receipt)
             give() if broker.held is None else broker.held.append(give)

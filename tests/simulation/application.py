@@ -94,7 +94,7 @@ class Application(SimulatedHost):
                 await asyncio.sleep(PAUSE_S)
         self.producing -= 1
 
-    async def _send_some(self, producer: Producer, topic: str) -> None:
+    async def _send_some(self, producer: Producer[bytes], topic: str) -> None:
         key = f"{self.host}-{topic}"
         first = self.facts.next_number[key]
         count = self.rng.choice((1, 2, 10))
@@ -150,8 +150,8 @@ class Application(SimulatedHost):
                 self.world.saw(f"consume {type(error).__name__}")
                 await asyncio.sleep(PAUSE_S * 3)
 
-    async def _receive_some(self, consumer: Consumer, topic: str, kind: str) -> None:
-        messages: list[Message] = []
+    async def _receive_some(self, consumer: Consumer[bytes], topic: str, kind: str) -> None:
+        messages: list[Message[bytes]] = []
         seek: Seek | None = None
         if kind == "seeking" and not self.stops_producing and self.rng.random() < 0.1:
             seek = await self._seek(consumer, topic, kind)
@@ -190,7 +190,7 @@ class Application(SimulatedHost):
         if self.rng.random() < 0.5:
             await self._flush(consumer, topic, kind, asked)
 
-    async def _flush(self, consumer: Consumer, topic: str, kind: str, asked: list[Any]) -> None:
+    async def _flush(self, consumer: Consumer[bytes], topic: str, kind: str, asked: list[Any]) -> None:
         seeks = self.facts.seeks[topic, kind]
         try:
             await consumer.flush_acks()
@@ -203,7 +203,7 @@ class Application(SimulatedHost):
             if seeks == self.facts.seeks[topic, kind]:
                 self.facts.acknowledged[topic, kind].update(message.id.place for message in asked)
 
-    async def _seek(self, consumer: Consumer, topic: str, kind: str) -> Seek | None:
+    async def _seek(self, consumer: Consumer[bytes], topic: str, kind: str) -> Seek | None:
         """To a message or to a time of some seconds ago; None when there is none yet."""
         ids = [found for _, found in self.facts.of(topic)]
         if not ids:

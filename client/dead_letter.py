@@ -1,0 +1,171 @@
+"""Messages that cannot be processed: after so many redeliveries they go to a topic of their own, or they try later.
+
+    a message's last chance     redelivery_count == max_redeliver_count: not acknowledged this time, it is dead
+    dead letter                 published to TOPIC-SUBSCRIPTION-DLQ, then acknowledged
+    `reconsume_later`           published to TOPIC-SUBSCRIPTION-RETRY with a delay, then acknowledged; the consumer
+                                reads that topic too. Retried more often than `max_redeliver_count`, it is dead
+
+Names and properties are Pulsar's, so any client may go on where another one stopped. A letter has the key, the
+properties, the event time and the schema of the message; REAL_TOPIC and ORIGIN_MESSAGE_ID say where it came from,
+RECONSUMETIMES and DELAY_TIME how often it was retried, and how long it waits.
+
+Only subscriptions that deal messages singly (shared, key-shared) count redeliveries, so only they have dead letters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from quire.client.context import Context
+from quire.client.messages import Message
+from quire.client.producer import Producer
+from quire.client.routing import full_name, parent_name
+from quire.client.schema import Schema
+from quire.client.settings import ProducerSettings
+from quire.runtime.errors import ConfigurationError
+from quire.wire import pulsar_pb2 as pb
+from quire.wire.message import OutgoingMessage
+
+REAL_TOPIC: Final = "REAL_TOPIC"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+RECONSUME_TIMES: Final = "RECONSUMETIMES"
+DELAY_TIME: Final = "DELAY_TIME"
+
+_SINGLY: Final = ProducerSettings(batching=False, chunking=True)
+
+
+@dataclass(frozen=True)
+class DeadLetterPolicy:
+    """What a consumer does with messages that come again and again. Topics are named after Pulsar's rule by default."""
+
+    max_redeliver_count: int
+    """So often a message comes again before it is dead."""
+    dead_letter_topic: str = ""
+    initial_subscription: str = ""
+    """Made on the dead letter topic, so that nothing there is lost before somebody looks."""
+    retries: bool = False
+    """Whether `reconsume_later` may be used: the consumer reads the retry letter topic beside its own."""
+    retry_letter_topic: str = ""
+
+
+class _AsItIs(Schema[bytes]):
+    """Bytes that were written with the schema of somebody else."""
+
+    def __init__(self, info: pb.Schema | None) -> None:
+        self._info = info if info is not None and info.type != pb.Schema.AutoConsume else None
+
+    @property
+    def info(self) -> pb.Schema | None:
+        return self._info
+
+    def encode(self, value: bytes) -> bytes:
+        return value
+
+    def decode(self, payload: bytes, key: bytes | None, writer: pb.Schema | None) -> bytes:
+        return payload
+
+
+class DeadLetters:
+    """The dead letters and retry letters of one consumer. Producers are made when the first letter is sent."""
+
+    def __init__(
+        self, client: Context, policy: DeadLetterPolicy, topic: str, subscription: str, schema: Schema[Any]
+    ) -> None:
+        if policy.max_redeliver_count < 1:
+            raise ConfigurationError("max_redeliver_count is 1 at least")
+        self.retry_letter_topic = full_name(policy.retry_letter_topic or f"{topic}-{subscription}-RETRY")
+        dead = policy.dead_letter_topic or (f"{topic}-{subscription}-DLQ" if policy.retries else "")
+        self._dead_letter_topic = full_name(dead) if dead else ""
+        """Empty: each topic has its own."""
+        self._subscription = subscription
+        self._client = client
+        self._policy = policy
+        self._schema = _AsItIs(schema.info)
+        self._producers: dict[str, Producer[bytes]] = {}
+        self._lock = asyncio.Lock()
+
+    def is_last_chance(self, redelivery_count: int) -> bool:
+        return redelivery_count >= self._policy.max_redeliver_count
+
+    def is_dead(self, redelivery_count: int) -> bool:
+        """It had its last chance, and its consumer went away with it."""
+        return redelivery_count > self._policy.max_redeliver_count
+
+    @property
+    def topics(self) -> list[str]:
+        """Those whose names are known before there is a letter."""
+        retry = [self.retry_letter_topic] if self._policy.retries else []
+        return [self._dead_letter_topic, *retry] if self._dead_letter_topic else retry
+
+    def dead_letter_topic(self, message: Message[Any]) -> str:
+        """Where the message goes when it is dead."""
+        return self._dead_letter_topic or f"{parent_name(message.topic)}-{self._subscription}-DLQ"
+
+    async def bury(self, message: Message[Any]) -> None:
+        """Publish a dead letter. Raises what publishing raises."""
+        await self._send(self.dead_letter_topic(message), message, _origin(message), None)
+
+    async def retry(self, message: Message[Any], delay_ms: int, properties: Mapping[str, str]) -> None:
+        """Publish a retry letter, or a dead letter when it was retried too often. Raises what publishing raises."""
+        if not self._policy.retries:
+            raise ConfigurationError("reconsume_later needs a dead letter policy with retries")
+        times = int(message.properties.get(RECONSUME_TIMES, "0")) + 1
+        delay_ms = max(0, delay_ms)
+        written = {
+            **_origin(message),
+            **properties,
+            RECONSUME_TIMES: str(times),
+            DELAY_TIME: str(delay_ms),
+        }
+        if times > self._policy.max_redeliver_count:
+            await self._send(self.dead_letter_topic(message), message, written, None)
+        else:
+            due_ms = self._client.clock.now_ms() + delay_ms
+            await self._send(self.retry_letter_topic, message, written, due_ms)
+
+    async def _send(
+        self, topic: str, message: Message[Any], properties: Mapping[str, str], deliver_at_ms: int | None
+    ) -> None:
+        producer = await self._producer(topic)
+        one = message._decoded
+        letter = OutgoingMessage(
+            one.payload,
+            one.key,
+            properties,
+            one.event_time_ms,
+            one.ordering_key,
+            deliver_at_ms,
+            key_is_base64=one.key_is_base64,
+        )
+        await producer._add(letter)
+
+    async def _producer(self, topic: str) -> Producer[bytes]:
+        async with self._lock:
+            if topic not in self._producers:
+                subscription = self._policy.initial_subscription if topic != self.retry_letter_topic else ""
+                made = Producer(
+                    self._client, topic, self._schema, settings=_SINGLY, initial_subscription=subscription
+                )
+                await made.start()
+                self._producers[topic] = made
+            return self._producers[topic]
+
+    async def close(self) -> None:
+        producers, self._producers = self._producers, {}
+        for producer in producers.values():
+            await producer.close()
+
+
+def _origin(message: Message[Any]) -> dict[str, str]:
+    """The message's properties, and where it came from at first."""
+    return {REAL_TOPIC: message.topic, ORIGIN_MESSAGE_ID: _plain_id(message), **message.properties}
+
+
+def _plain_id(message: Message[Any]) -> str:
+    """As Java writes ids: of a batch with the index, else without."""
+    one = message.id
+    index = f":{one.batch_index}" if one.batch_index >= 0 else ""
+    return f"{one.ledger_id}:{one.entry_id}:{one.partition}{index}"

@@ -1,0 +1,128 @@
+"""Python classes as Avro definitions: what brokers keep as the schema of JSON and of Avro messages. No I/O.
+
+| in Python | in Avro |
+|---|---|
+| bool, int, float, str, bytes | boolean, long, double, string, bytes |
+| `Int`, `Float` | int, float |
+| `list[T]`, `dict[str, T]` | array, map |
+| `T | None` | ["null", T] |
+| Enum | enum of its values |
+| dataclass, msgspec.Struct | record |
+
+A field with a default has it in Avro too, so that messages of before can be read that do not have the field. A class
+within a class is defined where it comes first, and named after that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Iterator
+from enum import Enum
+from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from quire.runtime.errors import ConfigurationError
+
+Int = Annotated[int, "int"]
+"""A number of 32 bits; `int` has 64."""
+
+Float = Annotated[float, "float"]
+"""Of 32 bits; `float` has 64."""
+
+_PLAIN: Final[dict[Any, str]] = {
+    bool: "boolean",
+    int: "long",
+    float: "double",
+    str: "string",
+    bytes: "bytes",
+    type(None): "null",
+}
+_NOTHING: Final = object()
+
+
+def definition_of(kind: Any) -> Any:
+    """The Avro definition of a class, as JSON has it. Raises `ConfigurationError` for what Avro cannot say."""
+    return _definition(kind, set())
+
+
+def _definition(kind: Any, known: set[str]) -> Any:
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return args[1] if args[1] in ("int", "float") else _definition(args[0], known)
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if origin in (Union, types.UnionType):
+        return [_definition(one, known) for one in sorted(args, key=lambda one: one is not type(None))]
+    if origin is list:
+        return {"type": "array", "items": _definition(args[0], known)}
+    if origin is dict and args[0] is str:
+        return {"type": "map", "values": _definition(args[1], known)}
+    if isinstance(kind, type):
+        return _named(kind, known)
+    raise ConfigurationError(f"a schema cannot be made of {kind!r}")
+
+
+def _named(kind: type, known: set[str]) -> Any:
+    name = kind.__name__
+    if name in known:
+        return name
+    known.add(name)
+    if issubclass(kind, Enum):
+        return {"type": "enum", "name": name, "symbols": [str(one.value) for one in kind]}
+    if not dataclasses.is_dataclass(kind) and not issubclass(kind, msgspec.Struct):
+        raise ConfigurationError(f"a schema is made of a dataclass or a msgspec.Struct, not of {name}")
+    hints = get_type_hints(kind, include_extras=True)
+    fields = []
+    for field, default in _fields(kind):
+        made = {"name": field, "type": _definition(hints[field], known)}
+        if default is not _NOTHING:
+            made["default"] = msgspec.to_builtins(default)
+            made["type"] = _default_first(made["type"], default)
+        fields.append(made)
+    return {"type": "record", "name": name, "fields": fields}
+
+
+def _default_first(kind: Any, default: Any) -> Any:
+    """Of a union, the branch of the default comes first: so Avro wants it."""
+    if not isinstance(kind, list):
+        return kind
+    return sorted(kind, key=lambda one: (one == "null") != (default is None))
+
+
+def _fields(kind: type) -> Iterator[tuple[str, Any]]:
+    """(name, default or `_NOTHING`); a default that a factory makes counts when it makes something empty."""
+    if issubclass(kind, msgspec.Struct):
+        for one in msgspec.structs.fields(kind):
+            yield one.name, _default(one.default, one.default_factory, msgspec.NODEFAULT)
+        return
+    of: Any = kind
+    for other in dataclasses.fields(of):
+        yield other.name, _default(other.default, other.default_factory, dataclasses.MISSING)
+
+
+def _default(value: Any, factory: Any, missing: Any) -> Any:
+    if value is not missing:
+        return value
+    return factory() if factory is not missing else _NOTHING
+
+
+def named_as(definition: Any, other: Any) -> Any:
+    """A definition under another's name: Avro reads only what is named alike, and a class may be called anything."""
+    old, new = definition["name"], other.get("name") if isinstance(other, dict) else None
+    if new is None or new == old:
+        return definition
+    made: Any = _renamed(definition, old, new)
+    made["name"] = new
+    return made
+
+
+def _renamed(part: Any, old: str, new: str) -> Any:
+    """Where the record holds itself, it is named."""
+    if isinstance(part, list):
+        return [_renamed(one, old, new) for one in part]
+    if not isinstance(part, dict):
+        return new if part == old else part
+    inner = ("type", "items", "values", "fields")
+    return {key: _renamed(value, old, new) if key in inner else value for key, value in part.items()}

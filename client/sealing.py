@@ -1,0 +1,66 @@
+"""How messages become entries: composed, compressed, cut if they must be, encrypted, sealed. No I/O.
+
+    messages ─▶ metadata + payload ─▶ compressed ─▶ one, or the chunks of one message ─▶ encrypted ─▶ entries
+
+An entry is made once: what is sent again after a reconnect are the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quire.client.chunks import CHUNK_METADATA_BYTES, cut
+from quire.client.crypto import Encryptor
+from quire.client.errors import PublishFailed
+from quire.wire import message
+from quire.wire import pulsar_pb2 as pb
+from quire.wire.message import Buffer, OutgoingMessage
+
+_SEAL_BYTES = 10
+"""Magic, checksum and the size of the metadata."""
+
+
+class Sealer:
+    """What one producer does to its messages. `schema_version` and `bytes_max` are what its broker says."""
+
+    def __init__(self, codec: int, bytes_max: int, *, chunking: bool, encryptor: Encryptor | None) -> None:
+        self.schema_version: bytes | None = None
+        self.bytes_max = bytes_max
+        self._codec = codec
+        self._chunking = chunking
+        self._encryptor = encryptor
+
+    def seal(
+        self, messages: Sequence[OutgoingMessage], name: str, first_sequence_id: int, now_ms: int
+    ) -> list[bytes]:
+        """The entries of a batch: one, or the chunks of its only message. Raises `PublishFailed`.
+
+        One message alone travels as itself, which brokers take more cheaply.
+        """
+        if len(messages) == 1:
+            composed = message.compose_one(messages[0], name, first_sequence_id, now_ms, self.schema_version)
+        else:
+            composed = message.compose_batch(messages, name, first_sequence_id, now_ms, self.schema_version)
+        metadata, plain = composed
+        payload = message.compressed(metadata, plain, self._codec)
+        if self._chunking and len(messages) == 1 and len(payload) > (most := self._payload_max(metadata)):
+            if most <= 0:
+                raise PublishFailed("the properties of a message leave no room for its payload")
+            return [self._sealed(metadata, chunk) for chunk in cut(metadata, payload, most)]
+        entry = self._sealed(metadata, payload)
+        if len(entry) > self.bytes_max:
+            raise PublishFailed(
+                f"a message of {len(entry)} bytes is too large: {self.bytes_max} are taken, more only in chunks"
+            )
+        return [entry]
+
+    def _payload_max(self, metadata: pb.MessageMetadata) -> int:
+        """What fits into an entry beside its metadata."""
+        room = self.bytes_max - _SEAL_BYTES - metadata.ByteSize() - CHUNK_METADATA_BYTES
+        room -= len(metadata.producer_name)  # the uuid has it
+        return room - (self._encryptor.bytes_added if self._encryptor is not None else 0)
+
+    def _sealed(self, metadata: pb.MessageMetadata, payload: Buffer) -> bytes:
+        if self._encryptor is not None:
+            payload = self._encryptor.encrypt(metadata, payload)
+        return message.seal(metadata, payload)
