@@ -267,11 +267,13 @@ class Session(asyncio.Protocol):
                     yield commands.error(commands.NO_REQUEST, pb.AuthenticationError, "a wrong token")
                     self.transport.close()
                     return
-                yield commands.connected("fake", body.protocol_version, broker.message_bytes_max)
+                yield self._connected(body)
             case pb.CommandPing():
                 yield commands.PONG
             case pb.CommandPartitionedTopicMetadata():
                 yield commands.partitions(body.request_id, broker.partitions.get(body.topic, 0))
+            case pb.CommandGetTopicsOfNamespace():
+                yield commands.topics_of_namespace(body.request_id, list(broker.topics))
             case pb.CommandLookupTopic():
                 to = broker.redirect_to
                 yield commands.lookup_found(body.request_id, to or broker.url, redirect=bool(to))
@@ -307,6 +309,15 @@ class Session(asyncio.Protocol):
                 if dealing is not None:
                     broker.rewind((dealing.topic, dealing.subscription))
                 yield commands.success(body.request_id)
+
+    def _connected(self, body: pb.CommandConnect) -> bytes:
+        """CONNECTED of a broker that tells nobody what topics come and go."""
+        answer = pb.CommandConnected(
+            server_version="fake",
+            protocol_version=body.protocol_version,
+            max_message_size=self.broker.message_bytes_max,
+        )
+        return commands.frame(pb.BaseCommand(type=pb.BaseCommand.CONNECTED, connected=answer))
 
     def _key(self, consumer_id: int) -> tuple[str, str]:
         dealing = self.consumers[consumer_id]
