@@ -47,7 +47,7 @@ from quire.runtime.errors import (
     Unavailable,
     VersionConflict,
 )
-from quire.runtime.limits import MIB, READ_BYTES_MAX
+from quire.runtime.limits import BLOCK_ENTRIES_MAX, MIB, READ_BYTES_MAX
 from quire.runtime.tasks import Tasks
 from quire.wire import block
 
@@ -75,6 +75,7 @@ class StateLog:
         path: str,
         snapshot: Callable[[], Iterable[bytes]],
         *,
+        prepare: Callable[[], Awaitable[None]] | None,
         purpose: str,
         on_failed: Callable[[QuireError], None] | None,
         roll_bytes: int,
@@ -83,6 +84,7 @@ class StateLog:
         self._store = store
         self._path = path
         self._snapshot = snapshot
+        self._prepare = prepare
         self._purpose = purpose
         self._on_failed = on_failed
         self._roll_bytes = roll_bytes
@@ -109,18 +111,20 @@ class StateLog:
         apply: Callable[[bytes], None],
         snapshot: Callable[[], Iterable[bytes]],
         *,
+        prepare: Callable[[], Awaitable[None]] | None = None,
         purpose: str = "",
         on_failed: Callable[[QuireError], None] | None = None,
         roll_bytes: int = ROLL_BYTES,
     ) -> StateLog:
         """Take the log over: fence its last owner, hand snapshot and deltas to `apply` in order, begin a new ledger.
 
-        `snapshot` gives the whole state as records of at most 1 MiB that `apply` understands. After an error the
+        `snapshot` gives the whole state of one moment as records of at most 1 MiB that `apply` understands; `prepare`
+        is awaited a moment before, for what of that can be made in advance. After an error the
         owner's state is to be thrown away. Raises `Fenced` when another owner is opening it too, `Unavailable`,
         `CorruptionError`.
         """
         log = cls(
-            ledgers, store, path, snapshot,
+            ledgers, store, path, snapshot, prepare=prepare,
             purpose=purpose or f"state:{path}", on_failed=on_failed, roll_bytes=roll_bytes,
         )  # fmt: skip
         await log._load()
@@ -223,6 +227,7 @@ class StateLog:
                         raise CorruptionError(
                             f"ledger {ledger_id} of the state log {self._path}: record {bytes(view[:1])!r}"
                         )
+                await replay.settle()
         if replay.lost:
             _log.error(
                 "the state log %s goes on without %d records of ledger %d, which were given up",
@@ -230,7 +235,9 @@ class StateLog:
                 replay.lost,
                 ledger_id,
             )
-        return replay.end()
+        is_whole = replay.end()
+        await replay.settle()
+        return is_whole
 
     # -- writing ---------------------------------------------------------------------------------------
     def _turn(self) -> None:
@@ -306,6 +313,8 @@ class StateLog:
     async def _roll(self) -> None:
         """See the top of the file. Raises `Fenced`, `OutcomeUnknown`, `Unavailable`."""
         new = Segment(self, self._ledgers.clock)
+        if self._prepare is not None:
+            await self._prepare()
         try:
             new.writer = await self._ledgers.create(self._purpose, new, above=max(self._ids, default=-1))
         except Unavailable as error:
@@ -401,6 +410,7 @@ class _Replay:
     def __init__(self, apply: Callable[[bytes], None]) -> None:
         self._apply = apply
         self._parts: list[bytes] = []
+        self._due: list[bytes] = []
         self._is_whole = False
         self.lost = 0
         """Records that were lost and given up."""
@@ -415,7 +425,7 @@ class _Replay:
         elif kind == _WHOLE or (kind == _DELTA and not self._is_whole and self.lost):
             self._snapshot_ends()
         if kind == _DELTA and self._is_whole:
-            self._apply(record)
+            self._due.append(record)
         return kind in (b"", _BEGIN, _PART, _WHOLE) or (self._is_whole and kind == _DELTA)
 
     def end(self) -> bool:
@@ -426,6 +436,14 @@ class _Replay:
 
     def _snapshot_ends(self) -> None:
         self._is_whole = True
-        for part in self._parts:
-            self._apply(part)
+        self._due += self._parts
         self._parts.clear()
+
+    async def settle(self) -> None:
+        """Apply what was taken, some milliseconds of it in each turn of the loop."""
+        for count, record in enumerate(self._due, 1):
+            self._apply(record)
+            if count % BLOCK_ENTRIES_MAX == 0:
+                await asyncio.sleep(0)
+        self._due.clear()
+        await asyncio.sleep(0)

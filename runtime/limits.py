@@ -162,6 +162,9 @@ CHUNKED_MESSAGE_BYTES_MAX: Final = 512 * MIB
 """A message in chunks that a consumer joins: it is held in memory twice while it is."""
 
 BATCH_MESSAGES_MAX: Final = 1_000_000
+METADATA_LOOKED_INTO_BYTES_MAX: Final = MIB
+"""Of one entry. To parse half a million empty properties takes 20 ms in one go; a broker takes more for unreadable."""
+
 BATCHED_MESSAGE_BYTES_MIN: Final = 6
 """The size of a message's metadata in a batch, and the one field that it must have: a batch that claims more messages
 than that allows is refused before any is read."""

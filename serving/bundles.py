@@ -56,6 +56,7 @@ class Bundle:
             path,
             self._apply,
             self._snapshot,
+            prepare=self._prepare,
             purpose=f"state:{self.name}",
             on_failed=on_failed,
         )
@@ -84,6 +85,11 @@ class Bundle:
             raise CorruptionError(
                 f"the state log of bundle {self.name} has a record of unknown kind {kind!r}"
             )
+
+    async def _prepare(self) -> None:
+        await self.cursors.prepare()
+        for _ in self._dedup.prepare():
+            await asyncio.sleep(0)
 
     def _snapshot(self) -> Iterator[bytes]:
         yield from self.cursors.snapshot()

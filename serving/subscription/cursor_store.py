@@ -10,6 +10,9 @@ of them. Whoever asked to know when an acknowledgement is durable is told when t
 After a crash the cursors are what the log says, so exactly what was not durably acknowledged comes again. An
 acknowledgement that nobody waits for is written all the same, in the same turn.
 
+A snapshot is of one moment. To encode thousands of cursors takes longer than a turn may, so most of it is done before
+(`prepare`), some cursors in each turn; what has changed since is encoded once more.
+
 Cursor ids are given once and never again. The log may serve others too: a cursor's record begins with
 `cursor_record.TAG`.
 """
@@ -19,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from quire.runtime.errors import AlreadyExists, QuireError
 from quire.serving.ports import Position
@@ -28,6 +31,9 @@ from quire.serving.subscription.cursor import Cursor, CursorKey
 from quire.serving.subscription.cursor_record import Kind
 from quire.serving.subscription.request import Done
 from quire.serving.subscription.survey import Piece
+
+CURSORS_A_TURN: Final = 100
+"""That are encoded for a snapshot: two milliseconds."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +55,8 @@ class CursorStore:
         self._log: Log | None = None
         self._waiting: dict[int, list[Done]] = {}
         """Cursors that changed in this turn, and who wants to know when that is durable."""
+        self._prepared: dict[int, list[bytes]] = {}
+        """Parts of the next snapshot, of cursors that have not changed since."""
 
     # -- for the log -----------------------------------------------------------------------------------
 
@@ -69,14 +77,25 @@ class CursorStore:
         elif piece is not None:
             self._cursors[cursor_id].survey.extend(piece)
 
+    async def prepare(self) -> None:
+        """Encode what `snapshot` will need, some in each turn of the loop."""
+        self._prepared = {}
+        for count, cursor_id in enumerate(list(self._cursors), 1):
+            cursor = self._cursors.get(cursor_id)
+            if cursor is not None:
+                self._prepared[cursor_id] = list(cursor_record.snapshot(cursor_id, cursor))
+            if count % CURSORS_A_TURN == 0:
+                await asyncio.sleep(0)
+
     def snapshot(self) -> Iterator[bytes]:
         """Everything, as records that `apply` understands. What changed in this turn goes before it.
 
         Else it would be in the snapshot and come once more behind it, and redeliveries would be counted twice.
         """
         self._write()
+        prepared, self._prepared = self._prepared, {}
         for cursor_id, cursor in sorted(self._cursors.items()):
-            yield from cursor_record.snapshot(cursor_id, cursor)
+            yield from prepared.get(cursor_id) or cursor_record.snapshot(cursor_id, cursor)
 
     def attach(self, log: Log) -> None:
         """The log is open and was replayed: from now on changes go there."""
@@ -105,6 +124,7 @@ class CursorStore:
             if done is not None:
                 done(None)
             return
+        self._prepared.pop(cursor_id, None)
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._write)
         waiting = self._waiting.setdefault(cursor_id, [])
@@ -116,6 +136,7 @@ class CursorStore:
         cursor_id = self._ids.get(cursor.key)
         if cursor_id is not None:
             cursor.survey.extend(piece)
+            self._prepared.pop(cursor_id, None)
             self._append(cursor_record.survey(cursor_id, piece), None)
 
     async def save(self, cursor: Cursor) -> None:
@@ -169,6 +190,7 @@ class CursorStore:
     def _forget(self, cursor_id: int) -> list[Done]:
         """Drop a cursor if it is here; who waited for it."""
         cursor = self._cursors.pop(cursor_id, None)
+        self._prepared.pop(cursor_id, None)
         if cursor is None:
             return []
         del self._ids[cursor.key]

@@ -47,7 +47,11 @@ from typing import Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from quire.runtime.errors import CorruptionError
-from quire.runtime.limits import DEDUPLICATION_PRODUCERS_MAX, NAME_CHARS_MAX
+from quire.runtime.limits import (
+    DEDUPLICATION_PRODUCERS_MAX,
+    METADATA_LOOKED_INTO_BYTES_MAX,
+    NAME_CHARS_MAX,
+)
 from quire.serving.ports import EARLIEST, Position
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
@@ -88,6 +92,8 @@ def numbers_of(entry: Buffer) -> Numbers | None:
     """What the entry's metadata say; None when that cannot be kept."""
     try:
         (size,) = _METADATA.unpack_from(entry)
+        if size > METADATA_LOOKED_INTO_BYTES_MAX:
+            return None
         metadata = _parse(bytes(entry[10 : 10 + size]))
     except (StructError, DecodeError):
         return None
@@ -177,6 +183,8 @@ class DedupStore:
 
     def __init__(self) -> None:
         self._snapshots: dict[str, Snapshot] = {}
+        self._prepared: dict[str, tuple[Snapshot, list[bytes]]] = {}
+        """Records of the next snapshot of all, of what each topic had when they were made."""
 
     def find(self, topic: str, generation: int) -> Snapshot | None:
         """The topic's snapshot, if there is one of this incarnation."""
@@ -216,10 +224,22 @@ class DedupStore:
         before = self._snapshots[topic].seen if part else {}
         self._snapshots[topic] = Snapshot(generation, Position(ledger_id, entry_id), {**before, **seen})
 
+    def prepare(self) -> Iterator[None]:
+        """Make most of what `snapshot` needs, a little in each step: to be done before, over many turns of the loop."""
+        self._prepared = {}
+        for topic, snapshot in list(self._snapshots.items()):
+            records = []
+            for record in encode(topic, snapshot):
+                records.append(record)
+                yield
+            self._prepared[topic] = snapshot, records
+
     def snapshot(self) -> Iterator[bytes]:
         """Records from which `apply` makes the same again."""
+        prepared, self._prepared = self._prepared, {}
         for topic, snapshot in self._snapshots.items():
-            yield from encode(topic, snapshot)
+            of, records = prepared.get(topic, (None, []))
+            yield from records if of is snapshot else encode(topic, snapshot)
 
 
 def encode(topic: str, snapshot: Snapshot) -> Iterator[bytes]:
