@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
+from typing import Final
 
 from quire.metadata import topics
 from quire.metadata.records import NamespaceRecord, TopicRecord
@@ -20,6 +21,10 @@ from quire.runtime.errors import ConfigurationError, NotFound, Unavailable, Vers
 from quire.serving.names import TopicName
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.topic_records import TopicRecords
+
+READS_AT_ONCE: Final = 200
+NAMES_A_TURN: Final = 1_000
+"""In a list of names: a millisecond."""
 
 
 class Catalogue:
@@ -126,13 +131,20 @@ class Catalogue:
         """
         await self.namespaces.get(tenant, namespace)
         names = await self._records.names(tenant, namespace, domain)
-        counts = dict(zip(names, await asyncio.gather(*map(self._listed, names)), strict=True))
+        counts: dict[TopicName, int] = {}
+        for start in range(0, len(names), READS_AT_ONCE):
+            some = names[start : start + READS_AT_ONCE]
+            counts |= zip(some, await asyncio.gather(*map(self._listed, some)), strict=True)
         parents = {name: count for name, count in counts.items() if count > 0}
         single = {name for name, count in counts.items() if count == 0}
         single |= {name for name in self._used if name[:3] == (domain, tenant, namespace)}
-        single = {name for name in single if not _is_prepared(name, parents)}
-        single |= {parent.of_partition(i) for parent, count in parents.items() for i in range(count)}
-        return sorted(map(str, single)), sorted(map(str, parents))
+        shown = {str(parent.of_partition(i)) for parent, count in parents.items() for i in range(count)}
+        for count, name in enumerate(single, 1):
+            if not _is_prepared(name, parents):
+                shown.add(str(name))
+            if count % NAMES_A_TURN == 0:
+                await asyncio.sleep(0)
+        return sorted(shown), sorted(map(str, parents))
 
     async def _listed(self, name: TopicName) -> int:
         """Its number of partitions, -1 when it was deleted meanwhile, or is being deleted with its partitions."""

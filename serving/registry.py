@@ -42,6 +42,9 @@ from quire.serving.topic_records import TopicRecords
 
 POLICY_RETRY_S: Final = 1.0
 DELETION_RETRY_S: Final = 10.0
+CLOSED_A_TURN: Final = 100
+"""Topics of a bundle that are closed, or dropped: some milliseconds."""
+
 POLICY_BATCH: Final = 500
 """Topics that get other policies in one turn of the event loop."""
 
@@ -430,8 +433,10 @@ class Registry:
 
     async def unload_bundle(self, bundle: str) -> None:
         """Close all topics of a bundle, also those that are being loaded, and let their clients go."""
-        for topic in await self.close_bundle(bundle):
+        for count, topic in enumerate(await self.close_bundle(bundle), 1):
             topic.drop()
+            if count % CLOSED_A_TURN == 0:
+                await asyncio.sleep(0)
 
     def used(self, bundle: str) -> list[str]:
         """The bundle's topics that have producers or consumers, by their full names."""
@@ -449,7 +454,12 @@ class Registry:
         if loading:
             await asyncio.wait(loading)
         topics = [self._topics[name] for name in names if name in self._topics]
-        await asyncio.gather(*map(self._close, topics))
+        closing: list[asyncio.Future[None]] = []
+        for count, topic in enumerate(topics, 1):
+            closing.append(asyncio.ensure_future(self._close(topic)))
+            if count % CLOSED_A_TURN == 0:
+                await asyncio.sleep(0)
+        await asyncio.gather(*closing)
         return topics
 
     async def _close(self, topic: AnyTopic) -> None:

@@ -31,6 +31,7 @@ PAUSE_S: Final = 0.05
 """Behind a list, so that a thousand topics that are made one by one are not a thousand lists."""
 
 READS_AT_ONCE: Final = 200
+NAMES_A_TURN: Final = 1_000
 LINGER_S: Final = 150.0
 """How long a list is followed for who asked: longer than the minute after which clients ask again."""
 
@@ -59,6 +60,8 @@ class TopicList:
         """By local name; 0 for a topic that has none."""
         self._watches: dict[str, Callable[[], None]] = {}
         """Of the folder, and of topics with partitions, by path."""
+        self._told: dict[str, int] = {}
+        """What `names` was made of."""
         self._stale: set[str] = set()
         """Local names of topics whose number of partitions may have changed."""
         self._changed = asyncio.Event()
@@ -100,7 +103,9 @@ class TopicList:
             self._unwatch(gone)
         new = there - self._partitions.keys()
         await self._read(new | (self._stale & there) | (self._parents(new) & there))
-        self._tell(frozenset(self._full_names()))
+        if self._partitions != self._told:
+            self._told = dict(self._partitions)
+            self._tell(await self._full_names())
 
     def _parents(self, names: Iterable[str]) -> set[str]:
         """Topics that are not known to have partitions, and of which one was made."""
@@ -148,13 +153,17 @@ class TopicList:
     def _named(self, local: str) -> TopicName:
         return self._prefix._replace(local=local)
 
-    def _full_names(self) -> Iterable[str]:
-        for local, count in self._partitions.items():
+    async def _full_names(self) -> frozenset[str]:
+        """Of all topics that are shown. Nothing else changes them meanwhile (`_refreshing`)."""
+        found: list[str] = []
+        for number, (local, count) in enumerate(self._partitions.items(), 1):
             name = self._named(local)
             if count == 0 and not self._is_prepared(name):
-                yield str(name)
-            for index in range(count):
-                yield str(name.of_partition(index))
+                found.append(str(name))
+            found += [str(name.of_partition(index)) for index in range(count)]
+            if number % NAMES_A_TURN == 0:
+                await asyncio.sleep(0)
+        return frozenset(found)
 
     def _is_prepared(self, name: TopicName) -> bool:
         """It is a partition that its parent, which is being given it, does not show yet."""

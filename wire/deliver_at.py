@@ -17,6 +17,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from quire.runtime.limits import METADATA_LOOKED_INTO_BYTES_MAX
 from quire.wire import block as blocks
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import BlockHeader, Buffer
@@ -103,7 +104,7 @@ def _time_of(buffer: Buffer, begin: int, end: int) -> int:
         return 0
     (size,) = _SIZE.unpack_from(buffer, begin)
     stop = begin + _METADATA_OFFSET + size
-    if stop > end:
+    if stop > end or size > METADATA_LOOKED_INTO_BYTES_MAX:
         return 0
     try:
         return _parse(bytes(buffer[begin + _METADATA_OFFSET : stop])).deliver_at_time

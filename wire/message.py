@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from quire.runtime.errors import QuireError
-from quire.runtime.limits import BATCH_MESSAGES_MAX, BATCHED_MESSAGE_BYTES_MIN
+from quire.runtime.limits import BATCH_MESSAGES_MAX, BATCHED_MESSAGE_BYTES_MIN, FRAME_BYTES_MAX
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.checksum import crc32c
 from quire.wire.commands import text_is_valid
@@ -95,8 +95,11 @@ class DecodedMessage(NamedTuple):
 # -- Reading -------------------------------------------------------------------------------------------
 
 
-def read_metadata(entry: Buffer) -> tuple[pb.MessageMetadata, memoryview]:
-    """(metadata, payload as it is) of an entry whose checksum is not looked at. Raises `Undecodable`."""
+def read_metadata(entry: Buffer, bytes_max: int = FRAME_BYTES_MAX) -> tuple[pb.MessageMetadata, memoryview]:
+    """(metadata, payload as it is) of an entry whose checksum is not looked at. Raises `Undecodable`.
+
+    An event loop reads metadata of `METADATA_LOOKED_INTO_BYTES_MAX` at most.
+    """
     view = memoryview(entry)
     try:
         magic, _, size = _OPENING.unpack_from(view)
@@ -104,6 +107,8 @@ def read_metadata(entry: Buffer) -> tuple[pb.MessageMetadata, memoryview]:
         raise Undecodable(f"an entry of {len(view)} bytes is cut short") from None
     if magic != MAGIC:
         raise Undecodable(f"an entry begins with {magic:#06x} instead of {MAGIC:#06x}")
+    if size > bytes_max:
+        raise Undecodable(f"an entry has metadata of {size} bytes; {bytes_max} are looked into")
     if size > len(view) - _OPENING.size:
         raise Undecodable(f"an entry's metadata of {size} bytes is cut short")
     end = _OPENING.size + size

@@ -21,6 +21,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from quire.runtime.limits import METADATA_LOOKED_INTO_BYTES_MAX
 from quire.wire import block as blocks
 from quire.wire import hashing
 from quire.wire import pulsar_pb2 as pb
@@ -57,6 +58,8 @@ def key_at(buffer: memoryview, offset: int) -> bytes:
     try:
         (size,) = _SIZE.unpack_from(buffer, offset)
         begin = offset + _METADATA_OFFSET
+        if size > METADATA_LOOKED_INTO_BYTES_MAX:
+            return NONE_KEY
         metadata = _parse(buffer[begin : begin + size].tobytes())
         if metadata.HasField("ordering_key"):
             return metadata.ordering_key

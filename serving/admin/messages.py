@@ -7,6 +7,7 @@ HTTP clients refuse long headers: what does not fit is left out, and a header of
 
 from __future__ import annotations
 
+import asyncio
 from json import dumps
 from typing import Final
 from urllib.parse import quote
@@ -31,14 +32,16 @@ def routes(target: AdminTarget) -> list[web.RouteDef]:
         number = natural(request.match_info["position"], "the position in the path")
         if number == 0:
             raise ConfigurationError("positions in a backlog count from 1")
-        return _entry(*await target.peek(topic_of(request), request.match_info["subscription"], number))
+        position, entry = await target.peek(topic_of(request), request.match_info["subscription"], number)
+        return await asyncio.to_thread(_entry, position, entry)  # it may grow to 128 MiB
 
     async def by_id(request: web.Request) -> web.Response:
         part = request.match_info
         position = Position(
             natural(part["ledger"], "the ledger in the path"), natural(part["entry"], "the entry in the path")
         )
-        return _entry(position, await target.message(topic_of(request), position))
+        entry = await target.message(topic_of(request), position)
+        return await asyncio.to_thread(_entry, position, entry)
 
     return [
         web.get(f"{ONE}/position/{{position}}", peek),

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from quire.runtime.errors import QuireError
-from quire.runtime.limits import READ_CHUNK_BYTES
+from quire.runtime.limits import METADATA_LOOKED_INTO_BYTES_MAX, READ_CHUNK_BYTES
 from quire.serving.ports import Position, SegmentView, TopicPort
 from quire.serving.subscription.byte_index import ByteIndex, Point
 from quire.wire import block, message
@@ -119,6 +119,6 @@ async def published_ms(topic: TopicPort, position: Position) -> int:
     header = block.peek(found[0])
     try:
         entry = block.entries(found[0], header)[position.entry_id - header.first_entry]
-        return message.read_metadata(entry)[0].publish_time
+        return message.read_metadata(entry, METADATA_LOOKED_INTO_BYTES_MAX)[0].publish_time
     except message.Undecodable:
         return header.clock_ms

@@ -6,7 +6,9 @@ the messages' own publish times are compared, since that is what the client aske
 
 from __future__ import annotations
 
-from quire.runtime.limits import READ_CHUNK_BYTES
+import asyncio
+
+from quire.runtime.limits import METADATA_LOOKED_INTO_BYTES_MAX, READ_CHUNK_BYTES
 from quire.serving.ports import Position, TopicPort
 from quire.serving.subscription.positions import Segments, following
 from quire.wire import block, commands, message
@@ -32,6 +34,7 @@ async def position_at_time(topic: TopicPort, time_ms: int) -> Position:
             entry_id = _first_since(buffer, position, time_ms)
             if entry_id is not None:
                 return Position(position.ledger_id, entry_id)
+            await asyncio.sleep(0)  # a block takes some milliseconds
         if not found:
             break
         last = block.peek(found[-1])
@@ -53,6 +56,6 @@ def _first_since(buffer: Buffer, position: Position, time_ms: int) -> int | None
 def _publish_time_ms(entry: memoryview) -> int:
     """An entry that cannot be read belongs to any time: it is rather delivered than passed over."""
     try:
-        return message.read_metadata(entry)[0].publish_time
+        return message.read_metadata(entry, METADATA_LOOKED_INTO_BYTES_MAX)[0].publish_time
     except message.Undecodable:
         return 1 << 63

@@ -13,12 +13,13 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from quire.runtime.errors import NotFound
+from quire.runtime.limits import METADATA_LOOKED_INTO_BYTES_MAX
 from quire.serving.ports import EARLIEST, Position, TopicPort
 from quire.serving.topic.reading import TopicReader
 from quire.serving.topic.segments import Segments
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
-from quire.wire.message import is_batch, read_metadata
+from quire.wire.message import Undecodable, is_batch, read_metadata
 
 T = TypeVar("T")
 
@@ -89,5 +90,8 @@ def _last_batch_index(block: Buffer, position: Position) -> int:
     if blocks.is_blank(header):
         return -1
     at = position.entry_id - header.first_entry
-    metadata, _ = read_metadata(blocks.entries(block, header)[at])
+    try:
+        metadata, _ = read_metadata(blocks.entries(block, header)[at], METADATA_LOOKED_INTO_BYTES_MAX)
+    except Undecodable:
+        return -1
     return metadata.num_messages_in_batch - 1 if is_batch(metadata) else -1

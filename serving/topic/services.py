@@ -110,6 +110,8 @@ class Services:
     tail_cache: TailCache
     tasks: Tasks
     throttles: BrokerThrottles
+    shed_at: float = 0.0
+    """When the last of the topics that were dropped comes apart, by the loop's time."""
     helpers: DaemonThreads = field(default_factory=lambda: DaemonThreads(HELPERS, "quire-helper"))
 
     async def aside(self, work: Callable[[], T]) -> T:

@@ -49,6 +49,9 @@ TIME_SKEW_MS: Final = 10_000
 """How far a client's clock may be ahead of the broker's for seek by time to find its messages."""
 
 SHED_AFTER_S: Final = 60.0
+SHED_EVERY_S: Final = 0.001
+"""One after the other: a bundle's thousands would take a second of one turn."""
+
 PARTS: Final = (
     "compaction",
     "producers",
@@ -233,7 +236,9 @@ class Topic(Governed):
         The parts know the topic and it knows them. Only the collector would free such circles, and it hardly ever
         walks over what is old (`runtime.memory`): topics that come and go would cost 7 KB each for good.
         """
-        asyncio.get_running_loop().call_later(SHED_AFTER_S, self._shed)
+        loop, services = asyncio.get_running_loop(), self._services
+        services.shed_at = max(loop.time() + SHED_AFTER_S, services.shed_at + SHED_EVERY_S)
+        loop.call_at(services.shed_at, self._shed)
 
     def _shed(self) -> None:
         for part in PARTS:

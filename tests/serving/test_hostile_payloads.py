@@ -13,6 +13,7 @@ from quire.serving.topic.compaction import Status
 from quire.serving.topic.topic import Topic
 from quire.wire import commands, message
 from quire.wire import pulsar_pb2 as pb
+from quire.wire.checksum import crc32c
 from tests.serving.conftest import BrokerHouse, Turns
 from tests.serving.session.test_connection import Client, producer
 
@@ -32,6 +33,21 @@ def bomb(messages: int, *, payload_bytes: int = 0) -> bytes:
         uncompressed_size=len(plain),
     )
     return message.seal(metadata, zstandard.ZstdCompressor(level=19).compress(plain))
+
+
+def with_key(key: bytes) -> bytes:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, ordering_key=key)
+    return message.seal(metadata, b"x")
+
+
+def with_properties(count: int) -> bytes:
+    """An entry whose metadata holds so many empty properties, of two bytes each."""
+    metadata = pb.MessageMetadata(
+        producer_name="p", sequence_id=0, publish_time=1, deliver_at_time=1, partition_key="k"
+    )
+    body = metadata.SerializeToString() + b"\x22\x00" * count
+    body = len(body).to_bytes(4, "big") + body + b"x"
+    return b"\x0e\x01" + crc32c(body).to_bytes(4, "big") + body
 
 
 async def published(broker: Broker, *entries: bytes) -> Client:
@@ -62,3 +78,38 @@ async def test_compacting_batches_that_grow(turns: Turns, house: BrokerHouse, en
     async with asyncio.timeout(60):
         await topic.compaction.start()
     assert topic.compaction.status is Status.SUCCESS, topic.compaction.error
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [with_key(b"k" * 5_000_000), with_properties(2_600_000), bomb(1_000_000)],
+    ids=["a key of 5 MB", "2,600,000 properties", "a million in 806"],
+)
+async def test_dealing_and_finding_what_is_large_inside(
+    turns: Turns, house: BrokerHouse, entry: bytes
+) -> None:
+    """By key, delayed, again; its time, its place at the end, a seek to its time."""
+    broker = await house.start()
+    client = await published(broker, entry, entry)
+    body = pb.CommandSubscribe(
+        topic=TOPIC,
+        subscription="s",
+        subType=pb.CommandSubscribe.Key_Shared,
+        consumer_id=1,
+        request_id=2,
+        initialPosition=pb.CommandSubscribe.Earliest,
+    )
+    client.send(commands.subscribe(body))
+    await client.answers(1)
+    client.send(commands.flow(1, 10_000_000))
+    await client.answers(2)
+    again = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1)
+    command = pb.BaseCommand(type=pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    command.redeliverUnacknowledgedMessages.CopyFrom(again)
+    client.send(commands.frame(command))
+    await client.answers(2)
+    topic = broker.registry.find(TopicName.parse(TOPIC))
+    assert isinstance(topic, Topic)
+    assert (await topic.last_message())[0] == topic.last_confirmed
+    await broker.reset_cursor(TOPIC, "s", 1)
+    assert await broker.stats(TOPIC)
