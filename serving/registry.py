@@ -75,7 +75,7 @@ class Registry:
         self.policies = PolicyBook(
             services.store, namespaces, services.tasks, defaults_of(services.settings), self._policies_changed
         )
-        self.schemas = Schemas(services.store, services.clock)
+        self.schemas = Schemas(services.store, services.clock, services.helpers)
         creates = services.settings.auto_topic_creation
         self.catalogue = Catalogue(self.records, namespaces, self._topics, creates=creates)
         self.totals = BundleTotals(services.clock)

@@ -12,14 +12,16 @@ A schema that is the same as a version there is that version, also after a lost 
 far: the next one needs to fit none of them, and has the next number, so that messages tell which schema they
 were written by for ever.
 
-Avro's comparison takes up to tenths of a second for hostile definitions; between versions everybody else has a turn.
+To parse and to compare definitions takes up to tenths of a second for hostile ones: it is done on a helper thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 from uuid import uuid4
 
 from msgspec.structs import replace
@@ -41,6 +43,8 @@ ATTEMPTS: Final = 10
 """Changes by others that one change outlives."""
 
 VERSION_BYTES: Final = 8
+T = TypeVar("T")
+
 NO_VERSION: Final = b""
 """What a client is told whose messages have no schema."""
 
@@ -90,9 +94,10 @@ def from_wire(version: bytes) -> int:
 class Schemas:
     """See the top of the file."""
 
-    def __init__(self, store: MetadataStore, clock: Clock) -> None:
+    def __init__(self, store: MetadataStore, clock: Clock, helpers: Executor | None = None) -> None:
         self._store = store
         self._clock = clock
+        self._helpers = helpers
 
     # -- clients ---------------------------------------------------------------------------------------
 
@@ -118,7 +123,7 @@ class Schemas:
         if definition is None or not definition.is_schema:
             return
         strategy = Strategy(policies.schema_compatibility)
-        validate(definition)
+        await self._aside(partial(validate, definition))
         current = (await self._read(name)).current or (await self._read_again(name)).current
         if current:
             await self._check(name, current, definition, for_consumer(strategy))
@@ -146,20 +151,19 @@ class Schemas:
 
     async def number_of(self, name: TopicName, definition: Definition) -> int | None:
         """The version that is the same. Raises `SchemaInvalid`."""
-        validate(definition)
-        return _same(await self._read(name), fingerprint(definition))
+        mark = await self._aside(partial(_mark, definition))
+        return _same(await self._read(name), mark)
 
     async def check(self, name: TopicName, definition: Definition, strategy: Strategy) -> None:
         """Raise `SchemaRefused` unless the topic's schema could be followed by this one; `SchemaInvalid`."""
-        validate(definition)
+        await self._aside(partial(validate, definition))
         await self._check(name, (await self._read(name)).current, definition, strategy)
 
     async def add(
         self, name: TopicName, definition: Definition, strategy: Strategy, *, allowed: bool = True
     ) -> int:
         """The number of the version that is the same, or of the new one. Raises as `for_producer`."""
-        validate(definition)
-        mark = fingerprint(definition)
+        mark = await self._aside(partial(_mark, definition))
         for _ in range(ATTEMPTS):
             guard = await self._while_there(name)
             known = await self._read(name)
@@ -224,12 +228,15 @@ class Schemas:
         self, name: TopicName, current: Sequence[SchemaVersion], new: Definition, strategy: Strategy
     ) -> None:
         for old in current if strategy.is_transitive else current[-1:]:
-            why = refusal(new, (await self._load(old)).definition, strategy)
+            former = (await self._load(old)).definition
+            why = await self._aside(partial(refusal, new, former, strategy))
             if why is not None:
                 raise SchemaRefused(
                     f"this schema does not go with version {old.number} of topic {name} ({strategy}): {why}"
                 )
-            await asyncio.sleep(0)
+
+    async def _aside(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._helpers, work)
 
     async def _load(self, version: SchemaVersion) -> Version:
         body = version.body
@@ -272,6 +279,12 @@ class Schemas:
         except (AlreadyExists, VersionConflict, NotFound):
             return False
         return True
+
+
+def _mark(definition: Definition) -> str:
+    """Its fingerprint. Raises `SchemaInvalid`."""
+    validate(definition)
+    return fingerprint(definition)
 
 
 def _same(known: Known, mark: str) -> int | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from typing import Any
 
 import pytest
 
@@ -196,3 +198,22 @@ async def test_a_consumer_with_a_schema_and_messages_without(schemas: Schemas) -
     await schemas.for_consumer(ORDERS, anything, schema("a").message(), in_use=True)
     await schemas.for_consumer(ORDERS, TOPIC, Definition("AUTO_CONSUME").message(), in_use=True)
     assert await schemas.find(ORDERS) is None
+
+
+async def test_hostile_definitions_hold_up_nobody(schemas: Schemas, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are looked into on a thread, one after the other as they come."""
+    loop_thread, threads = threading.get_ident(), set[int]()
+    for name in ("validate", "fingerprint", "refusal"):
+        real = getattr(registry, name)
+
+        def watched(*arguments: Any, real: Any = real) -> Any:
+            threads.add(threading.get_ident())
+            return real(*arguments)
+
+        monkeypatch.setattr(registry, name, watched)
+    await schemas.add(ORDERS, schema("a"), ANY)
+    await schemas.check(ORDERS, schema("a"), Strategy.FULL)
+    await schemas.number_of(ORDERS, schema("a"))
+    policies = TopicPolicies(schema_compatibility=str(Strategy.FULL))
+    await schemas.for_consumer(ORDERS, policies, schema("a").message(), in_use=True)
+    assert threads and loop_thread not in threads
