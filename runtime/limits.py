@@ -133,6 +133,10 @@ LOOK_AHEAD_ENTRIES_MAX: Final = 100_000
 DEAL_BYTES_PER_TURN: Final = 1 * MIB
 """Dealt by one subscription in one turn of the loop; then the others have their turn."""
 
+DEAL_BYTES_PER_BLOCK_MIN: Final = 512
+DEAL_BYTES_PER_ENTRY_MIN: Final = 100
+"""What small ones count of that, for the time that they take: 15 µs a block, 3 µs an entry."""
+
 READ_CHUNK_BYTES: Final = 1 * MIB
 """What a subscription that is behind reads at once; it holds at most this much more, read ahead."""
 

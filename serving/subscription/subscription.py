@@ -28,7 +28,11 @@ from pyroaring import BitMap
 
 from quire.runtime.clock import Clock
 from quire.runtime.errors import NotFound, Unavailable
-from quire.runtime.limits import DEAL_BYTES_PER_TURN
+from quire.runtime.limits import (
+    DEAL_BYTES_PER_BLOCK_MIN,
+    DEAL_BYTES_PER_ENTRY_MIN,
+    DEAL_BYTES_PER_TURN,
+)
 from quire.runtime.tasks import Tasks
 from quire.serving.ports import CompactedPort, ConsumerBusy, ConsumerPort, NotAllowed, Position, TopicPort
 from quire.serving.subscription import counting, lag, seek, stats
@@ -173,8 +177,9 @@ class Subscription:
                 view = self._next_block()
                 if view is None or not (self._pace is None or self._pace.may_deal()):
                     break
-                # What was only looked at is work too.
-                bytes_dealt += self._deal(view) or view.bytes
+                # What was only looked at is work too, and so is what is small.
+                least = DEAL_BYTES_PER_BLOCK_MIN + DEAL_BYTES_PER_ENTRY_MIN * view.header.entry_count
+                bytes_dealt += max(self._deal(view) or view.bytes, least)
             self._deliver()
             self._later.dealt()
             if bytes_dealt >= DEAL_BYTES_PER_TURN:

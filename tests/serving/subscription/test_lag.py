@@ -13,6 +13,7 @@ from pyroaring import BitMap
 
 from quire.runtime.clock import ManualClock
 from quire.runtime.errors import Unavailable
+from quire.runtime.limits import DEAL_BYTES_PER_BLOCK_MIN, DEAL_BYTES_PER_ENTRY_MIN
 from quire.serving.ports import Position
 from quire.serving.subscription import blocked, counting, lag
 from quire.serving.subscription.byte_index import STEP_BYTES, ByteIndex, Point
@@ -259,7 +260,8 @@ async def test_looking_ahead_gives_way_to_others(monkeypatch: pytest.MonkeyPatch
         place = house.topic.next_position(house.topic.last_confirmed)
         house.topic.publish([1], [keyed("k", place)], clock_ms=0)
     monkeypatch.setattr(
-        "quire.serving.subscription.subscription.DEAL_BYTES_PER_TURN", 3 * len(house.topic.blocks[0])
+        "quire.serving.subscription.subscription.DEAL_BYTES_PER_TURN",
+        3 * (DEAL_BYTES_PER_BLOCK_MIN + DEAL_BYTES_PER_ENTRY_MIN),
     )
     request = SubscribeRequest("s", house.kind, 1, sharing=KeySharing(is_sticky=True), key_ranges=[(0, 0)])
     made = await house.subscriptions.subscribe(request, FakePort())
