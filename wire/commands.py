@@ -111,8 +111,8 @@ class _Text(Enum):
 
     ONE = "a string"
     MANY = "strings"
-    INSIDE = "a message, which may have some"
-    INSIDE_MANY = "messages, which may have some"
+    INSIDE = "a message that may have some"
+    INSIDE_MANY = "messages that may have some"
 
 
 @cache
@@ -122,9 +122,23 @@ def _fields_with_text(kind: Descriptor) -> tuple[tuple[str, _Text], ...]:
     for field in kind.fields:
         if field.type == field.TYPE_STRING:
             found.append((field.name, _Text.MANY if field.is_repeated else _Text.ONE))
-        elif field.type == field.TYPE_MESSAGE:
+        elif field.type == field.TYPE_MESSAGE and _has_text(field.message_type):
             found.append((field.name, _Text.INSIDE_MANY if field.is_repeated else _Text.INSIDE))
     return tuple(found)
+
+
+def _has_text(kind: Descriptor) -> bool:
+    """Whether text may stand in a message of that type, or below; a type may contain itself."""
+    seen: set[str] = set()
+    ahead = [kind]
+    while ahead:
+        one = ahead.pop()
+        if one.full_name not in seen:
+            seen.add(one.full_name)
+            if any(field.type == field.TYPE_STRING for field in one.fields):
+                return True
+            ahead += [field.message_type for field in one.fields if field.type == field.TYPE_MESSAGE]
+    return False
 
 
 # -- Building ------------------------------------------------------------------------------------------
