@@ -180,7 +180,16 @@ COMPACTION_UNCOMPRESSED_BYTES_MAX: Final = 32 * MIB
 """Of one batch that is compacted; a larger one is kept as it is. Copies of it are made in one go, 10 ms each."""
 
 NAME_CHARS_MAX: Final = 512
-"""A tenant, namespace, topic, subscription or producer name."""
+"""A tenant, namespace, topic, subscription, producer or consumer name."""
+
+ENDS_PER_CONNECTION_MAX: Final = 10_000
+"""Producers of one connection, and consumers; each with its properties."""
+
+KEY_RANGES_MAX: Final = 1_000
+"""Ranges of slots that one consumer of a key-shared subscription asks for."""
+
+PRODUCERS_WAITING_MAX: Final = 1_000
+"""Producers that wait for exclusive access to one topic."""
 
 DEDUPLICATION_PRODUCERS_MAX: Final = 10_000
 """Producers whose last number a topic's snapshot holds, those that sent last (Pulsar's own): with long names 6 MiB."""

@@ -1,7 +1,8 @@
 """Logging: one line per event that an operator can act on; JSON on request.
 
 Rooms log through the standard library (`logging.getLogger(__name__)`) and never configure it; a process calls
-`configure` once. Nothing is logged per message or per block.
+`configure` once. Nothing is logged per message or per block. What a line quotes may come from anybody: control
+characters are written as escapes, so that nobody makes lines of his own, or steers the terminal of who reads them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import json
 import logging
 import sys
 import time
+from typing import Final
+
+_ESCAPES: Final = {code: repr(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
 
 MALFORMED_CHARS_MAX = 200
 """Of what a peer sent instead of HTTP."""
@@ -17,6 +21,9 @@ MALFORMED_CHARS_MAX = 200
 
 class _TextFormatter(logging.Formatter):
     default_msec_format = "%s.%03d"
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return super().formatMessage(record).translate(_ESCAPES)
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")

@@ -17,6 +17,14 @@ _PARTITION: Final = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,8})")
 NON_PERSISTENT: Final = "non-persistent"
 
 
+def check_name(what: str, name: str) -> None:
+    """Of whatever a client names. Raises `ConfigurationError`."""
+    if len(name) > NAME_CHARS_MAX:
+        raise ConfigurationError(f"{what} of {len(name)} characters is too long; {NAME_CHARS_MAX} is most")
+    if topic_name.has_control(name):
+        raise ConfigurationError(f"{what} {name!r} has control characters; use others")
+
+
 class TopicName(NamedTuple):
     """The four parts of a topic's name; `str` gives the full form."""
 
@@ -28,10 +36,7 @@ class TopicName(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> TopicName:
         """Raises `ConfigurationError` for what is no topic name."""
-        if len(text) > NAME_CHARS_MAX:
-            raise ConfigurationError(
-                f"a topic name of {len(text)} characters is too long; {NAME_CHARS_MAX} is most"
-            )
+        check_name("the topic name", text)
         return cls(*topic_name.split(text))
 
     def __str__(self) -> str:

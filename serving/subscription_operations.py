@@ -10,7 +10,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from quire.runtime.errors import NotFound
-from quire.serving.names import TopicName
+from quire.serving.names import TopicName, check_name
 from quire.serving.partitioned import Partitioned, create_subscription, durable_names
 from quire.serving.partitions import Partitions, Question, Refusals
 from quire.serving.ports import EARLIEST, LATEST, NotAllowed, Position
@@ -86,6 +86,7 @@ class SubscriptionOperations:
 
     async def create_subscription(self, topic: str, name: str, start: Position) -> None:
         """Raises `AlreadyExists`."""
+        check_name("the subscription name", name)
         parsed = TopicName.parse(topic)
         if await self._is_partitioned(parsed):
             await self.partitioned.make(parsed, name, start)

@@ -9,9 +9,18 @@ It imports little: commands that only ask a broker over HTTP need it, and are to
 
 from __future__ import annotations
 
+import re
 from sys import intern
+from typing import Final
 
 from quire.runtime.errors import ConfigurationError
+
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def has_control(text: str) -> bool:
+    """Whether a name could break a line or steer a terminal wherever it is printed."""
+    return _CONTROL.search(text) is not None
 
 
 def split(topic: str) -> tuple[str, str, str, str]:
@@ -22,6 +31,8 @@ def split(topic: str) -> tuple[str, str, str, str]:
     parts = rest.split("/", 2)
     if len(parts) != 3 or not all(parts) or domain not in ("persistent", "non-persistent"):
         raise ConfigurationError(f"{topic!r} is not a topic, such as persistent://public/default/orders")
+    if has_control(topic):
+        raise ConfigurationError(f"the topic name {topic!r} has control characters; use others")
     tenant, namespace, local = parts
     # A broker holds a hundred thousand names, of a few namespaces.
     return intern(domain), intern(tenant), intern(namespace), local

@@ -339,6 +339,17 @@ class Connection(asyncio.BufferedProtocol):
             if self._unread_bytes >= UNREAD_ANSWERS_BYTES_MAX:
                 self._stop_reading(Stop.ANSWERS)
 
+    def refuse_request(self, what: str, request_id: int, error: QuireError) -> None:
+        """Answer a request with the ERROR that says why it is refused."""
+        self.write(commands.error(request_id, *self.why_refused(what, error)))
+
+    def why_refused(self, what: str, error: QuireError) -> tuple[pb.ServerError, str]:
+        """Code and text for the answer; who debugs a client finds both in the log."""
+        code, text = code_of(error), str(error)
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("%s: %s is refused (%s): %s", self.address, what, pb.ServerError.Name(code), text)
+        return code, text
+
     def write_many(self, parts: Sequence[Buffer]) -> None:
         if self.is_closed:
             return

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 from quire.runtime.errors import NotFound, QuireError, Unavailable
-from quire.runtime.limits import NAME_CHARS_MAX, PROPERTIES_BYTES_MAX
-from quire.serving.ports import ConsumerHandle, SubscriptionHandle
+from quire.runtime.limits import ENDS_PER_CONNECTION_MAX, KEY_RANGES_MAX
+from quire.serving.ports import ConsumerHandle, NotAllowed, SubscriptionHandle
+from quire.serving.session.bounds import refused_names, refused_properties
 from quire.serving.session.connection import Connection, Handler
-from quire.serving.session.errors import code_of
 from quire.serving.session.lane import Lane
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
@@ -101,7 +101,7 @@ class ConsumerEnd:
         try:
             topic, handle, subscription = await connection.patiently(lambda: self._enter(body))
         except QuireError as error:
-            connection.write(commands.error(body.request_id, code_of(error), str(error)))
+            connection.refuse_request("SUBSCRIBE", body.request_id, error)
             self._end()
             return
         if self.is_closed or connection.is_closed:
@@ -160,10 +160,10 @@ class ConsumerEnd:
 
 
 def subscribe(connection: Connection, body: pb.CommandSubscribe) -> None:
-    refusal = _refusal(body)
+    refusal = _refusal(connection, body)
     present = connection.consumers.get(body.consumer_id)
-    if refusal is not None:
-        connection.write(commands.error(body.request_id, *refusal))
+    if refusal:
+        connection.refuse_request("SUBSCRIBE", body.request_id, NotAllowed(refusal))
     elif present is not None:
         present.ask_again(body)
     else:
@@ -171,12 +171,19 @@ def subscribe(connection: Connection, body: pb.CommandSubscribe) -> None:
         end.lane.hold(end.open(body), "SUBSCRIBE")
 
 
-def _refusal(body: pb.CommandSubscribe) -> tuple[pb.ServerError, str] | None:
-    if not body.subscription or len(body.subscription) > NAME_CHARS_MAX:
-        return pb.NotAllowedError, f"a subscription's name has 1 to {NAME_CHARS_MAX} characters"
-    if sum(item.ByteSize() for item in body.subscription_properties) > PROPERTIES_BYTES_MAX:
-        return pb.NotAllowedError, f"a subscription's properties have {PROPERTIES_BYTES_MAX} bytes at most"
-    return None
+def _refusal(connection: Connection, body: pb.CommandSubscribe) -> str:
+    """Why this can never be granted; nothing when it can."""
+    if not body.subscription.strip():
+        return "a subscription needs a name"
+    if len(connection.consumers) >= ENDS_PER_CONNECTION_MAX:
+        return f"a connection has {ENDS_PER_CONNECTION_MAX} consumers at most; open another one"
+    if len(body.keySharedMeta.hashRanges) > KEY_RANGES_MAX:
+        return f"a consumer asks for {KEY_RANGES_MAX} ranges of keys at most"
+    return (
+        refused_names({"the subscription name": body.subscription, "the consumer name": body.consumer_name})
+        or refused_properties("a subscription's properties", body.subscription_properties)
+        or refused_properties("a consumer's properties", body.metadata)
+    )
 
 
 # -- commands without an answer, or whose answer comes by callback ---------------------------------------
@@ -207,7 +214,7 @@ def ack(connection: Connection, body: pb.CommandAck) -> None:
         return
 
     def answer(error: QuireError | None) -> None:
-        code, text = (None, None) if error is None else (code_of(error), str(error))
+        code, text = (None, None) if error is None else connection.why_refused("ACK", error)
         connection.write(commands.ack_response(body.consumer_id, body.request_id, code, text))
 
     if handle is None:
@@ -247,8 +254,9 @@ def _hold(
         try:
             answer = await work(end)
         except QuireError as error:
-            answer = commands.error(request_id, code_of(error), str(error))
-        connection.write(answer)
+            connection.refuse_request(what, request_id, error)
+        else:
+            connection.write(answer)
 
     end = connection.consumers.get(consumer_id)
     if end is None:

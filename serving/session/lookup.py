@@ -12,7 +12,7 @@ from typing import Final
 from quire.runtime.errors import ConfigurationError, LimitExceeded, QuireError
 from quire.serving.ports import NotAllowed
 from quire.serving.session.connection import Connection, Handler
-from quire.serving.session.errors import NO_TRANSACTIONS, code_of
+from quire.serving.session.errors import NO_TRANSACTIONS
 from quire.serving.session.topic_watch import matching, namespace_of
 from quire.serving.topics_pattern import TopicsPattern, topics_hash
 from quire.wire import commands
@@ -38,7 +38,8 @@ async def _partitions(connection: Connection, body: pb.CommandPartitionedTopicMe
             body.topic, create=body.metadata_auto_creation_enabled
         )
     except QuireError as error:
-        connection.write(commands.partitions_failed(body.request_id, code_of(error), str(error)))
+        why = connection.why_refused("PARTITIONED_METADATA", error)
+        connection.write(commands.partitions_failed(body.request_id, *why))
     else:
         connection.write(commands.partitions(body.request_id, count))
 
@@ -51,7 +52,7 @@ async def _lookup(connection: Connection, body: pb.CommandLookupTopic) -> None:
     try:
         owner = await connection.host.look_up(body.topic, take=body.authoritative)
     except QuireError as error:
-        connection.write(commands.lookup_failed(body.request_id, code_of(error), str(error)))
+        connection.write(commands.lookup_failed(body.request_id, *connection.why_refused("LOOKUP", error)))
     else:
         # Whoever is sent on asks there with the `authoritative` that we say here, and so makes that broker the owner.
         connection.write(
@@ -73,7 +74,7 @@ async def _topics(connection: Connection, body: pb.CommandGetTopicsOfNamespace) 
             if body.mode != other:
                 names += await connection.host.client_topics(tenant, namespace, domain)
     except QuireError as error:
-        connection.write(commands.error(body.request_id, code_of(error), str(error)))
+        connection.refuse_request("GET_TOPICS_OF_NAMESPACE", body.request_id, error)
     else:
         connection.write(await _answer(connection, body, names))
 

@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from quire.runtime.clock import iso_time
 from quire.runtime.errors import ProtocolError, QuireError, Unavailable
-from quire.runtime.limits import NAME_CHARS_MAX, PROPERTIES_BYTES_MAX
+from quire.runtime.limits import ENDS_PER_CONNECTION_MAX
+from quire.serving.ports import NotAllowed
+from quire.serving.session.bounds import refused_names, refused_properties
 from quire.serving.session.connection import Connection, Handler
-from quire.serving.session.errors import NO_TRANSACTIONS, code_of
+from quire.serving.session.errors import NO_TRANSACTIONS
 from quire.serving.session.lane import Lane
 from quire.serving.topic.producers import AccessMode, Admission, Stage
 from quire.wire import commands
@@ -198,7 +200,7 @@ class ProducerEnd:
         try:
             topic = await self.connection.patiently(lambda: self._enter(body))
         except QuireError as error:
-            self.write(commands.error(self.request_id, code_of(error), str(error)))
+            self.connection.refuse_request("PRODUCER", self.request_id, error)
             self._forget()
             self._part()
             return
@@ -260,7 +262,8 @@ class ProducerEnd:
         self._succeed(self.request_id, last_sequence_id, is_ready=True)
 
     def fenced(self, error: QuireError) -> None:
-        self._close(commands.error(self.request_id, code_of(error), str(error)))
+        why = self.connection.why_refused("PRODUCER", error)
+        self._close(commands.error(self.request_id, *why))
 
     def replaced(self) -> None:
         """Its client has it on another connection now. What this one still sends is nobody's."""
@@ -334,10 +337,10 @@ class ProducerEnd:
 
 
 def producer(connection: Connection, body: pb.CommandProducer) -> None:
-    refusal = _refusal(body)
+    refusal = _refusal(connection, body)
     present = connection.producers.get(body.producer_id)
-    if refusal is not None:
-        connection.write(commands.error(body.request_id, *refusal))
+    if refusal:
+        connection.refuse_request("PRODUCER", body.request_id, NotAllowed(refusal))
     elif present is not None:
         present.ask_again(body)
     else:
@@ -345,17 +348,15 @@ def producer(connection: Connection, body: pb.CommandProducer) -> None:
         end.lane.hold(end.open(body), "PRODUCER")
 
 
-def _refusal(body: pb.CommandProducer) -> tuple[pb.ServerError, str] | None:
+def _refusal(connection: Connection, body: pb.CommandProducer) -> str:
+    """Why this can never be granted; nothing when it can."""
     if body.txn_enabled:
-        return pb.NotAllowedError, NO_TRANSACTIONS
-    if max(len(body.producer_name), len(body.initial_subscription_name)) > NAME_CHARS_MAX:
-        return (
-            pb.NotAllowedError,
-            f"a name of a producer or subscription has {NAME_CHARS_MAX} characters at most",
-        )
-    if sum(item.ByteSize() for item in body.metadata) > PROPERTIES_BYTES_MAX:
-        return pb.NotAllowedError, f"a producer's properties have {PROPERTIES_BYTES_MAX} bytes at most"
-    return None
+        return NO_TRANSACTIONS
+    if len(connection.producers) >= ENDS_PER_CONNECTION_MAX:
+        return f"a connection has {ENDS_PER_CONNECTION_MAX} producers at most; open another one"
+    return refused_names(
+        {"the producer name": body.producer_name, "the subscription name": body.initial_subscription_name}
+    ) or refused_properties("a producer's properties", body.metadata)
 
 
 def close_producer(connection: Connection, body: pb.CommandCloseProducer) -> None:
@@ -376,7 +377,9 @@ async def _get_schema(connection: Connection, body: pb.CommandGetSchema) -> None
     try:
         number, found = await connection.host.find_schema(body.topic, version)
     except QuireError as error:
-        connection.write(commands.schema_failed(body.request_id, code_of(error), str(error)))
+        connection.write(
+            commands.schema_failed(body.request_id, *connection.why_refused("GET_SCHEMA", error))
+        )
     else:
         connection.write(commands.schema_found(body.request_id, found, number))
 
@@ -390,7 +393,8 @@ async def _get_or_create_schema(connection: Connection, body: pb.CommandGetOrCre
         topic = await connection.host.open_topic(body.topic)
         version = await connection.host.admit_producer_schema(topic, body.schema)
     except QuireError as error:
-        connection.write(commands.schema_refused(body.request_id, code_of(error), str(error)))
+        why = connection.why_refused("GET_OR_CREATE_SCHEMA", error)
+        connection.write(commands.schema_refused(body.request_id, *why))
     else:
         connection.write(commands.schema_stored(body.request_id, version))
 

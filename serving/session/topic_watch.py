@@ -20,7 +20,6 @@ from quire.runtime.errors import ConfigurationError, LimitExceeded, QuireError
 from quire.runtime.limits import MIB, TOPIC_WATCHERS_PER_CONNECTION_MAX, TOPICS_MATCH_S_MAX
 from quire.serving.ports import NotAllowed
 from quire.serving.session.connection import Connection, Handler
-from quire.serving.session.errors import code_of
 from quire.serving.session.lane import Lane
 from quire.serving.topics_pattern import TopicsPattern, topics_hash
 from quire.wire import commands
@@ -80,12 +79,9 @@ class TopicWatcher:
             self._stop = watched.stop
             found = sorted(await matching(pattern, watched.names, host.clock))
         except QuireError as error:
-            code = (
-                pb.NotAllowedError
-                if isinstance(error, LimitExceeded | ConfigurationError)
-                else code_of(error)
-            )
-            self._connection.write(commands.error(body.request_id, code, str(error)))
+            if isinstance(error, LimitExceeded):
+                error = NotAllowed(str(error))
+            self._connection.refuse_request("WATCH_TOPIC_LIST", body.request_id, error)
             self._end()
             return
         if self._connection.is_closed:
@@ -190,7 +186,7 @@ def watch(connection: Connection, body: pb.CommandWatchTopicList) -> None:
             refusal = NotAllowed(
                 f"a connection has {TOPIC_WATCHERS_PER_CONNECTION_MAX} topic watchers at most"
             )
-            connection.write(commands.error(body.request_id, code_of(refusal), str(refusal)))
+            connection.refuse_request("WATCH_TOPIC_LIST", body.request_id, refusal)
             return
         watcher = connection.watchers[body.watcher_id] = TopicWatcher(connection, body.watcher_id)
     watcher.lane.hold(watcher.open(body), "WATCH_TOPIC_LIST")

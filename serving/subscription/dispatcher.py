@@ -253,24 +253,26 @@ class Dispatcher:
         """Messages of one batch: those whose bits are not in `ack_set`. `batch_size` is what the client says."""
         if not self._exists(position) or self.cursor.is_acknowledged(position):
             return
-        before = self.cursor.remaining(position) or self._all_bits(position, batch_size)
-        remaining = before & ack_set
-        if remaining == 0:
+        before = self.cursor.remaining(position)
+        count = before.bit_count() if before else self._batch_messages(position, batch_size)
+        # Bits that `ack_set` does not have are acknowledged, so nothing need be wider than it, whatever the batch.
+        remaining = ack_set & (before or (1 << min(count, ack_set.bit_length())) - 1)
+        left = remaining.bit_count()
+        if left == 0:
             self.acknowledge(position.ledger_id, [position.entry_id])
-        elif remaining != before:
+        elif left != count:
             if position < self.read:
-                messages = before.bit_count() - remaining.bit_count()
-                self.unacked -= messages
-                self._released_partly(position, messages)
+                self.unacked -= count - left
+                self._released_partly(position, count - left)
             else:
                 self.ahead_known = False
             self.cursor.acknowledge_partly(position, remaining)
 
-    def _all_bits(self, position: Position, batch_size: int) -> int:
-        """All messages of an entry; what the block said, where it is known, else what the client says."""
+    def _batch_messages(self, position: Position, batch_size: int) -> int:
+        """Of an entry; what the block said, where it is known, else what the client says."""
         if position < self.read:
             batch_size = self.window.messages_of(position.ledger_id, BitMap((position.entry_id,)))
-        return (1 << min(batch_size, BATCH_MESSAGES_MAX) if batch_size > 0 else 1 << BATCH_MESSAGES_MAX) - 1
+        return min(batch_size, BATCH_MESSAGES_MAX) if batch_size > 0 else BATCH_MESSAGES_MAX
 
     def acknowledge_up_to(self, position: Position) -> None:
         """Everything that is there up to and with `position`."""

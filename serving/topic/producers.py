@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 
 from quire.runtime.errors import ConfigurationError, QuireError
+from quire.runtime.limits import PRODUCERS_WAITING_MAX
 from quire.serving.ports import ProducerPort
 
 NO_EPOCH = -1
@@ -148,6 +149,8 @@ class Producers:
             if self._exclusive is not None or (self._waiting and former is None):
                 raise ProducerBusy("another producer has, or waits for, exclusive access to the topic")
             return
+        if wish.mode is AccessMode.WAIT_FOR_EXCLUSIVE and len(self._waiting) >= PRODUCERS_WAITING_MAX:
+            raise ProducerBusy("too many producers wait for exclusive access to the topic already")
         if wish.epoch_before is not None and wish.epoch_before < self.epoch:
             raise ProducerFenced("another producer has had exclusive access meanwhile")
         if wish.mode is AccessMode.EXCLUSIVE:

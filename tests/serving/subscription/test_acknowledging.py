@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 
 import pytest
 
@@ -183,6 +184,40 @@ async def test_what_one_turn_acknowledges_is_cut_to_records_that_a_log_takes(sta
     found = stand.subscriptions.get("s")
     assert found is not None
     assert [found.cursor.remaining(Position(1, entry)) for entry in range(12)] == [(1 << 1_000_000) - 2] * 12
+
+
+async def test_an_id_costs_what_its_bits_cost_whatever_size_it_claims(stand: Stand) -> None:
+    """A megabyte of ids, each of a batch of a million as it says, took the loop for eight seconds."""
+    consumer, _ = await stand.consumer(SHARED, permits=0)
+    stand.topic.publish([1] * 20)
+    many = []
+    for entry in range(20):
+        many.append(commands.message_id(1, entry))
+        many[-1].ack_set.append(1)
+        many[-1].batch_size = 1_000_000
+    tracemalloc.start()
+    try:
+        consumer.ack(many)
+        assert tracemalloc.get_traced_memory()[1] < 100_000, "a million bits are 125 KB"
+    finally:
+        tracemalloc.stop()
+    found = stand.subscriptions.get("s")
+    assert found is not None and found.cursor.remaining(Position(1, 7)) == 1
+
+
+async def test_bits_behind_the_last_word_are_acknowledged(stand: Stand) -> None:
+    """Clients leave out the words that are zero; what they say of a batch that was not dealt is believed."""
+    consumer, _ = await stand.consumer(SHARED, permits=0)
+    stand.topic.publish([100, 100, 64, 3])
+    for entry, words, size in ((0, [-1], 100), (1, [-1, -1], 100), (2, [-1], 0), (3, [5], 3)):
+        one = commands.message_id(1, entry)
+        one.ack_set.extend(words)
+        one.batch_size = size
+        consumer.ack([one])
+    found = stand.subscriptions.get("s")
+    assert found is not None
+    left = [found.cursor.remaining(Position(1, entry)) for entry in range(4)]
+    assert left == [(1 << 64) - 1, 0, (1 << 64) - 1, 5], "0 is all of it"
 
 
 async def test_a_snapshot_in_the_turn_of_a_redelivery_counts_it_once(stand: Stand) -> None:
