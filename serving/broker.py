@@ -83,6 +83,12 @@ WARNINGS_MAX: Final = 20
 STOP_S: Final = 3.0
 """How long stopping waits for topics to close; what is not closed by then is recovered at the next load."""
 
+NAMES_SINCE_MS: Final = 1_735_689_600_000
+"""The year 2025: names of producers tell the time since then."""
+
+NAME_PARTS: Final = 36**3
+"""Brokers that begin in one millisecond have names of their own but for one time in so many."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -289,9 +295,10 @@ class Broker(Operations):
             self._sends_of_closed[1] += connection.slow_sends
 
     def new_producer_name(self) -> str:
+        """Short, for each entry repeats it: when this broker began, what sets it apart from others, a number."""
         self._names_given += 1
-        where = crc32(self.service_url.encode())
-        return f"{self.settings.cluster}-{where:x}-{self._started_ms:x}-{self._names_given}"
+        began, apart = self._started_ms - NAMES_SINCE_MS, crc32(self.service_url.encode()) % NAME_PARTS
+        return f"{self.settings.cluster}-{_letters(began * NAME_PARTS + apart)}-{self._names_given}"
 
     async def client_partitions(self, topic: str, *, create: bool) -> int:
         name = TopicName.parse(topic)
@@ -466,3 +473,13 @@ class Broker(Operations):
         if self._offloading is None:
             raise ConfigurationError("this broker has no archive; start it with --archive URL")
         return self._offloading
+
+
+def _letters(number: int) -> str:
+    """A number in digits and letters."""
+    found = ""
+    number = abs(number)
+    while number or not found:
+        number, digit = divmod(number, 36)
+        found = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + found
+    return found

@@ -381,7 +381,8 @@ def schema_failed(request_id: int, code: pb.ServerError, message: str) -> bytes:
 
 
 def schema_stored(request_id: int, version: bytes) -> bytes:
-    body = pb.CommandGetOrCreateSchemaResponse(request_id=request_id, schema_version=version)
+    """None for what is no schema: clients ask whether there is a version."""
+    body = pb.CommandGetOrCreateSchemaResponse(request_id=request_id, schema_version=version or None)
     return _whole(_Type.GET_OR_CREATE_SCHEMA_RESPONSE, body)
 
 

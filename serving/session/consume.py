@@ -7,7 +7,7 @@ must be durable before it is answered goes through the consumer's lane.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from quire.runtime.errors import NotFound, QuireError, Unavailable
 from quire.runtime.limits import ENDS_PER_CONNECTION_MAX, KEY_RANGES_MAX
@@ -133,6 +133,8 @@ class ConsumerEnd:
     async def _enter(self, body: pb.CommandSubscribe) -> tuple[AnyTopic, ConsumerHandle, SubscriptionHandle]:
         host = self.connection.host
         topic = await host.open_topic(body.topic, create=body.force_topic_creation)
+        if body.read_compacted and not topic.topic_name.is_persistent:
+            raise NotAllowed(f"topic {topic.name} keeps nothing, so nothing of it can be read compacted")
         if body.HasField("schema"):
             await host.admit_consumer_schema(topic, body.schema)
         handle, subscription = await host.subscribe(topic, body, self, self.connection.address)
@@ -304,25 +306,39 @@ def get_last_message_id(connection: Connection, body: pb.CommandGetLastMessageId
 
 
 def consumer_stats(connection: Connection, body: pb.CommandConsumerStats) -> None:
-    end = connection.consumers.get(body.consumer_id)
+    connection.start(_consumer_stats(connection, body), "CONSUMER_STATS")
+
+
+async def _consumer_stats(connection: Connection, body: pb.CommandConsumerStats) -> None:
     answer = pb.CommandConsumerStatsResponse(request_id=body.request_id)
-    if end is None or end.handle is None:
+    end = connection.consumers.get(body.consumer_id)
+    try:
+        if end is None:
+            raise NotFound("there is no such consumer")
+        subscription, handle = _opened(end)
+        answer.msgBacklog = await subscription.backlog()
+    except NotFound as error:
+        _, answer.error_message = connection.why_refused("CONSUMER_STATS", error)
         answer.error_code = pb.ConsumerNotFound
-        answer.error_message = "there is no such consumer"
+    except QuireError as error:
+        answer.error_code, answer.error_message = connection.why_refused("CONSUMER_STATS", error)
     else:
-        stats = end.handle.stats()
-        answer.consumerName = str(stats.get("consumerName", ""))
-        answer.availablePermits = max(0, int(stats.get("availablePermits", 0)))
-        answer.unackedMessages = max(0, int(stats.get("unackedMessages", 0)))
-        answer.msgRateOut = float(stats.get("msgRateOut", 0.0))
-        answer.msgThroughputOut = float(stats.get("msgThroughputOut", 0.0))
-        answer.msgRateRedeliver = float(stats.get("msgRateRedeliver", 0.0))
-        answer.messageAckRate = float(stats.get("messageAckRate", 0.0))
-        answer.blockedConsumerOnUnackedMsgs = bool(stats.get("blockedConsumerOnUnackedMsgs", False))
-        answer.connectedSince = str(stats.get("connectedSince", ""))
+        _describe(answer, handle.stats())
         answer.address = connection.address
         answer.type = end.type_name
     connection.write(commands.consumer_stats(answer))
+
+
+def _describe(answer: pb.CommandConsumerStatsResponse, stats: dict[str, Any]) -> None:
+    answer.consumerName = str(stats.get("consumerName", ""))
+    answer.availablePermits = max(0, int(stats.get("availablePermits", 0)))
+    answer.unackedMessages = max(0, int(stats.get("unackedMessages", 0)))
+    answer.msgRateOut = float(stats.get("msgRateOut", 0.0))
+    answer.msgThroughputOut = float(stats.get("msgThroughputOut", 0.0))
+    answer.msgRateRedeliver = float(stats.get("msgRateRedeliver", 0.0))
+    answer.messageAckRate = float(stats.get("messageAckRate", 0.0))
+    answer.blockedConsumerOnUnackedMsgs = bool(stats.get("blockedConsumerOnUnackedMsgs", False))
+    answer.connectedSince = str(stats.get("connectedSince", ""))
 
 
 def _opened(end: ConsumerEnd) -> tuple[SubscriptionHandle, ConsumerHandle]:

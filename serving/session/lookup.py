@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from quire.runtime.errors import ConfigurationError, LimitExceeded, QuireError
+from quire.runtime.errors import ConfigurationError, LimitExceeded, QuireError, Unavailable
 from quire.serving.ports import NotAllowed
 from quire.serving.session.connection import Connection, Handler
 from quire.serving.session.errors import NO_TRANSACTIONS
@@ -50,6 +50,8 @@ def lookup(connection: Connection, body: pb.CommandLookupTopic) -> None:
 
 async def _lookup(connection: Connection, body: pb.CommandLookupTopic) -> None:
     try:
+        if body.advertised_listener_name:
+            raise Unavailable(f"no broker has a listener named {body.advertised_listener_name!r}")
         owner = await connection.host.look_up(body.topic, take=body.authoritative)
     except QuireError as error:
         connection.write(commands.lookup_failed(body.request_id, *connection.why_refused("LOOKUP", error)))

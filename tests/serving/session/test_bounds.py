@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -14,8 +15,9 @@ from quire.serving.session import consume, produce
 from quire.serving.topic import producers
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
+from tests.serving.conftest import BrokerHouse
 from tests.serving.session.test_back_pressure import connected
-from tests.serving.session.test_connection import TOPIC, Client, kinds, producer, subscribe
+from tests.serving.session.test_connection import TOPIC, Client, entry, kinds, producer, subscribe
 
 LONG = "x" * (NAME_CHARS_MAX + 1)
 EVIL = "x\n2026-11-22 07:00:00 ERROR forged: all is lost"
@@ -93,6 +95,58 @@ async def test_a_connection_has_so_many_producers_and_consumers(
     await client.answers(4)
     assert "2 producers" in await refused(client, producer(1, 1))
     assert "2 consumers" in await refused(client, subscribing())
+
+
+async def test_a_generated_name_is_short_and_nobody_else_has_it(house: BrokerHouse) -> None:
+    """Each entry repeats it."""
+    names = []
+    for _ in range(3):
+        broker = await house.start()
+        names += [broker.new_producer_name() for _ in range(1000)]
+        await house.stop(broker)
+        await asyncio.sleep(0.002)
+    assert len(set(names)) == 3000
+    assert max(map(len, names)) <= len(f"{broker.settings.cluster}-") + 16
+
+
+async def test_compacted_reading_of_a_topic_that_keeps_nothing_is_not_allowed(broker: Broker) -> None:
+    client = await connected(broker)
+    topic = "non-persistent://public/default/compacted"
+    assert "compacted" in await refused(client, subscribing(topic=topic, read_compacted=True))
+
+
+async def test_a_listener_that_nobody_has_is_to_be_asked_for_again(broker: Broker) -> None:
+    client = await connected(broker)
+    body = pb.CommandLookupTopic(topic=TOPIC, request_id=5, advertised_listener_name="outside")
+    client.send(commands.frame(pb.BaseCommand(type=pb.BaseCommand.LOOKUP, lookupTopic=body)))
+    (answer,) = await client.answers(1)
+    assert isinstance(answer.body, pb.CommandLookupTopicResponse)
+    assert answer.body.error == pb.ServiceNotReady and "'outside'" in answer.body.message
+
+
+async def test_bytes_are_no_schema_that_has_a_version(broker: Broker) -> None:
+    client = await connected(broker)
+    for kind in (pb.Schema.Bytes, pb.Schema.String):
+        schema = pb.Schema(name="s", schema_data=b"", type=kind)
+        body = pb.CommandGetOrCreateSchema(request_id=6, topic=TOPIC, schema=schema)
+        made = pb.BaseCommand(type=pb.BaseCommand.GET_OR_CREATE_SCHEMA, getOrCreateSchema=body)
+        client.send(commands.frame(made))
+        (answer,) = await client.answers(1)
+        assert isinstance(answer.body, pb.CommandGetOrCreateSchemaResponse)
+        assert answer.body.HasField("schema_version") == (kind == pb.Schema.String)
+
+
+async def test_a_consumer_s_statistics_tell_its_backlog(broker: Broker) -> None:
+    client = await connected(broker)
+    client.send(subscribe(1), producer(2))
+    await client.answers(2)
+    client.send(*(part for n in range(3) for part in commands.send(1, n, 1, entry())))
+    await client.answers(3)
+    body = pb.CommandConsumerStats(request_id=7, consumer_id=1)
+    client.send(commands.frame(pb.BaseCommand(type=pb.BaseCommand.CONSUMER_STATS, consumerStats=body)))
+    (answer,) = await client.answers(1)
+    assert isinstance(answer.body, pb.CommandConsumerStatsResponse)
+    assert answer.body.msgBacklog == 3 and answer.body.type == "Exclusive"
 
 
 async def test_so_many_wait_for_exclusive_access(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
