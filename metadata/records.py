@@ -141,9 +141,10 @@ class CompactedRecord(Record, frozen=True):
 
 
 class GrowthRecord(Record, frozen=True):
-    """The last time a partitioned topic got more partitions: `first` to `end` - 1, begun or finished at `at_ms`.
+    """The last time a partitioned topic got more partitions, until it had `end`; begun or finished at `at_ms`.
 
-    It is under way while the topic has fewer partitions than `end`; see `quire.serving.partitioned`.
+    It is under way while the topic has fewer. Clients may not know those from `first` on, which are of growths shortly
+    before as well; see `quire.serving.partitioned`.
     """
 
     first: int

@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 from urllib.parse import quote
 
 from msgspec.structs import replace
@@ -93,20 +93,24 @@ class Partitioned:
                 return now
             if now.partitions != record.partitions:
                 raise Unavailable(f"{name} was given partitions by somebody else; try again")
-            now_ms = self._services.clock.now_ms()
-            return replace(now, growth=GrowthRecord(first=now.partitions, end=count, at_ms=now_ms))
+            first = now.growth.first if self._is_recent(now.growth) else now.partitions
+            at_ms = self._services.clock.now_ms()
+            return replace(now, growth=GrowthRecord(first=first, end=count, at_ms=at_ms))
 
         return await self._records.change(name, begin)
 
+    def _is_recent(self, growth: GrowthRecord | None) -> TypeGuard[GrowthRecord]:
+        """There may be clients that know of fewer partitions."""
+        return growth is not None and self._services.clock.now_ms() - growth.at_ms < GROWN_MS
+
     async def _prepare(self, name: TopicName, record: TopicRecord) -> None:
         """Make the durable subscriptions of the shown partitions on those that are added."""
-        growth = record.growth
-        if growth is None or not name.is_persistent:
+        if not name.is_persistent:
             return
-        old = [name.of_partition(index) for index in range(growth.first)]
+        old = [name.of_partition(index) for index in range(record.partitions)]
         there = await self._records.there(old)
         listed = (await self._partitions.each(there, self._names(), (NotFound,))).found
-        new = [name.of_partition(index) for index in range(growth.first, growth.end)]
+        new = [name.of_partition(index) for index in range(record.partitions, record.extent)]
         for subscription in sorted({one for names in listed.values() for one in names}):
             await self._make_everywhere(new, subscription, EARLIEST)
 
@@ -143,10 +147,10 @@ class Partitioned:
             return
         await self._services.store.sync()  # a growth that has looked before has said before that it is one
         record = await self._records.find(name.parent)
-        growth = None if record is None or name.partition >= record.extent else record.growth
-        if record is None or growth is None:
+        if record is None or name.partition >= record.extent:
             return
-        if record.extent > record.partitions or self._services.clock.now_ms() - growth.at_ms < GROWN_MS:
+        growth = record.growth
+        if growth is not None and (record.extent > record.partitions or self._is_recent(growth)):
             added = [name.parent.of_partition(index) for index in range(growth.first, growth.end)]
             others = [one for one in added if one != name]
             await self._make_everywhere(others, subscription, EARLIEST if earliest else LATEST)

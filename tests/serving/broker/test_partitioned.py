@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import pulsar
 import pytest
 
+from quire.metadata.store import Node
 from quire.runtime.errors import AlreadyExists, ConfigurationError, InUse, NotFound, QuireError, Unavailable
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
@@ -379,3 +381,82 @@ async def test_a_topic_that_has_such_a_name_from_former_times_opens_and_keeps_it
         await broker.update_partitions(TOPIC, 2)
     await broker.delete_topic(f"{TOPIC}-partition-1")
     await broker.update_partitions(TOPIC, 2)
+
+
+class Growing:
+    """A topic that grows while clients subscribe from the latest message on, publish, and die in between."""
+
+    def __init__(self, broker: Broker, seed: int) -> None:
+        self.broker = broker
+        self.dice = random.Random(seed)
+        self.published: dict[int, int] = {}
+        """By partition, messages that were acknowledged."""
+        self.before: dict[str, dict[int, int]] = {}
+        """By subscription, what was when it had been answered everywhere."""
+        read = broker.services.store.get
+
+        async def get(path: str) -> Node:
+            try:
+                return await read(path)
+            finally:
+                await self.some_turns()
+
+        broker.services.store.get = get  # type: ignore[method-assign]
+
+    async def some_turns(self) -> None:
+        for _ in range(self.dice.randrange(12)):
+            await asyncio.sleep(0)
+
+    async def subscribe(self, name: str) -> None:
+        client = Client(self.broker)
+        await client.connect()
+        count = await self.broker.client_partitions(TOPIC, create=False)
+        await self.some_turns()
+        for partition in range(count):
+            client.send(subscribe(partition, partition, consumer_id=partition, name=name))
+        answers = kinds(await client.answers(count))
+        if answers == ["SUCCESS"] * count:
+            self.before[name] = dict(self.published)
+
+    async def publish(self) -> None:
+        for _ in range(10):
+            partition = self.dice.randrange(await self.broker.client_partitions(TOPIC, create=False))
+            await publish(self.broker, [partition])
+            self.published[partition] = self.published.get(partition, 0) + 1
+
+    async def grow(self) -> None:
+        count = 1
+        while count < 6:
+            count += self.dice.randrange(1, 3)
+            growing = asyncio.ensure_future(self.broker.update_partitions(TOPIC, count))
+            if self.dice.random() < 0.3:
+                await self.some_turns()
+                growing.cancel()
+                await asyncio.wait([growing])
+            else:
+                await growing
+            await self.some_turns()
+        count = (await self.broker.partitioned.record(NAME)).extent
+        await self.broker.update_partitions(TOPIC, count)
+
+    async def check(self) -> None:
+        shown = (await self.broker.stats(TOPIC))["partitions"]
+        for name, before in self.before.items():
+            for partition, sent in self.published.items():
+                stats = shown[f"{TOPIC}-partition-{partition}"]["subscriptions"].get(name)
+                waits = -1 if stats is None else stats["msgBacklog"]
+                assert waits >= sent - before.get(partition, 0), (name, partition)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_whoever_subscribes_while_a_topic_grows_gets_what_is_published_from_then_on(
+    house: BrokerHouse, seed: int
+) -> None:
+    broker = await house.start()
+    await broker.create_partitioned(TOPIC, 1)
+    world = Growing(broker, seed)
+    subscribers = [world.subscribe(f"s{number}") for number in range(6)]
+    await asyncio.gather(world.grow(), *subscribers, world.publish(), world.publish())
+    await world.publish()
+    await world.check()
+    assert world.before
