@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -17,7 +18,7 @@ from quire.metadata.records import Policies, TopicRecord
 from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, QuireError
 from quire.serving import statistics
 from quire.serving.names import TopicName
-from quire.serving.ownership.port import Ownership
+from quire.serving.ownership.port import NotOwner, Ownership
 from quire.serving.partitioned import refuse_if_used
 from quire.serving.partitions import Question
 from quire.serving.peers import Peers
@@ -80,6 +81,10 @@ class Operations(SubscriptionOperations):
         """There can only be more. Raises `NotFound`."""
         await self.partitioned.grow(TopicName.parse(topic), partitions)
 
+    async def create_missed_partitions(self, topic: str) -> None:
+        """Make those that nobody has used yet. Raises `NotFound`."""
+        await self.partitioned.make_missed(TopicName.parse(topic))
+
     async def delete_topic(
         self, topic: str, *, force: bool = False, parent_generation: int | None = None
     ) -> None:
@@ -136,6 +141,21 @@ class Operations(SubscriptionOperations):
         """Own a bundle that is nobody's and load these topics of it. Raises `NotOwner`, `Unavailable`."""
         await self.ownership.take(bundle)
         await self.registry.warm(map(TopicName.parse, topics))
+
+    async def unload_namespace(self, tenant: str, namespace: str) -> None:
+        """Have each of its bundles closed by its owner; the least loaded broker has it next. Raises `NotFound`."""
+        edges = (await self.namespaces.get(tenant, namespace)).boundaries
+        for low, high in pairwise(edges):
+            await self.unload_bundle(f"{tenant}/{namespace}/{low}_{high}")
+
+    async def unload_bundle(self, bundle: str) -> None:
+        """One that is nobody's stays so."""
+        try:
+            await self.ownership.release(bundle, "an operator asked for it")
+        except NotOwner as error:
+            await self.peers.ask("PUT", error, f"/quire/v1/brokers/bundles/{quote(bundle)}/unload")
+        except NotFound:
+            pass
 
     async def unload_topic(self, topic: str) -> None:
         """Close it, or all its partitions; its clients look it up again. Raises `NotOwner`, `NotFound`."""

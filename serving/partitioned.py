@@ -109,7 +109,7 @@ class Partitioned:
             return
         old = [name.of_partition(index) for index in range(record.partitions)]
         there = await self._records.there(old)
-        listed = (await self._partitions.each(there, self._names(), (NotFound,))).found
+        listed = (await self._partitions.each(there, self.names(), (NotFound,))).found
         new = [name.of_partition(index) for index in range(record.partitions, record.extent)]
         for subscription in sorted({one for names in listed.values() for one in names}):
             await self._make_everywhere(new, subscription, EARLIEST)
@@ -120,11 +120,21 @@ class Partitioned:
         growth = replace(record.growth, at_ms=self._services.clock.now_ms())
         return replace(record, partitions=growth.end, growth=growth)
 
+    async def make_missed(self, name: TopicName) -> None:
+        """Make the records of those partitions that nobody has used yet; whose brokers need not know. `NotFound`."""
+        record = await self.record(name)
+        namespace = await self._registry.catalogue.namespace(name)
+        for partition in map(name.of_partition, range(record.partitions if name.is_persistent else 0)):
+            await self._registry.catalogue.find_or_create(partition, namespace, True)
+
     # -- subscriptions ---------------------------------------------------------------------------------
 
-    def _names(self) -> Question[list[str]]:
-        async def here(partition: str) -> list[str]:
-            return durable_names(await self._registry.open(TopicName.parse(partition)))
+    def names(self) -> Question[list[str]]:
+        """Which durable subscriptions a topic has, in order."""
+
+        async def here(topic: str) -> list[str]:
+            found = subscriptions_of(await self._registry.open(TopicName.parse(topic)))
+            return sorted(one.name for one in found if one.is_durable)
 
         return Question(here, "GET", "/subscriptions")
 
@@ -260,11 +270,6 @@ def _refuse_growth(name: TopicName, record: TopicRecord, count: int) -> None:
         raise ConfigurationError(
             f"{name} is being given {record.extent} partitions; ask for as many at least"
         )
-
-
-def durable_names(topic: AnyTopic) -> list[str]:
-    """Of the topic's durable subscriptions, in order."""
-    return sorted(one.name for one in subscriptions_of(topic) if one.is_durable)
 
 
 async def create_subscription(topic: AnyTopic, name: str, start: Position) -> None:

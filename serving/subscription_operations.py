@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from quire.runtime.errors import NotFound
 from quire.serving.names import TopicName, check_name
-from quire.serving.partitioned import Partitioned, create_subscription, durable_names
+from quire.serving.partitioned import Partitioned, create_subscription
 from quire.serving.partitions import Partitions, Question, Refusals
 from quire.serving.ports import EARLIEST, LATEST, NotAllowed, Position
 from quire.serving.registry import Registry
@@ -77,12 +77,8 @@ class SubscriptionOperations:
 
     async def subscriptions(self, topic: str) -> list[str]:
         """Names of the durable subscriptions."""
-
-        async def here(one: str) -> list[str]:
-            return durable_names(await self.registry.open(TopicName.parse(one)))
-
-        question = Question(here, "GET", "/subscriptions")
-        return sorted({name for names in await self._of_each(topic, question) for name in names})
+        listed = await self._of_each(topic, self.partitioned.names())
+        return sorted({name for names in listed for name in names})
 
     async def create_subscription(self, topic: str, name: str, start: Position) -> None:
         """Raises `AlreadyExists`."""
@@ -103,11 +99,13 @@ class SubscriptionOperations:
     async def delete_subscription(self, topic: str, name: str, *, force: bool = False) -> None:
         """Raises `NotFound`, and `ConsumerBusy` when it has consumers, unless `force`."""
 
+        await self._of_one(topic, name, self._deletion(name, force=force))
+
+    def _deletion(self, name: str, *, force: bool = False) -> Question[None]:
         async def here(one: str) -> None:
             await subscriptions_of(await self.registry.open(TopicName.parse(one))).delete(name, force=force)
 
-        path = f"{_path(name)}?force={str(force).lower()}"
-        await self._of_one(topic, name, Question(here, "DELETE", path))
+        return Question(here, "DELETE", f"{_path(name)}?force={str(force).lower()}")
 
     async def _of_one(self, topic: str, name: str, question: Question[None]) -> None:
         """A question about one subscription, that not every partition need have."""
@@ -148,19 +146,17 @@ class SubscriptionOperations:
 
     async def skip_messages(self, topic: str, name: str, count: int | None) -> None:
         """`None`: all of the backlog."""
-
-        async def here(one: str) -> None:
-            subscription = await self._subscription(one, name)
-            if count is None:
-                await subscription.skip_all()
-            else:
-                await self._skip_some(await self._topic(one), subscription, count)
-
         if count is None:
-            await self._of_one(topic, name, Question(here, "POST", f"{_path(name)}/skip_all"))
+            await self._of_one(topic, name, self._skip_all(name))
             return
         await self._refuse_parent(topic, "a number of messages to skip")
-        await here(topic)
+        await self._skip_some(await self._topic(topic), await self._subscription(topic, name), count)
+
+    def _skip_all(self, name: str) -> Question[None]:
+        async def here(one: str) -> None:
+            await (await self._subscription(one, name)).skip_all()
+
+        return Question(here, "POST", f"{_path(name)}/skip_all")
 
     async def _skip_some(self, topic: Topic, subscription: Subscription, count: int) -> None:
         """Acknowledge whole entries from the mark-delete position on until `count` messages are skipped."""
@@ -190,6 +186,28 @@ class SubscriptionOperations:
             await self._of_each(topic, Question(here, "POST", f"/all_subscription/{seconds}"))
         else:
             await self._of_one(topic, name, Question(here, "POST", f"{_path(name)}/{seconds}"))
+
+    # -- of a whole namespace --------------------------------------------------------------------------
+
+    async def clear_backlog(self, tenant: str, namespace: str, name: str | None) -> None:
+        """Skip everything, in one subscription of each topic that has it, or (`None`) in all of all topics."""
+        topics = await self._kept(tenant, namespace)
+        if name is not None:
+            await self.asked.each(topics, self._skip_all(name), (NotFound,))
+            return
+        listed = await self.asked.each(topics, self.partitioned.names(), (NotFound,))
+        for subscription in {one for names in listed.found.values() for one in names}:
+            having = [topic for topic, names in listed.found.items() if subscription in names]
+            await self.asked.each(having, self._skip_all(subscription), (NotFound,))
+
+    async def delete_subscriptions(self, tenant: str, namespace: str, name: str) -> None:
+        """Delete the subscription from each topic that has it. Raises `ConsumerBusy` where it has consumers."""
+        await self.asked.each(await self._kept(tenant, namespace), self._deletion(name), (NotFound,))
+
+    async def _kept(self, tenant: str, namespace: str) -> list[TopicName]:
+        """The topics that keep messages, partitions each, as far as they were used."""
+        listed, _ = await self.registry.catalogue.names(tenant, namespace, "persistent")
+        return await self.registry.records.there(map(TopicName.parse, listed))
 
 
 def _path(subscription: str) -> str:

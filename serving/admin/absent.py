@@ -61,6 +61,18 @@ OF_TOPICS: Final = {
     "maxUnackedMessagesOnSubscription": LIMITS,
     "subscriptionTypesEnabled": "every type of subscription is allowed",
 }
+ACTIONS: Final = (
+    ("PUT", f"{TOPIC}/offload", "segments are archived as they are sealed; `quire archive run` does it now"),
+    ("DELETE", f"{TOPIC}/truncate", "what is acknowledged goes by retention"),
+    ("POST", f"{TOPIC}/trim", "what is acknowledged goes by retention, every few seconds"),
+    ("GET", f"{TOPIC}/internal-info", "internalStats tells of ledgers and cursors"),
+    ("GET", f"{TOPIC}/subscription/{{subscription}}/analyzeBacklog", "stats tell the backlog"),
+    ("POST", f"{TOPIC}/subscription/{{subscription}}/replicatedSubscriptionStatus", "nothing is replicated"),
+    ("PUT", f"{NAMESPACE}/{{bundle}}/split", "bundles do not split"),
+    ("DELETE", f"{NAMESPACE}/{{bundle:0x[0-9a-f]+_0x[0-9a-f]+}}", "delete topics one by one"),
+)
+"""Single requests that are refused, and why or what to do instead."""
+
 PERMISSIONS: Final = (
     "nobody is authorised yet, so that everybody may do everything: permissions are not taken"
 )
@@ -82,7 +94,15 @@ def routes(target: AdminTarget) -> list[web.RouteDef]:
         found += _never_set(f"{TOPIC}/{word}", why, there_is_the_topic)
     found += _permissions(NAMESPACE, there_is_the_namespace)
     found += _permissions(TOPIC, there_is_the_topic)
+    found += [web.route(method, path, _refusal(why)) for method, path, why in ACTIONS]
     return found + _replication(target) + _cluster(target) + _configuration(target)
+
+
+def _refusal(why: str) -> Handler:
+    async def refuse(request: web.Request) -> web.Response:
+        raise Absent(f"{request.method} {request.path.rpartition('/')[2]} is not here: {why}")
+
+    return refuse
 
 
 def _never_set(path: str, why: str, check: Callable[[web.Request], Awaitable[None]]) -> list[web.RouteDef]:
@@ -126,8 +146,14 @@ def _replication(target: AdminTarget) -> list[web.RouteDef]:
             raise Absent(f"nothing is replicated to other clusters than this one, {target.cluster}")
         return no_content()
 
-    path = f"{NAMESPACE}/replication"
-    return [web.get(path, get), web.post(path, post)]
+    async def offloaded(request: web.Request) -> web.Response:
+        await target.partitions(topic_of(request))
+        return web.json_response({"status": "NOT_RUN", "lastError": ""})
+
+    found = [web.get(f"{TOPIC}/offload", offloaded)]
+    for path in (f"{NAMESPACE}/replication", f"{TOPIC}/replication"):
+        found += [web.get(path, get), web.post(path, post)]
+    return found
 
 
 def _cluster(target: AdminTarget) -> list[web.RouteDef]:

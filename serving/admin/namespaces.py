@@ -7,19 +7,21 @@ granted, as nobody would heed them (`absent`); what was granted in former times 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, Final
 
 from aiohttp import web
 from msgspec.structs import replace
 
-from quire.metadata.records import Policies
-from quire.runtime.errors import ConfigurationError
+from quire.metadata.records import NamespaceRecord, Policies
+from quire.runtime.errors import ConfigurationError, NotFound
 from quire.serving.admin import policy_json
 from quire.serving.admin.requests import json_of, no_content
 from quire.serving.admin.target import AdminTarget
 
 NAMESPACES = "/admin/v2/namespaces"
 ONE = f"{NAMESPACES}/{{tenant}}/{{namespace}}"
+BUNDLE: Final = "0x[0-9a-f]{8}_0x[0-9a-f]{8}"
 MODES: Final = {
     "PERSISTENT": ("persistent",),
     "NON_PERSISTENT": ("non-persistent",),
@@ -34,6 +36,12 @@ def routes(target: AdminTarget) -> list[web.RouteDef]:
         web.put(ONE, _create(target)),
         web.delete(ONE, _delete(target)),
         web.get(f"{ONE}/topics", _topics(target)),
+        web.get(f"{ONE}/bundles", _bundles(target)),
+        web.put(f"{ONE}/unload", _unload(target)),
+        web.put(f"{ONE}/{{bundle:{BUNDLE}}}/unload", _unload(target)),
+        web.post(f"{ONE}/clearBacklog", _clear(target)),
+        web.post(f"{ONE}/clearBacklog/{{subscription}}", _clear(target)),
+        web.post(f"{ONE}/unsubscribe/{{subscription}}", _unsubscribe(target)),
         web.delete(f"{ONE}/permissions/{{role}}", _revoke(target)),
     ]
 
@@ -56,9 +64,52 @@ def _show(target: AdminTarget) -> Handler:
     async def handle(request: web.Request) -> web.Response:
         record = await target.namespaces.get(*_names(request))
         shown = policy_json.shown(record.policies, target.cluster)
-        edges = [f"0x{edge}" for edge in record.boundaries]
-        shown["bundles"] = {"boundaries": edges, "numBundles": len(edges) - 1}
+        shown["bundles"] = _bundles_of(record)
         return web.json_response(shown)
+
+    return handle
+
+
+def _bundles_of(record: NamespaceRecord) -> dict[str, Any]:
+    edges = [f"0x{edge}" for edge in record.boundaries]
+    return {"boundaries": edges, "numBundles": len(edges) - 1}
+
+
+def _bundles(target: AdminTarget) -> Handler:
+    async def handle(request: web.Request) -> web.Response:
+        return web.json_response(_bundles_of(await target.namespaces.get(*_names(request))))
+
+    return handle
+
+
+def _unload(target: AdminTarget) -> Handler:
+    async def handle(request: web.Request) -> web.Response:
+        bundle = request.match_info.get("bundle")
+        if bundle is None:
+            await target.unload_namespace(*_names(request))
+            return no_content()
+        edges = (await target.namespaces.get(*_names(request))).boundaries
+        wanted = bundle.replace("0x", "")
+        if wanted not in {f"{low}_{high}" for low, high in pairwise(edges)}:
+            raise NotFound(f"namespace {'/'.join(_names(request))} has no bundle {bundle}")
+        await target.unload_bundle("/".join((*_names(request), wanted)))
+        return no_content()
+
+    return handle
+
+
+def _clear(target: AdminTarget) -> Handler:
+    async def handle(request: web.Request) -> web.Response:
+        await target.clear_backlog(*_names(request), request.match_info.get("subscription"))
+        return no_content()
+
+    return handle
+
+
+def _unsubscribe(target: AdminTarget) -> Handler:
+    async def handle(request: web.Request) -> web.Response:
+        await target.delete_subscriptions(*_names(request), request.match_info["subscription"])
+        return no_content()
 
     return handle
 

@@ -108,6 +108,12 @@ class AdminTarget(Protocol):
         self, topic: str, change: Callable[[dict[str, str]], dict[str, str]]
     ) -> None: ...
 
+    async def create_missed_partitions(self, topic: str) -> None: ...
+
+    async def unload_namespace(self, tenant: str, namespace: str) -> None: ...
+
+    async def unload_bundle(self, bundle: str) -> None: ...
+
     async def unload_topic(self, topic: str) -> None: ...
 
     async def topic_policies(self, topic: str) -> Policies:
@@ -208,6 +214,14 @@ class AdminTarget(Protocol):
 
     async def expire_messages(self, topic: str, name: str | None, older_than_ms: int) -> None:
         """`None`: of all subscriptions."""
+        ...
+
+    async def clear_backlog(self, tenant: str, namespace: str, name: str | None) -> None:
+        """Of one subscription of each topic that has it, or (`None`) of all."""
+        ...
+
+    async def delete_subscriptions(self, tenant: str, namespace: str, name: str) -> None:
+        """That subscription of each topic that has it."""
         ...
 
     # -- bytes, for Spark

@@ -83,8 +83,18 @@ def _partitions(target: AdminTarget) -> list[web.RouteDef]:
         await target.delete_partitioned(topic_of(request), force=flag(request, "force"))
         return no_content()
 
+    async def missed(request: web.Request) -> web.Response:
+        await target.create_missed_partitions(topic_of(request))
+        return no_content()
+
     path = f"{TOPIC}/partitions"
-    return [web.get(path, get), web.put(path, put), web.post(path, post), web.delete(path, delete)]
+    return [
+        web.get(path, get),
+        web.put(path, put),
+        web.post(path, post),
+        web.delete(path, delete),
+        web.post(f"{TOPIC}/createMissedPartitions", missed),
+    ]
 
 
 def _one(target: AdminTarget) -> list[web.RouteDef]:

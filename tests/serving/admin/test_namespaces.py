@@ -13,7 +13,9 @@ from quire.metadata.records import Policies
 from quire.runtime.log import malformed_in_a_line
 from quire.serving.admin import absent
 from quire.serving.broker import Broker
+from quire.wire import commands
 from tests.serving.admin.conftest import Rest
+from tests.serving.session.test_connection import Client, entry, producer
 
 ONE = "/admin/v2/namespaces/public/default"
 
@@ -244,6 +246,53 @@ async def test_what_tools_ask_of_a_cluster_has_an_answer(rest: Rest, broker: Bro
     assert (await rest.get(f"{ONE}/replication")).body == ["standalone"]
     assert (await rest.post(f"{ONE}/replication", ["standalone"])).status == 204
     assert (await rest.post(f"{ONE}/replication", ["standalone", "far"])).status == 501
+
+
+async def test_a_namespace_is_unloaded_and_its_backlogs_are_cleared(rest: Rest, broker: Broker) -> None:
+    topics = [f"/admin/v2/persistent/public/default/orders{number}" for number in range(2)]
+    await rest.put(topics[0])
+    await rest.put(f"{topics[1]}/partitions", 2)
+
+    async def backlogs() -> list[int]:
+        shown = [(await rest.get(f"{topic}/stats")).body["subscriptions"] for topic in topics]
+        return [one["msgBacklog"] for subscriptions in shown for one in subscriptions.values()]
+
+    for topic in topics:
+        assert (await rest.put(f"{topic}/subscription/a", "earliest")).status == 204
+        assert (await rest.put(f"{topic}/subscription/b", "earliest")).status == 204
+    for index, name in enumerate(("orders0", "orders1-partition-0", "orders1-partition-1")):
+        client = Client(broker)
+        await client.connect()
+        client.send(producer(index, 1, f"persistent://public/default/{name}"))
+        client.send(b"".join(commands.send(1, 0, 1, entry())))
+        await client.answers(2)
+    assert await backlogs() == [1, 1, 2, 2]
+    assert (await rest.post(f"{ONE}/clearBacklog/a")).status == 204
+    assert await backlogs() == [0, 1, 0, 2]
+    assert (await rest.post(f"{ONE}/clearBacklog")).status == 204
+    assert await backlogs() == [0, 0, 0, 0]
+    assert (await rest.post(f"{ONE}/unsubscribe/a")).status == 204
+    assert (await rest.get(f"{topics[1]}/subscriptions")).body == ["b"]
+    assert (await rest.get(f"{ONE}/bundles")).body["numBundles"] == 1
+    assert broker.registry.loaded()
+    assert (await rest.put(f"{ONE}/0x00000000_0x80000000/unload")).status == 404
+    for path in ("unload", "0x00000000_0xffffffff/unload"):
+        assert (await rest.put(f"{ONE}/{path}")).status == 204
+        assert not broker.registry.loaded()
+        await rest.get(f"{topics[0]}/stats")
+    for path in ("bundles", "clearBacklog", "unload"):
+        ask = {"bundles": rest.get, "clearBacklog": rest.post, "unload": rest.put}[path]
+        assert (await ask(f"{ONE}9/{path}")).status == 404
+
+
+async def test_partitions_that_nobody_used_are_made_by_request(rest: Rest, broker: Broker) -> None:
+    topic = "/admin/v2/persistent/public/default/orders"
+    assert (await rest.post(f"{topic}/createMissedPartitions")).status == 404
+    await rest.put(f"{topic}/partitions", 3)
+    assert (await rest.post(f"{topic}/createMissedPartitions")).status == 204
+    assert len(await broker.registry.records.names("public", "default")) == 4
+    assert (await rest.get(f"{topic}/offload")).body["status"] == "NOT_RUN"
+    assert (await rest.put(f"{topic}/offload", {"ledgerId": 1})).status == 501
 
 
 async def test_what_is_no_http_is_a_line_and_no_traceback(

@@ -240,8 +240,12 @@ async def test_partitions_of_several_brokers_grow_with_their_subscriptions() -> 
                 await member.broker.delete_partitioned(TOPIC)
         assert await one.broker.partitions(TOPIC) == 12, "a refused deletion leaves no mark"
         await in_thread(with_consumer.close)
+        await one.broker.clear_backlog("public", "default", "billing")
+        assert await backlogs(two.broker, "billing") == [0] * 12
         await two.broker.unload_topic(TOPIC)
         assert not one.topics() and not two.topics()
+        await two.broker.stats(TOPIC)
+        await one.broker.unload_namespace("public", "default")
         await two.broker.delete_partitioned(TOPIC)
         assert await one.broker.registry.records.names("public", "default") == []
     finally:
