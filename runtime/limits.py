@@ -155,6 +155,13 @@ ARCHIVE_CACHE_BYTES: Final = 64 * MIB
 ARCHIVE_INDEX_CACHE_BYTES: Final = 16 * MIB
 """Indexes of archived segments: 640 KiB per GiB of segment."""
 
+ARCHIVE_RESERVE_BYTES: Final = ENTRY_LOG_RESERVE_BYTES // 2
+"""What an archive in a directory leaves of its disk, which may be a bookie's too. Less than a bookie keeps from
+publishing, for archiving is how its disk gets room again; the rest is for acknowledgements and deletions."""
+
+ARCHIVE_RESERVE_SHARE: Final = 16
+"""Of a small disk it leaves no more than one part in so many."""
+
 ARCHIVE_FETCHES_MAX: Final = 16
 """Range reads at once, over all readers: what they bring is not in any cache's count yet."""
 

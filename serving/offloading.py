@@ -3,15 +3,15 @@
 `tiering.offload` decides and performs; here it finds the loaded topics. A topic that nobody has used since the start
 is not loaded, and its sealed segments would wait for ever, so those with work left are loaded one by one in the
 background, and all of them at once when an operator asks for a run. A topic that rests while its bookies keep what is
-archived is loaded again when they need not any more (`recall`); whoever else takes its bundle meanwhile looks for such
-topics anyway.
+archived is loaded again when they need not any more, or have no room (`recall`); whoever else takes its bundle
+meanwhile looks for such topics anyway.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Final
 
 from quire.metadata.records import ArchivePointer, SegmentRecord
@@ -43,7 +43,12 @@ class Offloading:
     """See the top of the file. An `OffloadTarget`."""
 
     def __init__(
-        self, archive: Archive, services: Services, registry: Registry, namespaces: Namespaces
+        self,
+        archive: Archive,
+        services: Services,
+        registry: Registry,
+        namespaces: Namespaces,
+        is_short_of_space: Callable[[], bool],
     ) -> None:
         self._archive = archive
         self._services = services
@@ -54,8 +59,14 @@ class Offloading:
         self._recalls: dict[TopicName, int] = {}
         """When topics that rest are to be loaded again, in ms since 1970."""
         settings = services.settings
+        self._is_short_of_space = is_short_of_space
         self.offloader = Offloader(
-            archive, self, services.clock, lag_ms=settings.archive_lag_ms, delay_ms=settings.archive_delay_ms
+            archive,
+            self,
+            services.clock,
+            lag_ms=settings.archive_lag_ms,
+            delay_ms=settings.archive_delay_ms,
+            is_short_of_space=is_short_of_space,
         )
 
     def start(self) -> None:
@@ -161,12 +172,20 @@ class Offloading:
         self._recalls[name] = at_ms
 
     def recall(self) -> None:
-        """Load topics whose time has come; they rest again when the work is done. To be called every few seconds."""
+        """Load topics whose time has come, all of them while space is short; they rest again when the work is done.
+
+        To be called every few seconds.
+        """
         now_ms = self._services.clock.now_ms()
-        due = [name for name, at_ms in self._recalls.items() if at_ms <= now_ms]
+        ahead_ms = self._ahead_ms()
+        due = [name for name, at_ms in self._recalls.items() if at_ms <= now_ms + ahead_ms]
         for name in due[:RECALLS_A_TICK]:
             del self._recalls[name]
             self._services.tasks.start(self._recall(name), f"load {name}, which has rested")
+
+    def _ahead_ms(self) -> int:
+        """How much sooner than said topics are loaded again: while space is short nothing waits for the lag."""
+        return self._services.settings.archive_lag_ms if self._is_short_of_space() else 0
 
     async def _recall(self, name: TopicName) -> None:
         try:
@@ -175,7 +194,7 @@ class Offloading:
             return  # it was deleted, or is looked after elsewhere
         except QuireError as error:
             _log.warning("%s cannot be loaded, so its bookies keep what is archived: %s", name, error)
-            self.recall_at(name, self._services.clock.now_ms() + RECALL_AGAIN_MS)
+            self.recall_at(name, self._services.clock.now_ms() + self._ahead_ms() + RECALL_AGAIN_MS)
             return
         self.offloader.wake()
 

@@ -26,7 +26,7 @@ from uuid import uuid4
 
 from quire.metadata.records import ArchivePointer, SegmentRecord
 from quire.runtime.clock import Clock
-from quire.runtime.errors import CorruptionError, NotFound, OutcomeUnknown, QuireError, Unavailable
+from quire.runtime.errors import CorruptionError, DiskFull, NotFound, OutcomeUnknown, QuireError, Unavailable
 from quire.runtime.limits import MIB
 from quire.tiering.open import open_store
 from quire.tiering.read_back import ArchiveCache, ArchiveReader, Chunk, fetch_runs, load_index
@@ -83,6 +83,12 @@ class Archive:
         assert segment.is_sealed and segment.last_entry >= 0, (
             "only a sealed segment with entries has an object"
         )
+        room_bytes = await self.store.room_bytes()
+        if room_bytes is not None and room_bytes < segment.bytes:
+            raise DiskFull(
+                f"{self.store.url} has room for {max(0, room_bytes)} bytes, and segment {segment.ledger_id} of {topic} "
+                f"has {segment.bytes}; free space on that disk, or give the archive another one"
+            )
         name = f"{PREFIX}{segment.ledger_id:016x}-{self._unique()}"
         upload = _SegmentUpload(topic, segment, reader)
         try:

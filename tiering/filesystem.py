@@ -7,6 +7,9 @@ An upload is written to a file of its own, synced, and then linked to its name: 
 when the name is taken. The name is durable when its directory has been synced, which is done before `finish`
 returns. A process that dies leaves an upload behind at most, which `sweep` removes.
 
+The disk may be a bookie's as well, so an upload leaves a reserve of it (`room_bytes`) and is refused, or broken off,
+where that would be touched: without room for acknowledgements and deletions nothing could ever be freed.
+
 Bytes go past the page cache in both directions, through `O_DIRECT`: an archive is written once and mostly read once,
 and fresh page cache costs a second of CPU and more per GiB. Reads answer views into buffers that are used again when
 no view of them is left, because fresh memory costs nearly as much (0.4 µs per KiB).
@@ -17,6 +20,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import shutil
 import sys
 import threading
 from collections import deque
@@ -27,7 +31,14 @@ from uuid import uuid4
 
 from quire.runtime.disk import PAGE_BYTES, aligned_buffer, map_error, mapped_errors, pages_up
 from quire.runtime.errors import AlreadyExists, ConfigurationError, CorruptionError, DiskFull, OutcomeUnknown
-from quire.runtime.limits import ARCHIVE_CACHE_BYTES, ARCHIVE_INDEX_RUN_BYTES, ARCHIVE_PART_BYTES, MIB
+from quire.runtime.limits import (
+    ARCHIVE_CACHE_BYTES,
+    ARCHIVE_INDEX_RUN_BYTES,
+    ARCHIVE_PART_BYTES,
+    ARCHIVE_RESERVE_BYTES,
+    ARCHIVE_RESERVE_SHARE,
+    MIB,
+)
 from quire.tiering.store import ObjectInfo, ObjectStore
 from quire.wire.block import Buffer
 
@@ -56,6 +67,12 @@ class FilesystemBlockingStore:
             raise ConfigurationError(f"archive directory {self._root} cannot be made: {there} is a file")
         if not os.access(there, os.W_OK):
             raise ConfigurationError(f"archive directory {there} cannot be written; change its permissions")
+
+    def room_bytes(self) -> int:
+        there = next(path for path in (self._root, *self._root.parents) if path.exists())
+        with mapped_errors("look at", str(there)):
+            disk = shutil.disk_usage(there)
+        return disk.free - min(ARCHIVE_RESERVE_BYTES, disk.total // ARCHIVE_RESERVE_SHARE)
 
     def begin(self, name: str) -> _FileUpload:
         self._make_directory(self._root / UPLOADS)
@@ -197,6 +214,8 @@ class _FileUpload:
             pass  # `sweep` will find it
 
     def _flush(self) -> None:
+        if self._store.room_bytes() < self._fill:
+            raise DiskFull(f"cannot write {self._temporary}: the disk is full but for its reserve")
         with mapped_errors("write", str(self._temporary), self._offset):
             view = self._view[: pages_up(self._fill)]
             while view:

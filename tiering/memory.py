@@ -46,6 +46,9 @@ class MemoryBlockingStore:
     def prepare(self) -> None:
         pass
 
+    def room_bytes(self) -> int | None:
+        return None
+
     def begin(self, name: str) -> _MemoryUpload:
         return self.faulty("begin", lambda: _MemoryUpload(self, name, self._clock))
 

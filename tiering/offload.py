@@ -16,6 +16,8 @@ record says so only after the object was read back in full, and again after the 
 written to a disk that lies, is found while there is another copy. `repair` uploads such a segment again, by hand: a
 store that lost everything at once is rather one that is not mounted.
 
+While space is short on bookies, nothing waits: neither the upload after the sealing, nor the release after the upload.
+
 `next_action` is the table. `Offloader` performs it, a few segments at a time, and waits longer after each failure of
 a segment; it logs the first failure of an incident and its end.
 """
@@ -25,7 +27,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from enum import Enum
@@ -167,13 +169,21 @@ class Offloader:
     """See the top of the file. One per broker."""
 
     def __init__(
-        self, archive: Archive, target: OffloadTarget, clock: Clock, *, lag_ms: int, delay_ms: int = 0
+        self,
+        archive: Archive,
+        target: OffloadTarget,
+        clock: Clock,
+        *,
+        lag_ms: int,
+        delay_ms: int = 0,
+        is_short_of_space: Callable[[], bool] = lambda: False,
     ) -> None:
         self._archive = archive
         self._target = target
         self._clock = clock
         self._lag_ms = lag_ms
         self._delay_ms = delay_ms
+        self._is_short_of_space = is_short_of_space
         self._tasks = Tasks("archive")
         self._wake = asyncio.Event()
         self._round = asyncio.Lock()
@@ -236,6 +246,8 @@ class Offloader:
 
     async def _due(self, delay_ms: int) -> list[_Job]:
         now_ms = self._clock.now_ms()
+        is_short = self._is_short_of_space()
+        lag_ms, delay_ms = (0, 0) if is_short else (self._lag_ms, delay_ms)
         jobs = []
         seen: set[tuple[str, int]] = set()
         for number, topic in enumerate(self._target.topics()):
@@ -245,7 +257,7 @@ class Offloader:
             for segment in topic.segments:
                 gone = segment.ledger_id in self._copies_gone
                 action = next_action(
-                    segment, now_ms=now_ms, lag_ms=self._lag_ms, copy_is_gone=gone, delay_ms=delay_ms
+                    segment, now_ms=now_ms, lag_ms=lag_ms, copy_is_gone=gone, delay_ms=delay_ms
                 )
                 if action is not Action.NOTHING:
                     jobs.append(_Job(action, topic.name, segment))

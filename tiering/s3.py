@@ -96,6 +96,9 @@ class S3BlockingStore:
         with self.mapped_errors("list", ""):
             self.client.list_objects_v2(Bucket=self.bucket, Prefix=self._prefix, MaxKeys=1)
 
+    def room_bytes(self) -> int | None:
+        return None
+
     def begin(self, name: str) -> _S3Upload:
         return _S3Upload(self, name)
 

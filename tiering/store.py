@@ -76,6 +76,10 @@ class BlockingStore(Protocol):
         """Make ready for uploads and prove that they are possible. `ConfigurationError`, `Unavailable`."""
         ...
 
+    def room_bytes(self) -> int | None:
+        """How much can be uploaded before `DiskFull`; None where nobody can tell. `Unavailable`."""
+        ...
+
     def begin(self, name: str) -> Upload:
         """Begin an upload. Whether `name` is taken shows at `finish`."""
         ...
@@ -124,6 +128,10 @@ class ObjectStore:
     async def prepare(self) -> None:
         """Make ready for uploads and prove that they are possible; at start. `ConfigurationError`, `Unavailable`."""
         await self.run(self.blocking.prepare)
+
+    async def room_bytes(self) -> int | None:
+        """How much can be uploaded before `DiskFull`; None where nobody can tell. `Unavailable`."""
+        return await self.run(self.blocking.room_bytes)
 
     async def put(self, name: str, parts: AsyncIterable[Buffer]) -> None:
         """Make the object `name` of `parts`, never in place of another. Uploads while `parts` is being read.

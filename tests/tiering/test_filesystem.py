@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from quire.runtime.clock import ManualClock
 from quire.runtime.errors import ConfigurationError, DiskError, DiskFull, NotFound, OutcomeUnknown
-from quire.runtime.limits import MIB
+from quire.runtime.limits import ARCHIVE_PART_BYTES, ARCHIVE_RESERVE_BYTES, MIB
+from quire.tiering.archive import Archive
 from quire.tiering.filesystem import BufferPool, FilesystemBlockingStore, FilesystemStore
 from quire.wire.block import Buffer
+
+from .segments import TOPIC, Source, make_blocks, record_of
 
 
 async def parts(content: bytes) -> AsyncIterator[Buffer]:
@@ -150,3 +155,50 @@ def test_a_pool_holds_no_more_than_it_may() -> None:
     taken = [pool.take(MIB) for _ in range(10)]
     assert len({id(buffer) for buffer in taken}) == 10
     assert len(pool._buffers) == 3
+
+
+class Disk:
+    """A disk of which a test says how much is free."""
+
+    def __init__(self, total: int, free: int) -> None:
+        self.total = total
+        self.free = free
+
+    def usage(self, path: Path) -> Any:
+        assert path.exists()
+        return shutil._ntuple_diskusage(self.total, self.total - self.free, self.free)  # type: ignore[attr-defined]
+
+
+def test_the_reserve_of_the_disk_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(total=64 << 30, free=ARCHIVE_RESERVE_BYTES + ARCHIVE_PART_BYTES)
+    monkeypatch.setattr(shutil, "disk_usage", disk.usage)
+    store = FilesystemBlockingStore(tmp_path / "not" / "yet")
+    assert store.room_bytes() == ARCHIVE_PART_BYTES
+    upload = store.begin("segments/x")
+    upload.write([bytes(ARCHIVE_PART_BYTES)])
+    disk.free -= ARCHIVE_PART_BYTES
+    with pytest.raises(DiskFull, match="full but for its reserve"):
+        upload.write([bytes(ARCHIVE_PART_BYTES)])
+    upload.abort()
+    assert list(store.list("")) == [] and not list((tmp_path / "not" / "yet" / ".uploading").iterdir())
+    disk.total = 16 * ARCHIVE_PART_BYTES
+    assert store.room_bytes() == ARCHIVE_RESERVE_BYTES - ARCHIVE_PART_BYTES, (
+        "a small disk has a small reserve"
+    )
+
+
+async def test_a_segment_that_does_not_fit_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = make_blocks(50, 4000)
+    disk = Disk(total=64 << 30, free=ARCHIVE_RESERVE_BYTES + record_of(blocks).bytes - 1)
+    monkeypatch.setattr(shutil, "disk_usage", disk.usage)
+    archive = Archive(FilesystemStore(tmp_path), ManualClock())
+    with pytest.raises(
+        DiskFull, match=r"has room for \d+ bytes, and segment 5 of .* free space on that disk"
+    ):
+        await archive.offload(TOPIC, record_of(blocks), Source(blocks))
+    assert list(tmp_path.iterdir()) == []
+    disk.free += ARCHIVE_PART_BYTES
+    await archive.verify(await archive.offload(TOPIC, record_of(blocks), Source(blocks)))
+    await archive.close()

@@ -149,6 +149,26 @@ async def test_a_segments_whole_way() -> None:
     assert world.broker.calls == []
 
 
+async def test_nothing_waits_while_space_is_short() -> None:
+    world, is_short = World(), [False]
+    driver = Offloader(
+        world.archive,
+        world.broker,
+        world.clock,
+        lag_ms=LAG_MS,
+        delay_ms=world.clock.now_ms(),
+        is_short_of_space=lambda: is_short[0],
+    )
+    world.broker.segments[0] = replace(world.broker.segments[0], sealed_ms=world.clock.now_ms())
+    assert (await driver._do_round(by_hand=False)).archived == 0, "it was sealed a moment ago"
+    is_short[0] = True
+    assert (await driver._do_round(by_hand=False)).archived == 1
+    is_short[0] = False
+    assert (await driver._do_round(by_hand=False)).released == 0, "it was archived a moment ago"
+    is_short[0] = True
+    assert (await driver._do_round(by_hand=False)).released == 1
+
+
 async def test_a_segment_waits_until_it_is_flushed_unless_asked_by_hand() -> None:
     world = World()
     world.broker.unflushed = {0}

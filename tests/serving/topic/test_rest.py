@@ -15,6 +15,7 @@ from quire.metadata.records import InactiveTopicPolicy, Policies
 from quire.runtime.errors import NotFound
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
+from quire.wire.bookie import Status
 from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread, look_after_topics
 
 NAME = TopicName.parse("topic")
@@ -143,6 +144,26 @@ async def test_a_topic_rests_while_bookies_keep_what_is_archived_and_is_recalled
     await let_pass(house, broker, IDLE_S)
     await let_pass(house, broker, IDLE_S)
     assert broker.registry.find(NAME) is None
+
+
+async def test_a_topic_at_rest_is_recalled_sooner_when_a_bookie_has_no_room(
+    house: BrokerHouse, client: pulsar.Client, broker: Broker
+) -> None:
+    await house.stop(broker)
+    broker = await house.start(
+        topic_idle_ms_max=int(1000 * IDLE_S), archive_delay_ms=0, archive_lag_ms=3_600_000
+    )
+    await in_thread(lambda: publish(client, b"0"))
+    await let_pass(house, broker, IDLE_S)
+    while broker.registry.find(NAME) is not None:
+        await broker.archive_run(seal=False, here=True)
+        await let_pass(house, broker, 1.0)
+    house.cluster.bookies[0].refuses = Status.READ_ONLY
+    await let_pass(house, broker, 1.0)
+    assert broker.registry.find(NAME) is not None
+    await broker.archive_run(seal=False, here=True)
+    [segment, *_] = (await topics.load(broker.services.store, NAME.path)).segments
+    assert segment.archive is not None and not segment.on_bookies
 
 
 async def test_a_topic_that_was_deleted_while_it_rested_is_recalled_no_more(
