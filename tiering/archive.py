@@ -105,7 +105,7 @@ class Archive:
             lost_messages=upload.lost_messages,
         )
         try:
-            await self._verify(pointer)
+            await self.verify(pointer)
         except NotFound as error:
             raise Unavailable(f"segment {segment.ledger_id} of {topic} was not uploaded: {error}") from error
         return pointer
@@ -119,10 +119,6 @@ class Archive:
 
         Raises `SegmentError` with object and offset, `NotFound`, `Unavailable`.
         """
-        await self._verify(pointer)
-        self.damaged.pop(pointer.name, None)
-
-    async def _verify(self, pointer: ArchivePointer) -> None:
         store = self.store_of(pointer)
         index = await load_index(store, pointer)
         builder = SegmentBuilder(index.footer.ledger_id)
@@ -136,6 +132,7 @@ class Archive:
             raise SegmentError(
                 "a segment's blocks do not add up to its footer", index.place, builder.blocks_bytes
             )
+        self.damaged.pop(pointer.name, None)
 
     async def is_there(self, pointer: ArchivePointer) -> bool:
         """Whether the object is in its store, with its length: a look, no proof. `Unavailable`."""
