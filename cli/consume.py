@@ -29,7 +29,7 @@ from quire.cli.client_command import (
     until_interrupted,
 )
 from quire.cli.http import json_option, topic_argument
-from quire.runtime.errors import ConfigurationError, NotFound
+from quire.runtime.errors import ConfigurationError, NotFound, Unavailable
 from quire.runtime.settings import parse_duration_ms
 
 if TYPE_CHECKING:
@@ -166,10 +166,23 @@ async def _consume(client: Client, job: Job) -> bool:
         task = asyncio.create_task(_print_all(consumer, job))
         with until_interrupted(task):
             await asyncio.wait([task])
-        if not task.cancelled():
-            task.result()
+        left = {} if task.cancelled() else task.result()
         await consumer.flush_acks()
+        if left and job.type == "exclusive":
+            await _refuse_unread(consumer, job, left)
         return task.cancelled()
+
+
+async def _refuse_unread(consumer: Consumer[bytes], job: Job, left: dict[str, MessageId]) -> None:
+    """Raise `Unavailable` when messages up to those of `left` were neither given to us nor acknowledged before."""
+    marks = await consumer.mark_deletes()
+    for topic, end in left.items():
+        mark = marks[topic]
+        if (mark.ledger_id, mark.entry_id) < (end.ledger_id, end.entry_id):
+            raise Unavailable(
+                f"not all could be read: {topic} goes on to {end.ledger_id}:{end.entry_id}, and nothing came for "
+                f"{job.wait_s:g} s; `quire topics stats` says why reading fails, or give a longer --wait"
+            )
 
 
 @asynccontextmanager
@@ -185,14 +198,15 @@ async def _entered(consumer: Consumer[bytes], job: Job) -> AsyncIterator[None]:
         await consumer.close()
 
 
-async def _print_all(consumer: Consumer[bytes], job: Job) -> None:
+async def _print_all(consumer: Consumer[bytes], job: Job) -> dict[str, MessageId]:
+    """Print until the job is done; returns the ends of the partitions that nothing more came of, though it might."""
     ends = {} if job.follow else await consumer.last_message_ids()
     printed = 0
     while printed != job.count and (job.follow or _is_ahead(ends)):
         try:
             group = await _group(consumer, job, printed)
         except TimeoutError:
-            return
+            return {topic: end for topic, end in ends.items() if end.entry_id >= 0}
         _print(group, job)
         printed += len(group)
         for one in group:
@@ -200,6 +214,7 @@ async def _print_all(consumer: Consumer[bytes], job: Job) -> None:
                 del ends[one.topic]
             if job.ack:
                 await consumer.ack(one)
+    return {}
 
 
 def _is_ahead(ends: dict[str, MessageId]) -> bool:

@@ -211,6 +211,10 @@ class Consumer(Generic[T]):
         """The last message of each partition, by its full name."""
         return {topic: last for topic, (last, _) in (await self._ends()).items()}
 
+    async def mark_deletes(self) -> dict[str, MessageId]:
+        """Up to where the subscription is done with each partition, by its full name."""
+        return {topic: mark for topic, (_, mark) in (await self._ends()).items()}
+
     async def _ends(self) -> dict[str, tuple[MessageId, MessageId]]:
         """Of each partition its last message, and up to where the subscription is done with it."""
         return {one.topic: await one.ends() for one in self._all}

@@ -248,6 +248,23 @@ async def test_what_cannot_be_decoded_is_told_and_left(broker: FakeBroker) -> No
     assert broker.fully_acked(TOPIC, "s") == [0, 2]
 
 
+async def test_what_could_not_be_read_is_told(broker: FakeBroker) -> None:
+    publish(broker, 3)
+    arguments = ["consume", "t", "--no-follow", "--wait", "100ms", "--service-url", broker.url]
+    assert (await quire(*arguments, "-s", "all"))[0] == 0
+    assert await quire(*arguments, "-s", "all") == (0, "", ""), "it was read before"
+    encrypted = pb.MessageMetadata(
+        producer_name="p",
+        sequence_id=1,
+        publish_time=1,
+        encryption_keys=[pb.EncryptionKeys(key="k", value=b"v")],
+    )
+    broker.publish(TOPIC, message.seal(encrypted, b"secret"))
+    code, out, err = await quire(*arguments, "-s", "all")
+    assert (code, out) == (4, "") and "not all could be read: " in err and f"{TOPIC} goes on to 3:3" in err
+    assert (await quire(*arguments, "-s", "all", "--type", "shared"))[0] == 0, "others may have got it"
+
+
 async def test_a_subscription_that_is_taken(broker: FakeBroker) -> None:
     broker.refuse(pb.CommandSubscribe, pb.ConsumerBusy, "somebody reads it")
     code, _, err = await quire("consume", "t", "-s", "s", "--service-url", broker.url)

@@ -296,7 +296,8 @@ class Session(asyncio.Protocol):
             case pb.CommandSeek():
                 yield from self._seek(body)
             case pb.CommandGetLastMessageId():
-                yield commands.last_message_id(body.request_id, self._last(body.consumer_id))
+                last, mark = self._last(body.consumer_id), self._mark_delete(body.consumer_id)
+                yield commands.last_message_id(body.request_id, last, mark)
             case pb.CommandUnsubscribe():
                 broker.cursors.pop(self._key(body.consumer_id))
                 del self.consumers[body.consumer_id]
@@ -363,6 +364,11 @@ class Session(asyncio.Protocol):
         size = self.broker.count(topic, count - 1)
         batch_index = size - 1 if size > 1 else -1
         return commands.message_id(LEDGER, count - 1, _partition(topic), batch_index)
+
+    def _mark_delete(self, consumer_id: int) -> pb.MessageIdData:
+        cursor = self.broker.cursors[self._key(consumer_id)]
+        left = [at for at, bits in cursor.unacked.items() if bits]
+        return commands.message_id(LEDGER, min([cursor.next, *cursor.queue, *left]) - 1)
 
 
 def _partition(topic: str) -> int:
