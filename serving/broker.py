@@ -414,6 +414,7 @@ class Broker(Operations):
             "quire_serving_connections": len(self._sessions),
             "quire_serving_connections_total": self._connections_total,
             "quire_serving_topics_loaded": len(self.registry),
+            "quire_serving_bundles_damaged": len(self._bundles.damaged),
             "quire_serving_messages_in_total": totals.messages_in,
             "quire_serving_bytes_in_total": totals.bytes_in,
             "quire_serving_bytes_in_flight": self.budget.used_bytes,

@@ -3,6 +3,8 @@
 A bundle is a range of the hash space of a namespace's topics, owned by one broker. What its topics must remember
 beside their messages, cursors and deduplication, lies in one state log. A log that fails cannot be written to
 again: the bundle is dropped with all its topics, and the next client that asks opens both anew, from what is durable.
+
+One that cannot be read is damage, and the error says whose: without their cursors none of its topics can be loaded.
 """
 
 from __future__ import annotations
@@ -29,6 +31,9 @@ from quire.serving.topic.dedup import DedupStore, Snapshot
 
 CLOSE_S: Final = 5.0
 """How long closing waits for a state log that takes no writes: until it ends, nobody else can have the bundle."""
+
+TOPICS_NAMED_MAX: Final = 20
+"""Of the topics that a damaged state log concerns; an error is a sentence, not a list of ten thousand."""
 
 _log = logging.getLogger(__name__)
 
@@ -134,6 +139,8 @@ class Bundles:
         self._store = store
         self._on_failed = on_failed
         self._open: dict[str, asyncio.Future[Bundle]] = {}
+        self.damaged: dict[str, str] = {}
+        """Those whose state log could not be read when it was last opened, and what is to be told of each."""
 
     async def of(self, namespace: NamespaceRecord, topic: TopicName) -> Bundle:
         """The open bundle of `topic`, which must be this broker's. Raises what opening its state log raised."""
@@ -141,7 +148,7 @@ class Bundles:
         opening = self._open.get(name)
         if opening is None:
             path = paths.state_log(*name.split("/"))
-            opening = self._open[name] = asyncio.ensure_future(self._begin(name, path))
+            opening = self._open[name] = asyncio.ensure_future(self._begin(name, path, namespace))
         try:
             return await asyncio.shield(opening)
         except QuireError:
@@ -154,7 +161,7 @@ class Bundles:
         opening = self._open.get(name)
         return opening is not None and _has_succeeded(opening)
 
-    async def _begin(self, name: str, path: str) -> Bundle:
+    async def _begin(self, name: str, path: str, namespace: NamespaceRecord) -> Bundle:
         bundle = Bundle(name)
 
         def failed(error: QuireError) -> None:
@@ -162,8 +169,29 @@ class Bundles:
             self._open.pop(name, None)
             self._on_failed(name)
 
-        await bundle.open(self._ledgers, self._store, path, failed)
+        try:
+            await bundle.open(self._ledgers, self._store, path, failed)
+        except CorruptionError as error:
+            raise await self._damage(name, namespace, error) from error
+        self.damaged.pop(name, None)
         return bundle
+
+    async def _damage(self, name: str, namespace: NamespaceRecord, error: CorruptionError) -> CorruptionError:
+        """The error with the names of all topics that it concerns, told once in the log."""
+        folder = paths.topics_of(namespace.tenant, namespace.name)
+        locals_ = map(paths.decode, await self._store.children(folder))
+        topics = [TopicName("persistent", namespace.tenant, namespace.name, one) for one in locals_]
+        concerned = sorted(str(one) for one in topics if bundle_of(namespace, one) == name)
+        shown = ", ".join(concerned[:TOPICS_NAMED_MAX])
+        more = f" and {len(concerned) - TOPICS_NAMED_MAX} more" if len(concerned) > TOPICS_NAMED_MAX else ""
+        text = (
+            f"the state log of bundle {name} cannot be read, so these topics and their subscriptions cannot be "
+            f"loaded: {shown}{more}: {error}"
+        )
+        if self.damaged.get(name) != text:
+            _log.error("%s", text)
+            self.damaged[name] = text
+        return CorruptionError(text)
 
     def of_namespace(self, tenant: str, namespace: str) -> list[str]:
         """The names of those that are open."""

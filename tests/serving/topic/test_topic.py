@@ -17,17 +17,18 @@ from quire.metadata.records import (
     decode,
 )
 from quire.metadata.store import ANY_VERSION, Node
-from quire.runtime.errors import Fenced, NotFound, OutcomeUnknown, Unavailable
+from quire.runtime.errors import CorruptionError, Fenced, NotFound, OutcomeUnknown, QuireError, Unavailable
 from quire.serving import bundles
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 from quire.serving.policy.book import PolicyBook
 from quire.serving.policy.resolved import TopicPolicies
-from quire.serving.ports import Position
+from quire.serving.ports import EARLIEST, Position
 from quire.serving.subscription.subscriptions import Subscriptions
 from quire.serving.topic import topic as topic_module
 from quire.serving.topic import writing
 from quire.serving.topic.topic import Topic
+from quire.wire.bookie import Status
 from tests.serving.conftest import NAME, BrokerHouse, in_thread, publish, read_all
 
 
@@ -241,6 +242,56 @@ async def test_a_failed_state_log_is_opened_anew(
     assert broker.registry.find(NAME) is not before
     assert await broker.subscriptions(str(NAME)) == ["other", "s"]
     assert await in_thread(lambda: read_all(client)) == list(range(10))
+
+
+async def test_what_is_refused_while_nothing_can_be_written_works_afterwards(
+    house: BrokerHouse, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk: the bundle whose state log failed is closed, and loaded anew as soon as that works."""
+    for module, name in ((writing, "END_S"), (topic_module, "UNLOAD_PATIENCE_S"), (bundles, "CLOSE_S")):
+        monkeypatch.setattr(module, name, 0.01)
+    await broker.create_subscription(str(NAME), "before", EARLIEST)
+    topic = await broker.registry.open(NAME)
+    for bookie in house.cluster.bookies:
+        bookie.refuses = Status.READ_ONLY
+    with pytest.raises(QuireError):
+        async with asyncio.timeout(20):
+            await broker.create_subscription(str(NAME), "refused", EARLIEST)
+    for bookie in house.cluster.bookies:
+        bookie.refuses = None
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await broker.create_subscription(str(NAME), "after", EARLIEST)
+            except QuireError:
+                await asyncio.sleep(0.01)
+            else:
+                break
+    assert {"before", "after"} <= set(await broker.subscriptions(str(NAME)))
+    assert await broker.registry.open(NAME) is not topic
+
+
+async def test_a_state_log_that_cannot_be_read_says_whose_it_is(
+    house: BrokerHouse, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = await house.start()
+    names = [f"persistent://public/default/topic-{number}" for number in range(3)]
+    for name in names:
+        await broker.create_subscription(name, "s", EARLIEST)
+    await house.kill(broker)
+    path = paths.state_log("public", "default", "00000000_ffffffff")
+    store = house.cluster.store
+    record = decode(StateLogRecord, (await store.get(path)).value, path)
+    for bookie in house.cluster.bookies:
+        bookie.flip(record.ledgers[-1], 0)
+    broker = await house.start()
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match=r"topic-0, .*topic-1, .*topic-2") as raised:
+            await broker.registry.open(TopicName.parse(names[0]))
+    assert "bundle public/default/00000000_ffffffff" in str(raised.value)
+    assert broker.metrics()["quire_serving_bundles_damaged"] == 1
+    told = [one for one in caplog.records if "cannot be read, so these topics" in one.getMessage()]
+    assert len(told) == 1
 
 
 class Silent:
