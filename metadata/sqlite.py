@@ -182,7 +182,10 @@ class SqliteStore:
             raise Unavailable("the metadata store is closed")
         future = self._loop.create_future()
         self._calls.put(_Call(work, future))
-        return await future
+        try:
+            return await future
+        finally:
+            del future  # an error in it would hold this frame, and the frame it: a circle that stays (`runtime.memory`)
 
     # -- the helper thread -----------------------------------------------------------------------------
     def _work(self) -> None:
@@ -233,6 +236,10 @@ class SqliteStore:
             return call.work(self._tree)
         except sqlite3.Error:
             raise  # the transaction is broken, not this call alone
+        except QuireError as error:
+            return error.with_traceback(
+                None
+            )  # as in `_call`: our frames, which it would hold, lead to the future
         except Exception as error:
             return error
 

@@ -2,8 +2,9 @@
 
 A tail reader never touches a bookie: the block it wants was confirmed a moment ago and is still here. Blocks enter
 in the order of confirmation and leave in the same order whatever their topic, so eviction is one queue of the
-topics whose turn it is; no clock, no use counts. Within a topic the blocks are consecutive up to the last one, so a
-position is found by bisection.
+topics whose turn it is; no clock, no use counts. The turns of a topic that was cleared leave when they are the greater
+part of the queue: else it would keep one for every block of every topic that ever was. Within a topic the blocks are
+consecutive up to the last one, so a position is found by bisection.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class TailCache:
         self.bytes_max = bytes_max
         self.bytes_used = 0
         self._order: deque[Tail] = deque()
+        self._turns_of_nobody = 0
 
     def tail(self) -> Tail:
         """A new topic's part of the cache."""
@@ -39,7 +41,17 @@ class TailCache:
         self._order.append(tail)
         self.bytes_used += byte_count
         while self.bytes_used > self.bytes_max:
-            self._order.popleft()._evict()
+            tail = self._order.popleft()
+            if tail.is_empty:
+                self._turns_of_nobody -= 1
+            tail._evict()
+
+    def _cleared(self, turns: int) -> None:
+        """So many turns of the queue are nobody's any more."""
+        self._turns_of_nobody += turns
+        if self._turns_of_nobody > max(_COMPACT_AT, len(self._order) // 2):
+            self._order = deque(tail for tail in self._order if not tail.is_empty)
+            self._turns_of_nobody = 0
 
 
 class Tail:
@@ -55,6 +67,10 @@ class Tail:
         self._head = 0
         self.hits = 0
         self.misses = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return self._head == len(self._blocks)
 
     def put(self, position: Position, last_entry: int, block: Buffer) -> None:
         """Add the block that begins at `position`, behind all others of the topic."""
@@ -88,7 +104,7 @@ class Tail:
 
     def _evict(self) -> None:
         head = self._head
-        if head == len(self._blocks):
+        if self.is_empty:
             return
         self._cache.bytes_used -= len(self._blocks[head])
         self._blocks[head] = b""
@@ -102,8 +118,10 @@ class Tail:
 
     def clear(self) -> None:
         """Drop everything; the eviction queue finds nothing of this topic any more."""
+        turns = len(self._blocks) - self._head
         self._cache.bytes_used -= sum(map(len, self._blocks[self._head :]))
         self._keys.clear()
         self._lasts.clear()
         self._blocks.clear()
         self._head = 0
+        self._cache._cleared(turns)

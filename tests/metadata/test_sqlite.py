@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -144,3 +146,21 @@ async def test_urls(tmp_path: Path) -> None:
     await store.close()
     assert (tmp_path / "with space" / "m.db").exists()
     await (await open_store("memory://")).close()
+
+
+async def test_a_refusal_is_freed_without_the_collector(tmp_path: Path) -> None:
+    """It is of every day, and the collector hardly ever runs: in a circle with its frames it would stay."""
+    store = await SqliteStore.open(tmp_path / "m.db")
+    refusals: list[weakref.ref[NotFound]] = []
+    gc.disable()
+    try:
+        for _ in range(2):
+            try:
+                await store.get("/quire/nothing")
+            except NotFound as error:
+                refusals.append(weakref.ref(error))
+        await store.children("/quire")  # the helper thread keeps the last group of answers until the next one
+        assert [one() for one in refusals] == [None, None]
+    finally:
+        gc.enable()
+        await store.close()

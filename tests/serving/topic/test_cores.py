@@ -84,6 +84,18 @@ def test_the_cache_never_holds_more_than_it_may(puts: list[tuple[int, int]]) -> 
     assert cache.bytes_used == 0
 
 
+def test_topics_that_come_and_go_leave_nothing_in_the_queue() -> None:
+    cache = TailCache()
+    stays = cache.tail()
+    for entry in range(1000):
+        passing = cache.tail()
+        for tail in (stays, passing, passing):
+            tail.put(Position(1, entry), entry, b"x")
+        passing.clear()
+    assert len(cache._order) < 2200, "half of it at most are turns of topics that are gone"
+    assert len(stays.find(Position(1, 0))) == 1000
+
+
 # -- deduplication ---------------------------------------------------------------------------------------
 
 
