@@ -122,7 +122,7 @@ def _fields_with_text(kind: Descriptor) -> tuple[tuple[str, _Text], ...]:
     for field in kind.fields:
         if field.type == field.TYPE_STRING:
             found.append((field.name, _Text.MANY if field.is_repeated else _Text.ONE))
-        elif field.type == field.TYPE_MESSAGE and _has_text(field.message_type):
+        elif field.message_type is not None and _has_text(field.message_type):
             found.append((field.name, _Text.INSIDE_MANY if field.is_repeated else _Text.INSIDE))
     return tuple(found)
 
@@ -137,7 +137,7 @@ def _has_text(kind: Descriptor) -> bool:
             seen.add(one.full_name)
             if any(field.type == field.TYPE_STRING for field in one.fields):
                 return True
-            ahead += [field.message_type for field in one.fields if field.type == field.TYPE_MESSAGE]
+            ahead += [field.message_type for field in one.fields if field.message_type is not None]
     return False
 
 

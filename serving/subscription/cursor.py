@@ -20,8 +20,8 @@ Positions given to `acknowledge` exist in the topic; whoever calls it has checke
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 from pyroaring import BitMap
 
@@ -53,6 +53,18 @@ class Delta(NamedTuple):
     redelivered: list[tuple[int, int, BitMap]]
 
 
+NO_PROPERTIES: Final[Mapping[str, str]] = {}
+_PARTS: Final[Mapping[str, Callable[[], Any]]] = {
+    "acked": EntrySet,
+    "partial": PartialAcks,
+    "redeliveries": RedeliveryCounts,
+    "survey": Survey,
+    "_delta_acked": EntrySet,
+    "_delta_partial": dict,
+    "_delta_redelivered": list,
+}
+
+
 class Cursor:
     """The acknowledgements of one subscription."""
 
@@ -61,6 +73,7 @@ class Cursor:
         "_delta_partial",
         "_delta_redelivered",
         "acked",
+        "id",
         "is_reset",
         "key",
         "mark_delete",
@@ -73,19 +86,37 @@ class Cursor:
     def __init__(
         self, key: CursorKey, mark_delete: Position, properties: Mapping[str, str] | None = None
     ) -> None:
+        self.id = 0
+        """Where it is kept (`cursor_store`); 0: nowhere, or no longer."""
         self.key = key
-        self.properties = dict(properties or {})
+        self.properties: Mapping[str, str] = dict(properties) if properties else NO_PROPERTIES
         self.mark_delete = mark_delete
-        self.acked = EntrySet()
-        self.partial = PartialAcks()
-        self.redeliveries = RedeliveryCounts()
-        self.survey = Survey()
-        """What was found behind mark-delete; see there."""
         self.is_reset = True
         """The next record must be the whole state: the cursor is new or was moved."""
-        self._delta_acked = EntrySet()
-        self._delta_partial: dict[int, dict[int, int]] = {}
-        self._delta_redelivered: list[tuple[int, int, BitMap]] = []
+
+    acked: EntrySet
+    partial: PartialAcks
+    redeliveries: RedeliveryCounts
+    survey: Survey
+    """What was found behind mark-delete; see there."""
+    _delta_acked: EntrySet
+    _delta_partial: dict[int, dict[int, int]]
+    _delta_redelivered: list[tuple[int, int, BitMap]]
+
+    def __getattr__(self, name: str) -> Any:
+        """A part that is empty is made when somebody asks for it, for nearly all cursors are at rest without any."""
+        made = _PARTS.get(name)
+        if made is None:
+            raise AttributeError(name)
+        part = made()
+        setattr(self, name, part)
+        return part
+
+    def rest(self) -> None:
+        """Nobody uses it for now: let go of the parts that are empty."""
+        for name in _PARTS:
+            if not getattr(self, name):
+                delattr(self, name)
 
     # -- asking ----------------------------------------------------------------------------------------
 

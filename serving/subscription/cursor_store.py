@@ -49,8 +49,7 @@ class CursorStore:
 
     def __init__(self) -> None:
         self._cursors: dict[int, Cursor] = {}
-        self._ids: dict[CursorKey, int] = {}
-        self._by_topic: dict[str, dict[CursorKey, Cursor]] = {}
+        self._by_topic: dict[str, list[Cursor]] = {}
         self._next_id = 1
         self._log: Log | None = None
         self._waiting: dict[int, list[Done]] = {}
@@ -74,6 +73,7 @@ class CursorStore:
             return
         elif delta is not None:
             self._cursors[cursor_id].apply(delta)
+            self._cursors[cursor_id].rest()
         elif piece is not None:
             self._cursors[cursor_id].survey.extend(piece)
 
@@ -96,6 +96,7 @@ class CursorStore:
         prepared, self._prepared = self._prepared, {}
         for cursor_id, cursor in sorted(self._cursors.items()):
             yield from prepared.get(cursor_id) or cursor_record.snapshot(cursor_id, cursor)
+            cursor.rest()
 
     def attach(self, log: Log) -> None:
         """The log is open and was replayed: from now on changes go there."""
@@ -105,11 +106,17 @@ class CursorStore:
 
     def of_topic(self, topic: str) -> list[Cursor]:
         """The cursors of a topic, of all its generations."""
-        return list(self._by_topic.get(topic, {}).values())
+        return list(self._by_topic.get(topic, ()))
+
+    def rest(self, topic: str) -> None:
+        """The topic is unloaded: its cursors take as little as they can until it is loaded again."""
+        for cursor in self._by_topic.get(topic, ()):
+            if cursor.id not in self._waiting:
+                cursor.rest()
 
     def create(self, key: CursorKey, mark_delete: Position, properties: Mapping[str, str]) -> Cursor:
         """A new cursor, durable after `save`. Raises `AlreadyExists`."""
-        if key in self._ids:
+        if any(one.key == key for one in self._by_topic.get(key.topic, ())):
             raise AlreadyExists(f"subscription {key.subscription} of {key.topic} exists already")
         cursor = Cursor(key, mark_delete, properties)
         self._know(self._next_id, cursor)
@@ -119,25 +126,23 @@ class CursorStore:
 
     def changed(self, cursor: Cursor, done: Done | None = None) -> None:
         """Write down what changed at the end of this turn, then call `done`."""
-        cursor_id = self._ids.get(cursor.key)
-        if cursor_id is None:
+        if not cursor.id:
             if done is not None:
                 done(None)
             return
-        self._prepared.pop(cursor_id, None)
+        self._prepared.pop(cursor.id, None)
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._write)
-        waiting = self._waiting.setdefault(cursor_id, [])
+        waiting = self._waiting.setdefault(cursor.id, [])
         if done is not None:
             waiting.append(done)
 
     def found(self, cursor: Cursor, piece: Piece) -> None:
         """Write down what a dispatcher found. It is only ever a shortcut, so nobody waits for it."""
-        cursor_id = self._ids.get(cursor.key)
-        if cursor_id is not None:
+        if cursor.id:
             cursor.survey.extend(piece)
-            self._prepared.pop(cursor_id, None)
-            self._append(cursor_record.survey(cursor_id, piece), None)
+            self._prepared.pop(cursor.id, None)
+            self._append(cursor_record.survey(cursor.id, piece), None)
 
     async def save(self, cursor: Cursor) -> None:
         """Returns when all that was done to `cursor` is durable. Raises what the log failed with."""
@@ -147,8 +152,8 @@ class CursorStore:
 
     async def delete(self, cursor: Cursor) -> None:
         """Durable when it returns; a cursor that is not here is deleted already."""
-        cursor_id = self._ids.get(cursor.key)
-        if cursor_id is None:
+        cursor_id = cursor.id
+        if not cursor_id:
             return
         future, done = promise()
         # What was acknowledged in this turn is not written any more: it is durable when the deletion is.
@@ -183,9 +188,9 @@ class CursorStore:
         self._log.append(record, done)
 
     def _know(self, cursor_id: int, cursor: Cursor) -> None:
+        cursor.id = cursor_id
         self._cursors[cursor_id] = cursor
-        self._ids[cursor.key] = cursor_id
-        self._by_topic.setdefault(cursor.key.topic, {})[cursor.key] = cursor
+        self._by_topic.setdefault(cursor.key.topic, []).append(cursor)
 
     def _forget(self, cursor_id: int) -> list[Done]:
         """Drop a cursor if it is here; who waited for it."""
@@ -193,9 +198,9 @@ class CursorStore:
         self._prepared.pop(cursor_id, None)
         if cursor is None:
             return []
-        del self._ids[cursor.key]
+        cursor.id = 0
         of_topic = self._by_topic[cursor.key.topic]
-        del of_topic[cursor.key]
+        of_topic.remove(cursor)
         if not of_topic:
             del self._by_topic[cursor.key.topic]
         return self._waiting.pop(cursor_id, [])

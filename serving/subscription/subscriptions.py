@@ -145,6 +145,7 @@ class Subscriptions:
         for subscription in self:
             subscription.close()
         self._by_name.clear()
+        self._store.rest(self._topic.name)
 
     async def forget(self) -> None:
         """The topic is deleted: its cursors are, too."""

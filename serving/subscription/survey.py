@@ -149,6 +149,9 @@ class Survey:
     def __init__(self) -> None:
         self._pieces: list[Piece] = []
 
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
     def __iter__(self) -> Iterator[Piece]:
         return iter(self._pieces)
 
