@@ -19,6 +19,7 @@ from typing import Any, Final
 from quire.bookie.disks import BookieDisks
 from quire.bookie.journal_core import BadSegment, decode_segment_header, scan_segment
 from quire.bookie.registration import Registration
+from quire.bookie.scrub import Damage
 from quire.bookie.server import BookieServer
 from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
@@ -140,6 +141,7 @@ class Machine:
             server = BookieServer(watched, self.host, PORT)  # type: ignore[arg-type]
             await server.start()
             reports = DamageReports(store, clock)
+            storage.on_damage(lambda damage: self._damage_met(storage, damage))
             storage.on_damage(lambda damage: reports.met(str(storage.bookie_id), *damage))
             reports.start()
             registration = Registration(store, storage, server.address, "")
@@ -155,6 +157,10 @@ class Machine:
         self.storage = storage
         self.world.note(f"{process} is up as {storage.bookie_id}")
         self.world.later(LOOK_S, self._look_after, process)
+
+    def _damage_met(self, storage: Storage, damage: Damage) -> None:
+        if not self.node.power.is_down:
+            self.oracle.damage_met(storage.bookie_id, *damage)
 
     def _look_after(self, process: Process) -> None:
         """What a supervisor does: a bookie that is broken for good is started again."""
@@ -221,6 +227,7 @@ class Machine:
     def fail_disk(self, operation: str, name: str, times: int) -> None:
         error = errno.ENOSPC if operation == "allocate" else errno.EIO
         disk = self.node.journal if name == "journal" else self.node.entries
+        self.oracle.disk_failed(self.host)
         disk.fail(operation, error, times=times)
 
     def heal_disks(self) -> None:

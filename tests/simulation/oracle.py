@@ -8,12 +8,14 @@ Of each bookie (by UUID), by what it answered:
     tombstone   after a deletion was answered, the ledger is gone there for good
     lac         an explicit LAC that was answered is not forgotten
     identity    the incarnation changes only when something may have been lost
+    healthy     whose disk did not fail neither denies a block that it acknowledged, nor says that it is damaged
 
 Of each ledger, by its metadata record and by what its writer, its readers and its recoveries hear:
     states      only the changes of the table in `ledger/states`; a closed ledger's end never moves
     quorum      what is confirmed lies on Qa bookies of the fragment that the metadata name
     fragment    an ensemble change begins behind everything that is confirmed
     end         nothing confirmed lies beyond a closed ledger's end
+    recovered   when a recovery closes, each block of the last fragment lies on Qa bookies that the record names
     readers     only confirmed entries are seen, with the bytes that were written
 """
 
@@ -73,6 +75,8 @@ class Promises:
     """Blocks of which every copy that came was refused."""
     lacs: dict[int, int] = field(default_factory=dict)
     may_have_lost: bool = False
+    disk_failed: bool = False
+    """Some operation of its disks was refused, or gave other bytes than were written."""
 
     def offers(self, ledger_id: int, first: int) -> None:
         self.offered[ledger_id, first] += 1
@@ -107,6 +111,7 @@ class Oracle:
         self.hosts: dict[str, str] = {}
         """Host to the UUID of the bookie there."""
         self.damaged_hosts: set[str] = set()
+        self.failed_hosts: set[str] = set()
         self.blocks: dict[int, dict[int, bytes]] = {}
         """Ledger to first entry to the block that its writer cut."""
         self.confirmed: dict[int, int] = {}
@@ -127,6 +132,7 @@ class Oracle:
             self.promises[bookie.uuid] = Promises(bookie.incarnation)
             return
         known.may_have_lost |= host in self.damaged_hosts
+        known.disk_failed |= host in self.failed_hosts
         if bookie.incarnation != known.incarnation:
             self.world.saw("incarnation raised")
             self.world.check(
@@ -157,7 +163,11 @@ class Oracle:
         """In memory or in the index there must be a place for each block, unless the ledger is in limbo."""
         for ledger_id, blocks in known.blocks.items():
             state = storage._intake.ledgers.get(ledger_id)
-            if ledger_id in known.dying or (state is not None and state.is_limbo):
+            is_limbo = state is not None and state.is_limbo
+            self.world.check(
+                not is_limbo or known.disk_failed, "healthy", f"{bookie} has ledger {ledger_id} in limbo"
+            )
+            if ledger_id in known.dying or is_limbo:
                 continue
             for first in blocks:
                 self.world.check(
@@ -175,6 +185,7 @@ class Oracle:
     def wiped(self, host: str) -> None:
         self.hosts.pop(host, None)
         self.damaged_hosts.discard(host)
+        self.failed_hosts.discard(host)
 
     def damaged(self, host: str) -> None:
         """Bits of its disks were turned."""
@@ -182,6 +193,14 @@ class Oracle:
         uuid = self.hosts.get(host)
         if uuid in self.promises:
             self.promises[uuid].may_have_lost = True
+        self.disk_failed(host)
+
+    def disk_failed(self, host: str) -> None:
+        """An operation of its disks will fail."""
+        self.failed_hosts.add(host)
+        uuid = self.hosts.get(host)
+        if uuid in self.promises:
+            self.promises[uuid].disk_failed = True
 
     def add_arrives(self, bookie: BookieId, request: AddRequest) -> Callable[[Sequence[Status]], None]:
         known = self.promises[bookie.uuid]
@@ -220,6 +239,15 @@ class Oracle:
 
         return judge
 
+    def damage_met(self, bookie: BookieId, ledger_id: int, entry: int, what: str) -> None:
+        """A bookie with power says that it cannot read something."""
+        known = self.promises[bookie.uuid]
+        self.world.check(
+            known.disk_failed or not known.holds(ledger_id, entry),
+            "healthy",
+            f"{bookie} cannot read entry {entry} of ledger {ledger_id}: {what}",
+        )
+
     def read_arrives(self, bookie: BookieId, request: ReadRequest) -> Callable[[ReadResponse], None]:
         known = self.promises[bookie.uuid]
         held = known.holds(request.ledger_id, request.first_entry)
@@ -239,6 +267,8 @@ class Oracle:
                 self.world.saw(f"read {status.name}")
             if status in (Status.NO_SUCH_ENTRY, Status.NO_SUCH_LEDGER):
                 self.world.check(not held, "kept", f"{bookie} denies {where}, which it acknowledged")
+            if held and status is Status.LIMBO:
+                self.world.check(known.disk_failed, "healthy", f"{bookie} is in limbo about {where}")
             if buried:
                 self.world.check(status is not Status.OK, "tombstone", f"{bookie} still gives {where}")
             if request.fence and status in (Status.OK, Status.NO_SUCH_ENTRY, Status.LIMBO):
@@ -296,17 +326,15 @@ class Oracle:
             if before < first <= last_entry:
                 self._check_quorum(record, first)
 
-    def _check_quorum(self, record: LedgerRecord, entry: int) -> None:
+    def _check_quorum(self, record: LedgerRecord, entry: int, rule: str = "quorum") -> None:
         bookies = states.ensemble(record.fragments[states.fragment_index(record, entry)])
         copies = [
             bookie.uuid for bookie in bookies if self.promises[bookie.uuid].holds(record.ledger_id, entry)
         ]
         self.world.check(
             len(copies) >= record.ack_quorum,
-            "quorum",
-            lambda: (
-                f"entry {entry} of ledger {record.ledger_id} is confirmed and lies on {copies} of {bookies}"
-            ),
+            rule,
+            lambda: f"entry {entry} of ledger {record.ledger_id} is {record.state} on {copies} of {bookies}",
         )
 
     def saw_entry(self, ledger_id: int, first: int, block: Buffer, reader: str) -> None:
@@ -385,8 +413,16 @@ class Oracle:
             self.world.saw("taken over")
         if before.state is LedgerState.IN_RECOVERY and record.state is LedgerState.CLOSED:
             self.world.saw("recovered")
+            self._check_recovered(before, record)
             if record.fragments != before.fragments:
                 self.world.saw("recovery changed the ensemble")
+
+    def _check_recovered(self, before: LedgerRecord, record: LedgerRecord) -> None:
+        """What the recovery found it wrote again, and what lies before that was confirmed."""
+        for first in self.blocks.get(record.ledger_id, ()):
+            if before.fragments[-1].first_entry <= first <= record.last_entry:
+                self.world.saw("block recovered")
+                self._check_quorum(record, first, "recovered")
 
     def _check_end(self, record: LedgerRecord) -> None:
         ledger_id, end = record.ledger_id, record.last_entry

@@ -28,6 +28,7 @@ MUST_BE_SEEN = {
     "ledger": {
         "taken over": 1_000,
         "recovered": 1_000,
+        "block recovered": 1_000,
         "recoveries race": 200,
         "recovery changed the ensemble": 100,
         "fence laid": 5_000,

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
-from quire.ledger import recovery
+from quire.ledger import recovery, states
 from quire.ledger.recovery import _Recovery, _Rewriter
 from quire.ledger.recovery_core import BEYOND, RecoveryCore
 from quire.ledger.recovery_core import State as Phase
@@ -157,6 +157,19 @@ def a_recovery_publishes_its_ensembles_early() -> Iterator[None]:
         self._parts.tasks.start(publish(self, fragments), "publish")
 
     with patch.object(_Rewriter, "commit", commit):
+        yield
+
+
+@mutation("14, 15", "ledger")
+def a_recovery_closes_with_the_ensembles_that_it_found() -> Iterator[None]:
+    """A bookie that a recovery took for one that failed is not named when the ledger is closed."""
+    closed = states.closed
+
+    def as_found(record: LedgerRecord, fragments: Any, *rest: Any, **more: Any) -> LedgerRecord:
+        is_recovery = record.state is LedgerState.IN_RECOVERY
+        return closed(record, record.fragments if is_recovery else fragments, *rest, **more)
+
+    with patch.object(states, "closed", as_found):
         yield
 
 
