@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from enum import Flag, auto
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from quire.runtime.errors import LimitExceeded, ProtocolError, QuireError, Unavailable
 from quire.runtime.limits import HANDSHAKE_S, KIB
@@ -101,8 +101,8 @@ class Connection(asyncio.Protocol):
     # -- what asyncio calls ----------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        assert hasattr(transport, "set_write_buffer_limits")
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's are none by name
         transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
         keep_tcp_alive(transport)
         self._handshake = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._expect_connect)

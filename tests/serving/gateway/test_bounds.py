@@ -7,6 +7,7 @@ import socket
 from typing import Any
 
 import pytest
+import uvloop
 
 from quire.serving.gateway import connection as module
 from quire.serving.gateway import gateway as gateway_module
@@ -149,3 +150,20 @@ async def test_a_long_question_is_refused(front: Front) -> None:
     client = await Raw.open(front.service_url)
     client.write(b"\x00\x10\x00\x04\x00\x10\x00\x00" + bytes(100))
     assert (await client.next()).kind == pb.BaseCommand.ERROR
+
+
+def test_a_gateway_on_the_loop_that_processes_run_on() -> None:
+    """Its transports are of another family than asyncio's own."""
+
+    async def ask() -> int:
+        front = Front()
+        await front.start()
+        try:
+            await front.register("b", "pulsar://127.0.0.1:1")
+            (await front.connect()).close()
+            await until(lambda: front.gateway._connections_total == 1)
+            return front.gateway._connections_total
+        finally:
+            await front.stop()
+
+    assert uvloop.run(ask()) == 1
