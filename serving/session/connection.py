@@ -155,8 +155,9 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def knows_end_of_topic(self) -> bool:
-        """Whether REACHED_END_OF_TOPIC may be sent: clients but Java's close the connection when they meet it."""
-        return "java" in self.client_version.lower()
+        """Whether REACHED_END_OF_TOPIC may be sent: other clients close the connection when they meet it."""
+        version = self.client_version.lower()
+        return "java" in version or version.startswith("quire")
 
     # -- what asyncio calls ----------------------------------------------------------------------------
 

@@ -27,6 +27,10 @@ def python() -> list[str]:
     return [sys.executable, str(HERE / "python" / "program.py")]
 
 
+def quire() -> list[str]:
+    return [sys.executable, str(HERE / "quire" / "program.py")]
+
+
 def go() -> list[str]:
     _need("go")
     target = _target("go", "program.go", "scenarios.go", "go.mod", "go.sum")

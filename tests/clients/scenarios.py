@@ -1,4 +1,4 @@
-"""What the programs in `python/`, `go/`, `java/` and `node/` must observe: one table for all languages.
+"""What the programs in `quire/`, `python/`, `go/`, `java/` and `node/` must observe: one table for all languages.
 
 A program knows a scenario by name and prints what it saw; the table here says what that has to be, so that a
 difference between two clients cannot hide in two copies of an expectation. `LACKS` says what a client has no
@@ -83,6 +83,10 @@ KILL = {"exact": [True] * 4, "enough": True}
 """`kill`, which only a cluster can play: on each of four topics every number once, in order."""
 
 LACKS: dict[str, dict[str, str]] = {
+    "quire": {
+        "http_lookup": "the client looks topics up by the binary protocol only",
+        "transactions": "the client has no transactions",
+    },
     "python": {
         "priority": "the client has no levels",
         "ack_receipts": "the client does not ask for receipts",

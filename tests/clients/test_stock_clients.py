@@ -1,4 +1,4 @@
-"""The stock clients in every mode they know: one program per language, `scenarios.py` says what they must observe.
+"""The stock clients, and ours, in every mode they know: one program each, `scenarios.py` says what it must observe.
 
 A program plays all its scenarios in one process against one `quire standalone` and prints what it saw; each scenario
 is a test of its own here. `kill` plays against a cluster of two brokers, one of which dies by SIGKILL while the
@@ -27,6 +27,7 @@ from tests.cluster.local import Cluster, running
 PLAY_S = 150
 KILLED_SESSION = "3s"
 LANGUAGES: dict[str, Callable[[], list[str]]] = {
+    "quire": programs.quire,
     "python": programs.python,
     "go": programs.go,
     "java": programs.java,
