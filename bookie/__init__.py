@@ -4,7 +4,7 @@ Read in this order: `settings`, `identity` (who am I), `journal_core` and `journ
 `memtable` (what is known and not yet flushed), `intake` (a block's way in), `entry_record`, `entry_log`, `index`,
 `index_lmdb`, `index_home` (where blocks stay), `checkpoint` and `flusher` (from one to the other), `index_opening` and
 `replay` (after a crash), `read_cache`, `reads` (the way out), `mending` (of what rotted), `collector` (deleting),
-`storage` (joins them), `scrub` (reads everything once a week). Around it stand `disks`, `api` (in process), `server`
-(TCP), `membership` (may it start here), `registration` (in the metadata store), `drain` (leaving for good) and
-`storage_sim` (a node that crashes, for tests).
+`room` (what a full disk still takes), `storage` (joins them), `scrub` (reads everything once a week). Around it stand
+`disks`, `api` (in process), `server` (TCP), `membership` (may it start here), `registration` (in the metadata store),
+`drain` (leaving for good) and `storage_sim` (a node that crashes, for tests).
 """

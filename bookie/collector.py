@@ -9,6 +9,7 @@ file's size `CollectorCore` decides what to do next:
     no count, and younger                                    leave: its commit is still to come
     count 0                                                  free
     count at most half of the file, and the copy finds room  compact: the emptiest first
+    the same at most nine tenths, and space is short         compact
     all else                                                 leave
 
 To free a log is to drop its count, then to rename its file to a spare one. To compact it is to copy its live runs to
@@ -16,8 +17,9 @@ the log that is being written: copy synced, then the index swapped in one transa
 log's count is 0. A crash anywhere leaves at most runs that no row names. What cannot be read is not copied: its log
 stays, is reported, and is not tried again.
 
-Copying is paced (`COMPACTION_BYTES_PER_S`) and done in batches; it may use the disk's reserve, so it works when
-the disk is full and writers are refused.
+Copying is paced (`COMPACTION_BYTES_PER_S`) and done in batches; it may use what is left of the disk's reserve, so it
+works when the disk is full and writers are refused (`room`). Where space is short no spare files are kept: others may
+need theirs.
 
 `Collector` is the shell. It runs on the thread that appends and commits, and only when all that was appended is
 committed.
@@ -30,6 +32,7 @@ from typing import Final, NamedTuple
 
 from quire.bookie.entry_log import EntryLogs
 from quire.bookie.index import Index, IndexRow
+from quire.bookie.room import Room
 from quire.runtime.clock import Clock
 from quire.runtime.errors import CorruptionError, DiskError, QuireError
 from quire.runtime.limits import COMPACTION_BATCH_BYTES, COMPACTION_BYTES_PER_S
@@ -38,6 +41,9 @@ from quire.wire.block import BlockError, Buffer, verify
 LIVE_SHARE_MAX: Final = 0.5
 """A log is compacted when at most this share of its file is in use: at worst a byte is copied once for each
 byte that is won."""
+
+LIVE_SHARE_MAX_SHORT: Final = 0.9
+"""The same where space is short."""
 
 
 class Free(NamedTuple):
@@ -72,9 +78,16 @@ class CollectorCore:
         self._given_up: set[int] = set()
 
     def choose(
-        self, usage: Mapping[int, int], sizes: Mapping[int, int], room_bytes: int, now_s: float
+        self,
+        usage: Mapping[int, int],
+        sizes: Mapping[int, int],
+        room_bytes: int,
+        now_s: float,
+        *,
+        is_short: bool = False,
     ) -> Step:
         """What to do next, by the index's counts and the logs' sizes; `room_bytes` is for copies, reserve included."""
+        share_max = LIVE_SHARE_MAX_SHORT if is_short else LIVE_SHARE_MAX
         for log_id in sorted(sizes):
             if not usage.get(log_id, 0 if log_id in self._found_at_start else 1):
                 return Free(log_id)
@@ -83,7 +96,7 @@ class CollectorCore:
             for log_id, size_bytes in sizes.items()
             if log_id in usage
             and log_id not in self._given_up
-            and usage[log_id] <= min(size_bytes * LIVE_SHARE_MAX, room_bytes)
+            and usage[log_id] <= min(size_bytes * share_max, room_bytes)
         ]
         if not candidates:
             return None
@@ -102,7 +115,9 @@ class CollectorCore:
 
 
 class Collector:
-    """Does what the core decides, a step at a time. `report` is told of damage that a copy met."""
+    """Does what the core decides, a step at a time. `report` is told of damage that a copy met. Without `room` it may
+    use all that the disk has.
+    """
 
     def __init__(
         self,
@@ -110,6 +125,7 @@ class Collector:
         logs: EntryLogs,
         clock: Clock,
         report: Callable[[QuireError], None],
+        room: Room | None = None,
         *,
         bytes_per_s: int = COMPACTION_BYTES_PER_S,
         batch_bytes: int = COMPACTION_BATCH_BYTES,
@@ -118,6 +134,7 @@ class Collector:
         self._logs = logs
         self._clock = clock
         self._report = report
+        self._room = room
         self._batch_bytes = batch_bytes
         self._core = CollectorCore(set(logs.sizes()), bytes_per_s=bytes_per_s)
         self._job: _Job | None = None
@@ -129,11 +146,14 @@ class Collector:
         Errors of the disk and the index come out; nothing is lost by them. The log that was being compacted is left
         alone until the next start.
         """
+        room, room_bytes = self._room, self._logs.room_bytes()
+        is_short = room is not None and room.is_short
+        if room is not None:
+            room_bytes = min(room_bytes, room.for_copies_bytes)
+        if is_short and self._logs.trim_spares(keep=0):
+            return 0
         step = self._core.choose(
-            self._index.usage(),
-            self._logs.sizes(),
-            self._logs.room_bytes(reserved=True),
-            self._clock.monotonic(),
+            self._index.usage(), self._logs.sizes(), room_bytes, self._clock.monotonic(), is_short=is_short
         )
         match step:
             case Free(log_id):
@@ -173,7 +193,7 @@ class Collector:
         old, runs = job.batch(self._batch_bytes)
         if not old:
             return 0
-        new = self._logs.append(runs, reserved=True)
+        new = self._logs.append(runs)
         self._logs.sync()
         self._index.replace(old, new)
         return sum(row.length for row in new)

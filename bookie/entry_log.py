@@ -52,7 +52,6 @@ from quire.runtime.errors import CorruptionError, DiskError, DiskFull, QuireErro
 from quire.runtime.limits import (
     ENTRY_LOG_BYTES,
     ENTRY_LOG_RECORD_BYTES,
-    ENTRY_LOG_RESERVE_BYTES,
     ENTRY_LOG_SPARES_MAX,
     ENTRY_LOG_STEP_BYTES,
     UNREADABLE_PAGES_MAX,
@@ -100,7 +99,7 @@ class EntryLogs:
     """The entry logs in `directory` of `disk`. See the top of the file.
 
     `file_bytes` is what a log holds, `step_bytes` what it grows by, `record_bytes` the most that one write
-    holds (a larger block is a record of its own), `reserve_bytes` the room that only compaction may use.
+    holds (a larger block is a record of its own).
     """
 
     def __init__(
@@ -111,13 +110,11 @@ class EntryLogs:
         file_bytes: int = ENTRY_LOG_BYTES,
         step_bytes: int = ENTRY_LOG_STEP_BYTES,
         record_bytes: int = ENTRY_LOG_RECORD_BYTES,
-        reserve_bytes: int = ENTRY_LOG_RESERVE_BYTES,
     ) -> None:
         assert not (file_bytes % PAGE_BYTES or step_bytes % PAGE_BYTES or record_bytes % PAGE_BYTES)
         self._disk = disk
         self._directory = directory
         self._file_bytes, self._step_bytes, self._record_bytes = file_bytes, step_bytes, record_bytes
-        self._reserve_bytes = reserve_bytes
         self._lock = Lock()
         self._logs: dict[int, File] = {}
         self._spares: dict[int, int] = {}
@@ -156,19 +153,17 @@ class EntryLogs:
 
     # -- writing -----------------------------------------------------------------------------------------
 
-    def append(
-        self, runs: Iterable[tuple[int, Sequence[Buffer]]], *, reserved: bool = False
-    ) -> list[IndexRow]:
+    def append(self, runs: Iterable[tuple[int, Sequence[Buffer]]]) -> list[IndexRow]:
         """Write the blocks, each ledger's in order of entries; answer the rows that find them, in the same order.
 
-        Nothing is durable before `sync`. `reserved` allows the room that is kept for compaction. When it raises
-        (`DiskFull`, `DiskError`) no row stands for anything: append the same again, later or never.
+        Nothing is durable before `sync`. When it raises (`DiskFull`, `DiskError`) no row stands for anything: append
+        the same again, later or never.
         """
         found = RunBuilder()
         try:
             for ledger_id, blocks in runs:
                 for block in blocks:
-                    self._add(ledger_id, block, found, reserved)
+                    self._add(ledger_id, block, found)
             if self._active is not None:
                 self._write_record(self._active)
         except DiskFull:
@@ -181,12 +176,12 @@ class EntryLogs:
             raise
         return found.finish()
 
-    def _add(self, ledger_id: int, block: Buffer, found: RunBuilder, reserved: bool) -> None:
+    def _add(self, ledger_id: int, block: Buffer, found: RunBuilder) -> None:
         """Copy one block into the record that is being filled. This runs once per block."""
         length = len(block)
         active = self._active
         if active is None or not active.filled or active.filled + length > len(self._view):
-            active = self._next_record(length, reserved)
+            active = self._next_record(length)
         start = active.filled
         active.filled = end = start + length
         self._view[start:end] = block
@@ -196,7 +191,7 @@ class EntryLogs:
         assert block_ledger_id == ledger_id
         found.add(active.log_id, active.end + start, length, count, ledger_id, first_entry, lac, clock_ms)
 
-    def _next_record(self, block_bytes: int, reserved: bool) -> _Active:
+    def _next_record(self, block_bytes: int) -> _Active:
         """Write what is filled and make room, in buffer and file, for a record that begins with such a block."""
         active = self._active
         if active is not None:
@@ -210,8 +205,8 @@ class EntryLogs:
             self.sync()  # so that the next log's first record can say that all of this one is durable
             self._active = active = None
         if active is None:
-            self._active = active = self._new_log(reserved)
-        self._grow(active, active.end + record_bytes, reserved)
+            self._active = active = self._new_log()
+        self._grow(active, active.end + record_bytes)
         active.filled = HEADER_BYTES
         return active
 
@@ -247,14 +242,14 @@ class EntryLogs:
         for file in self._logs.values():
             file.sync()
 
-    def _new_log(self, reserved: bool) -> _Active:
+    def _new_log(self) -> _Active:
         """A spare file under a new name, or a new file; the name is durable before anything is written."""
         log_id = self._last_log_id + 1
         if self._spares:
             spare = next(iter(self._spares))
             self._disk.rename(self._path(spare, "free"), self._path(log_id))
             del self._spares[spare]
-        elif not reserved and self._free_bytes() < self._step_bytes:
+        elif self._disk.space().free_bytes < self._record_bytes:
             raise DiskFull(f"{self._disk.root} has no room for another entry log; free space or add a disk")
         self._last_log_id = log_id
         file = self._disk.open(self._path(log_id), create=True)
@@ -263,24 +258,25 @@ class EntryLogs:
             self._logs[log_id] = file
         return _Active(log_id, file, file.size_bytes())
 
-    def _grow(self, active: _Active, size_bytes: int, reserved: bool) -> None:
+    def _grow(self, active: _Active, size_bytes: int) -> None:
+        """By a step; by what is needed where the disk has no more, for a step would take all of what is left."""
         if size_bytes <= active.allocated:
             return
         wanted = max(size_bytes, min(self._file_bytes, active.allocated + self._step_bytes))
-        if not reserved and self._free_bytes() < wanted - active.allocated:
-            raise DiskFull(f"{self._disk.root} is full but for its reserve; free space or add a disk")
+        if self._disk.space().free_bytes < 2 * (wanted - active.allocated):
+            wanted = size_bytes
         active.file.allocate(wanted)
         active.allocated = wanted
 
-    def _free_bytes(self) -> int:
-        return self._disk.space().free_bytes - self._reserve_bytes
+    def room_bytes(self) -> int:
+        """What can be appended before `DiskFull`."""
+        return self._disk.space().free_bytes + self.unused_bytes()
 
-    def room_bytes(self, *, reserved: bool = False) -> int:
-        """What can be appended before `DiskFull`; negative when the reserve is touched and does not count."""
+    def unused_bytes(self) -> int:
+        """Room that files have and nothing is in: of the log that is being written, and of spare ones."""
         active = self._active
         unwritten = active.allocated - active.end if active is not None else 0
-        reserve = self._reserve_bytes if reserved else 0
-        return unwritten + sum(tuple(self._spares.values())) + self._free_bytes() + reserve
+        return unwritten + sum(tuple(self._spares.values()))
 
     # -- freeing -----------------------------------------------------------------------------------------
 

@@ -29,6 +29,9 @@ from quire.wire.bookie import Status
 log = logging.getLogger(__name__)
 
 _SOON_S: Final = 0.5
+_LOOK_S: Final = 1.0
+"""How often the disks' room is looked at: others write there, too, and somebody may have made some."""
+
 _RETRY_S: Final = 5.0
 """After the disk was full."""
 
@@ -40,8 +43,8 @@ class FlushListener(Protocol):
         """The memtable's bytes are in the entry log."""
         ...
 
-    def interval_over(self) -> None:
-        """Time to look around, whether or not there is something to flush."""
+    def look_around(self) -> None:
+        """Time to look at the disks' room; every second."""
         ...
 
     def flush_failed(self, error: QuireError) -> None:
@@ -81,6 +84,7 @@ class Flusher:
         self.mark = mark
         self.checkpoints = 0
         self._at("interval", self._interval_s, self._tick)
+        self._at("look", _LOOK_S, self._look)
 
     async def flush(self) -> None:
         """Return when everything accepted so far is in the entry log. Raises what prevents it."""
@@ -110,6 +114,10 @@ class Flusher:
         """Somebody waits for what is in the memtable to be flushed."""
         if "soon" not in self._timers and not self._stopping:
             self._at("soon", _SOON_S, self._begin_if_idle)
+
+    def collect_soon(self) -> None:
+        """Room is short: what was deleted, and spare files, are to go now."""
+        self.soon() if self._is_dirty else self._collect()
 
     def begin(self) -> None:
         """Freeze the memtable, and write it as soon as its journal groups are durable."""
@@ -197,11 +205,14 @@ class Flusher:
 
     def _tick(self) -> None:
         self._at("interval", self._interval_s, self._tick)
-        self._listener.interval_over()
         if self._is_dirty:
             self._begin_if_idle()
         else:
             self._collect()
+
+    def _look(self) -> None:
+        self._at("look", _LOOK_S, self._look)
+        self._listener.look_around()
 
     def _at(self, name: str, delay_s: float, act: Callable[[], None]) -> None:
         def fire() -> None:

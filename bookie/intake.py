@@ -12,7 +12,7 @@ is two comparisons: the ledger is open to writers and the block begins behind it
 | is here already, the same bytes                     | OK, once the first copy is durable   | no         |
 | is here already, rotten, and this is a recovery     | OK, once it is mended; else IO_ERROR | no         |
 | other bytes are here, or it overlaps another block  | CONFLICT                             | no         |
-| is new, but the bookie is read-only                 | READ_ONLY                            | no         |
+| is new, but the bookie is read-only (see `room`)    | READ_ONLY                            | no         |
 | is new                                              | OK, once durable; else IO_ERROR      | yes        |
 
 When both memtables are full, requests wait in line. The line is bounded by who sends: `size_bytes` counts what
@@ -71,6 +71,9 @@ class Intake:
         self.active = Memtable()
         self.frozen: Memtable | None = None
         self.is_read_only = False
+        """Takes no new blocks but those of high priority."""
+        self.is_exhausted = False
+        """Takes no new blocks at all."""
         self._journal = journal
         self._index = index
         self._memtable_bytes = memtable_bytes
@@ -104,7 +107,7 @@ class Intake:
     # -- adding ------------------------------------------------------------------------------------------
     def add(self, request: AddRequest, done: AddDone) -> None:
         """Judge, keep and queue the blocks in order. See `BookiePort.add`."""
-        if self._waiting or (self.is_full and not self._found_room()):
+        if not self._refuses(request) and (self._waiting or (self.is_full and not self._found_room())):
             self._waiting.append((request, done))
             self._waiting_bytes += sum(map(len, request.blocks))
         else:
@@ -112,20 +115,26 @@ class Intake:
 
     def drain(self) -> None:
         """There is room again, or no hope: take what waits."""
-        while self._waiting and (not self.is_full or self._found_room() or self._is_hopeless):
+        while self._waiting and (
+            self._refuses(self._waiting[0][0]) or not self.is_full or self._found_room()
+        ):
             request, done = self._waiting.popleft()
             self._waiting_bytes -= sum(map(len, request.blocks))
             self._admit(request, done)
 
-    @property
-    def _is_hopeless(self) -> bool:
-        return self.is_read_only or self._journal.failure is not None
-
     def _found_room(self) -> bool:
-        if self.frozen is not None or self._is_hopeless:
-            return self._is_hopeless
+        if self.frozen is not None:
+            return False
         self._make_room()
         return True
+
+    def _refuses(self, request: AddRequest) -> bool:
+        """Whether none of its blocks that are new can be taken."""
+        return (
+            self.is_exhausted
+            or (self.is_read_only and not request.priority)
+            or self._journal.failure is not None
+        )
 
     def _admit(self, request: AddRequest, done: AddDone) -> None:
         blocks = request.blocks
@@ -133,14 +142,14 @@ class Intake:
         if size_bytes > self._request_bytes_max:
             self._journal.barrier(done, (Status.BAD_REQUEST,) * len(blocks))
             return
-        recovery = request.recovery
-        verdicts = [self._take(block, recovery) for block in blocks]
+        recovery, refuses = request.recovery, self._refuses(request)
+        verdicts = [self._take(block, recovery, refuses) for block in blocks]
         if not any(verdicts):  # all are new: Status.OK is 0, and so is every verdict
             self._journal.append(blocks, size_bytes, done, verdicts)  # type: ignore[arg-type]
             return
         self._answer_mixed(blocks, verdicts, done)
 
-    def _take(self, block: Buffer, recovery: bool) -> Status | _InEntryLog | _Duplicate:
+    def _take(self, block: Buffer, recovery: bool, refuses: bool) -> Status | _InEntryLog | _Duplicate:
         """Judge one block; when it is new, put it into the memtable and answer OK. Once per block."""
         try:
             header = verify(block)
@@ -151,12 +160,14 @@ class Intake:
             return Status.BAD_BLOCK
         state = self.ledgers.get(ledger_id)
         if state is None:
-            if self._is_hopeless:
-                return self._judge(LedgerState(ledger_id), header, block, recovery) or Status.READ_ONLY
+            if refuses:
+                return (
+                    self._judge(LedgerState(ledger_id), header, block, recovery, refuses) or Status.READ_ONLY
+                )
             state = self.ledgers[ledger_id] = LedgerState(ledger_id)
         last_entry = first_entry + count - 1
-        if first_entry <= state.last_entry or state.is_closed_to_writers or self._is_hopeless:
-            verdict = self._judge(state, header, block, recovery)
+        if first_entry <= state.last_entry or state.is_closed_to_writers or refuses:
+            verdict = self._judge(state, header, block, recovery, refuses)
             if verdict is not None:
                 return verdict
         if last_entry > state.last_entry:
@@ -167,7 +178,7 @@ class Intake:
         return Status.OK
 
     def _judge(
-        self, state: LedgerState, header: BlockHeader, block: Buffer, recovery: bool
+        self, state: LedgerState, header: BlockHeader, block: Buffer, recovery: bool, refuses: bool
     ) -> Status | _InEntryLog | _Duplicate | None:
         """The table above, for a block that is not simply the next one. None: it is new and may come in."""
         if state.tombstone_version is not None:
@@ -180,7 +191,7 @@ class Intake:
             verdict = self._compare_with_kept(header, block, recovery)
             if verdict is not None:
                 return verdict
-        return Status.READ_ONLY if self.is_read_only else None
+        return Status.READ_ONLY if refuses else None
 
     def _compare_with_kept(
         self, header: BlockHeader, block: Buffer, recovery: bool

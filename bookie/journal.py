@@ -17,6 +17,9 @@ A page that cannot be read at a replay is damage, never a torn tail: what was on
 lies before a group that begins where the mark is, or behind the last one before another epoch. A segment with such
 damage is set aside (`unreadable-…`), for the disk may have its good moments, and its bad ones.
 
+A disk without room for another segment has written nothing: the group waits, and with it all behind it, until there is
+room, or a checkpoint has made an older segment free.
+
 After a failed write nobody knows what is on disk, so the journal is dead from there: everything queued and
 everything that comes later is answered `IO_ERROR`. Trying the write again could report a success that is none.
 
@@ -59,6 +62,7 @@ _PREFIX: Final = "segment-"
 _ASIDE: Final = "unreadable-"
 _PIECE_BYTES: Final = 1 * MIB
 _READ_BYTES: Final = 8 * MIB
+_ROOM_RETRY_S: Final = 1.0
 _FIRST_SEGMENT_BYTES: Final = 16 * MIB
 """The segment made while a start waits for it: pre-written in some 10 ms."""
 
@@ -127,6 +131,7 @@ class Journal:
         self._incarnation = 0
         self._queue = GroupQueue(1, group_bytes_max)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting_for_room: asyncio.TimerHandle | None = None
         self.failure: QuireError | None = None
         self.groups_written = 0
         self.bytes_written = 0
@@ -324,8 +329,10 @@ class Journal:
 
     def _write_next(self) -> None:
         group = self._queue.begin()
-        if group is None:
-            return
+        if group is not None:
+            self._write(group)
+
+    def _write(self, group: Group) -> None:
         segment = self._live[-1]
         is_fresh = segment.position + pages_up(group.bytes) > segment.size_bytes
         if is_fresh:
@@ -341,6 +348,9 @@ class Journal:
             self._file(segment).write(self._view[:size_bytes], segment.position, durable=self._durable)
 
         def written(_: None, error: BaseException | None) -> None:
+            if isinstance(error, DiskFull) and not segment.exists:
+                self._wait_for_room(group, segment)
+                return
             if error is not None:
                 self._fail(error)
                 return
@@ -357,6 +367,25 @@ class Journal:
         self.groups_written += 1
         self._write_next()  # the disk works while we answer
         _tell(group)
+
+    def _wait_for_room(self, group: Group, segment: _Segment) -> None:
+        """There was none for `segment`, to which nothing was written: try again later, perhaps in another one."""
+        log.warning("the journal in %s waits for room for another segment", self._disk.root)
+        self._close_file(segment)
+        self._writer.submit(lambda: self._remove(segment), lambda _, error: self._on_full(True))
+
+        def again() -> None:
+            self._waiting_for_room = None
+            self._write(group)
+
+        self._waiting_for_room = self._running_loop.call_later(_ROOM_RETRY_S, again)
+
+    def stop_waiting(self) -> None:
+        """The node stops: what waits for room is refused."""
+        if self._waiting_for_room is not None:
+            self._waiting_for_room.cancel()
+            self._waiting_for_room = None
+            self._fail(DiskFull(f"{self._disk.root} has no room for another journal segment"))
 
     def _fail(self, error: BaseException) -> None:
         self.failure = error if isinstance(error, QuireError) else DiskError(f"the journal failed: {error!r}")
@@ -452,6 +481,9 @@ class Journal:
     def _ensure_spare(self) -> None:
         if self._spares or self._preparing or self._closing or self.failure is not None:
             return
+        if self._disk.space().free_bytes < self._segment_bytes:
+            self._running_loop.call_soon(self._on_full, True)
+            return
         self._preparing = True
         segment = self._new_segment(self._segment_bytes)
 
@@ -485,7 +517,7 @@ class Journal:
         self._spares.append(segment)
 
     def _give_up(self, segment: _Segment, error: BaseException) -> None:
-        """Without a spare the journal cannot go on for long; the storage stops taking blocks."""
+        """Without a spare the journal cannot go on for long; the storage takes no more blocks than it must."""
         self._preparing = False
         self._close_file(segment)
         if isinstance(error, DiskFull):

@@ -144,7 +144,7 @@ class Reads:
 
         def compared(found: list[Buffer] | None, error: BaseException | None) -> None:
             is_damaged = isinstance(error, CorruptionError | DiskError)
-            if recovery and is_damaged and not self._intake.is_read_only:
+            if recovery and is_damaged and not self._intake.is_exhausted:
                 self._mend(ledger_id, first_entry, block, done)
             elif error is not None or found is None:
                 self._on_error(error, ledger_id, first_entry)

@@ -42,19 +42,24 @@ _ADDRESS_GRACE_S: Final = 2.0
 """Beyond the session time-out, until an address that another bookie left behind is free."""
 
 _FREE_STEP_BYTES: Final = 1 * GIB
-"""Free space is told in steps of this, so that the record rests while nothing important changes."""
+"""Free space is told in steps of this, or of a 64th of a smaller disk, so that the record rests while nothing important
+changes."""
 
 
 def describe(storage: Storage, address: str = "", rack: str = "") -> BookieRecord:
     """What others may know of the bookie now."""
     stats = storage.stats()
+    step_bytes = max(1, min(_FREE_STEP_BYTES, stats.total_bytes // 64))
     return BookieRecord(
         uuid=storage.bookie_id.uuid,
         incarnation=storage.bookie_id.incarnation,
         rack=rack,
         address=address,
         read_only=stats.read_only,
-        free_bytes=stats.free_bytes // _FREE_STEP_BYTES * _FREE_STEP_BYTES,
+        read_only_why=storage.why_read_only,
+        takes_priority=storage.takes_priority,
+        short_of_space=storage.is_short_of_space,
+        free_bytes=stats.free_bytes // step_bytes * step_bytes,
         total_bytes=stats.total_bytes,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quire.runtime import limits
 from quire.runtime.errors import ConfigurationError
@@ -41,7 +41,7 @@ class BookieSettings:
     read_threads: int = setting(2, "Threads that read entry logs; they share nothing with the journal.")
     disk_reserve_bytes: int = setting(
         limits.ENTRY_LOG_RESERVE_BYTES,
-        "Below this much free space the bookie takes no new blocks; compaction may use it.",
+        "What publishing leaves of the disk to acknowledgements, deletions and compaction; an eighth of a small disk.",
         unit=BYTES,
     )
     rack: str = setting("", "Rack of this bookie; copies of a ledger go to different racks.")
@@ -67,3 +67,36 @@ class BookieSettings:
             raise ConfigurationError("journal_segment_bytes and entry_log_bytes must be whole MiB")
         if self.flush_interval_ms <= 0 or self.read_threads <= 0:
             raise ConfigurationError("flush_interval_ms and read_threads must be greater than 0")
+
+    def fitted(self, journal_disk_bytes: int, entry_disk_bytes: int) -> BookieSettings:
+        """The same for disks of this size: what was left at its default is less on a small one."""
+        least = 2 * self.journal_group_bytes_max
+        memtable_bytes = _fitted(
+            self.memtable_bytes, limits.MEMTABLE_BYTES, max(least, _share(entry_disk_bytes, 32))
+        )
+        return replace(
+            self,
+            memtable_bytes=memtable_bytes,
+            journal_segment_bytes=_fitted(
+                self.journal_segment_bytes,
+                limits.JOURNAL_SEGMENT_BYTES,
+                max(least, _share(journal_disk_bytes, 32)),
+            ),
+            entry_log_bytes=_fitted(
+                self.entry_log_bytes,
+                limits.ENTRY_LOG_BYTES,
+                max(-(-2 * memtable_bytes // MIB) * MIB, _share(entry_disk_bytes, 8)),
+            ),
+            disk_reserve_bytes=_fitted(
+                self.disk_reserve_bytes, limits.ENTRY_LOG_RESERVE_BYTES, _share(entry_disk_bytes, 8)
+            ),
+        )
+
+
+def _fitted(value: int, default: int, fitting: int) -> int:
+    return min(default, fitting) if value == default else value
+
+
+def _share(disk_bytes: int, divisor: int) -> int:
+    """Of a disk, in whole MiB."""
+    return disk_bytes // divisor // MIB * MIB

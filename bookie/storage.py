@@ -15,9 +15,10 @@ answer (rules 17, 18, 23). A rebuilt index has lost fences and tombstones, but n
 and the incarnation raised, without limbo (rule 22).
 
 What goes wrong later: a failed journal write ends all acknowledging for good. A full disk makes the node
-read-only until there is room. Any other failure of a checkpoint leaves the memtable and the journal as they are and
-makes the node read-only until its next start. Reads go on in each case. A request for an earlier incarnation
-may read and recover, but never hears that an entry does not exist if blocks were lost since.
+read-only until there is room, but for what may use its reserve (`room`). Any other failure of a checkpoint leaves the
+memtable and the journal as they are and makes the node read-only until its next start. Reads go on in each case. A
+request for an earlier incarnation may read and recover, but never hears that an entry does not exist if blocks were
+lost since.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from random import Random, SystemRandom
 from typing import Final
 
@@ -45,6 +45,7 @@ from quire.bookie.journal_core import CONTROL_BYTES, Control, ControlKind, encod
 from quire.bookie.ledgers import LedgerState, decode
 from quire.bookie.reads import Reads
 from quire.bookie.replay import Replay
+from quire.bookie.room import Room
 from quire.bookie.scrub import Checked, Damage
 from quire.bookie.settings import BookieSettings
 from quire.runtime.clock import Clock, SystemClock
@@ -128,6 +129,9 @@ class Storage:
                 disk.make_directory()
                 disk.lock()
                 self._parts.callback(disk.close)
+            self._settings = self._settings.fitted(
+                journal_disk.space().total_bytes, entry_disk.space().total_bytes
+            )
             self._identity = open_identity(journal_disk, entry_disk, self._rng)
             self._open_parts()
             self._recover()
@@ -147,7 +151,6 @@ class Storage:
             file_bytes=settings.entry_log_bytes,
             step_bytes=min(ENTRY_LOG_STEP_BYTES, settings.entry_log_bytes),
             record_bytes=min(ENTRY_LOG_RECORD_BYTES, settings.entry_log_bytes // 4),
-            reserve_bytes=settings.disk_reserve_bytes,
         )
         self._logs.open()
         self._parts.callback(self._logs.close)
@@ -155,7 +158,8 @@ class Storage:
         self._index, self._was_rebuilt = opened.index, opened.was_rebuilt
         self._parts.callback(self._index.close)
         self._blocks_lost = self._identity.is_suspect or opened.lost_blocks
-        self._collector = Collector(self._index, self._logs, self._clock, self._report_damage)
+        self._room = Room(settings.disk_reserve_bytes, settings.memtable_bytes)
+        self._collector = Collector(self._index, self._logs, self._clock, self._report_damage, self._room)
         self._checkpointer = self._worker("checkpoint")
         readers = [self._worker(f"reader-{i}") for i in range(settings.read_threads)]
         self._journal = Journal(
@@ -168,7 +172,7 @@ class Storage:
             group_bytes_max=settings.journal_group_bytes_max,
             durable=not settings.unsafe_no_sync,
             on_failure=self._journal_failed,
-            on_full=partial(self._set_full, "journal"),
+            on_full=self._journal_full,
         )
         self._intake = Intake(
             self._journal,
@@ -261,6 +265,7 @@ class Storage:
 
     async def stop(self) -> None:
         """Write everything to the entry log and give up the directories."""
+        self._journal.stop_waiting()
         await self._flusher.stop()
         await self._journal.close()
         await self._close_workers()
@@ -300,7 +305,18 @@ class Storage:
 
     @property
     def is_read_only(self) -> bool:
+        """No new blocks are taken, or only those of high priority."""
         return bool(self._full) or bool(self.failure)
+
+    @property
+    def takes_priority(self) -> bool:
+        """It is read-only, and takes blocks of high priority all the same."""
+        return self.is_read_only and not self._intake.is_exhausted
+
+    @property
+    def is_short_of_space(self) -> bool:
+        """Little room is left, though there may still be enough for all."""
+        return self._room.is_short
 
     @property
     def why_not_ready(self) -> str:
@@ -308,8 +324,14 @@ class Storage:
         full = [self._disks.journal] * ("journal" in self._full)
         full += [self._disks.entries] * bool(self._full & {"entries", "checkpoint"})
         return self.failure or "; ".join(
-            f"the disk of {disk.root} is full and no new blocks are taken; free some space" for disk in full
+            f"the disk of {disk.root} is full and takes no new messages; delete topics or free some space"
+            for disk in full
         )
+
+    @property
+    def why_read_only(self) -> str:
+        """The same, or that somebody did ask for it."""
+        return self.why_not_ready or ("it is being drained" if self.is_read_only else "")
 
     def join(self, cluster: str) -> None:
         """Remember, durably, that `cluster` knows this bookie."""
@@ -372,6 +394,8 @@ class Storage:
         if state.tombstone_version is None:
             state.bury(request.version)
             self._reads.forget(request.ledger_id)
+            if self._room.is_short:
+                self._flusher.soon()
         return SimpleResponse(await self._control(ControlKind.TOMBSTONE, request.ledger_id, request.version))
 
     async def _control(self, kind: ControlKind, ledger_id: int, value: int = 0) -> Status:
@@ -451,10 +475,13 @@ class Storage:
         for callback in self._on_flushed:
             callback()
 
-    def interval_over(self) -> None:
-        """See `FlushListener`. Somebody may have made room on the disks."""
-        self._check_space()
-        self._journal.look_for_room()
+    def look_around(self) -> None:
+        """See `FlushListener`. Somebody may have made room on the disks, or taken it."""
+        try:
+            self._check_space()
+            self._journal.look_for_room()
+        except QuireError as error:
+            log.warning("bookie %s cannot tell what room it has: %s", self.bookie_id, error)
 
     def flush_failed(self, error: QuireError) -> None:
         """See `FlushListener`."""
@@ -469,8 +496,19 @@ class Storage:
 
     # -- what goes wrong ---------------------------------------------------------------------------------
     def _check_space(self) -> None:
-        room_bytes = self._logs.room_bytes()
-        self._set_full("entries", room_bytes < self.bytes_unflushed + self._settings.memtable_bytes)
+        was_short = self._room.is_short
+        free_bytes = self._disks.entries.space().free_bytes
+        left_bytes = free_bytes + self._logs.unused_bytes() - self.bytes_unflushed
+        self._room.look(left_bytes, free_bytes)
+        self._set_full("entries", self._room.is_full)
+        if self._room.is_short and not was_short:
+            self._flusher.collect_soon()
+
+    def _journal_full(self, is_full: bool) -> None:
+        """Without a spare segment; a checkpoint may make one of those that are used."""
+        self._set_full("journal", is_full)
+        if is_full:
+            self._flusher.soon()
 
     def _set_full(self, why: str, is_full: bool) -> None:
         if is_full != (why in self._full):
@@ -481,9 +519,14 @@ class Storage:
         self._tell_intake()
 
     def _tell_intake(self) -> None:
-        was_read_only, self._intake.is_read_only = self._intake.is_read_only, self.is_read_only
-        if self._intake.is_read_only and not was_read_only:
-            self._intake.drain()
+        intake = self._intake
+        before = intake.is_read_only, intake.is_exhausted
+        intake.is_read_only = self.is_read_only
+        intake.is_exhausted = bool(
+            self.failure or self._full & {"operator", "checkpoint"} or self._room.is_exhausted
+        )
+        if (intake.is_read_only, intake.is_exhausted) > before:
+            intake.drain()
 
     def _journal_failed(self, error: QuireError) -> None:
         self.failure = f"the journal is dead: {error}"

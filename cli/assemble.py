@@ -227,6 +227,9 @@ def bookie_record(storage: Storage) -> BookieRecord:
         uuid=identity.uuid,
         incarnation=identity.incarnation,
         read_only=stats.read_only,
+        read_only_why=storage.why_read_only,
+        takes_priority=storage.takes_priority,
+        short_of_space=storage.is_short_of_space,
         free_bytes=stats.free_bytes,
         total_bytes=stats.total_bytes,
     )

@@ -343,6 +343,12 @@ class BookieRecord(Record, frozen=True):
     rack: str = ""
     address: str = ""
     read_only: bool = False
+    read_only_why: str = ""
+    """What is full, and where; what to do. A sentence for people."""
+    takes_priority: bool = False
+    """It is read-only, and takes blocks of high priority all the same."""
+    short_of_space: bool = False
+    """Little room is left, though it may still take everything."""
     free_bytes: int = 0
     total_bytes: int = 0
     intent: BookieIntent = BookieIntent.STAY

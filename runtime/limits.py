@@ -101,7 +101,7 @@ ENTRY_LOG_STEP_BYTES: Final = 64 * MIB
 """An entry log grows by this much at a time: an empty node must not occupy a gigabyte."""
 
 ENTRY_LOG_RESERVE_BYTES: Final = 4 * ENTRY_LOG_STEP_BYTES
-"""Room on the disk that only compaction may use, so that it can work when the disk is full."""
+"""Room on the disk that publishing may not use, so that all else goes on when it is full; see `bookie.room`."""
 
 ENTRY_LOG_SPARES_MAX: Final = 4
 """Freed logs kept for reuse; beyond it they are removed."""

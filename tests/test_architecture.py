@@ -46,6 +46,7 @@ CORES = (
     "bookie/journal_core.py",
     "bookie/memtable.py",
     "bookie/ledgers.py",
+    "bookie/room.py",
     "ledger/states.py",
     "ledger/holes.py",
     "ledger/answers.py",

@@ -57,7 +57,7 @@ class Status(IntEnum):
     DELETED = 5
     """A tombstone is here: the ledger was deleted and never comes back."""
     READ_ONLY = 6
-    """The disk is full or an operator said so: no new blocks here, reads go on."""
+    """The disk is full or an operator said so: no new blocks (of this priority) here, reads go on."""
     BAD_BLOCK = 7
     """What was sent is not a valid block; nothing of it was kept."""
     LIMBO = 8
@@ -82,12 +82,14 @@ class Status(IntEnum):
 class AddRequest:
     """All blocks that one loop turn cut for one bookie, of whatever ledgers; 8 MiB at most.
 
-    With `recovery` the blocks pass the ledgers' fences.
+    With `recovery` the blocks pass the ledgers' fences. Those of high `priority` may use the room that a full disk has
+    in reserve.
     """
 
     bookie: BookieId
     blocks: Sequence[Buffer]
     recovery: bool = False
+    priority: bool = False
 
 
 AddDone = Callable[[Sequence[Status]], None]

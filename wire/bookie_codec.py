@@ -6,14 +6,14 @@
          8    4  crc             CRC32C over bytes 0 .. 8 and the head; the blocks have their own
         12    1  version         1
         13    1  kind            what the head's rest is; 0x80 is set in answers
-        14    1  flags           bit 0: see the kinds
+        14    1  flags           bits 0 and 1: see the kinds
         15    1  status          of an answer, else 0
         16    8  request id      chosen by the asker, repeated in the answer
         24       the rest of the head:
 
     a request    u64 incarnation, u8 length and UTF-8 of the bookie's UUID, then
-      1 add          u32 count, u32 length of each block      flag: recovery    then the blocks
-      2 read         u64 ledger, u64 first entry, u32 bytes   flag: fence
+      1 add          u32 count, u32 length of each block      flags: bit 0 recovery, bit 1 priority; then the blocks
+      2 read         u64 ledger, u64 first entry, u32 bytes   flags: bit 0 fence
       3 write LAC    u64 ledger, i64 LAC
       4 delete       u64 ledger, i64 version
       5 find time    u64 ledger, i64 time in ms
@@ -120,7 +120,7 @@ def encode(request_id: int, body: Request | Response) -> list[Buffer]:
     match body:
         case AddRequest():
             rest = _bookie(body.bookie) + _lengths(body.blocks)
-            return _frame(request_id, _ADD, body.recovery, 0, rest, body.blocks)
+            return _frame(request_id, _ADD, body.recovery | body.priority << 1, 0, rest, body.blocks)
         case ReadRequest():
             rest = _bookie(body.bookie) + _READ.pack(body.ledger_id, body.first_entry, body.bytes_max)
             return _frame(request_id, _READ_KIND, body.fence, 0, rest)
@@ -249,7 +249,7 @@ class _Reader:
 
 
 def _read_add(r: _Reader) -> AddRequest:
-    return AddRequest(bookie=r.bookie(), blocks=r.blocks(), recovery=r.flags & 1 == 1)
+    return AddRequest(r.bookie(), r.blocks(), recovery=r.flags & 1 == 1, priority=r.flags & 2 == 2)
 
 
 def _read_read(r: _Reader) -> ReadRequest:

@@ -43,6 +43,7 @@ BLOCK = bytes(block.cut(9, 128, 127, 1_700_000_000_000, 4_000, [ENTRY, BATCH], [
 BOOKIE = BookieId("5f0c0a5e-0000-4000-8000-000000000001", 3)
 BODIES: dict[str, Request | Response] = {
     "add": AddRequest(BOOKIE, [BLOCK], recovery=True),
+    "add of priority": AddRequest(BOOKIE, [BLOCK], priority=True),
     "read": ReadRequest(BOOKIE, 9, 128, 65_536, fence=True),
     "write lac": WriteLacRequest(BOOKIE, 9, 129),
     "delete": DeleteRequest(BOOKIE, 9, 4),
