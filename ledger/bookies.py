@@ -156,6 +156,7 @@ def _describe(
         "address": record.address,
         "rack": record.rack,
         "state": "lost" if state == "absent" and is_lost else state,
+        "why": record.read_only_why,
         "freeBytes": record.free_bytes,
         "totalBytes": record.total_bytes,
         "damaged": sum(each.bookie.startswith(f"{record.uuid}:") for each in damage),

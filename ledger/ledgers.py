@@ -8,6 +8,9 @@ Ids are unique and grow: the version of one node counts ranges of a hundred, and
 put. Two processes that take turns with one topic hold different ranges; `create(above=)` makes the id greater than
 that of the topic's last ledger, at the price of the rest of a range.
 
+A ledger of a state log has *high priority*: bookies whose disk is full take its blocks as long as they have a reserve.
+Others can be created there, too, and stay empty until there is room (`why_full`).
+
 A ledger that is created with fewer bookies than the write quorum, but no fewer than the ack quorum, starts narrow.
 
 Deleting is `deletion`: a bookie that does not answer keeps the record there. `delete` again, or leave it to repair.
@@ -90,7 +93,8 @@ class Ledgers:
             settings=settings,
             tasks=tasks,
             outbox=Outbox(bookies.port),
-            recovery_outbox=Outbox(bookies.port, recovery=True),
+            recovery_outbox=Outbox(bookies.port, recovery=True, priority=True),
+            priority_outbox=Outbox(bookies.port, priority=True),
             loads=Counter(),
             quarantine=quarantine,
             lag=Lag(),
@@ -108,6 +112,17 @@ class Ledgers:
     def available(self) -> Sequence[BookieRecord]:
         """Bookies that are up, as this process sees it."""
         return self._parts.bookies.available()
+
+    def why_full(self, ack_quorum: int | None = None) -> str:
+        """Why nothing of ordinary priority can be written now: too many disks are full; empty when it is not that."""
+        available = self.available()
+        writable = sum(not record.read_only for record in available)
+        return placement.why_full(available) if writable < (ack_quorum or self.ack_quorum) else ""
+
+    @property
+    def is_short_of_space(self) -> bool:
+        """A bookie that is up has little room left: what need not be on bookies should go soon."""
+        return any(record.short_of_space for record in self.available())
 
     def follow_damage(self) -> None:
         """From now on `to_leave` tells of reported damage, too."""
@@ -265,11 +280,14 @@ class Ledgers:
     def _place(self, width: int, quorum: int) -> list[BookieId]:
         parts = self._parts
         available = parts.bookies.available()
-        bookies = placement.choose_sound(width, quorum, available, parts.loads, parts.dice, parts.quarantine)
+        bookies = placement.choose_sound(
+            width, quorum, available, parts.loads, parts.dice, parts.quarantine, even_full=True
+        )
         if len(bookies) < quorum:
+            why = placement.why_full(available)
             raise Unavailable(
                 f"{len(bookies)} of {len(available)} bookies take writes and {quorum} must acknowledge; "
-                "start more bookies or free disk space"
+                + (why or "start more bookies or free disk space")
             )
         return bookies
 

@@ -6,6 +6,7 @@ replaces to hold, delay or reorder answers. So "applied, but the answer was lost
     unreachable     requests do not arrive
     loses_answers   requests are applied and answered UNREACHABLE
     refuses         a status that every add gets instead (IO_ERROR, READ_ONLY, BUSY, ...)
+    is_full         new blocks are refused (READ_ONLY) that have no priority
     limbo           reads that find nothing say LIMBO
     flip(l, e)      a byte of the block that holds e is not what it was; reads say IO_ERROR (or serve it,
                     with `serves_damage`: a bookie whose disk lies). A recovery's add mends it, but for one that
@@ -79,6 +80,7 @@ class MemoryBookie:
         self.unreachable = False
         self.loses_answers = False
         self.refuses: Status | None = None
+        self.is_full = False
         self.limbo = False
         self.serves_damage = False
         self.cannot_mend = False
@@ -90,7 +92,9 @@ class MemoryBookie:
         return BookieRecord(
             uuid=self.bookie.uuid,
             incarnation=self.bookie.incarnation,
-            read_only=self.refuses is Status.READ_ONLY,
+            read_only=self.refuses is Status.READ_ONLY or self.is_full,
+            read_only_why="the disk is full" if self.is_full else "",
+            takes_priority=self.is_full,
         )
 
     # -- the port --------------------------------------------------------------------------------------
@@ -176,6 +180,8 @@ class MemoryBookie:
                 return Status.IO_ERROR
             ledger.damaged.discard(header.first_entry)
             ledger.blocks[header.first_entry] = (header, content)
+        if self.is_full and not request.priority and header.first_entry not in ledger.blocks:
+            return Status.READ_ONLY
         return self._keep(ledger, header, content)
 
     def _keep(self, ledger: _Ledger, header: BlockHeader, content: bytes) -> Status:

@@ -36,11 +36,14 @@ class _Lane:
 
 
 class Outbox:
-    """`port` finds a bookie's port; with `recovery` all blocks pass the fences."""
+    """`port` finds a bookie's port. See `AddRequest` for `recovery` and `priority`."""
 
-    def __init__(self, port: Callable[[BookieId], BookiePort], *, recovery: bool = False) -> None:
+    def __init__(
+        self, port: Callable[[BookieId], BookiePort], *, recovery: bool = False, priority: bool = False
+    ) -> None:
         self._port = port
         self._recovery = recovery
+        self._priority = priority
         self._lanes: dict[BookieId, _Lane] = {}
 
     def send(self, pending: Pending, replica: Replica) -> None:
@@ -70,7 +73,7 @@ class Outbox:
         def done(statuses: Sequence[Status]) -> None:
             _distribute(lane, statuses)
 
-        self._port(bookie).add(AddRequest(bookie, lane.blocks, self._recovery), done)
+        self._port(bookie).add(AddRequest(bookie, lane.blocks, self._recovery, self._priority), done)
 
 
 def _distribute(lane: _Lane, statuses: Sequence[Status]) -> None:

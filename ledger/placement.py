@@ -9,6 +9,9 @@ equals the dice decide, so that many brokers that start together do not all pick
 A bookie that failed a writer is in *quarantine* for a while: it is taken only where there would be too few without it.
 Whoever does not answer for a minute would otherwise get every new ledger of that minute, having the least load.
 
+A full disk takes no new blocks but those of high priority (`bookie.room`). What has that, or is empty as long as nobody
+publishes, may be placed on one where there are too few others: else nothing could be loaded, read or deleted there.
+
 Fewer bookies than asked for may come back: the caller decides whether a narrow fragment will do.
 """
 
@@ -17,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from quire.metadata.records import BookieRecord
+from quire.metadata.records import BookieIntent, BookieRecord
 from quire.wire.bookie import BookieId
 
 QUARANTINE_S: Final = 10.0
@@ -59,14 +62,20 @@ def choose(
     *,
     beside: Collection[BookieId] = (),
     never: Collection[BookieId] = (),
+    full: bool = False,
 ) -> list[BookieId]:
-    """Up to `count` bookies to stand beside `beside`, none of `never`, none that is read-only."""
+    """Up to `count` bookies to stand beside `beside`, none of `never`; none that is read-only, or only `full` ones.
+
+    Those have a reserve left.
+    """
     members = {bookie.uuid for bookie in beside}
     racks = {record.rack for record in available if record.uuid in members and record.rack}
     candidates = [
         (loads.get(bookie_id(record), 0) / _room(record), dice(), record)
         for record in available
-        if not record.read_only and record.uuid not in members and bookie_id(record) not in never
+        if (record.takes_priority if full else not record.read_only)
+        and record.uuid not in members
+        and bookie_id(record) not in never
     ]
     candidates.sort(key=lambda candidate: candidate[:2])
     chosen: list[BookieId] = []
@@ -89,15 +98,32 @@ def choose_sound(
     *,
     beside: Collection[BookieId] = (),
     never: Collection[BookieId] = (),
+    even_full: bool = False,
 ) -> list[BookieId]:
-    """`choose` among those who are not in quarantine; among all of them, if those are fewer than `enough`."""
+    """`choose` among those who are not in quarantine; among all of them, if those are fewer than `enough`.
+
+    With `even_full`, full ones make up for what is still missing to that.
+    """
     suspects = quarantine.members()
     chosen = choose(count, available, loads, dice, beside=beside, never={*never, *suspects})
-    if len(chosen) >= enough or not suspects:
-        return chosen
-    return choose(count, available, loads, dice, beside=beside, never=never)
+    if len(chosen) < enough and suspects:
+        chosen = choose(count, available, loads, dice, beside=beside, never=never)
+    if len(chosen) < enough and even_full:
+        beside = [*beside, *chosen]
+        chosen += choose(enough - len(chosen), available, loads, dice, beside=beside, never=never, full=True)
+    return chosen
 
 
 def _room(record: BookieRecord) -> float:
     """Share of the disk that is free; 1 where nobody tells."""
     return max(_ROOM_LEAST, record.free_bytes / record.total_bytes) if record.total_bytes else 1.0
+
+
+def why_full(available: Sequence[BookieRecord]) -> str:
+    """What those say that take nothing new, and not because somebody wants them to leave; empty when none does."""
+    full = [
+        f"{record.address}: {record.read_only_why}" if record.address else record.read_only_why
+        for record in available
+        if record.read_only_why and record.intent is not BookieIntent.DRAIN
+    ]
+    return "; ".join(dict.fromkeys(full))

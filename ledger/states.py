@@ -44,6 +44,11 @@ def opened(
     )
 
 
+def has_priority(record: LedgerRecord) -> bool:
+    """Whether its blocks may use the reserve of a full disk: what is read could not be acknowledged else."""
+    return record.purpose.startswith("state:")
+
+
 def changed(record: LedgerRecord, fragments: tuple[Fragment, ...]) -> LedgerRecord:
     """The record with an ensemble change in it."""
     assert record.state is LedgerState.OPEN

@@ -24,7 +24,7 @@ from quire.ledger.directory import BookieDirectory
 from quire.ledger.idle import IdleLacs
 from quire.ledger.narrow import Knock, Narrow
 from quire.ledger.outbox import Outbox
-from quire.ledger.placement import Quarantine
+from quire.ledger.placement import Quarantine, why_full
 from quire.ledger.replicas import Replicas
 from quire.ledger.settings import LedgerSettings
 from quire.ledger.writer_core import Lag, Pending, Replica, State, WriterCore
@@ -67,6 +67,7 @@ class Parts:
     tasks: Tasks
     outbox: Outbox
     recovery_outbox: Outbox
+    priority_outbox: Outbox
     loads: Counter[BookieId]
     """Open ledgers of this process on each bookie."""
     quarantine: Quarantine
@@ -82,6 +83,7 @@ class BlockWriter:
     def __init__(self, parts: Parts, record: LedgerRecord, outbox: Outbox, next_entry: int = 0) -> None:
         self._parts = parts
         self._record = record
+        self._has_priority = outbox is not parts.outbox
         self.send = outbox.send
         self.core = WriterCore(
             record.ledger_id,
@@ -136,8 +138,9 @@ class BlockWriter:
             parts.quarantine,
             beside=live,
             never=core.failed_bookies(),
+            even_full=self._has_priority,
         )
-        core.begin_change(replacements)
+        core.begin_change(replacements, "" if replacements else why_full(parts.bookies.available()))
 
 
 class LedgerWriter(BlockWriter):
@@ -152,7 +155,9 @@ class LedgerWriter(BlockWriter):
         idle: IdleLacs,
         ended: Callable[[LedgerWriter], None],
     ) -> None:
-        super().__init__(parts, record, parts.outbox)
+        super().__init__(
+            parts, record, parts.priority_outbox if states.has_priority(record) else parts.outbox
+        )
         self.ledger_id = record.ledger_id
         self._path = paths.ledger(record.ledger_id)
         self._version = version

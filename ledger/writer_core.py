@@ -227,10 +227,10 @@ class WriterCore:
                 self._leave_behind()
             self._effects.confirmed(last_entry)
 
-    def begin_change(self, replacements: Sequence[BookieId]) -> None:
+    def begin_change(self, replacements: Sequence[BookieId], why_few: str = "") -> None:
         """Replace every failed bookie by `replacements`, of which there may be too few: then narrow.
 
-        Without a failed one the replacements widen a narrow fragment.
+        Without a failed one the replacements widen a narrow fragment. `why_few` is told if the ledger ends here.
         """
         self._change_armed = False
         if self.state is not State.STEADY or not (self.failed_bookies() or replacements):
@@ -241,6 +241,7 @@ class WriterCore:
             return self.fail(
                 OutcomeUnknown(
                     f"ledger {self.ledger_id}: {len(bookies)} bookies are left and {self.ack_quorum} must acknowledge"
+                    + (f" ({why_few})" if why_few else "")
                 )
             )
         self.changes += 1
