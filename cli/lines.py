@@ -67,15 +67,19 @@ class Lines:
 
     async def _data(self) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
-        queue: asyncio.Queue[_Item] = asyncio.Queue(CHUNKS_WAITING_MAX)
+        queue: asyncio.Queue[_Item] = asyncio.Queue()
+        room = threading.Semaphore(CHUNKS_WAITING_MAX)
 
         def put(item: _Item) -> None:
-            if loop.is_closed():
-                raise CancelledError
-            asyncio.run_coroutine_threadsafe(queue.put(item), loop).result()
+            room.acquire()
+            try:
+                loop.call_soon_threadsafe(queue.put_nowait, item)
+            except RuntimeError:  # the loop is closed
+                raise CancelledError from None
 
         threading.Thread(target=self._read_all, args=(put,), daemon=True, name="lines").start()
         while (item := await queue.get()) is not None:
+            room.release()
             if isinstance(item, ConfigurationError):
                 raise item
             yield item

@@ -60,6 +60,9 @@ class Attachable(ABC):
     def fail(self, error: QuireError) -> None:
         """It will never be attached again."""
 
+    def kept_out(self, error: QuireError) -> None:  # noqa: B027
+        """It was attached before, and the broker refuses it now; it will ask again."""
+
     @abstractmethod
     def _members(self, connection: Connection) -> dict[int, Any]:
         """Those of its kind on `connection`, by their ids."""
@@ -164,6 +167,8 @@ class Attachment:
                     self._give_up(error)
                     return
                 _log.debug("attaching to %s: %s", self._owner.topic, error)
+                if self._is_established:
+                    self._owner.kept_out(error)
             else:
                 moved_to = await self._hold()
             if not moved_to:

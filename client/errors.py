@@ -51,6 +51,10 @@ class Closed(QuireError):
     """The client, producer, consumer or reader was closed by its user."""
 
 
+class NotStorable(Unavailable):
+    """The broker cannot keep what it is given, or read what it has: a disk is full, or damaged. The message tells."""
+
+
 class AuthenticationFailed(QuireError):
     """The broker does not accept the credentials."""
 
@@ -96,7 +100,7 @@ class MessageUndecodable(QuireError):
 
 _BY_CODE: Final[dict[int, type[QuireError]]] = {
     pb.MetadataError: Unavailable,
-    pb.PersistenceError: Unavailable,
+    pb.PersistenceError: NotStorable,
     pb.ServiceNotReady: Unavailable,
     pb.ConsumerNotFound: Unavailable,  # the broker has just closed it, and we attach again when we hear of that
     pb.TooManyRequests: Unavailable,
@@ -124,8 +128,11 @@ def from_server(code: int, message: str, what: str) -> QuireError:
 def is_final(error: QuireError, *, established: bool) -> bool:
     """Whether to give up attaching a producer or consumer; `established`: it was attached before.
 
-    Once established, "busy" most often means that the broker has not yet noticed the end of the old connection.
+    Once established, "busy" most often means that the broker has not yet noticed the end of the old connection. A full
+    disk may have room again; but who begins hears of it at once.
     """
+    if isinstance(error, NotStorable):
+        return not established
     if isinstance(error, Unavailable | OutcomeUnknown):
         return False
     if isinstance(error, ProducerBusy | ConsumerBusy | ProtocolError):

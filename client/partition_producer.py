@@ -27,6 +27,7 @@ from quire.client.crypto import Encryptor
 from quire.client.errors import (
     Closed,
     ConnectionLost,
+    NotStorable,
     PublishFailed,
     PublishUnknown,
     TopicTerminated,
@@ -297,14 +298,22 @@ class PartitionProducer(Attachable):
     def _close_command(self, request_id: int) -> bytes:
         return commands.close_producer(self._id, request_id)
 
+    def kept_out(self, error: QuireError) -> None:
+        """A disk that is full stays so for longer than a message should wait: its sender is to hear of it now."""
+        if isinstance(error, NotStorable):
+            self._end_pending(error)
+
+    def _end_pending(self, error: QuireError) -> None:
+        pending, self._pending = self._pending, deque()
+        for batch in pending:
+            self._give_up(batch, Unavailable(str(error)))
+
     def fail(self, error: QuireError) -> None:
         """No message will be taken any more; what is pending ends now."""
         self._failure = error
         self.connection = None
         self.close_batch()
-        pending, self._pending = self._pending, deque()
-        for batch in pending:
-            self._give_up(batch, Unavailable(str(error)))
+        self._end_pending(error)
         if self._timeout is not None:
             self._timeout.cancel()
             self._timeout = None

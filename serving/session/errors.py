@@ -10,6 +10,7 @@ from typing import Final
 from quire.runtime.errors import (
     ConfigurationError,
     CorruptionError,
+    DiskFull,
     Fenced,
     LimitExceeded,
     NotFound,
@@ -37,6 +38,7 @@ _CODES: Final[tuple[tuple[type[BaseException], pb.ServerError], ...]] = (
     (ConfigurationError, pb.NotAllowedError),
     (ProtocolError, pb.UnsupportedVersionError),
     (CorruptionError, pb.PersistenceError),
+    (DiskFull, pb.PersistenceError),
 )
 
 

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from pyroaring import BitMap
 
 from quire.metadata.records import CompactedRecord
-from quire.runtime.errors import AlreadyExists, NotFound, QuireError
+from quire.runtime.errors import AlreadyExists, DiskFull, NotFound, QuireError
 from quire.runtime.limits import BLOCK_BYTES_MAX, BLOCK_ENTRIES_MAX
 from quire.serving.ports import EARLIEST, Position
 from quire.serving.topic.compacted import INDEX, PLACE, Compacted, CompactedView, load, read_entries
@@ -271,6 +271,8 @@ class Output:
     async def begin(cls, topic: Topic, services: Services) -> Output:
         output = cls(services)
         quorums = topic.policies.persistence
+        if full := services.ledgers.why_full(quorums.ack_quorum or None):
+            raise DiskFull(f"topic {topic.name} cannot be compacted now: {full}")
         output._writer = await services.ledgers.create(
             f"topic:{topic.name}",
             output,

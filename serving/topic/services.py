@@ -57,6 +57,8 @@ class LedgerWriter(Protocol):
 class Ledgers(LedgerOpener, Protocol):
     """The door of the room `ledger`, as far as topics use it."""
 
+    def why_full(self, ack_quorum: int | None = None) -> str: ...
+
     async def reserve(self, above: int) -> int: ...
 
     async def create(

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from quire.metadata import topics
 from quire.metadata.records import ArchivePointer, DelayedDeliveryPolicy, SegmentRecord
-from quire.runtime.errors import NotFound, QuireError, Unavailable
+from quire.runtime.errors import DiskFull, NotFound, QuireError, Unavailable
 from quire.serving.names import TopicName
 from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.ports import CompactedPort, Position, SegmentView
@@ -286,7 +286,7 @@ class Topic(Governed):
         """Let a producer in, or let it wait until its port is told `ready`.
 
         Raises `ProducerBusy`, `ProducerFenced`, `TopicTerminated`, `BacklogHeld`, `BacklogExceeded`; `Unavailable`
-        when the topic was closed.
+        when the topic was closed; `DiskFull`.
         """
         if self.is_closed:
             raise Unavailable(f"topic {self.name} was closed meanwhile")
@@ -296,6 +296,8 @@ class Topic(Governed):
         if self.refusal is not None:
             kind, why = self.refusal
             raise kind(f"topic {self.name} takes no messages now: {why}")
+        if full := self._writing.why_full():
+            raise DiskFull(f"topic {self.name} takes no messages now: {full}")
         await self.producers.admit(admission)
 
     def apply(self, policies: TopicPolicies) -> None:

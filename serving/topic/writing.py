@@ -2,11 +2,12 @@
 
 | state | leaves it when |
 |---|---|
-| ended (at first, and between two ledgers) | a new ledger is in the list: *writing* |
+| ended (at first, and between two ledgers) | a new ledger is in the list: *writing*, or *full* |
+| full (the bookies' disks are, nothing is written) | there is room: *writing*; somebody publishes: *lost* |
 | writing | `roll` (size, age, by hand): *about to roll*; `failed`: *ending* |
 | about to roll (still writing) | the metadata store answers, or `failed`: *ending* |
 | ending | the old ledger is closed or recovered, and what it kept is answered: *ended* |
-| lost | never: the list was changed by another broker |
+| lost | never: the list was changed by another broker, or the clients are to come anew |
 
 The order is always: end the old ledger, make the new one and add it to the list by version, only then write to it.
 While there is no ledger the publisher gathers, and the byte budget holds the clients back. So a full ledger is left
@@ -17,6 +18,11 @@ thousands of topics change hands, and nothing is left behind by whoever is refus
 A failed write does not tell where the ledger ends, and the protocol has no reply for "unknown". So the topic recovers
 its own ledger as any successor would: what it kept is answered with receipts, the rest is cut anew in order for the
 next ledger. The clients see a pause. Only when the list shows another owner are the producers closed.
+
+Where the disks of too many bookies are full a ledger is begun all the same, for what is stored is to be read,
+acknowledged and deleted; it stays empty until there is room. New producers are refused by what is full. Those that
+publish are sent away, with what they have no receipt for, and are refused when they come back: a client that merely
+waits knows nothing.
 """
 
 from __future__ import annotations
@@ -36,6 +42,7 @@ from quire.wire import block as blocks
 
 RETRY_FIRST_S: Final = 0.1
 RETRY_LAST_S: Final = 10.0
+ROOM_LOOK_S: Final = 1.0
 END_S: Final = 5.0
 """How long unloading waits for a ledger; longer than a bookie that does not answer is borne with."""
 
@@ -64,6 +71,7 @@ class Writing:
         self._writer: LedgerWriter | None = None
         self._rolling: asyncio.Task[None] | None = None
         self._switching: asyncio.Task[None] | None = None
+        self._waiting_for_room: asyncio.Task[None] | None = None
 
     # -- what the ledger's writer tells ----------------------------------------------------------------
 
@@ -151,7 +159,7 @@ class Writing:
 
     def abandon(self) -> None:
         """Write nothing more and close nothing: the topic may be another broker's already."""
-        for task in (self._rolling, self._switching):
+        for task in (self._rolling, self._switching, self._waiting_for_room):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
         writer, self._writer = self._writer, None
@@ -228,9 +236,30 @@ class Writing:
         await segments.begin(sealed, opened, create)
         [writer] = made
         self._writer = writer
-        self._publisher.attach(writer, next_index, max(last_clock_ms, segments.last_clock_ms()))
+        clock_ms = max(last_clock_ms, segments.last_clock_ms())
+        if self.why_full():
+            waiting = self._attach_when_there_is_room(writer, next_index, clock_ms)
+            self._waiting_for_room = self._services.tasks.start(waiting, f"wait for room for {self._name}")
+        else:
+            self._publisher.attach(writer, next_index, clock_ms)
         if sealed is not None and sealed.last_entry < 0:
             self._delete_later(sealed.ledger_id)
+
+    def why_full(self) -> str:
+        """Why nothing can be written now, if it is for want of room; empty when there is some."""
+        return self._services.ledgers.why_full(self._persistence().ack_quorum or None)
+
+    async def _attach_when_there_is_room(self, writer: LedgerWriter, next_index: int, clock_ms: int) -> None:
+        _log.info("%s: takes no messages now: %s", self._name, self.why_full())
+        while self._writer is writer and self.why_full():
+            if self._publisher.held_bytes:
+                _log.warning("%s: its clients are sent away: %s", self._name, self.why_full())
+                self._on_lost()
+                return
+            await asyncio.sleep(ROOM_LOOK_S)
+        if self._writer is writer and self._switching is None:
+            self._publisher.attach(writer, next_index, clock_ms)
+            _log.info("%s: takes messages again", self._name)
 
     def _delete_later(self, ledger_id: int) -> None:
         deletion = self._services.ledgers.delete(ledger_id)

@@ -133,7 +133,7 @@ def test_a_full_disk_of_a_bookie_shows_in_its_health(root: Path) -> None:
         code, health = get(f"{http}/health/ready")
         assert (code, health["ready"]) == (503, False)
         assert health["reasons"] == [
-            f"the disk of {root}/b/entries is full and no new blocks are taken; free some space"
+            f"the disk of {root}/b/entries is full and takes no new messages; delete topics or free some space"
         ]
         assert get(f"{http}/health/live")[0] == 200
 
@@ -141,4 +141,7 @@ def test_a_full_disk_of_a_bookie_shows_in_its_health(root: Path) -> None:
 def test_a_full_disk_of_a_standalone_shows_in_its_health(tmp_path: Path) -> None:
     with standalone(tmp_path, "--disk-reserve-bytes", "900TiB") as server:
         code, health = get(f"{server.http_url}/health/ready")
-        assert code == 503 and "is full and no new blocks are taken; free some space" in health["reasons"][0]
+        assert (
+            code == 503
+            and "is full and takes no new messages; delete topics or free some space" in health["reasons"][0]
+        )

@@ -12,6 +12,7 @@ from quire.client import (
     Client,
     ClientSettings,
     ConnectionLost,
+    NotStorable,
     ProducerBusy,
     ProducerSettings,
     PublishFailed,
@@ -181,6 +182,22 @@ async def test_not_ready_is_tried_again(broker: FakeBroker, client: Client) -> N
     broker.refuse(pb.CommandPartitionedTopicMetadata, pb.ServiceNotReady)
     async with client.producer("t") as producer:
         await producer.send(b"x")
+
+
+async def test_a_full_disk_is_told_at_once_and_passes(broker: FakeBroker, client: Client) -> None:
+    broker.refuse(pb.CommandProducer, pb.PersistenceError, "the disk is full")
+    with pytest.raises(NotStorable, match="the disk is full"):
+        await client.producer("t").start()
+    async with client.producer("t") as producer:
+        broker.hold_receipts()
+        publication = await producer.enqueue(b"x")
+        await broker.until(lambda: bool(broker.messages(TOPIC)))
+        broker.refuse(pb.CommandProducer, pb.PersistenceError, "the disk is full")
+        broker.drop()
+        with pytest.raises(PublishUnknown, match="the disk is full"):
+            await asyncio.wait_for(publication, 5)  # far less than the time-out of a send
+        broker.release_receipts()
+        await producer.send(b"y")  # attached again, now that it is let in
 
 
 # -- The three ends ------------------------------------------------------------------------------------
