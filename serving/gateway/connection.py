@@ -101,10 +101,9 @@ class Connection(asyncio.Protocol):
     # -- what asyncio calls ----------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert hasattr(transport, "set_write_buffer_limits")
-        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's are none by name
-        transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
-        keep_tcp_alive(transport)
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        keep_tcp_alive(self._transport)
         self._handshake = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._expect_connect)
         if not self._host.opened(self):
             self._refuse(LimitExceeded("this gateway has too many connections; try again later"))
