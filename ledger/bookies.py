@@ -156,7 +156,6 @@ def _describe(
         "address": record.address,
         "rack": record.rack,
         "state": "lost" if state == "absent" and is_lost else state,
-        "why": record.read_only_why,
         "freeBytes": record.free_bytes,
         "totalBytes": record.total_bytes,
         "damaged": sum(each.bookie.startswith(f"{record.uuid}:") for each in damage),
@@ -174,7 +173,7 @@ def _note(state: str, record: BookieRecord, *, is_lost: bool) -> str:
         return f"its copies are made elsewhere; start it again, {give_up}"
     if "absent" in state:
         return f"start it again, {give_up}"
-    return ""
+    return record.read_only_why if state == "read-only" else ""
 
 
 def _state(known: BookieRecord | None, available: BookieRecord | None) -> str:
