@@ -172,12 +172,13 @@ class Bundles:
         try:
             await bundle.open(self._ledgers, self._store, path, failed)
         except CorruptionError as error:
-            raise await self._damage(name, namespace, error) from error
+            error.args = (await self._damage(name, namespace, error),)
+            raise
         self.damaged.pop(name, None)
         return bundle
 
-    async def _damage(self, name: str, namespace: NamespaceRecord, error: CorruptionError) -> CorruptionError:
-        """The error with the names of all topics that it concerns, told once in the log."""
+    async def _damage(self, name: str, namespace: NamespaceRecord, error: CorruptionError) -> str:
+        """What the error says, with the names of all topics that it concerns; told once in the log."""
         folder = paths.topics_of(namespace.tenant, namespace.name)
         locals_ = map(paths.decode, await self._store.children(folder))
         topics = [TopicName("persistent", namespace.tenant, namespace.name, one) for one in locals_]
@@ -191,7 +192,7 @@ class Bundles:
         if self.damaged.get(name) != text:
             _log.error("%s", text)
             self.damaged[name] = text
-        return CorruptionError(text)
+        return text
 
     def of_namespace(self, tenant: str, namespace: str) -> list[str]:
         """The names of those that are open."""

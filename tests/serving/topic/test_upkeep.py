@@ -171,7 +171,7 @@ async def test_an_age_quota_holds_producers_off_and_ends_with_the_policy(kept: H
 
 
 async def test_eviction_by_size_and_by_age_lets_the_slow_skip_and_the_fast_be(kept: House) -> None:
-    await kept.prescribe(backlog_quota=BacklogQuota(limit_bytes=2500, action="consumer_backlog_eviction"))
+    await kept.prescribe(backlog_quota=BacklogQuota(limit_bytes=2000, action="consumer_backlog_eviction"))
     await kept.subscribe("slow")
     await kept.publish(9, size=500)
     await kept.broker.create_subscription(str(NAME), "fast", LATEST)
