@@ -198,6 +198,13 @@ KEY_RANGES_MAX: Final = 1_000
 PRODUCERS_WAITING_MAX: Final = 1_000
 """Producers that wait for exclusive access to one topic."""
 
+SUBSCRIPTIONS_PER_TOPIC_MAX: Final = 10_000
+"""Each is told of every block, and a durable one is kept for ever (Pulsar's maxSubscriptionsPerTopic; none there)."""
+
+PRODUCERS_PER_TOPIC_MAX: Final = CONNECTIONS_MAX
+CONSUMERS_PER_SUBSCRIPTION_MAX: Final = 5_000
+"""Pulsar's maxProducersPerTopic and maxConsumersPerSubscription, which are none: every one costs memory and turns."""
+
 DEDUPLICATION_PRODUCERS_MAX: Final = 10_000
 """Producers whose last number a topic's snapshot holds, those that sent last (Pulsar's own): with long names 6 MiB."""
 

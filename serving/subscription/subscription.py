@@ -29,6 +29,7 @@ from pyroaring import BitMap
 from quire.runtime.clock import Clock
 from quire.runtime.errors import NotFound, Unavailable
 from quire.runtime.limits import (
+    CONSUMERS_PER_SUBSCRIPTION_MAX,
     DEAL_BYTES_PER_BLOCK_MIN,
     DEAL_BYTES_PER_ENTRY_MIN,
     DEAL_BYTES_PER_TURN,
@@ -330,6 +331,11 @@ class Subscription:
         async with self._lock:
             await self._look_at(request)
             self._check_is_here()
+            if len(self.consumers) >= CONSUMERS_PER_SUBSCRIPTION_MAX:
+                raise ConsumerBusy(
+                    f"subscription {self.name} has {CONSUMERS_PER_SUBSCRIPTION_MAX} consumers, and takes no more: "
+                    "close some"
+                )
             self._become(request.kind, request.sharing)
             self.heed_policies()
             self._arrivals += 1

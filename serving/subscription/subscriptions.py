@@ -15,6 +15,7 @@ from typing import Any
 
 from quire.runtime.clock import Clock
 from quire.runtime.errors import AlreadyExists, NotFound
+from quire.runtime.limits import SUBSCRIPTIONS_PER_TOPIC_MAX
 from quire.runtime.tasks import Tasks
 from quire.serving.ports import LATEST, ConsumerBusy, ConsumerPort, NotAllowed, Position, TopicPort
 from quire.serving.subscription import seek, stretch
@@ -128,6 +129,7 @@ class Subscriptions:
         async with self._creating:
             if name in self._by_name:
                 raise AlreadyExists(f"subscription {name} of {self._topic.name} exists already")
+            self._check_number()
             asked = None if at is None else seek.position_of(at, self._segments)
             return await self._make(name, asked or self._initial(earliest=earliest), {})
 
@@ -166,12 +168,20 @@ class Subscriptions:
             found = self._by_name.get(request.subscription)
             if found is not None:
                 return found
+            self._check_number()
             view = await self._topic.compacted_view() if request.read_compacted else None
             position = await self._first_for(request, view or self._topic)
             if request.durable:
                 return await self._make(request.subscription, position, dict(request.properties))
             key = CursorKey(self._topic.name, self._generation, request.subscription)
             return self._add(Cursor(key, preceding(position)), None)
+
+    def _check_number(self) -> None:
+        if len(self._by_name) >= SUBSCRIPTIONS_PER_TOPIC_MAX:
+            raise NotAllowed(
+                f"topic {self._topic.name} has {SUBSCRIPTIONS_PER_TOPIC_MAX} subscriptions, and takes no more: "
+                "delete those that nobody uses"
+            )
 
     async def _whole(self, making: Coroutine[Any, Any, Subscription]) -> Subscription:
         """Carry `making` through, though who asked may be gone before it ends: half a subscription is none."""

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 
 from quire.runtime.errors import ConfigurationError, QuireError
-from quire.runtime.limits import PRODUCERS_WAITING_MAX
+from quire.runtime.limits import PRODUCERS_PER_TOPIC_MAX, PRODUCERS_WAITING_MAX
 from quire.serving.ports import ProducerPort
 
 NO_EPOCH = -1
@@ -111,6 +111,10 @@ class Producers:
         if wish.mode is AccessMode.EXCLUSIVE_WITH_FENCING:
             self._fence(wish.port.name, former)
             return self._grant(wish)
+        if former is None and len(self._here) + len(self._waiting) >= PRODUCERS_PER_TOPIC_MAX:
+            raise ProducerBusy(
+                f"the topic has {PRODUCERS_PER_TOPIC_MAX} producers, and takes no more: close some"
+            )
         if former is not None and former.stage is Stage.WAITING:
             self._waiting[self._waiting.index(former)] = wish
             former.stage, wish.stage = Stage.OUTSIDE, Stage.WAITING
