@@ -95,6 +95,7 @@ class MemoryBookie:
             read_only=self.refuses is Status.READ_ONLY or self.is_full,
             read_only_why="the disk is full" if self.is_full else "",
             takes_priority=self.is_full,
+            short_of_space=self.is_full,
         )
 
     # -- the port --------------------------------------------------------------------------------------

@@ -142,7 +142,9 @@ class Broker(Operations):
         self._offloading = (
             None
             if archive is None
-            else Offloading(archive, self.services, self.registry, self.namespaces, self._is_short_of_space)
+            else Offloading(
+                archive, self.services, self.registry, self.namespaces, lambda: ledgers.is_short_of_space
+            )
         )
         self.rounds = Rounds(self.registry, ledgers, self._bundles, self._offloading, clock, self.tasks)
         self.ownerless = Ownerless(self.registry, self.ownership, self.services)
@@ -471,10 +473,6 @@ class Broker(Operations):
         others = self._ask_others("POST", "/quire/v1/archive/repair?here=true", ARCHIVE_RUN_S)
         mine, (answers, silent) = await asyncio.gather(work.repair(or_nobodys=True), others)
         return added_up([mine, *answers, {"errors": silent}])
-
-    def _is_short_of_space(self) -> bool:
-        """A bookie that is up has no room left: what need not be on bookies should go soon."""
-        return any(record.read_only for record in self._ledgers.available())
 
     def _archive_work(self) -> Offloading:
         if self._offloading is None:

@@ -15,7 +15,6 @@ from quire.metadata.records import InactiveTopicPolicy, Policies
 from quire.runtime.errors import NotFound
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
-from quire.wire.bookie import Status
 from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread, look_after_topics
 
 NAME = TopicName.parse("topic")
@@ -158,7 +157,7 @@ async def test_a_topic_at_rest_is_recalled_sooner_when_a_bookie_has_no_room(
     while broker.registry.find(NAME) is not None:
         await broker.archive_run(seal=False, here=True)
         await let_pass(house, broker, 1.0)
-    house.cluster.bookies[0].refuses = Status.READ_ONLY
+    house.cluster.bookies[0].is_full = True
     await let_pass(house, broker, 1.0)
     assert broker.registry.find(NAME) is not None
     await broker.archive_run(seal=False, here=True)
