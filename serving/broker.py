@@ -242,7 +242,7 @@ class Broker(Operations):
 
     def gained(self, bundle: str) -> None:
         # What a hand-over that was broken off left here: others may have gone on since.
-        self.registry.drop_bundle(bundle)
+        self.registry.drop_bundles({bundle})
         if self._offloading is not None:
             self._offloading.adopt()
 
@@ -251,8 +251,7 @@ class Broker(Operations):
         topics = await self.registry.close_bundle(bundle)
 
         def send_away(service_url: str) -> None:
-            for topic in topics:
-                topic.drop(service_url)
+            self.registry.let_go(topics, service_url)
 
         try:
             await self._bundles.close_one(bundle)
@@ -266,8 +265,7 @@ class Broker(Operations):
         await self.peers.ask("PUT", NotOwner(bundle, heir), path, {"topics": list(topics)})
 
     def drop(self, bundles: Collection[str]) -> None:
-        for bundle in bundles:
-            self.registry.drop_bundle(bundle)
+        self.registry.drop_bundles(bundles)
 
     def bundle_loads(self) -> Mapping[str, BundleLoad]:
         return self.registry.bundle_loads()

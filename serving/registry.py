@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from quire.metadata import topics
@@ -433,10 +433,7 @@ class Registry:
 
     async def unload_bundle(self, bundle: str) -> None:
         """Close all topics of a bundle, also those that are being loaded, and let their clients go."""
-        for count, topic in enumerate(await self.close_bundle(bundle), 1):
-            topic.drop()
-            if count % CLOSED_A_TURN == 0:
-                await asyncio.sleep(0)
+        self.let_go(await self.close_bundle(bundle))
 
     def used(self, bundle: str) -> list[str]:
         """The bundle's topics that have producers or consumers, by their full names."""
@@ -471,16 +468,29 @@ class Registry:
             # Its clients must be let go all the same, and those of all others.
             _log.exception("%s was not closed cleanly, it will be recovered", topic.name)
 
-    def drop_bundle(self, bundle: str) -> None:
-        """Let go of all topics of a bundle at once: they are, or may be, another broker's.
+    def drop_bundles(self, bundles: Collection[str]) -> None:
+        """Let go of all topics of some bundles: they are, or may be, another broker's. Nobody finds them any more.
 
         One that is being loaded misses its bundle when that is done, even if the bundle was taken again by then.
         """
-        for name in [name for name, of in self._bundle_of.items() if of == bundle]:
+        gone, dropped = set(bundles), []
+        for name in [name for name, of in self._bundle_of.items() if of in gone]:
             del self._bundle_of[name]
             if name in self._topics:
-                self._topics.pop(name).drop()
-        self._bundles.drop(bundle)
+                dropped.append(self._topics.pop(name))
+        for bundle in bundles:
+            self._bundles.drop(bundle)
+        self.let_go(dropped)
+
+    def let_go(self, topics: Sequence[AnyTopic], service_url: str = "") -> None:
+        """Drop topics that nobody finds any more; of thousands some in each turn of the loop, the first ones now.
+
+        Those that have to wait can do no harm: their state log is closed, and the next owner fences their ledgers.
+        """
+        for topic in topics[:CLOSED_A_TURN]:
+            topic.drop(service_url)
+        if left := topics[CLOSED_A_TURN:]:
+            asyncio.get_running_loop().call_soon(self.let_go, left, service_url)
 
     def bundle_loads(self) -> dict[str, BundleLoad]:
         """Of the bundles with loaded topics, what they cost. Called every few seconds: walks no topic's parts."""

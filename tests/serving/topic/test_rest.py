@@ -13,6 +13,7 @@ import pytest
 from quire.metadata import paths, topics
 from quire.metadata.records import InactiveTopicPolicy, Policies
 from quire.runtime.errors import NotFound
+from quire.serving import registry as registry_module
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread, look_after_topics
@@ -224,3 +225,22 @@ async def test_a_topic_that_was_unloaded_is_freed_without_the_collector(
 async def _subscription(broker: Broker) -> Any:
     topic = await broker.registry.open_persistent(NAME)
     return topic.subscriptions.get("sub")
+
+
+async def test_many_topics_are_let_go_of_in_several_turns(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody finds them any more from the first moment on; a session that ends may concern a hundred thousand."""
+    monkeypatch.setattr(registry_module, "CLOSED_A_TURN", 4)
+    names = [TopicName.parse(f"topic-{number}") for number in range(10)]
+    topics_before = [await broker.registry.open(name, create=True) for name in names]
+    (bundle,) = {await broker.registry.bundle_of(name) for name in names}
+    broker.drop([bundle])
+    assert not any(map(broker.registry.find, names))
+    dropped = []
+    for _ in range(3):
+        dropped.append(sum(topic.is_closed for topic in topics_before))
+        await asyncio.sleep(0)
+    assert dropped == [4, 8, 10]
+    again = await broker.registry.open(names[-1])
+    assert again is not topics_before[-1] and not again.is_closed
