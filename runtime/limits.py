@@ -25,7 +25,8 @@ COMMAND_BYTES_MAX: Final = 1 * MIB
 """A command without payload: the largest legal one is an ACK or a REDELIVER with many ids."""
 
 CONNECTIONS_MAX: Final = 20_000
-REQUESTS_PENDING_PER_CONNECTION_MAX: Final = 50_000
+REQUESTS_PENDING_PER_CONNECTION_MAX: Final = 1_000
+"""Requests of a connection that are being worked on, a few KB each; beyond it the connection is not read."""
 
 HANDSHAKE_BYTES_MAX: Final = 64 * KIB
 """A frame of a connection that has not said CONNECT yet."""

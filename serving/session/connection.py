@@ -15,6 +15,7 @@ while there is a reason (`Stop`):
     BUDGET    it has producers, and the byte budget of the process is spent
     HELD      SENDs or commands must wait in their lanes, and too much was sent meanwhile
     ANSWERS   the peer asks and does not read the answers
+    REQUESTS  many of its requests are being worked on
     ROOM      a large frame is on its way, and other connections' frames have all the room (`frame_room`)
 
 A connection that does not say CONNECT in time is closed, and so is one whose frame does not come to its end.
@@ -80,6 +81,7 @@ class Stop(Flag):
     HELD = auto()
     ANSWERS = auto()
     ROOM = auto()
+    REQUESTS = auto()
 
 
 READING: Final = Stop(0)
@@ -298,16 +300,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def start(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
         """Carry out an asynchronous command."""
-        if self._pending >= REQUESTS_PENDING_PER_CONNECTION_MAX:
-            work.close()
-            raise LimitExceeded("too many requests of this connection are unanswered")
         self._pending += 1
+        if self._pending >= REQUESTS_PENDING_PER_CONNECTION_MAX:
+            self._stop_reading(Stop.REQUESTS)
         task = self.host.tasks.start(work, what)
         task.add_done_callback(self._started_ended)
         return task
 
     def _started_ended(self, _: asyncio.Task[None]) -> None:
         self._pending -= 1
+        if 2 * self._pending <= REQUESTS_PENDING_PER_CONNECTION_MAX:
+            self._read_on(Stop.REQUESTS)
 
     async def patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Try again for a while what fails with "try again": the answer to a PRODUCER or a SUBSCRIBE.
@@ -429,7 +432,11 @@ class Connection(asyncio.BufferedProtocol):
             self._room_bytes = wanted
             if not room.ask(self, wanted, self._room_given):
                 self._stop_reading(Stop.ROOM)
-        elif cutter.is_short and room.ask_spare(self, max(self._room_bytes, READ_BUFFER_BYTES_MAX)):
+        elif (
+            cutter.is_short
+            and self.producers
+            and room.ask_spare(self, max(self._room_bytes, READ_BUFFER_BYTES_MAX))
+        ):
             self._room_bytes = max(self._room_bytes, READ_BUFFER_BYTES_MAX)
             cutter.size_max = READ_BUFFER_BYTES_MAX
         cutter.is_short = False

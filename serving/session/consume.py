@@ -6,7 +6,8 @@ must be durable before it is answered goes through the consumer's lane.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from quire.runtime.errors import NotFound, QuireError, Unavailable
@@ -22,6 +23,11 @@ from quire.wire.commands import Command
 
 if TYPE_CHECKING:
     from quire.serving.topic.non_persistent import AnyTopic
+
+
+IDS_AT_ONCE_MAX: Final = 5_000
+IDS_A_TURN: Final = 1_000
+"""Of a command that has more: others have a turn in between."""
 
 
 class ConsumerEnd:
@@ -191,44 +197,64 @@ def _refusal(connection: Connection, body: pb.CommandSubscribe) -> str:
 # -- commands without an answer, or whose answer comes by callback ---------------------------------------
 
 
-def _handle(connection: Connection, consumer_id: int) -> ConsumerHandle | None:
-    """None for a consumer that is closed: its client hears of it, or has heard."""
-    end = connection.consumers.get(consumer_id)
-    return None if end is None else end.handle
-
-
 def flow(connection: Connection, body: pb.CommandFlow) -> None:
-    handle = _handle(connection, body.consumer_id)
-    if handle is not None:
-        handle.flow(body.messagePermits)
+    end = connection.consumers.get(body.consumer_id)
+    if end is not None and end.handle is not None:
+        end.handle.flow(body.messagePermits)
 
 
 def ack(connection: Connection, body: pb.CommandAck) -> None:
     cumulative = body.ack_type == pb.CommandAck.Cumulative
-    if not cumulative and not body.HasField("request_id"):
+    many = len(body.message_id) > IDS_AT_ONCE_MAX and not cumulative
+    if not cumulative and not many and not body.HasField("request_id"):
         connection.gather_acks(body.consumer_id, body.message_id)
         return
     connection.acknowledge_gathered()
-    handle = _handle(connection, body.consumer_id)
-    if not body.HasField("request_id"):
-        if handle is not None:
-            handle.ack(body.message_id, cumulative=cumulative)
-        return
+    end = connection.consumers.get(body.consumer_id)
+    handle = None if end is None else end.handle
 
     def answer(error: QuireError | None) -> None:
-        code, text = (None, None) if error is None else connection.why_refused("ACK", error)
-        connection.write(commands.ack_response(body.consumer_id, body.request_id, code, text))
+        if body.HasField("request_id"):
+            code, text = (None, None) if error is None else connection.why_refused("ACK", error)
+            connection.write(commands.ack_response(body.consumer_id, body.request_id, code, text))
 
-    if handle is None:
+    if end is None or handle is None:
         answer(NotFound("the consumer is closed"))
+    elif many:
+        end.lane.hold(_ack_in_turns(end, body.message_id, answer), "ACK")
     else:
-        handle.ack(body.message_id, cumulative=cumulative, done=answer)
+        done = answer if body.HasField("request_id") else None
+        handle.ack(body.message_id, cumulative=cumulative, done=done)
+
+
+async def _ack_in_turns(
+    end: ConsumerEnd, ids: Sequence[pb.MessageIdData], answer: Callable[[QuireError | None], None]
+) -> None:
+    """Each id of a part of a batch takes ten microseconds, and a command has a hundred thousand."""
+    for start in range(0, len(ids), IDS_A_TURN):
+        if end.handle is None:
+            answer(NotFound("the consumer is closed"))
+            return
+        is_last = start + IDS_A_TURN >= len(ids)
+        end.handle.ack(ids[start : start + IDS_A_TURN], done=answer if is_last else None)
+        await asyncio.sleep(0)
 
 
 def redeliver(connection: Connection, body: pb.CommandRedeliverUnacknowledgedMessages) -> None:
-    handle = _handle(connection, body.consumer_id)
-    if handle is not None:
-        handle.redeliver(body.message_ids)
+    end = connection.consumers.get(body.consumer_id)
+    if end is None or end.handle is None:
+        return
+    if len(body.message_ids) > IDS_AT_ONCE_MAX:
+        end.lane.hold(_redeliver_in_turns(end, body.message_ids), "REDELIVER")
+    else:
+        end.handle.redeliver(body.message_ids)
+
+
+async def _redeliver_in_turns(end: ConsumerEnd, ids: Sequence[pb.MessageIdData]) -> None:
+    for start in range(0, len(ids), IDS_A_TURN):
+        if end.handle is not None:
+            end.handle.redeliver(ids[start : start + IDS_A_TURN])
+        await asyncio.sleep(0)
 
 
 def close_consumer(connection: Connection, body: pb.CommandCloseConsumer) -> None:

@@ -17,6 +17,7 @@ from quire.runtime.limits import (
     READ_ROOM_BYTES,
 )
 from quire.serving.broker import Broker
+from quire.serving.names import TopicName
 from quire.serving.session import connection as module
 from quire.serving.session import frame_room
 from quire.wire import commands
@@ -157,6 +158,22 @@ async def test_commands_in_a_lane_are_weighed(broker: Broker, monkeypatch: pytes
     go_on.set()
     assert sorted(kinds(await client.answers(1 + count))) == ["ACK_RESPONSE"] * count + ["SUCCESS"]
     assert client.transport.reading and broker.held.held_bytes == 0
+
+
+async def test_many_ids_are_acknowledged_in_turns_and_what_follows_waits(broker: Broker) -> None:
+    client = await publishing(broker, TOPIC)
+    client.send(subscribe(1), *(part for n in range(100) for part in commands.send(1, n, 1, entry())))
+    await client.answers(101)
+    topic: Any = broker.registry.find(TopicName.parse(TOPIC))
+    subscription = topic.subscriptions.get("s")
+    ledger_id = topic.last_confirmed.ledger_id
+    ids = [commands.message_id(ledger_id, 10_000 + at) for at in range(19_900)]
+    ids += [commands.message_id(ledger_id, at) for at in range(100)]
+    client.send(commands.ack(1, ids, request_id=7))
+    assert client.connection.consumers[1].lane.is_busy and subscription.mark_delete.entry_id < 0
+    client.send(commands.close_consumer(1, 8))
+    assert sorted(kinds(await client.answers(2))) == ["ACK_RESPONSE", "SUCCESS"]
+    assert subscription.mark_delete.entry_id == 99, "none of it is passed over by what comes behind"
 
 
 async def test_many_small_commands_in_a_lane_weigh_as_well(
