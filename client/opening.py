@@ -4,6 +4,8 @@
 
 One for each partition, because chunks of one message come from one topic. Chunks that will never be a message are
 told to `void`: those that came twice, and those whose others did not come in time, so that nothing waits for them.
+Where a broker deals singly, the others may have come to another consumer: then what has no beginning or no end is given
+back, until all of it comes to one.
 """
 
 from __future__ import annotations
@@ -52,12 +54,14 @@ class Opening:
         settings: ConsumerSettings,
         decryptor: Decryptor | None,
         void: Callable[[Sequence[pb.MessageIdData]], None],
+        give_back: Callable[[Sequence[pb.MessageIdData]], None] | None,
     ) -> None:
         self._decryptor = decryptor
         self._crypto_failure = settings.crypto_failure
         self._expiry_s = settings.chunks_expire_ms / 1000
         self._joiner = Joiner(settings.chunked_messages_max)
         self._void = void
+        self._give_back = give_back
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -118,14 +122,19 @@ class Opening:
         self, what: Incomplete, metadata: pb.MessageMetadata, delivery: Delivery, now_ms: int
     ) -> None:
         is_late = metadata.publish_time + self._expiry_s * 1000 < now_ms
-        if what is Incomplete.REPEATED or (what is Incomplete.ORPHANED and is_late):
-            self._void([delivery.body.message_id])
-        given_up = self._joiner.overflowing()
-        if given_up:
+        ids = [delivery.body.message_id]
+        if what is Incomplete.REPEATED:
+            self._void(ids)
+        elif what is Incomplete.ORPHANED and self._give_back is not None:
+            self._give_back(ids)
+        elif what is Incomplete.ORPHANED and is_late:
+            self._void(ids)
+        if given_up := self._joiner.overflowing():
             _log.warning(
-                "%d messages in chunks begin at once; the oldest waits for the next connection",
-                len(self._joiner),
+                "more than %d messages in chunks begin at once; the oldest comes again", len(self._joiner)
             )
+            if self._give_back is not None:
+                self._give_back(given_up)
         self._watch()
 
     def _watch(self) -> None:
@@ -135,8 +144,8 @@ class Opening:
     def _expire(self) -> None:
         self._timer = None
         if given_up := self._joiner.expired(self._loop.time() - self._expiry_s):
-            _log.warning("%d chunks are given up: the rest of their messages did not come", len(given_up))
-            self._void(given_up)
+            _log.warning("the rest of %d chunks did not come", len(given_up))
+            (self._give_back or self._void)(given_up)
         self._watch()
 
 

@@ -106,7 +106,8 @@ class PartitionConsumer(Attachable):
         self._dead_letters = shared.dead_letters
         self._last_chances: dict[Place, list[Message[Any]]] = {}
         """Messages that are dead letters if they are not acknowledged this time."""
-        self._opening = Opening(self._settings, shared.decryptor, self._void)
+        give_back = self._give_back if how.deals_singly else None
+        self._opening = Opening(self._settings, shared.decryptor, self._void, give_back)
         self._held_back: MessageId | None = None
         """What is acknowledged cumulatively when chunks before it are given up."""
         self._chunks: dict[Place, tuple[pb.MessageIdData, ...]] = {}
@@ -253,6 +254,11 @@ class PartitionConsumer(Attachable):
         held_back, self._held_back = self._held_back, None
         if held_back is not None:
             self.ack_cumulative(held_back)
+
+    def _give_back(self, ids: Sequence[pb.MessageIdData]) -> None:
+        """Chunks whose others may be with another consumer."""
+        for one in ids:
+            self._redelivery.nack(commands.position(one), [one], 0)
 
     async def flush_acks(self) -> None:
         await self._acking.flush()

@@ -105,7 +105,7 @@ class ConsumerSettings:
     )
     chunks_expire_ms: int = setting(
         60_000,
-        "Chunks are acknowledged when the rest of their message did not come so long.",
+        "Chunks whose rest did not come so long are acknowledged; those of shared subscriptions are given back.",
         unit=MILLISECONDS,
     )
     crypto_failure: str = setting(

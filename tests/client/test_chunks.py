@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 
 import pulsar
 import pytest
 
-from quire.client import EARLIEST, Client, ConsumerSettings, MessageId, ProducerSettings, PublishFailed
+from quire.client import (
+    EARLIEST,
+    Client,
+    Consumer,
+    ConsumerSettings,
+    MessageId,
+    ProducerSettings,
+    PublishFailed,
+)
 from quire.client.chunks import Incomplete, Joined, Joiner, cut
 from quire.runtime.limits import MIB
 from quire.serving.broker import Broker
@@ -208,6 +217,33 @@ async def test_an_ack_covers_all_chunks(real: Broker, ours: Client) -> None:
         await consumer.ack(one)
         await consumer.ack(two.id)
         await consumer.flush_acks()
+        assert (await real.stats(TOPIC))["subscriptions"]["s"]["msgBacklog"] == 0
+
+
+async def test_two_shared_consumers_give_back_what_has_no_beginning(real: Broker, ours: Client) -> None:
+    settings = ConsumerSettings(nack_delay_ms=10, prefetch_messages_max=2)
+    async with ours.producer("t", settings=CHUNKED) as producer:
+        for _ in range(4):
+            await producer.send(LARGE)
+    async with (
+        ours.consumer("t", "s", start=EARLIEST, type="shared", settings=settings) as one,
+        ours.consumer("t", "s", start=EARLIEST, type="shared", settings=settings) as two,
+        asyncio.timeout(30),
+    ):
+        found: list[bytes | None] = []
+
+        async def take(consumer: Consumer[bytes]) -> None:
+            while len(found) < 4:
+                try:
+                    message = await consumer.receive(0.1)
+                except TimeoutError:
+                    continue
+                found.append(message.payload)
+                await consumer.ack(message)
+            await consumer.flush_acks()
+
+        await asyncio.gather(take(one), take(two))
+        assert found == [LARGE] * 4
         assert (await real.stats(TOPIC))["subscriptions"]["s"]["msgBacklog"] == 0
 
 

@@ -42,7 +42,7 @@ CLIENT = ClientSettings(
 PRODUCER = ProducerSettings(
     batch_messages_max=7, chunking=True, send_timeout_ms=120_000, in_flight_messages_max=200
 )
-CONSUMER = ConsumerSettings(prefetch_messages_max=50, ack_delay_ms=5)
+CONSUMER = ConsumerSettings(prefetch_messages_max=50, ack_delay_ms=5, nack_delay_ms=20)
 ENTRY_BYTES_MAX = 16 * KIB
 LARGE_BYTES = 3 * ENTRY_BYTES_MAX + 100
 ROUNDS = 8
@@ -211,6 +211,7 @@ async def test_nothing_is_lost_and_nothing_comes_twice(road: Road, client: Clien
         asyncio.timeout(PATIENCE_S),
         client.consumer("t", "exclusive", start=EARLIEST, settings=CONSUMER) as alone,
         client.consumer("t", "shared", type="shared", start=EARLIEST, settings=CONSUMER) as one,
+        client.consumer("t", "shared", type="shared", start=EARLIEST, settings=CONSUMER) as two,
         client.consumer("t", "key-shared", type="key-shared", start=EARLIEST, settings=CONSUMER) as keyed,
         client.reader("t", start=EARLIEST, settings=CONSUMER) as reader,
     ):
@@ -218,6 +219,7 @@ async def test_nothing_is_lost_and_nothing_comes_twice(road: Road, client: Clien
         following = [
             asyncio.create_task(follow(alone, views["exclusive"])),
             asyncio.create_task(follow(one, views["shared"])),
+            asyncio.create_task(follow(two, views["shared"])),
             asyncio.create_task(follow(keyed, views["key-shared"])),
             asyncio.create_task(read(reader, views["reader"])),
         ]
