@@ -103,12 +103,12 @@ class Message(Generic[T_co]):
         return f"Message({self.id}, {len(self.payload or b'')} bytes)"
 
     @property
-    def value(self) -> T_co:
+    def value(self) -> T_co | None:
         """The payload as the consumer's schema has it; None for a null value.
 
         Decoded each time. Raises what decoding raises: ValueError, or what the class of the value does.
         """
-        value: T_co = self._entry.source.value_of(self._entry, self._decoded)
+        value: T_co | None = self._entry.source.value_of(self._entry, self._decoded)
         return value
 
     @property
