@@ -464,3 +464,58 @@ async def test_whoever_subscribes_while_a_topic_grows_gets_what_is_published_fro
     await world.publish()
     await world.check()
     assert world.before
+
+
+async def intrude(broker: Broker, dice: random.Random, is_over: asyncio.Event) -> None:
+    """A client that publishes to any partition and subscribes to any, whatever it is told."""
+    client, number = Client(broker), 0
+    await client.connect()
+    while not is_over.is_set():
+        number += 1
+        partition = dice.randrange(4)
+        client.send(producer(2 * number, number, f"{TOPIC}-partition-{partition}"))
+        client.send(b"".join(commands.send(number, 0, 1, entry())))
+        client.send(subscribe(2 * number + 1, partition, consumer_id=number, name=f"s{dice.randrange(3)}"))
+        for _ in range(dice.randrange(20)):
+            await asyncio.sleep(0)
+        client.received()
+    async with asyncio.timeout(20):
+        while client.connection.has_unanswered:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    client.connection.connection_lost(None)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_deletion_among_intruders_leaves_nothing(house: BrokerHouse, seed: int) -> None:
+    broker = await house.start()
+    dice, is_over = random.Random(seed), asyncio.Event()
+    await broker.create_partitioned(TOPIC, 4)
+    Growing(broker, seed)  # for the latency of its store
+    intruders = [asyncio.ensure_future(intrude(broker, dice, is_over)) for _ in range(3)]
+    for _ in range(dice.randrange(300)):
+        await asyncio.sleep(0)
+    deleting = asyncio.ensure_future(broker.delete_partitioned(TOPIC, force=True))
+    if dice.random() < 0.5:
+        for _ in range(dice.randrange(100)):
+            await asyncio.sleep(0)
+        deleting.cancel()
+        await asyncio.wait([deleting])
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await broker.delete_partitioned(TOPIC, force=True)
+            except NotFound:
+                break
+            except QuireError:
+                await asyncio.sleep(0.01)
+    assert await broker.registry.records.names("public", "default") == []
+    for _ in range(dice.randrange(300)):
+        await asyncio.sleep(0)
+    assert await broker.registry.records.names("public", "default") == [], "nor does anybody make one"
+    is_over.set()
+    await asyncio.gather(*intruders)
+    await broker.create_partitioned(TOPIC, 4)
+    await publish(broker, range(4))
+    shown = (await broker.partitioned_internal_stats(TOPIC))["partitions"].values()
+    assert [one["numberOfEntries"] for one in shown] == [1] * 4
+    assert await broker.subscriptions(TOPIC) == []
