@@ -118,7 +118,7 @@ def _error_of(error: HTTPError) -> QuireError:
         return AlreadyExists(reason)
     if error.code == 412:
         return InUse(reason)
-    if error.code in (400, 405, 413, 422):
+    if error.code in (400, 405, 413, 422, 501):
         return ConfigurationError(reason)
     if error.code in (429, 503, 504):
         return Unavailable(reason)

@@ -91,8 +91,7 @@ def update(topic: str, partitions: int, admin_url: str, as_json: bool) -> None:
 def delete(topic: str, force: bool, admin_url: str, as_json: bool) -> None:
     """Delete TOPIC with all its messages, partitions and subscriptions."""
     admin = Admin(admin_url)
-    partitioned = admin.get(f"{_path(topic)}/partitions").get("partitions", 0) > 0
-    suffix = "/partitions" if partitioned else ""
+    suffix = "/partitions" if _partitions(admin, topic) else ""
     admin.delete(f"{_path(topic)}{suffix}?force={str(force).lower()}")
     print_done(as_json, f"deleted {topic}", topic=topic, deleted=True)
 
@@ -177,11 +176,27 @@ def stats(topic: str, admin_url: str, as_json: bool) -> None:
 @admin_url_option
 @json_option
 def internal_stats(topic: str, admin_url: str, as_json: bool) -> None:
-    """Show the segments of TOPIC, their states and where they are, and the cursors."""
-    answer = Admin(admin_url).get(f"{_path(topic)}/internalStats")
+    """Show the segments of TOPIC, or of each of its partitions, where they are, and the cursors."""
+    admin = Admin(admin_url)
+    if not _partitions(admin, topic):
+        answer = admin.get(f"{_path(topic)}/internalStats")
+        print_json(answer) if as_json else _print_internal(answer)
+        return
+    answer = admin.get(f"{_path(topic)}/partitioned-internalStats")
     if as_json:
         print_json(answer)
         return
+    for name, one in answer["partitions"].items():
+        click.echo(name)
+        _print_internal(one)
+        click.echo()
+
+
+def _partitions(admin: Admin, topic: str) -> int:
+    return int(admin.get(f"{_path(topic)}/partitions").get("partitions", 0))
+
+
+def _print_internal(answer: dict[str, Any]) -> None:
     print_table(
         ("ledger", "state", "entries", "bytes", "archive"),
         [
@@ -211,8 +226,11 @@ def internal_stats(topic: str, admin_url: str, as_json: bool) -> None:
 @json_option
 def terminate(topic: str, admin_url: str, as_json: bool) -> None:
     """Accept no more messages on TOPIC; what is there stays readable."""
-    answer = Admin(admin_url).post(f"{_path(topic)}/terminate")
-    last = f"{answer['ledgerId']}:{answer['entryId']}"
-    print_done(
-        as_json, f"terminated {topic}; its last entry is {last}", topic=topic, terminated=True, last=answer
-    )
+    admin = Admin(admin_url)
+    if _partitions(admin, topic):
+        answer = admin.post(f"{_path(topic)}/terminate/partitions")
+        said = f"terminated {topic}, all its {len(answer)} partitions"
+    else:
+        answer = admin.post(f"{_path(topic)}/terminate")
+        said = f"terminated {topic}; its last entry is {answer['ledgerId']}:{answer['entryId']}"
+    print_done(as_json, said, topic=topic, terminated=True, last=answer)

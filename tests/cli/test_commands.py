@@ -114,6 +114,22 @@ def test_subscriptions_of_partitions_and_of_batches(server: Server) -> None:
     assert quire("subscriptions", "list", "parted").out == ""
 
 
+def test_a_partitioned_topic_grows_is_shown_and_ends_as_one(server: Server) -> None:
+    quire("topics", "create", "grown", "--partitions", "1")
+    quire("subscriptions", "create", "grown", "s")
+    assert quire("topics", "update", "grown", "--partitions", "2").out == "grown has 2 partitions now\n"
+    found = quire("subscriptions", "stats", "grown", "s", "--json").json
+    assert list(found) == ["grown-partition-0", "grown-partition-1"]
+    shown = quire("topics", "internal-stats", "grown").out
+    assert "grown-partition-0" in shown and "grown-partition-1" in shown
+    seek = ("subscriptions", "seek", "grown", "s", "--to")
+    assert quire(*seek, "earliest").code == 0
+    refused(quire(*seek, "1:1"), WRONG_USE, "partition")
+    assert quire("topics", "terminate", "grown").out == "terminated grown, all its 2 partitions\n"
+    assert quire("topics", "delete", "grown").code == 0
+    refused(quire("topics", "terminate", "grown"), NOT_FOUND, "grown")
+
+
 def test_what_cannot_be_done_to_a_subscription(server: Server) -> None:
     publish(server, "plain", 1)
     refused(quire("subscriptions", "stats", "plain", "none"), NOT_FOUND, "no subscription none")
