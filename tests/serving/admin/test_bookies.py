@@ -141,3 +141,19 @@ async def ledgers(store: MetadataStore) -> list[LedgerRecord]:
 def read_earliest(client: pulsar.Client, count: int) -> list[bytes]:
     reader = client.create_reader(NAME, pulsar.MessageId.earliest)
     return [reader.read_next(10_000).data() for _ in range(count)]
+
+
+async def test_a_line_says_why_a_bookie_takes_nothing_and_what_to_do_about_one_that_is_gone(
+    rest: Rest, house: BrokerHouse, store: MetadataStore
+) -> None:
+    full, gone = house.cluster.bookies[:2]
+    why = "the disk of /data/entries is full; free some space"
+    record = replace(
+        full.record(), read_only=True, read_only_why=why, free_bytes=300 << 20, total_bytes=1 << 40
+    )
+    house.cluster.directory.join(record, full)
+    house.cluster.directory.leave(gone.bookie.uuid)
+    listed = await in_thread(lambda: quire("bookies", "list", "--admin-url", rest.url))
+    rows = {line.split()[0]: line for line in listed.out.splitlines()}
+    assert why in rows[full.bookie.uuid] and "300 MiB" in rows[full.bookie.uuid]
+    assert "quire bookies recover" in rows[gone.bookie.uuid]
