@@ -406,13 +406,17 @@ class Storage:
 
     # -- reading -----------------------------------------------------------------------------------------
     async def read(self, request: ReadRequest) -> ReadResponse:
-        """See `ReadRequest`. Only `NO_SUCH_ENTRY` denies that the entry exists."""
+        """See `ReadRequest`. Only `NO_SUCH_ENTRY` denies that the entry exists.
+
+        Who cannot keep a fence has the blocks all the same, after a restart: `READ_ONLY` is no damage.
+        """
         if not self._is_for_me(request.bookie):
             return ReadResponse(Status.WRONG_BOOKIE)
         if request.fence:
             state = self._intake.state(request.ledger_id)
             if state.tombstone_version is None and await self._fence(state) is not Status.OK:
-                return ReadResponse(Status.IO_ERROR, detail=f"cannot keep the fence: {self.failure}")
+                why = self.failure or "it is being stopped"
+                return ReadResponse(Status.READ_ONLY, detail=f"cannot keep the fence: {why}")
         return await self._reads.read(request)
 
     async def _fence(self, state: LedgerState) -> Status:

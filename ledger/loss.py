@@ -115,11 +115,14 @@ async def _look(parts: Parts, record: LedgerRecord, span: Span) -> Loss:
 
 
 async def _gone(parts: Parts, record: LedgerRecord) -> set[str]:
-    """Bookies of the ledger, by UUID, that never come back: not up, and retired or given up."""
+    """Bookies of the ledger, by UUID, that never come back: not up, and retired or given up.
+
+    One that drains is not among them: it may start again at this moment, and holds what is not copied yet.
+    """
     known = await known_bookies(parts.store)
     up = {each.uuid for each in parts.bookies.available()}
     named = {bookie.uuid for bookie in states.all_bookies(record)} - up
-    return {uuid for uuid in named if uuid not in known or known[uuid].intent is not BookieIntent.STAY}
+    return {uuid for uuid in named if uuid not in known or known[uuid].intent is BookieIntent.GIVE_UP}
 
 
 class _Lost(NamedTuple):
@@ -158,14 +161,22 @@ class _Walk:
             before = holes.hole_at(self._record, first - 1) if first else None
             if before is not None:
                 self._pass(before)
-            await self._walk(first, last, is_end=last == last_entry)
+            await self._walk(first, last, self._end_index(last, last_entry))
+
+    def _end_index(self, last: int, last_entry: int) -> int:
+        """Index of the first message behind `last`, by the hole that follows or by the topic; -1 unknown."""
+        if last == last_entry:
+            return self._span.end_index
+        behind = holes.hole_at(self._record, last + 1)
+        assert behind is not None, "a part that is in no hole ends at one"
+        return behind.first_index
 
     def _pass(self, hole: Hole) -> None:
         """A hole that was given up before."""
         self._index = hole.first_index + max(hole.messages, hole.last_entry + 1 - hole.first_entry)
         self._clock_ms = hole.clock_ms
 
-    async def _walk(self, entry: int, last: int, *, is_end: bool) -> None:
+    async def _walk(self, entry: int, last: int, end_index: int) -> None:
         while entry <= last:
             answer = await self._probe(entry, last)
             if not isinstance(answer, _Lost):
@@ -173,7 +184,10 @@ class _Walk:
                 continue
             first, why = entry, answer.why
             entry, blocks = await self._next(entry + 1, last)
-            self._lost(first, entry - 1, blocks[0][0] if blocks else None, why, is_end=is_end)
+            if blocks:  # which may begin before what was asked for: a disk has its good moments
+                entry = min(entry, blocks[0][0].first_entry)
+            if entry > first:
+                self._lost(first, entry - 1, blocks[0][0] if blocks else None, why, end_index)
             if blocks:
                 entry = self._took(blocks)
 
@@ -195,10 +209,10 @@ class _Walk:
             entry, width = some.stop, min(2 * width, _PROBES_MAX)
         return entry, []
 
-    def _lost(self, first: int, last: int, behind: BlockHeader | None, why: str, *, is_end: bool) -> None:
-        """Write a hole down; `behind` is the header of the block that follows it."""
+    def _lost(self, first: int, last: int, behind: BlockHeader | None, why: str, end_index: int) -> None:
+        """Write a hole down; `behind` is the header of the block that follows, else `end_index` is what is known."""
         entries = last + 1 - first
-        end_index = behind.first_index if behind is not None else self._span.end_index if is_end else -1
+        end_index = behind.first_index if behind is not None else end_index
         index = self._index if self._index >= 0 else max(0, end_index - entries)
         clock_ms = self._clock_ms
         if clock_ms < 0:

@@ -185,7 +185,7 @@ class _Recovery:
             response = await self._parts.bookies.port(bookie).read(request)
         except Exception as error:  # a mistake of ours is an unknown, too, and no reason to wait for ever
             _log.exception("a recovery read of ledger %d failed", self._record.ledger_id)
-            response = ReadResponse(Status.IO_ERROR, detail=repr(error))
+            response = ReadResponse(Status.UNREACHABLE, detail=repr(error))
         self.core.answered(bookie, first_entry, response)
 
     def write(self, found: Buffer, header: BlockHeader) -> None:

@@ -73,10 +73,6 @@ class Loss:
     damage: str
 
 
-_DAMAGE = frozenset({Status.IO_ERROR, Status.LIMBO, Status.WRONG_BOOKIE, Status.NO_SUCH_LEDGER})
-"""Answers that will be the same tomorrow."""
-
-
 class RecoveryCore:
     """See the top of the file."""
 
@@ -191,16 +187,19 @@ class RecoveryCore:
         return len(self._answers) == len(self._ensemble)
 
     def _may_give_up(self) -> bool:
-        """An operator said so, and everyone who has not said no is damaged for good."""
-        return self._accept_loss and all(
-            answer.status in _DAMAGE or not answer.status.is_unknown or bookie.uuid in self._gone
+        """An operator said so, and everyone who has not said no is damaged for good, or gone."""
+        return self._accept_loss and self._nobody_may_have_it(self._gone)
+
+    def _nobody_may_have_it(self, gone: Collection[str] = ()) -> bool:
+        return all(
+            answer.status in FINAL or not answer.status.is_unknown or bookie.uuid in gone
             for bookie, answer in self._answers.items()
         )
 
     def _unknown(self, what: str) -> QuireError:
         """Why recovery stops: loss when nothing but loss stands in the way, else "try again"."""
         text = f"ledger {self.ledger_id} cannot be recovered: {what} is unknown: {told(self._answers)}"
-        if all(answer.status in FINAL or not answer.status.is_unknown for answer in self._answers.values()):
+        if self._nobody_may_have_it():
             first = self.lac + 1 if self._entry == BEYOND else self._entry
             return LostForGood(text, self.ledger_id, max(self._first_entry, first))
         return Unavailable(f"{text}; try again when the bookies answer")

@@ -57,7 +57,8 @@ class Status(IntEnum):
     DELETED = 5
     """A tombstone is here: the ledger was deleted and never comes back."""
     READ_ONLY = 6
-    """The disk is full or an operator said so: no new blocks (of this priority) here, reads go on."""
+    """The disk is full or an operator said so: no new blocks (of this priority) here, reads go on. Of a read with the
+    fence flag: the fence cannot be written down now; what is here is not damaged."""
     BAD_BLOCK = 7
     """What was sent is not a valid block; nothing of it was kept."""
     LIMBO = 8

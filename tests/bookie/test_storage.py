@@ -141,7 +141,10 @@ async def test_a_fence_is_answered_only_when_it_is_durable(machine: SimulatedNod
     await node.add(one(1, 0))
     machine.journal.fail("durable", errno.EIO)
     answer = await node.read(1, 0, fence=True)
-    assert answer.status is Status.IO_ERROR and not answer.blocks
+    assert answer.status is Status.READ_ONLY and not answer.blocks, "what it holds is not damaged"
+    assert "cannot keep the fence" in answer.detail
+    node = await crash(machine)
+    assert (await node.read(1, 0, fence=True)).status is OK
 
 
 async def test_a_tombstone_stays_and_fences(machine: SimulatedNode) -> None:

@@ -17,6 +17,7 @@ from quire.metadata.damage import damage_reports
 from quire.metadata.records import BookieIntent, BookieRecord, Hole, LedgerRecord, LedgerState, decode, encode
 from quire.runtime.errors import LostForGood, Unavailable
 from quire.wire import block
+from quire.wire.bookie import ReadRequest, ReadResponse, Status
 from tests.ledger.repair_cluster import Cluster
 
 
@@ -180,6 +181,96 @@ async def test_a_bookie_that_an_operator_gave_up_is_not_waited_for():
     found = (await ledgers.give_up(record.ledger_id)).record
     assert [(hole.first_entry, hole.last_entry) for hole in found.holes] == [(0, 19)]
     assert not any(await read_all(ledgers, record.ledger_id))
+
+
+async def test_a_bookie_that_drains_and_starts_again_at_this_moment_is_not_gone():
+    """It takes nothing new; what it holds is still to be copied."""
+    cluster = MemoryCluster(1)
+    uuid = cluster.bookies[0].bookie.uuid
+    await cluster.store.create(
+        paths.bookie(uuid), encode(BookieRecord(uuid=uuid, incarnation=1, intent=BookieIntent.DRAIN))
+    )
+    record = await closed(cluster)
+    cluster.bookies[0].unreachable = True
+    cluster.directory.leave(uuid)
+    with pytest.raises(Unavailable, match=f"quire bookies recover {uuid}"):
+        await cluster.join().give_up(record.ledger_id)
+    assert not (await cluster.ledgers.info(record.ledger_id)).holes
+
+
+@pytest.mark.parametrize("status", [Status.WRONG_BOOKIE, Status.READ_ONLY, Status.BUSY])
+async def test_an_open_ledger_is_not_cut_because_its_bookie_cannot_answer_now(status):
+    """Another one at its old address, one that cannot write the fence down: its blocks are readable later."""
+    cluster = MemoryCluster(1)
+    writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=1, ack_quorum=1)
+    await listener.until(write(writer, 3))
+    bookie, read = cluster.bookies[0], cluster.bookies[0].read
+
+    async def refusing(request: ReadRequest) -> ReadResponse:
+        return ReadResponse(status) if request.fence else await read(request)
+
+    bookie.read = refusing
+    other = cluster.join()
+    with pytest.raises(Unavailable, match=f"{status.name}.*try again"):
+        await other.recover(writer.ledger_id)
+    with pytest.raises(Unavailable, match=f"{status.name}.*try again"):
+        await other.give_up(writer.ledger_id)
+    bookie.read = read
+    assert (await other.recover(writer.ledger_id)).last_entry == 2
+    assert not other.lost()
+
+
+async def test_a_mistake_of_ours_is_no_damage():
+    cluster = MemoryCluster(1)
+    writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=1, ack_quorum=1)
+    await listener.until(write(writer, 3))
+    bookie, read = cluster.bookies[0], cluster.bookies[0].read
+
+    async def raising(request: ReadRequest) -> ReadResponse:
+        raise RuntimeError("a mistake")
+
+    bookie.read = raising
+    with pytest.raises(Unavailable, match=r"a mistake.*try again"):
+        await cluster.join().give_up(writer.ledger_id)
+    bookie.read = read
+    assert (await cluster.join().recover(writer.ledger_id)).last_entry == 2
+
+
+async def test_what_a_bookie_can_read_the_second_time_is_in_no_hole():
+    """A sector with good moments: the entry behind it is asked for, and that is in the same block."""
+    cluster = MemoryCluster(1)
+    record = await closed(cluster)
+    bookie, read = cluster.bookies[0], cluster.bookies[0].read
+
+    async def failing(request: ReadRequest) -> ReadResponse:
+        if request.first_entry == 6:
+            return ReadResponse(Status.IO_ERROR, detail="a bad moment")
+        answer = await read(request)
+        before = [
+            each for each in answer.blocks if request.first_entry > 6 or block.peek(each).first_entry < 6
+        ]
+        return ReadResponse(answer.status, answer.lac, before)
+
+    bookie.read = failing
+    assert not (await cluster.join().look_for_loss(record.ledger_id)).new
+
+
+async def test_a_hole_that_is_found_before_an_older_one_leaves_no_gap_of_messages():
+    cluster = MemoryCluster(1)
+    writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=1, ack_quorum=1)
+    for first in range(5):
+        cut = block.cut(writer.ledger_id, first, first - 1, 1000 + first, 10 * first, [b"batch"], [10])
+        writer.add(cut, first)
+    await listener.until(4)
+    record = await writer.close()
+    lose(cluster, record.ledger_id, 3, "rot")
+    await cluster.ledgers.give_up(record.ledger_id, Span(0, 50))
+    lose(cluster, record.ledger_id, 2, "rot")
+    await cluster.ledgers.give_up(record.ledger_id, Span(0, 50))
+    headers = await headers_of(cluster, record.ledger_id)
+    assert [one.first_index for one in headers] == [0, 10, 20, 30, 40]
+    found = (await cluster.ledgers.info(record.ledger_id)).holes
+    assert [(hole.first_index, hole.messages) for hole in found] == [(20, 10), (30, 10)]
 
 
 async def test_repair_leaves_holes_alone_and_takes_the_report_away():
