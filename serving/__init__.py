@@ -8,5 +8,5 @@ them and lets go of them, `rounds` looks after them, `topic_lists` and `topics_p
 `offloading` brings their segments to the archive, `ownerless` closes ledgers that nobody else would, `policy/` is what
 namespaces and topics prescribe, `schema/` what messages look like. `broker` joins all this by its `settings`.
 `operations`, `subscription_operations`, `statistics` and `admin/` are for operators; `partitioned` lets a topic with
-partitions grow and go as one thing, `partitions` asks each of them, `peers` other brokers. `gateway/` stands apart.
+partitions grow and go as one thing, `fan_out` asks each of them, `peers` other brokers. `gateway/` stands apart.
 """

@@ -35,13 +35,13 @@ from quire.runtime.limits import HELD_SHARE_OF_BYTES_IN_FLIGHT
 from quire.runtime.settings import parse_address
 from quire.runtime.tasks import Tasks
 from quire.serving.bundles import Bundles, split_evenly
+from quire.serving.fan_out import FanOut
 from quire.serving.names import NON_PERSISTENT, TopicName
 from quire.serving.offloading import Offloading
 from quire.serving.operations import Operations
 from quire.serving.ownerless import Ownerless
 from quire.serving.ownership.port import BundleLoad, Handover, NotOwner, Owner, Ownership, SoleOwner
 from quire.serving.partitioned import Partitioned
-from quire.serving.partitions import Partitions
 from quire.serving.peers import Peers, added_up
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.policy.throttle import BrokerThrottles
@@ -137,8 +137,8 @@ class Broker(Operations):
         self.losses = Losses(ledgers)
         self._bundles = Bundles(ledgers, store, self._bundle_failed)
         self.registry = Registry(self.services, self.namespaces, self._bundles, self.ownership)
-        self.asked = Partitions(self.registry.records, self.peers)
-        self.partitioned = Partitioned(self.registry, self.services, self.asked)
+        self.fan_out = FanOut(self.registry.records, self.peers)
+        self.partitioned = Partitioned(self.registry, self.services, self.fan_out)
         self._offloading = (
             None
             if archive is None

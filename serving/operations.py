@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from quire.metadata.records import Policies, TopicRecord
 from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, QuireError
 from quire.serving import statistics
+from quire.serving.fan_out import TopicRequest
 from quire.serving.names import TopicName
 from quire.serving.ownership.port import NotOwner, Ownership
 from quire.serving.partitioned import refuse_if_used
-from quire.serving.partitions import Question
 from quire.serving.peers import Peers
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.policy.resolved import TopicPolicies
@@ -166,7 +166,7 @@ class Operations(SubscriptionOperations):
                 await self.registry.require(name)
             await self.registry.unload(name)
 
-        await self._of_each(topic, Question(here, "PUT", "/unload"))
+        await self._of_each(topic, TopicRequest(here, "PUT", "/unload"))
 
     async def topic_policies(self, topic: str) -> Policies:
         """What the topic itself prescribes (of a partition: its parent). Raises `NotFound`."""
@@ -231,8 +231,8 @@ class Operations(SubscriptionOperations):
         name = TopicName.parse(topic)
         record = await self.partitioned.record(name)
         names = [name.of_partition(index) for index in range(record.partitions)]
-        question = Question(self.terminate_topic, "POST", "/terminate", read=read)
-        last = await self.asked.each(names, question)
+        request = TopicRequest(self.terminate_topic, "POST", "/terminate", read=read)
+        last = await self.fan_out.each(names, request)
         return {one.partition: position for one, position in last.found.items()}
 
     async def compact_topic(self, topic: str) -> None:
@@ -241,7 +241,7 @@ class Operations(SubscriptionOperations):
         async def here(one: str) -> None:
             (await self._topic(one)).compaction.start()
 
-        await self._of_each(topic, Question(here, "PUT", "/compaction"), (AlreadyExists,))
+        await self._of_each(topic, TopicRequest(here, "PUT", "/compaction"), (AlreadyExists,))
 
     async def compaction_status(self, topic: str) -> dict[str, Any]:
         """As Pulsar's: `status` and `lastError`; of a partitioned topic RUNNING before ERROR before SUCCESS."""
@@ -250,7 +250,7 @@ class Operations(SubscriptionOperations):
             compaction = (await self._topic(one)).compaction
             return {"status": str(compaction.status), "lastError": compaction.error}
 
-        found = await self._of_each(topic, Question(here, "GET", "/compaction"))
+        found = await self._of_each(topic, TopicRequest(here, "GET", "/compaction"))
         for status in ("RUNNING", "ERROR", "SUCCESS"):
             for one in found:
                 if one["status"] == status:
@@ -285,7 +285,7 @@ class Operations(SubscriptionOperations):
 
         if not await self.partitions(topic):
             return await here(topic)
-        record, found = await self._of_partitions(topic, Question(here, "GET", "/stats"))
+        record, found = await self._of_partitions(topic, TopicRequest(here, "GET", "/stats"))
         return statistics.of_partitions(found, record)
 
     async def internal_stats(self, topic: str) -> dict[str, Any]:
@@ -295,17 +295,17 @@ class Operations(SubscriptionOperations):
     async def partitioned_internal_stats(self, topic: str) -> dict[str, Any]:
         """As Pulsar's `partitioned-internalStats`: those of each partition that was used. Raises `NotFound`."""
         record, found = await self._of_partitions(
-            topic, Question(self.internal_stats, "GET", "/internalStats")
+            topic, TopicRequest(self.internal_stats, "GET", "/internalStats")
         )
         return {"metadata": statistics.metadata_of(record), "partitions": found}
 
     async def _of_partitions(
-        self, topic: str, question: Question[dict[str, Any]]
+        self, topic: str, request: TopicRequest[dict[str, Any]]
     ) -> tuple[TopicRecord, dict[str, dict[str, Any]]]:
         """A topic's record, and what each of its used partitions answers, by its full name."""
         name = TopicName.parse(topic)
         record = await self.partitioned.record(name)
-        answers = await self.asked.each(await self.asked.used(name, record), question, (NotFound,))
+        answers = await self.fan_out.each(await self.fan_out.used(name, record), request, (NotFound,))
         return record, {str(one): said for one, said in answers.found.items()}
 
     async def explain(self, topic: str) -> dict[str, Any]:

@@ -38,8 +38,8 @@ from quire.runtime.errors import (
     QuireError,
     Unavailable,
 )
+from quire.serving.fan_out import FanOut, TopicRequest
 from quire.serving.names import TopicName
-from quire.serving.partitions import Partitions, Question
 from quire.serving.ports import EARLIEST, LATEST, Position
 from quire.serving.registry import DELETION_RETRY_S, Registry
 from quire.serving.topic.non_persistent import AnyTopic
@@ -57,11 +57,11 @@ _log = logging.getLogger(__name__)
 class Partitioned:
     """See the top of the file."""
 
-    def __init__(self, registry: Registry, services: Services, partitions: Partitions) -> None:
+    def __init__(self, registry: Registry, services: Services, fan_out: FanOut) -> None:
         self._registry = registry
         self._records = registry.records
         self._services = services
-        self._partitions = partitions
+        self._fan_out = fan_out
         self._deleting: set[TopicName] = set()
         """Whose interrupted deletion is being finished."""
         registry.catalogue.on_deleting = self._go_on_deleting
@@ -109,7 +109,7 @@ class Partitioned:
             return
         old = [name.of_partition(index) for index in range(record.partitions)]
         there = await self._records.there(old)
-        listed = (await self._partitions.each(there, self.names(), (NotFound,))).found
+        listed = (await self._fan_out.each(there, self.list_subscriptions(), (NotFound,))).found
         new = [name.of_partition(index) for index in range(record.partitions, record.extent)]
         for subscription in sorted({one for names in listed.values() for one in names}):
             await self._make_everywhere(new, subscription, EARLIEST)
@@ -129,14 +129,14 @@ class Partitioned:
 
     # -- subscriptions ---------------------------------------------------------------------------------
 
-    def names(self) -> Question[list[str]]:
+    def list_subscriptions(self) -> TopicRequest[list[str]]:
         """Which durable subscriptions a topic has, in order."""
 
         async def here(topic: str) -> list[str]:
             found = subscriptions_of(await self._registry.open(TopicName.parse(topic)))
             return sorted(one.name for one in found if one.is_durable)
 
-        return Question(here, "GET", "/subscriptions")
+        return TopicRequest(here, "GET", "/subscriptions")
 
     async def make(self, name: TopicName, subscription: str, start: Position) -> None:
         """Make a subscription on all partitions, also those that are added meanwhile or were never used.
@@ -176,8 +176,8 @@ class Partitioned:
 
         where = {"ledgerId": start.ledger_id, "entryId": start.entry_id}
         path = f"/subscription/{quote(subscription, safe='')}"
-        question = Question(here, "PUT", path, where)
-        return len((await self._partitions.each(partitions, question, (AlreadyExists,))).found)
+        request = TopicRequest(here, "PUT", path, where)
+        return len((await self._fan_out.each(partitions, request, (AlreadyExists,))).found)
 
     # -- deleting --------------------------------------------------------------------------------------
 
@@ -213,16 +213,16 @@ class Partitioned:
             if stats["publishers"] or any(consumers):
                 raise in_use(str(name))
 
-        used = await self._partitions.used(name, record)
-        await self._partitions.each(used, Question(here, "GET", "/stats", read=read), (NotFound,))
+        used = await self._fan_out.used(name, record)
+        await self._fan_out.each(used, TopicRequest(here, "GET", "/stats", read=read), (NotFound,))
 
     async def _delete(self, name: TopicName, marked: TopicRecord) -> None:
         async def here(partition: str) -> None:
             await self.delete_partition(TopicName.parse(partition), marked.generation)
 
         path = f"?force=true&parentGeneration={marked.generation}"
-        used = await self._partitions.used(name, marked)
-        await self._partitions.each(used, Question(here, "DELETE", path), (NotFound,))
+        used = await self._fan_out.used(name, marked)
+        await self._fan_out.each(used, TopicRequest(here, "DELETE", path), (NotFound,))
         record = await self._records.find(name)
         if record is not None and record.generation == marked.generation:
             try:

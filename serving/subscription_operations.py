@@ -10,9 +10,9 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from quire.runtime.errors import NotFound
+from quire.serving.fan_out import FanOut, Refusals, TopicRequest
 from quire.serving.names import TopicName, check_name
 from quire.serving.partitioned import Partitioned, create_subscription
-from quire.serving.partitions import Partitions, Question, Refusals
 from quire.serving.ports import EARLIEST, LATEST, NotAllowed, Position
 from quire.serving.registry import Registry
 from quire.serving.subscription.peek import entry_at, unacknowledged_entry
@@ -29,7 +29,7 @@ class SubscriptionOperations:
 
     registry: Registry
     partitioned: Partitioned
-    asked: Partitions
+    fan_out: FanOut
 
     async def partitions(self, topic: str) -> int:
         """0 for a topic without partitions. Raises `NotFound` when there is neither."""
@@ -48,14 +48,14 @@ class SubscriptionOperations:
         name = TopicName.parse(topic)
         if not await self.partitions(topic):
             return None
-        return await self.asked.used(name, await self.partitioned.record(name))
+        return await self.fan_out.used(name, await self.partitioned.record(name))
 
-    async def _of_each(self, topic: str, question: Question[T], refusals: Refusals = ()) -> list[T]:
-        """What the topic answers, or its partitions do. `Partitions.each` says which refusals are none."""
+    async def _of_each(self, topic: str, request: TopicRequest[T], refusals: Refusals = ()) -> list[T]:
+        """What the topic answers, or its partitions do. `FanOut.each` says which refusals are none."""
         parts = await self._parts(topic)
         if parts is None:
-            return [await question.here(topic)]
-        return list((await self.asked.each(parts, question, refusals)).some().values())
+            return [await request.here(topic)]
+        return list((await self.fan_out.each(parts, request, refusals)).some().values())
 
     async def _refuse_parent(self, topic: str, what: str) -> None:
         """Raise `NotAllowed` for a topic that has partitions."""
@@ -77,7 +77,7 @@ class SubscriptionOperations:
 
     async def subscriptions(self, topic: str) -> list[str]:
         """Names of the durable subscriptions."""
-        listed = await self._of_each(topic, self.partitioned.names())
+        listed = await self._of_each(topic, self.partitioned.list_subscriptions())
         return sorted({name for names in listed for name in names})
 
     async def create_subscription(self, topic: str, name: str, start: Position) -> None:
@@ -98,18 +98,17 @@ class SubscriptionOperations:
 
     async def delete_subscription(self, topic: str, name: str, *, force: bool = False) -> None:
         """Raises `NotFound`, and `ConsumerBusy` when it has consumers, unless `force`."""
-
         await self._of_one(topic, name, self._deletion(name, force=force))
 
-    def _deletion(self, name: str, *, force: bool = False) -> Question[None]:
+    def _deletion(self, name: str, *, force: bool = False) -> TopicRequest[None]:
         async def here(one: str) -> None:
             await subscriptions_of(await self.registry.open(TopicName.parse(one))).delete(name, force=force)
 
-        return Question(here, "DELETE", f"{_path(name)}?force={str(force).lower()}")
+        return TopicRequest(here, "DELETE", f"{_path(name)}?force={str(force).lower()}")
 
-    async def _of_one(self, topic: str, name: str, question: Question[None]) -> None:
-        """A question about one subscription, that not every partition need have."""
-        if not await self._of_each(topic, question, (NotFound,)):
+    async def _of_one(self, topic: str, name: str, request: TopicRequest[None]) -> None:
+        """Make a request about one subscription, which not every partition need have."""
+        if not await self._of_each(topic, request, (NotFound,)):
             raise NotFound(f"topic {topic} has no subscription {name}")
 
     # -- looked at and moved ---------------------------------------------------------------------------
@@ -132,12 +131,12 @@ class SubscriptionOperations:
 
         path = f"{_path(name)}/resetcursor"
         if isinstance(to, int):
-            await self._of_one(topic, name, Question(here, "POST", f"{path}/{to}"))
+            await self._of_one(topic, name, TopicRequest(here, "POST", f"{path}/{to}"))
             return
         if to not in (EARLIEST, LATEST):
             await self._refuse_parent(topic, "a reset to an entry")
         body = {"ledgerId": to.ledger_id, "entryId": to.entry_id}
-        await self._of_one(topic, name, Question(here, "POST", path, body))
+        await self._of_one(topic, name, TopicRequest(here, "POST", path, body))
 
     async def message(self, topic: str, position: Position) -> bytes:
         """The entry at a position. Raises `NotFound`."""
@@ -152,11 +151,11 @@ class SubscriptionOperations:
         await self._refuse_parent(topic, "a number of messages to skip")
         await self._skip_some(await self._topic(topic), await self._subscription(topic, name), count)
 
-    def _skip_all(self, name: str) -> Question[None]:
+    def _skip_all(self, name: str) -> TopicRequest[None]:
         async def here(one: str) -> None:
             await (await self._subscription(one, name)).skip_all()
 
-        return Question(here, "POST", f"{_path(name)}/skip_all")
+        return TopicRequest(here, "POST", f"{_path(name)}/skip_all")
 
     async def _skip_some(self, topic: Topic, subscription: Subscription, count: int) -> None:
         """Acknowledge whole entries from the mark-delete position on until `count` messages are skipped."""
@@ -183,9 +182,9 @@ class SubscriptionOperations:
 
         seconds = f"expireMessages/{older_than_ms // 1000}"
         if name is None:
-            await self._of_each(topic, Question(here, "POST", f"/all_subscription/{seconds}"))
+            await self._of_each(topic, TopicRequest(here, "POST", f"/all_subscription/{seconds}"))
         else:
-            await self._of_one(topic, name, Question(here, "POST", f"{_path(name)}/{seconds}"))
+            await self._of_one(topic, name, TopicRequest(here, "POST", f"{_path(name)}/{seconds}"))
 
     # -- of a whole namespace --------------------------------------------------------------------------
 
@@ -193,16 +192,16 @@ class SubscriptionOperations:
         """Skip everything, in one subscription of each topic that has it, or (`None`) in all of all topics."""
         topics = await self._kept(tenant, namespace)
         if name is not None:
-            await self.asked.each(topics, self._skip_all(name), (NotFound,))
+            await self.fan_out.each(topics, self._skip_all(name), (NotFound,))
             return
-        listed = await self.asked.each(topics, self.partitioned.names(), (NotFound,))
+        listed = await self.fan_out.each(topics, self.partitioned.list_subscriptions(), (NotFound,))
         for subscription in {one for names in listed.found.values() for one in names}:
             having = [topic for topic, names in listed.found.items() if subscription in names]
-            await self.asked.each(having, self._skip_all(subscription), (NotFound,))
+            await self.fan_out.each(having, self._skip_all(subscription), (NotFound,))
 
     async def delete_subscriptions(self, tenant: str, namespace: str, name: str) -> None:
         """Delete the subscription from each topic that has it. Raises `ConsumerBusy` where it has consumers."""
-        await self.asked.each(await self._kept(tenant, namespace), self._deletion(name), (NotFound,))
+        await self.fan_out.each(await self._kept(tenant, namespace), self._deletion(name), (NotFound,))
 
     async def _kept(self, tenant: str, namespace: str) -> list[TopicName]:
         """The topics that keep messages, partitions each, as far as they were used."""

@@ -13,9 +13,9 @@ import pytest
 from quire.metadata.store import Node
 from quire.runtime.errors import AlreadyExists, ConfigurationError, InUse, NotFound, QuireError, Unavailable
 from quire.serving.broker import Broker
+from quire.serving.fan_out import PartitionAnswers, TopicRequest
 from quire.serving.names import TopicName
 from quire.serving.partitioned import GROWN_MS
-from quire.serving.partitions import Answers, Question
 from quire.serving.ports import LATEST
 from quire.serving.registry import NoPartition
 from quire.wire import commands
@@ -65,15 +65,17 @@ async def backlogs(broker: Broker, subscription: str) -> list[int | None]:
 
 def before_prepared(broker: Broker, act: Callable[[], Awaitable[object]]) -> None:
     """Do `act` once, in the moment when a growth has seen which subscriptions there are."""
-    each, waiting = broker.asked.each, [act]
+    each, waiting = broker.fan_out.each, [act]
 
-    async def seen(names: Iterable[TopicName], question: Question[Any], refusals: Any = ()) -> Answers[Any]:
-        found = await each(names, question, refusals)
-        if waiting and question.path == "/subscriptions":
+    async def seen(
+        names: Iterable[TopicName], request: TopicRequest[Any], refusals: Any = ()
+    ) -> PartitionAnswers[Any]:
+        found = await each(names, request, refusals)
+        if waiting and request.path == "/subscriptions":
             await waiting.pop()()
         return found
 
-    broker.asked.each = seen  # type: ignore[assignment]
+    broker.fan_out.each = seen  # type: ignore[assignment]
 
 
 # -- growing -----------------------------------------------------------------------------------------------

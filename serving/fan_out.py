@@ -1,9 +1,9 @@
 """Asks each partition of a topic, whichever broker it is on.
 
 What an operator asks of a partitioned topic is asked of its partitions, which are topics of their own: here by a plain
-call, elsewhere by the same request of the REST interface (`peers`). A `Question` knows both ways; whoever asks it says
-which refusals of single partitions are no failure of the whole. A partition that nobody has used yet has no record, and
-is left out of what is asked of the used ones.
+call, elsewhere by the same request of the REST interface (`peers`). A `TopicRequest` knows both ways; whoever makes it
+says which refusals of single partitions are no failure of the whole. A partition that nobody has used yet has no
+record, and is left out of what is asked of the used ones.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def _as_it_is(said: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Question(Generic[T]):
-    """What is asked of a topic: `here` of one of this broker, else by `method` at `path` behind the topic's own.
+class TopicRequest(Generic[T]):
+    """What is asked of a topic: `here` of one of this broker, else by `method` at the topic's own path and `path`.
 
     `read` makes of the JSON of another broker's answer what `here` returns.
     """
@@ -45,8 +45,8 @@ class Question(Generic[T]):
     read: Callable[[Any], T] = _as_it_is
 
 
-class Answers(NamedTuple, Generic[T]):
-    """What partitions answered, and of those that refused why: of the refusals that are no failure."""
+class PartitionAnswers(NamedTuple, Generic[T]):
+    """What partitions answered, and the refusals of others that are no failure of the whole."""
 
     found: dict[TopicName, T]
     refused: list[QuireError]
@@ -58,7 +58,7 @@ class Answers(NamedTuple, Generic[T]):
         return self.found
 
 
-class Partitions:
+class FanOut:
     """See the top of the file."""
 
     def __init__(self, records: TopicRecords, peers: Peers) -> None:
@@ -70,26 +70,26 @@ class Partitions:
         names = [name.of_partition(index) for index in range(record.extent)]
         return await self._records.there(names) if name.is_persistent else names
 
-    async def ask(self, partition: TopicName, question: Question[T]) -> T:
+    async def ask(self, partition: TopicName, request: TopicRequest[T]) -> T:
         """Raises as the partition's own broker would."""
         try:
-            return await question.here(str(partition))
+            return await request.here(str(partition))
         except NotOwner as error:
-            path = topic_path(partition) + question.path
-            return question.read(await self._peers.ask(question.method, error, path, question.body))
+            path = topic_path(partition) + request.path
+            return request.read(await self._peers.ask(request.method, error, path, request.body))
 
     async def each(
-        self, partitions: Iterable[TopicName], question: Question[T], refusals: Refusals = ()
-    ) -> Answers[T]:
+        self, partitions: Iterable[TopicName], request: TopicRequest[T], refusals: Refusals = ()
+    ) -> PartitionAnswers[T]:
         """Ask all of them. Raises what one of them raises, when all are done, unless it is one of `refusals`."""
         names, slots = list(partitions), asyncio.Semaphore(ASKED_AT_ONCE)
 
         async def ask(partition: TopicName) -> T:
             async with slots:
-                return await self.ask(partition, question)
+                return await self.ask(partition, request)
 
         said = await asyncio.gather(*map(ask, names), return_exceptions=True)
-        answers: Answers[T] = Answers({}, [])
+        answers: PartitionAnswers[T] = PartitionAnswers({}, [])
         for name, one in zip(names, said, strict=True):
             if isinstance(one, QuireError) and isinstance(one, refusals):
                 answers.refused.append(one)
