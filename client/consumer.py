@@ -45,6 +45,9 @@ SUBSCRIPTION_TYPES: Final[dict[str, pb.CommandSubscribe.SubType]] = {
     "key-shared": pb.CommandSubscribe.Key_Shared,
 }
 
+LOOK_AGAIN_S: Final = 0.5
+"""A topic of a pattern that was not there may be there again, under the same name."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -81,7 +84,8 @@ class Consumer(Generic[T]):
         self._dead_letters = self._letters(dead_letter, how, schema) if dead_letter is not None else None
         if self._dead_letters is not None and dead_letter is not None and dead_letter.retries:
             self.topics.append(self._dead_letters.retry_letter_topic)
-        self._how = how
+        self._how = how if self._pattern is None else replace(how, create=False)
+        self._follower: Follower | None = None
         self._shared = Shared(
             settings,
             schema,
@@ -256,19 +260,23 @@ class Consumer(Generic[T]):
         self._client.register(self)
         try:
             if self._pattern is not None:
-                follower = Follower(self._client, self._pattern, self._follow)
-                self.topics += sorted(self._without_letters(await follower.first()))
+                self._follower = Follower(self._client, self._pattern, self._follow)
+                self.topics += sorted(self._without_letters(await self._follower.first()))
             for topic in list(self.topics):
-                await self._begin(topic, self._how)
+                await self._begin(topic, self._how if topic not in self._letter_topics else self._letters_how)
             for one in list(self._partitions.values()):
                 assert one.attachment is not None
-                await one.attachment.ready()
+                try:
+                    await one.attachment.ready()
+                except NotFound:
+                    if self._pattern is None:
+                        raise  # else it has gone since its name was listed
         except BaseException:
             await self.close()
             raise
         self._is_open = True
-        if self._pattern is not None:
-            self._tasks.start(follower.run(), f"follow {self._pattern.text}")
+        if self._pattern is not None and self._follower is not None:
+            self._tasks.start(self._follower.run(), f"follow {self._pattern.text}")
         if self._pattern is not None or any(self._counts.values()):
             self._tasks.start(self._watch_growth(), "watch topics grow")
 
@@ -291,10 +299,14 @@ class Consumer(Generic[T]):
 
     def _failed(self, one: PartitionConsumer, error: QuireError) -> None:
         """A partition will not be attached again. Of a pattern, that may be a topic that is gone."""
-        if self._pattern is not None and self._is_open and isinstance(error, NotFound):
-            self._partitions.pop(one.topic, None)
-        else:
+        if self._follower is None or not isinstance(error, NotFound):
             self._inbox.fail(error)
+            return
+        self._partitions.pop(one.topic, None)
+        topic = parent_name(one.topic)
+        if self._counts.pop(topic, None) is not None:
+            self.topics.remove(topic)
+        asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._follower.tell_again)
 
     async def _watch_growth(self) -> None:
         """New partitions are read from their first message: it may be older than our knowledge of them."""
@@ -320,15 +332,20 @@ class Consumer(Generic[T]):
             self.topics.remove(topic)
             gone = [name for name in self._partitions if parent_name(name) == topic]
             await asyncio.gather(*(self._partitions.pop(name).close() for name in gone))
-        how = replace(self._how, start=EARLIEST, start_inclusive=True, create=False)
+        how = replace(self._how, start=EARLIEST, start_inclusive=True)
         for topic in sorted(wanted - set(self._counts)):
-            self.topics.append(topic)
             await self._begin(topic, how)
+            self.topics.append(topic)
 
     def _without_letters(self, names: set[str]) -> set[str]:
         """A pattern may match what this subscription buries: that is for others."""
         letters = tuple(f"-{self.subscription}{suffix}" for suffix in ("-DLQ", "-RETRY"))
         return {name for name in names if not name.endswith(letters)} - set(self._letter_topics)
+
+    @property
+    def _letters_how(self) -> SubscribeAs:
+        """The retry letter topic is there once somebody reads it."""
+        return replace(self._how, create=True)
 
     @property
     def _letter_topics(self) -> list[str]:

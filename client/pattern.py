@@ -120,8 +120,14 @@ class Follower:
     async def _tell(self, names: Iterable[str]) -> None:
         matching = self._pattern.matching(names)
         if matching != self._told:
-            self._told = matching
+            self._told = None  # until it is done: who cannot follow is told again
             await self._changed(matching)
+            self._told = matching
+
+    def tell_again(self) -> None:
+        """What was told is not so any more, whether or not the list changes."""
+        self._told = None
+        self._news.set()
 
     # -- What the connection says --
 

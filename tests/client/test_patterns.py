@@ -10,7 +10,7 @@ import pytest
 
 from quire.client import EARLIEST, Client, ClientSettings, ConsumerSettings, DeadLetterPolicy
 from quire.client.pattern import Pattern
-from quire.runtime.errors import ConfigurationError
+from quire.runtime.errors import ConfigurationError, Unavailable
 from quire.serving.broker import Broker
 from tests.client.fake_broker import FakeBroker
 from tests.serving.conftest import BrokerHouse
@@ -91,6 +91,34 @@ async def test_a_topic_that_goes_is_not_made_again(told: Client, real: Broker) -
         assert await told.topics() == ["persistent://public/default/orders-b"]
         await publish(told, "orders-a", b"again")
         assert (await consumer.receive(10)).payload == b"again"
+
+
+async def test_a_topic_that_is_made_again_at_once_is_consumed_again(told: Client, real: Broker) -> None:
+    await publish(told, "orders-a", b"1")
+    async with told.consumer(re.compile("orders-.*"), "s", start=EARLIEST) as consumer:
+        await consumer.ack(await consumer.receive(10))
+        for number in range(2, 6):
+            await real.delete_topic("persistent://public/default/orders-a", force=True)
+            await publish(told, "orders-a", b"%d" % number)
+            assert (await consumer.receive(10)).payload == b"%d" % number
+
+
+async def test_a_topic_that_cannot_be_asked_about_at_once_is_not_forgotten(
+    told: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with told.consumer(re.compile("orders-.*"), "s") as consumer:
+        ask, refusals = told.partitions, [1, 1]
+
+        async def partitions(topic: str, *, create: bool = True) -> int:
+            if refusals and not create:
+                refusals.pop()
+                raise Unavailable("not now")
+            return await ask(topic, create=create)
+
+        monkeypatch.setattr(told, "partitions", partitions)
+        await publish(told, "orders-a", b"x")
+        assert (await consumer.receive(10)).payload == b"x"
+        assert not refusals and consumer.topics == ["persistent://public/default/orders-a"]
 
 
 async def test_partitions_count_as_their_topic(told: Client, real: Broker) -> None:
