@@ -15,17 +15,21 @@ Only subscriptions that deal messages singly (shared, key-shared) count redelive
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from quire.client.context import Context
+from quire.client.entry import Entry
 from quire.client.messages import Message
+from quire.client.nack import Ids, Place, Redelivery
 from quire.client.producer import Producer
 from quire.client.routing import full_name, parent_name
 from quire.client.schema import Schema
 from quire.client.settings import ProducerSettings
-from quire.runtime.errors import ConfigurationError
+from quire.runtime.errors import ConfigurationError, QuireError
+from quire.runtime.tasks import Tasks
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.message import OutgoingMessage
 
@@ -33,6 +37,8 @@ REAL_TOPIC: Final = "REAL_TOPIC"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 RECONSUME_TIMES: Final = "RECONSUMETIMES"
 DELAY_TIME: Final = "DELAY_TIME"
+
+_log = logging.getLogger(__name__)
 
 _SINGLY: Final = ProducerSettings(batching=False, chunking=True)
 
@@ -157,6 +163,64 @@ class DeadLetters:
         producers, self._producers = self._producers, {}
         for producer in producers.values():
             await producer.close()
+
+
+class LastChances:
+    """Messages of one partition that are dead if they are not acknowledged this time, and their way to the grave."""
+
+    def __init__(
+        self,
+        letters: DeadLetters | None,
+        tasks: Tasks,
+        ack: Callable[[Entry, int], None],
+        redelivery: Redelivery,
+    ) -> None:
+        self._letters = letters
+        self._tasks = tasks
+        self._ack = ack
+        self._redelivery = redelivery
+        self._messages: dict[Place, list[Message[Any]]] = {}
+
+    def living(self, entry: Entry, messages: list[Message[Any]]) -> list[Message[Any]]:
+        """Those that came and are not dead already."""
+        if self._letters is None or not messages or not self._letters.is_dead(entry.redelivery_count):
+            return messages
+        self._tasks.start(self._bury(messages), "dead letters")
+        return []
+
+    def taken(self, message: Message[Any]) -> None:
+        """The user has it now."""
+        if self._letters is not None and self._letters.is_last_chance(message.redelivery_count):
+            self._messages.setdefault(message._entry.place, []).append(message)
+
+    def bury(self, due: dict[Place, Ids]) -> None:
+        """Of the entries that are to come again, take out those that had their last chance."""
+        for place in [one for one in due if one in self._messages]:
+            del due[place]
+            self._tasks.start(self._bury(self._messages.pop(place)), "dead letters")
+
+    def forget(self, place: Place) -> None:
+        """The entry is acknowledged."""
+        self._messages.pop(place, None)
+
+    def forget_all(self) -> None:
+        """All of it comes again."""
+        self._messages.clear()
+
+    async def _bury(self, messages: list[Message[Any]]) -> None:
+        """Publish what is still unacknowledged as dead letters, then acknowledge it."""
+        assert self._letters is not None
+        for message in messages:
+            entry, index = message._entry, message._decoded.batch_index
+            if not entry.unacked >> max(index, 0) & 1:
+                continue
+            try:
+                await self._letters.bury(message)
+            except QuireError as error:
+                _log.warning("message %s of %s comes again: %s", message.id, message.topic, error)
+                self._redelivery.nack(entry.place, entry.ids, entry.redelivery_count)
+                return
+            self._ack(entry, index)
 
 
 def _origin(message: Message[Any]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from quire.client.attachment import Attachable
 from quire.client.beginning import Beginning, sought_id
 from quire.client.connection import Connection, ConsumerEnd
 from quire.client.crypto import Decryptor
-from quire.client.dead_letter import DeadLetters
+from quire.client.dead_letter import DeadLetters, LastChances
 from quire.client.entry import Entry, from_words
 from quire.client.errors import MessageUndecodable
 from quire.client.messages import EARLIEST, Message, MessageId, key_bytes
@@ -103,9 +103,8 @@ class PartitionConsumer(Attachable):
         self._acking = Acknowledging(self, consumer_id, self._settings)
         self._redelivery = Redelivery(self._settings, self._again)
         self._tracks_time = self._settings.ack_timeout_ms > 0
-        self._dead_letters = shared.dead_letters
-        self._last_chances: dict[Place, list[Message[Any]]] = {}
-        """Messages that are dead letters if they are not acknowledged this time."""
+        self._has_letters = shared.dead_letters is not None
+        self._chances = LastChances(shared.dead_letters, self._tasks, self.ack, self._redelivery)
         give_back = self._give_back if how.deals_singly else None
         self._opening = Opening(self._settings, shared.decryptor, self._void, give_back)
         self._held_back: MessageId | None = None
@@ -166,7 +165,7 @@ class PartitionConsumer(Attachable):
         self._take(entry.unacked.bit_count(), size)
         if chunks:
             self._chunks[place] = chunks
-        return self._living(entry, self._wanted(entry, decoded))
+        return self._chances.living(entry, self._wanted(entry, decoded))
 
     def _wanted(self, entry: Entry, decoded: list[DecodedMessage]) -> list[Message[Any]]:
         entry.unacked &= self._beginning.wanted(entry.place)
@@ -179,25 +178,14 @@ class PartitionConsumer(Attachable):
             return [Message(entry, one) for one in decoded]
         return [Message(entry, one) for i, one in enumerate(decoded) if unacked >> i & 1]
 
-    def _living(self, entry: Entry, messages: list[Message[Any]]) -> list[Message[Any]]:
-        """Those that are not dead letters already."""
-        if (
-            self._dead_letters is None
-            or not self._dead_letters.is_dead(entry.redelivery_count)
-            or not messages
-        ):
-            return messages
-        self._bury(entry.place, messages)
-        return []
-
     def taken(self, message: Message[Any]) -> None:
         """The user has it now."""
         self._last_taken = message
         if self._tracks_time:
             entry = message._entry
             self._redelivery.handed_out(entry.place, entry.ids)
-        if self._dead_letters is not None and self._dead_letters.is_last_chance(message.redelivery_count):
-            self._last_chances.setdefault(message._entry.place, []).append(message)
+        if self._has_letters:
+            self._chances.taken(message)
 
     def value_of(self, entry: Entry, decoded: DecodedMessage) -> Any:
         """The payload as the schema has it."""
@@ -245,7 +233,7 @@ class PartitionConsumer(Attachable):
 
     def _done_with(self, place: Place) -> None:
         self._redelivery.acknowledged(place)
-        self._last_chances.pop(place, None)
+        self._chances.forget(place)
         self._chunks.pop(place, None)
 
     def _void(self, ids: Sequence[pb.MessageIdData]) -> None:
@@ -271,9 +259,7 @@ class PartitionConsumer(Attachable):
         self._redelivery.nack(one[:2], ids, redelivery_count)
 
     def _again(self, due: dict[Place, Ids]) -> None:
-        for place in [one for one in due if one in self._last_chances]:
-            self._bury(place, self._last_chances.pop(place))
-            del due[place]
+        self._chances.bury(due)
         if self.connection is None or not due:
             return  # a new connection gets all that is unacknowledged
         self._acking.send()
@@ -283,31 +269,13 @@ class PartitionConsumer(Attachable):
             self._all_comes_again()
             self.connection.write(commands.redeliver(self._id))
 
-    def _bury(self, place: Place, messages: list[Message[Any]]) -> None:
-        self._tasks.start(self._send_dead(place, messages), f"a dead letter of {self.topic}")
-
-    async def _send_dead(self, place: Place, messages: list[Message[Any]]) -> None:
-        """Publish what is still unacknowledged as dead letters, then acknowledge it."""
-        assert self._dead_letters is not None
-        for message in messages:
-            entry, index = message._entry, message._decoded.batch_index
-            if not entry.unacked >> max(index, 0) & 1:
-                continue
-            try:
-                await self._dead_letters.bury(message)
-            except QuireError as error:
-                _log.warning("%s: message %s comes again: %s", self.topic, message.id, error)
-                self._redelivery.nack(place, entry.ids, entry.redelivery_count)
-                return
-            self.ack(entry, index)
-
     def _all_comes_again(self) -> None:
         """Everything that is unacknowledged does: what was delivered before is stale."""
         self.generation += 1
         self._opening.forget()
         self._held_back = None
         self._redelivery.forget()
-        self._last_chances.clear()
+        self._chances.forget_all()
 
     # -- Requests --
 

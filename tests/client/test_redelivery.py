@@ -18,8 +18,9 @@ from quire.client import (
     Message,
     ProducerSettings,
 )
+from quire.client.dead_letter import DeadLetters
 from quire.client.nack import delay_ms
-from quire.runtime.errors import ConfigurationError
+from quire.runtime.errors import ConfigurationError, Unavailable
 from quire.serving.broker import Broker
 from tests.client.test_schemas import Order
 from tests.serving.conftest import in_thread
@@ -272,6 +273,29 @@ async def test_dead_letters_of_partitions_go_to_one_topic(real: Broker, ours: Cl
             letters = [await watcher.receive(10) for _ in range(4)]
         assert sorted(one.payload or b"" for one in letters) == [b"0", b"1", b"2", b"3"]
         assert all(one.properties["REAL_TOPIC"].startswith(f"{TOPIC}-partition-") for one in letters)
+
+
+async def test_a_letter_that_cannot_be_sent_at_once_is_sent_later(
+    ours: Client, watcher: Consumer[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury, refusals = DeadLetters.bury, [1, 1]
+
+    async def try_to(letters: DeadLetters, message: Message[bytes]) -> None:
+        if refusals:
+            refusals.pop()
+            raise Unavailable("not now")
+        await bury(letters, message)
+
+    monkeypatch.setattr(DeadLetters, "bury", try_to)
+    await publish(ours, b"poison")
+    async with ours.consumer(
+        "t", "s", type="shared", start=EARLIEST, dead_letter=DeadLetterPolicy(1), settings=QUICK_NACKS
+    ) as consumer:
+        await nacked_to_death(consumer, 2)
+        receiving = asyncio.create_task(consumer.receive())
+        assert (await watcher.receive(10)).payload == b"poison"
+        assert not refusals and not receiving.done()
+        receiving.cancel()
 
 
 async def test_who_may_have_dead_letters(ours: Client) -> None:
