@@ -341,7 +341,7 @@ class Topic(Governed):
         self._publisher.when_drained(done)
 
     def when_answered(self, done: Callable[[], None]) -> None:
-        """Call `done` behind the receipts of everything published so far."""
+        """Call `done` behind the receipts of everything published so far; never if that is dropped."""
         self._publisher.when_answered(done)
 
     def blocks_confirmed(self, flights: Sequence[Flight]) -> None:
@@ -450,6 +450,8 @@ class Topic(Governed):
 
     async def trim(self) -> int:
         """Drop what retention and subscriptions no longer need. Answers how many segments went."""
+        if self.is_closed:
+            return 0  # its subscriptions are gone from here, not from the topic: as it seems, nobody needs anything
         retention = self.policies.retention
         if retention.retention_ms < 0 and retention.retention_bytes < 0:
             return 0

@@ -117,3 +117,27 @@ async def test_retention_by_policy_keeps_what_is_young(broker: Broker, client: p
     )
     topic, _ = await one_sealed(broker, client)
     assert await topic.trim() == 0
+
+
+async def test_a_topic_that_is_closed_while_it_is_looked_after_keeps_what_nobody_has_acknowledged(
+    house: BrokerHouse,
+) -> None:
+    """It has let go of its subscriptions by then: nobody needs anything, as it seems."""
+    broker = await house.start(retention_ms=0, retention_bytes=0)
+    await broker.create_topic(str(NAME))
+    await broker.create_subscription(str(NAME), "slow", EARLIEST)
+    await broker.change_topic_policies(str(NAME), lambda old: replace(old, message_ttl_ms=3_600_000))
+    client = pulsar.Client(broker.service_url, logger=QUIET)
+    topic, sealed = await one_sealed(broker, client)
+    find_clock = topic.find_clock
+
+    async def dropped_meanwhile(wanted_ms: int) -> Position:
+        found = await find_clock(wanted_ms)
+        topic.drop()
+        return found
+
+    topic.find_clock = dropped_meanwhile  # type: ignore[method-assign]
+    await topic.upkeep.look()
+    kept = await broker.registry.records.load(NAME)
+    assert kept.segments[0].ledger_id == sealed.ledger_id
+    await in_thread(client.close)
