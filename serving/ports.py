@@ -269,6 +269,11 @@ class SubscriptionHandle(Protocol):
 class ConsumerHandle(Protocol):
     """One consumer, as its session calls it. After `close` every call does nothing."""
 
+    @property
+    def is_open(self) -> bool:
+        """Neither its session nor its subscription has closed it."""
+        ...
+
     def flow(self, permits: int) -> None: ...
 
     def ack(

@@ -85,8 +85,10 @@ class ConsumerEnd:
             self.connection.write(commands.reached_end_of_topic(self.consumer_id))
 
     def close(self) -> None:
-        self._end()
-        self.connection.write(commands.close_consumer(self.consumer_id, commands.NO_REQUEST))
+        """One that is still being let in has no answer yet: it is let in by whoever serves the topic then."""
+        if self.handle is not None:
+            self._end()
+            self.connection.write(commands.close_consumer(self.consumer_id, commands.NO_REQUEST))
 
     # -- what the connection does to it ----------------------------------------------------------------
 
@@ -110,7 +112,7 @@ class ConsumerEnd:
             connection.refuse_request("SUBSCRIBE", body.request_id, error)
             self._end()
             return
-        if self.is_closed or connection.is_closed:
+        if connection.is_closed:
             handle.close()
             return
         self.topic, self.handle, self.subscription = topic, handle, subscription
@@ -144,9 +146,9 @@ class ConsumerEnd:
         if body.HasField("schema"):
             await host.admit_consumer_schema(topic, body.schema)
         handle, subscription = await host.subscribe(topic, body, self, self.connection.address)
-        if topic.is_closed:
+        if topic.is_closed or not handle.is_open:
             handle.close()
-            raise Unavailable(f"topic {topic.name} was closed meanwhile")
+            raise Unavailable(f"topic {topic.name}, or its subscription, was closed meanwhile")
         return topic, handle, subscription
 
     def acknowledge(self, ids: list[pb.MessageIdData]) -> None:

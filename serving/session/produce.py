@@ -287,7 +287,7 @@ class ProducerEnd:
     # -- what the connection does to it ----------------------------------------------------------------
 
     def close_on_request(self, request_id: int) -> None:
-        """CLOSE_PRODUCER: answered behind the receipts of all that was sent."""
+        """CLOSE_PRODUCER: answered behind the receipts of all that was sent, or when there will be none."""
         self.is_closed = True
 
         def closed() -> None:
@@ -297,7 +297,7 @@ class ProducerEnd:
         if self.topic is None:
             closed()
         else:
-            self.topic.when_answered(closed)
+            self.topic.when_settled(closed)
         self._forget()
 
     def abandon(self) -> None:

@@ -151,6 +151,8 @@ class NonPersistentTopic(Governed):
         """Everything is answered at once."""
         done()
 
+    when_settled = when_answered
+
     def _pass_on(
         self, producer: ProducerPort, heads: list[bytes], entries: list[bytes], counts: list[int] | None
     ) -> None:

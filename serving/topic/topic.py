@@ -344,6 +344,10 @@ class Topic(Governed):
         """Call `done` behind the receipts of everything published so far; never if that is dropped."""
         self._publisher.when_answered(done)
 
+    def when_settled(self, done: Callable[[], None]) -> None:
+        """The same, but `done` is called also when what was published is dropped."""
+        self.flushed().add_done_callback(lambda _: done())
+
     def blocks_confirmed(self, flights: Sequence[Flight]) -> None:
         """Blocks are durable and their receipts are written: count them, keep them, tell the subscriptions."""
         active = self.segment_list.active

@@ -249,3 +249,51 @@ async def test_a_producer_that_is_closed_and_made_again_in_one_breath(broker: Br
     assert said.count("SEND_RECEIPT") == 60 and said.index("SUCCESS") > max(
         at for at, kind in enumerate(said) if kind == "SEND_RECEIPT"
     )
+
+
+# -- requests that are answered whatever becomes of the topic ----------------------------------------------
+
+
+async def test_who_closes_its_producer_hears_of_it_though_the_topic_goes_before_what_was_sent_is_confirmed(
+    broker: Broker,
+) -> None:
+    client = await publishing(broker, TOPIC)
+    topic: Any = broker.registry.find(NAME)
+    topic._publisher.detach()
+    publish(client, 0)
+    client.send(commands.close_producer(1, 9))
+    assert client.received() == [], "it waits for the receipt"
+    topic.drop()
+    assert kinds([await one(client)]) == ["SUCCESS"]
+
+
+async def test_who_subscribes_while_the_topic_goes_is_answered(broker: Broker) -> None:
+    """A consumer that is let in already, while others of its subscription are still being made."""
+    client = await connected(broker)
+    reached, may_go = asyncio.Event(), asyncio.Event()
+
+    async def slow(*_: object, **__: object) -> None:
+        reached.set()
+        await may_go.wait()
+
+    broker.partitioned.subscribed = slow  # type: ignore[method-assign]
+    await broker.create_partitioned("closing", 1)
+    name = TopicName.parse("closing-partition-0")
+    client.send(
+        commands.subscribe(
+            pb.CommandSubscribe(
+                topic=str(name),
+                subscription="s",
+                subType=pb.CommandSubscribe.Shared,
+                consumer_id=1,
+                request_id=7,
+            )
+        )
+    )
+    await reached.wait()
+    await broker.registry.unload(name)
+    may_go.set()
+    answer = await one(client)
+    assert kinds([answer]) == ["SUCCESS"], "it was let in by the topic that was loaded next"
+    loaded: Any = broker.registry.find(name)
+    assert [len(each.consumers) for each in loaded.subscriptions] == [1]
