@@ -83,10 +83,13 @@ async def create(store: MetadataStore, path: str, record: TopicRecord, beside: S
     return Topic(path, 0, record)
 
 
-async def delete(store: MetadataStore, topic: Topic) -> None:
-    """Delete the record and its manifests; the ledgers must be gone before. `VersionConflict`, `NotFound`."""
-    steps: list[Step] = [Delete(topic.path, topic.version)]
-    await store.transact(steps + [Delete(manifest) for manifest in topic.record.manifests])
+async def delete(store: MetadataStore, topic: Topic, beside: Sequence[Step] = ()) -> None:
+    """Delete the record and its manifests; the ledgers must be gone before. In one transaction with `beside`.
+
+    Raises `VersionConflict`, `NotFound`.
+    """
+    manifests = [Delete(manifest) for manifest in topic.record.manifests]
+    await store.transact([Delete(topic.path, topic.version), *manifests, *beside])
 
 
 async def while_there(store: MetadataStore, path: str) -> tuple[Step, ...]:

@@ -223,12 +223,10 @@ class Partitioned:
         path = f"?force=true&parentGeneration={marked.generation}"
         used = await self._fan_out.used(name, marked)
         await self._fan_out.each(used, TopicRequest(here, "DELETE", path), (NotFound,))
-        record = await self._records.find(name)
-        if record is not None and record.generation == marked.generation:
-            try:
-                await self._registry.delete_parent(name)
-            except NotFound:
-                pass  # another has met the mark, and was faster
+        try:
+            await self._registry.delete_parent(name, marked.generation)
+        except NotFound:
+            pass  # another has met the mark, and was faster
 
     async def delete_partition(self, partition: TopicName, generation: int) -> None:
         """For the sake of its parent, the one of this `generation`: not if it is another one's. Raises `NotFound`."""

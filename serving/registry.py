@@ -24,6 +24,7 @@ from quire.runtime.errors import (
     NotFound,
     QuireError,
     Unavailable,
+    VersionConflict,
 )
 from quire.serving.bundle_totals import BundleTotals
 from quire.serving.bundles import Bundles, bundle_of
@@ -405,10 +406,20 @@ class Registry:
         await self._ownership.require(bundle_of(namespace, name), take=True)
         return await self._factory.make(name, namespace, await self.records.load(name))
 
-    async def delete_parent(self, name: TopicName) -> None:
-        """Delete the record of a partitioned topic, whose partitions are gone."""
-        await self._forget(name)  # before anybody makes it anew: it would be the new one's
-        await self.records.delete(name)
+    async def delete_parent(self, name: TopicName, generation: int) -> None:
+        """Delete the record of the partitioned topic of this `generation`, whose partitions are gone, and what it has.
+
+        All in one step: several brokers may be at it, and when the last of them comes to this there may be the next
+        topic of that name, with policies and schemas. Raises `NotFound`.
+        """
+        while (parent := await self.records.load(name)).record.generation == generation:
+            beside = [*await self.policies.removal(name), *await self.schemas.removal(name)]
+            try:
+                await topics.delete(self._services.store, parent, beside)
+            except (NotFound, VersionConflict):
+                continue  # another was at it in this moment
+            await self.policies.refresh(name.tenant, name.namespace, name)
+            return
 
     async def _leave(self, name: TopicName, leave: Callable[[], Awaitable[None]]) -> None:
         """Carry out `leave` while nobody can open the topic, and when nobody else is at it."""

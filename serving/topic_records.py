@@ -102,7 +102,3 @@ class TopicRecords:
                 return (await topics.update(self._store, snapshot, changed)).record
             except VersionConflict:
                 continue
-
-    async def delete(self, name: TopicName) -> None:
-        """Of a partitioned topic, whose partitions are gone."""
-        await topics.delete(self._store, await self.load(name))

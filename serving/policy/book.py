@@ -17,7 +17,7 @@ from collections.abc import Callable
 from quire.metadata import paths, topics
 from quire.metadata.followed import Followed
 from quire.metadata.records import Policies, decode, encode
-from quire.metadata.store import Create, MetadataStore, Put, Step
+from quire.metadata.store import Create, Delete, MetadataStore, Put, Step
 from quire.runtime.errors import AlreadyExists, NotFound, Unavailable, VersionConflict
 from quire.runtime.tasks import Tasks
 from quire.serving.names import TopicName
@@ -105,6 +105,13 @@ class PolicyBook:
             return
         followed = await self._follow(name.tenant, name.namespace)
         followed.records.pop(_holder(name), None)
+
+    async def removal(self, name: TopicName) -> list[Step]:
+        """What a transaction that deletes the topic removes of its policies; `refresh` them afterwards."""
+        try:
+            return [Delete(_path(name), (await self._store.get(_path(name))).version)]
+        except NotFound:
+            return []
 
     async def _follow(self, tenant: str, namespace: str) -> Followed[Policies]:
         key = (tenant, namespace)

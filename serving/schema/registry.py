@@ -196,14 +196,18 @@ class Schemas:
     async def forget(self, name: TopicName) -> None:
         """The topic is deleted: nothing of its schemas stays."""
         for _ in range(ATTEMPTS):
-            known = await self._read(name)
-            if known.node_version is None:
-                return
-            steps: list[Step] = [Delete(known.path, known.node_version)]
-            steps += [Delete(one.apart, ANY_VERSION) for one in known.record.versions if one.apart]
-            if await self._commit(steps):
+            steps = await self.removal(name)
+            if not steps or await self._commit(steps):
                 return
         raise Unavailable(f"the schema of {name} is being changed by others; delete the topic again")
+
+    async def removal(self, name: TopicName) -> list[Step]:
+        """What a transaction that deletes the topic removes of its schemas."""
+        known = await self._read(name)
+        if known.node_version is None:
+            return []
+        apart = [Delete(one.apart, ANY_VERSION) for one in known.record.versions if one.apart]
+        return [Delete(known.path, known.node_version), *apart]
 
     # -- the record ------------------------------------------------------------------------------------
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pulsar
 import pytest
+from msgspec.structs import replace
 
+from quire.metadata import topics
 from quire.metadata.store import Node
 from quire.runtime.errors import AlreadyExists, ConfigurationError, InUse, NotFound, QuireError, Unavailable
 from quire.serving.broker import Broker
@@ -333,6 +335,32 @@ async def test_a_deletion_that_was_interrupted_is_finished_by_who_meets_it(
             await asyncio.sleep(0.01)
     await broker.create_partitioned(TOPIC, 3)
     assert await broker.partitions(TOPIC) == 3
+
+
+async def test_who_finishes_a_deletion_late_spares_the_next_topic_of_that_name(house: BrokerHouse) -> None:
+    """Each broker that meets the mark finishes the deletion; one of them is slower than all others."""
+    broker = await house.start()
+    await broker.create_partitioned(TOPIC, 1)
+    former = await broker.registry.records.load(NAME)
+    schemas, store = broker.registry.schemas, broker.services.store
+    read, waiting = schemas._read, [NAME]
+
+    async def others_are_faster(name: TopicName) -> Any:
+        if waiting:
+            waiting.pop()
+            await topics.delete(store, await broker.registry.records.load(NAME))
+            async with asyncio.timeout(10):
+                while broker.clock.now_ms() <= former.record.generation:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+            await broker.create_partitioned(TOPIC, 3)
+            await broker.change_topic_policies(TOPIC, lambda old: replace(old, message_ttl_ms=7_000))
+        return await read(name)
+
+    schemas._read = others_are_faster  # type: ignore[method-assign]
+    await broker.delete_partitioned(TOPIC)
+    assert await broker.partitions(TOPIC) == 3
+    assert (await broker.topic_policies(TOPIC)).message_ttl_ms == 7_000
+    await broker.delete_partitioned(TOPIC)
 
 
 async def test_a_late_deletion_spares_the_next_topic_of_that_name(house: BrokerHouse) -> None:
