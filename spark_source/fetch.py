@@ -166,7 +166,19 @@ def _from_archive(
             start = row.offset - rows[0].offset
             verify_run(view[start : start + row.length], row, archived.name)
         first += len(rows)
-        yield Chunk(content, rows[0].first_entry, index.last_entry(first - 1) + 1)
+        content, first_entry = _from_entry(view, at)
+        yield Chunk(content, first_entry, index.last_entry(first - 1) + 1)
+
+
+def _from_entry(blocks: memoryview, entry: int) -> tuple[memoryview, int]:
+    """Those from the one that holds `entry` on, or all if that comes before them; and their first entry.
+
+    A run holds several blocks, and those at its beginning may have been handed out already.
+    """
+    for offset, header in block.scan(blocks):
+        if header.last_entry >= entry:
+            return blocks[offset:], header.first_entry
+    raise CorruptionError(f"entry {entry} is not in the run that its index names")
 
 
 def read_index(store: BlockingStore, archived: ArchivedObject) -> Index:

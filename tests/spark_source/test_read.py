@@ -297,3 +297,18 @@ def test_a_schema_of_the_users_own_is_refused(broker: Any) -> None:
     assert source.schema() == "`value` binary"
     with pytest.raises(ConfigurationError, match="choose among them with the option columns"):
         source.reader(StructType().add("text", "string"))
+
+
+def test_a_segment_that_moves_in_the_middle_of_a_task_is_read_once(
+    moving: Any, archivist: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The archive is read by runs of blocks, and the broker's last answer ended within one."""
+    monkeypatch.setattr(fetch, "READ_BYTES_MAX", 20_000)
+    segment = moving.topics[TOPIC][1]
+    rows = reader(moving, slice_bytes="100MiB")
+    reading = rows.read(rows.partitions()[1])
+    count = next(reading).num_rows
+    archivist.archive(segment)
+    segment.on_broker = False
+    assert 0 < count < 1000
+    assert count + sum(batch.num_rows for batch in reading) == 1000
