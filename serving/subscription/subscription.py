@@ -198,7 +198,7 @@ class Subscription:
         if view is not None:
             if self._view is not None:
                 self._pass_left_out(self._view, view)
-            elif is_blank(view.header) and self._pass_lost(view):
+            if is_blank(view.header) and self._pass_lost(view):
                 return self._next_block()
             return view
         if wanted == dispatcher.read and dispatcher.normalise():

@@ -179,3 +179,39 @@ async def test_a_topic_whose_own_ledger_cannot_be_recovered_says_so_and_loads_af
     topic = await loaded()
     record = await other._ledgers.info(active.ledger_id)
     assert (record.last_entry, record.holes) == (9, ()) and topic.last_confirmed == (active.ledger_id, 9)
+
+
+async def test_who_reads_compacted_data_goes_on_behind_what_was_lost_after_the_compaction(
+    rest: Rest, broker: Broker, house: BrokerHouse, client: pulsar.Client
+) -> None:
+    await publish(client, 1)
+    topic = await broker._topic(NAME)
+    rolling = topic.roll()
+    assert rolling is not None
+    await rolling
+    async with asyncio.timeout(10):
+        await topic.compaction.start()
+    assert str(topic.compaction.status) == "SUCCESS"
+    await publish(client, 10)
+    await broker.unload_topic(NAME)
+    [segment] = [one for one in (await broker.segments(NAME))["segments"] if one["messages"] == 10]
+    ledger_id: int = segment["ledger_id"]
+    [bookie] = house.cluster.bookies
+    bookie.limbo = True
+    kept = bookie.ledgers[ledger_id]
+    for first in LOST:
+        del kept.blocks[first]
+        kept.firsts.remove(first)
+    await give_up(rest, ledger_id)
+
+    def read() -> list[int]:
+        consumer = client.subscribe(
+            NAME, "compacted", is_read_compacted=True, initial_position=pulsar.InitialPosition.Earliest
+        )
+        found = [int(consumer.receive(10_000).data()) for _ in range(1 + len(LEFT))]
+        with pytest.raises(pulsar.Timeout):
+            consumer.receive(200)
+        consumer.close()
+        return found
+
+    assert await in_thread(read) == [0, *LEFT]
