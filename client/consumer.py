@@ -325,17 +325,27 @@ class Consumer(Generic[T]):
                     _log.info("%s has grown to %d partitions", topic, count)
 
     async def _follow(self, names: set[str]) -> None:
-        """These match the pattern now. What is new is read from its first message, and not made if it is gone."""
+        """These match the pattern now. What is new is read from its first message, and not made if it is gone.
+
+        Raises what one of them met; those are begun when this is called again.
+        """
         wanted = self._without_letters(names)
         for topic in set(self._counts) - wanted - set(self._letter_topics):
             del self._counts[topic]
             self.topics.remove(topic)
             gone = [name for name in self._partitions if parent_name(name) == topic]
             await asyncio.gather(*(self._partitions.pop(name).close() for name in gone))
-        how = replace(self._how, start=EARLIEST, start_inclusive=True)
+        how = replace(self._how, start=EARLIEST, start_inclusive=True, create=False)
+        failures: list[QuireError] = []
         for topic in sorted(wanted - set(self._counts)):
-            await self._begin(topic, how)
-            self.topics.append(topic)
+            try:
+                await self._begin(topic, how)
+            except QuireError as error:
+                failures.append(error)
+            else:
+                self.topics.append(topic)
+        if failures:
+            raise failures[0]
 
     def _without_letters(self, names: set[str]) -> set[str]:
         """A pattern may match what this subscription buries: that is for others."""

@@ -185,3 +185,20 @@ async def test_a_pattern_that_the_broker_does_not_take_is_matched_here(real: Bro
         await publish(client, "other", b"no")
         await publish(client, "orders-a", b"yes")
         assert (await consumer.receive(10)).payload == b"yes"
+
+
+async def test_a_topic_that_cannot_be_subscribed_to_just_now_is_subscribed_to_later(
+    told: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partitions, failures = told.partitions, [Unavailable("not now")]
+
+    async def fail_once(topic: str, *, create: bool = True) -> int:
+        if topic.endswith("orders-a") and not create and failures:
+            raise failures.pop()
+        return await partitions(topic, create=create)
+
+    async with told.consumer(re.compile("orders-.*"), "s") as consumer:
+        monkeypatch.setattr(told, "partitions", fail_once)
+        await publish(told, "orders-a", b"x")
+        assert (await consumer.receive(10)).payload == b"x"
+        assert not failures and len(consumer.topics) == 1
