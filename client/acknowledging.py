@@ -39,7 +39,7 @@ class Acknowledging:
         self._group_max = settings.ack_group_max
         self._loop = asyncio.get_running_loop()
         self._unanswered: tuple[list[pb.MessageIdData], bool] | None = None
-        """The last ack that was sent without asking for an answer, and whether it is cumulative."""
+        """The last ack that was sent and has no answer, and whether it is cumulative."""
         self._are_lost = False
         """Some were sent without asking for an answer, on a connection that is gone."""
         self._timer: asyncio.TimerHandle | None = None
@@ -74,26 +74,33 @@ class Acknowledging:
     async def flush(self) -> None:
         """Return when the broker has answered all acks so far. Raises `OutcomeUnknown`, or what it refuses."""
         topic = self._end.topic
-        if self._are_lost:
-            self._are_lost = False
-            raise OutcomeUnknown(
-                f"acks of {topic} were under way when a connection was lost; what did not arrive comes again"
-            )
+        self._tell_of_lost()
         if not len(self.acks) and self._unanswered is None:
             return
         connection = await self._end.attached()
+        self._tell_of_lost()
         ids, cumulative = self.acks.take()
         kinds = [(ids, False), ([cumulative] if cumulative is not None else [], True)]
-        if not any(some for some, _ in kinds) and self._unanswered is not None:
-            kinds = [self._unanswered]
+        kinds = [one for one in kinds if one[0]] or ([] if self._unanswered is None else [self._unanswered])
+        if not kinds:
+            return  # another one has waited for them
+        last = self._unanswered = kinds[-1]  # also for who asks before these are answered
         try:
             for some, is_cumulative in kinds:
-                if some:
-                    await self._send_and_wait(connection, some, cumulative=is_cumulative)
+                await self._send_and_wait(connection, some, cumulative=is_cumulative)
         except Unavailable as error:
             self.acks.restore(ids)
             raise OutcomeUnknown(f"whether acks of {topic} arrived is not known: {error}") from None
-        self._unanswered = None
+        finally:
+            if self._unanswered is last:
+                self._unanswered = None  # else more was sent meanwhile
+
+    def _tell_of_lost(self) -> None:
+        if self._are_lost:
+            self._are_lost = False
+            raise OutcomeUnknown(
+                f"acks of {self._end.topic} were under way when a connection was lost; what did not arrive comes again"
+            )
 
     async def _send_and_wait(
         self, connection: Connection, ids: list[pb.MessageIdData], *, cumulative: bool

@@ -129,6 +129,30 @@ async def test_flush_acks_has_the_broker_answer_for_acks_already_sent(
     assert len(broker.all(pb.CommandAck)) == 2
 
 
+async def test_who_flushes_acks_waits_for_all_that_were_sent_before(
+    broker: FakeBroker, client: Client
+) -> None:
+    """Also for those that another flush waits for, and for those that were sent while it waited."""
+    for number in range(2):
+        broker.publish(TOPIC, single(number))
+    async with client.consumer("t", "s", start=EARLIEST, settings=AT_ONCE) as consumer:
+        first, second = await take(consumer, 2)
+        broker.mute.add(pb.CommandAck)
+        await consumer.ack(first)
+        flushes = [asyncio.ensure_future(consumer.flush_acks()) for _ in range(2)]
+        await broker.until(lambda: any(one.HasField("request_id") for one in broker.all(pb.CommandAck)))
+        assert not any(one.done() for one in flushes), "nothing was answered yet"
+        await consumer.ack(second)
+        await broker.until(lambda: broker.all(pb.CommandAck)[-1].message_id[0].entryId == 1)
+        broker.mute.clear()
+        broker.drop()
+        for one in flushes:
+            with pytest.raises(OutcomeUnknown):
+                await one
+        with pytest.raises(OutcomeUnknown):
+            await consumer.flush_acks()
+
+
 async def test_acks_without_an_answer_are_unknown_and_sent_again(broker: FakeBroker, client: Client) -> None:
     broker.publish(TOPIC, single(0))
     broker.mute.add(pb.CommandAck)
