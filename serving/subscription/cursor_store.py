@@ -83,7 +83,7 @@ class CursorStore:
         for count, cursor_id in enumerate(list(self._cursors), 1):
             cursor = self._cursors.get(cursor_id)
             if cursor is not None:
-                self._prepared[cursor_id] = list(cursor_record.snapshot(cursor_id, cursor))
+                self._prepared[cursor_id] = self._encoded(cursor_id, cursor)
             if count % CURSORS_A_TURN == 0:
                 await asyncio.sleep(0)
 
@@ -95,8 +95,12 @@ class CursorStore:
         self._write()
         prepared, self._prepared = self._prepared, {}
         for cursor_id, cursor in sorted(self._cursors.items()):
-            yield from prepared.get(cursor_id) or cursor_record.snapshot(cursor_id, cursor)
-            cursor.rest()
+            yield from prepared.get(cursor_id) or self._encoded(cursor_id, cursor)
+
+    def _encoded(self, cursor_id: int, cursor: Cursor) -> list[bytes]:
+        encoded = list(cursor_record.snapshot(cursor_id, cursor))
+        cursor.rest()  # encoding has looked at parts that it does not have
+        return encoded
 
     def attach(self, log: Log) -> None:
         """The log is open and was replayed: from now on changes go there."""

@@ -112,3 +112,18 @@ def test_deduplication_s_part_is_prepared_as_well() -> None:
     for record in store.snapshot():
         again.apply(record)
     assert again._snapshots == store._snapshots
+
+
+async def test_a_snapshot_that_was_prepared_touches_no_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be a hundred thousand, and it is taken in one turn of the loop."""
+    store, log = CursorStore(), Records()
+    store.attach(log)
+    saved = [store.save(store.create(key(number), Position(1, -1), {})) for number in range(3)]
+    store._write()
+    await store.prepare()
+    with monkeypatch.context() as patched:
+        patched.setattr(Cursor, "rest", None)
+        records = list(store.snapshot())
+    assert len(replayed(records)) == 3
+    for one in saved:
+        one.close()
