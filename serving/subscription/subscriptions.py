@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any
 
 from quire.runtime.clock import Clock
-from quire.runtime.errors import AlreadyExists, NotFound
+from quire.runtime.errors import AlreadyExists, NotFound, Unavailable
 from quire.runtime.limits import SUBSCRIPTIONS_PER_TOPIC_MAX
 from quire.runtime.tasks import Tasks
 from quire.serving.ports import LATEST, ConsumerBusy, ConsumerPort, NotAllowed, Position, TopicPort
@@ -59,6 +59,7 @@ class Subscriptions:
         self._making: dict[asyncio.Future[Subscription], None] = {}
         self._tasks = Tasks("subscriptions")
         self._byte_index = ByteIndex()
+        self._is_closed = False
 
     def load(self) -> None:
         """Take up the durable subscriptions that the store knows for this topic and generation."""
@@ -144,6 +145,7 @@ class Subscriptions:
 
     def close(self) -> None:
         """The topic is unloaded: CLOSE_CONSUMER to every consumer."""
+        self._is_closed = True
         for subscription in self:
             subscription.close()
         self._by_name.clear()
@@ -196,6 +198,8 @@ class Subscriptions:
             _log.info("making a subscription of %s failed: %s", self._topic.name, task.exception())
 
     async def _make(self, name: str, position: Position, properties: dict[str, str]) -> Subscription:
+        if self._is_closed:  # whoever loaded the topic again would not know the subscription
+            raise Unavailable(f"topic {self._topic.name} was unloaded; look it up again")
         key = CursorKey(self._topic.name, self._generation, name)
         cursor = self._store.create(key, preceding(position), properties)
         await self._store.save(cursor)

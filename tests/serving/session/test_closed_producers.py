@@ -297,3 +297,33 @@ async def test_who_subscribes_while_the_topic_goes_is_answered(broker: Broker) -
     assert kinds([answer]) == ["SUCCESS"], "it was let in by the topic that was loaded next"
     loaded: Any = broker.registry.find(name)
     assert [len(each.consumers) for each in loaded.subscriptions] == [1]
+
+
+async def test_who_subscribes_to_a_topic_that_is_loaded_again_meanwhile_is_let_in(broker: Broker) -> None:
+    """What the former incarnation made, the present one would not know, and could not make either."""
+    client = await connected(broker)
+    await broker.create_topic(TOPIC)
+    admit, waiting = broker.admit_consumer_schema, [TOPIC]
+
+    async def reloaded_meanwhile(topic: Any, schema: pb.Schema) -> None:
+        await admit(topic, schema)
+        if waiting:
+            waiting.pop()
+            await broker.registry.unload(NAME)
+            await broker.registry.open(NAME)
+
+    broker.admit_consumer_schema = reloaded_meanwhile  # type: ignore[method-assign]
+    schema = pb.Schema(name="s", type=pb.Schema.String, schema_data=b"")
+    client.send(
+        commands.subscribe(
+            pb.CommandSubscribe(
+                topic=TOPIC,
+                subscription="s",
+                subType=pb.CommandSubscribe.Shared,
+                consumer_id=1,
+                request_id=7,
+                schema=schema,
+            )
+        )
+    )
+    assert kinds([await one(client)]) == ["SUCCESS"]
