@@ -5,6 +5,9 @@
     writing     → disk full: after a while make room of what was deleted, and the same again; the memtable stays
     writing     → any other error: broken until the next start; the memtable and the journal stay
 
+A journal that itself waits for a segment that the checkpoint would free is not waited for: the memtable is written at
+once, and the mark comes as far as the journal is (rule 21). A replay leaves out what the index knows already.
+
 A checkpoint is made when the active memtable is full, when the interval is over, soon after somebody asked whether
 a ledger is flushed, and when it is asked for. There is one at a time.
 """
@@ -78,10 +81,14 @@ class Flusher:
         self._interval_s = interval_ms / 1000
         self._loop = asyncio.get_running_loop()
         self._flushing: asyncio.Future[None] | None = None
+        self._before_journal: Checkpoint | None = None
+        """Waits until the journal has its groups."""
         self._error: QuireError | None = None
         self._stopping = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.mark = mark
+        self._flushed_to = mark
+        """The last group that was flushed; the mark is behind it when the journal was not waited for."""
         self.checkpoints = 0
         self._at("interval", self._interval_s, self._tick)
         self._at("look", _LOOK_S, self._look)
@@ -123,19 +130,36 @@ class Flusher:
         """Freeze the memtable, and write it as soon as its journal groups are durable."""
         self._flushing = self._loop.create_future()
         self._flushing.add_done_callback(lambda future: future.exception())  # waited for or not
-        checkpoint = Checkpoint.of(*self._intake.freeze())
+        checkpoint = self._before_journal = Checkpoint.of(*self._intake.freeze())
 
         def durable(statuses: Sequence[Status]) -> None:
+            if self._before_journal is not checkpoint:
+                return  # it did not wait
+            self._before_journal = None
             if statuses[0] is Status.OK:
                 self._write(checkpoint)
             else:
                 self._end(self._journal.failure)
 
         self._journal.barrier(durable, OK)
+        self._give_journal_room()
+
+    def journal_is_full(self) -> None:
+        """It has no spare segment; a checkpoint may give one back."""
+        self._give_journal_room()
+        self.soon()
+
+    def _give_journal_room(self) -> None:
+        checkpoint = self._before_journal
+        if checkpoint is not None and self._journal.waits_for_checkpoint:
+            self._before_journal = None
+            self._flushed_to = checkpoint.mark
+            checkpoint.mark = min(checkpoint.mark, self._journal.durable_number)
+            self._write(checkpoint)
 
     @property
     def _is_dirty(self) -> bool:
-        return bool(self._intake.active.size_bytes or self._intake.changed)
+        return bool(self._intake.active.size_bytes or self._intake.changed or self.mark < self._flushed_to)
 
     def _begin_if_idle(self) -> None:
         broken = self._intake.frozen is not None or self._journal.failure is not None

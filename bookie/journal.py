@@ -132,6 +132,7 @@ class Journal:
         self._queue = GroupQueue(1, group_bytes_max)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting_for_room: asyncio.TimerHandle | None = None
+        self._may_wait = True
         self.failure: QuireError | None = None
         self.groups_written = 0
         self.bytes_written = 0
@@ -373,6 +374,9 @@ class Journal:
         log.warning("the journal in %s waits for room for another segment", self._disk.root)
         self._close_file(segment)
         self._writer.submit(lambda: self._remove(segment), lambda _, error: self._on_full(True))
+        if not self._may_wait:
+            self._fail(self._no_room())
+            return
 
         def again() -> None:
             self._waiting_for_room = None
@@ -380,12 +384,21 @@ class Journal:
 
         self._waiting_for_room = self._running_loop.call_later(_ROOM_RETRY_S, again)
 
+    @property
+    def waits_for_checkpoint(self) -> bool:
+        """A group waits for a segment, and older ones could be written over if the mark passed what is in them."""
+        return self._waiting_for_room is not None and len(self._live) > 1 and not self._spares
+
     def stop_waiting(self) -> None:
-        """The node stops: what waits for room is refused."""
+        """The node stops: what waits for room is refused, now and from now on."""
+        self._may_wait = False
         if self._waiting_for_room is not None:
             self._waiting_for_room.cancel()
             self._waiting_for_room = None
-            self._fail(DiskFull(f"{self._disk.root} has no room for another journal segment"))
+            self._fail(self._no_room())
+
+    def _no_room(self) -> DiskFull:
+        return DiskFull(f"{self._disk.root} has no room for another journal segment")
 
     def _fail(self, error: BaseException) -> None:
         self.failure = error if isinstance(error, QuireError) else DiskError(f"the journal failed: {error!r}")

@@ -512,7 +512,7 @@ class Storage:
         """Without a spare segment; a checkpoint may make one of those that are used."""
         self._set_full("journal", is_full)
         if is_full:
-            self._flusher.soon()
+            self._flusher.journal_is_full()
 
     def _set_full(self, why: str, is_full: bool) -> None:
         if is_full != (why in self._full):

@@ -207,3 +207,64 @@ async def test_a_full_journal_asks_for_the_checkpoint_that_frees_a_segment() -> 
         await asyncio.sleep(0)
     await until(lambda: not node.storage.is_read_only)
     assert await add(node, one(1, entry, 4 * KIB)) is OK
+
+
+WIDE = replace(SMALL_SETTINGS, memtable_bytes=96 * KIB)
+"""A memtable is more than a journal segment."""
+
+
+async def test_a_journal_that_waits_for_a_checkpoint_is_not_waited_for_by_it() -> None:
+    """All that was accepted is one memtable, and the journal has no room for all of it."""
+    machine = SimulatedNode(seed=2)
+    machine.journal.capacity_bytes = 150 * KIB
+    node = await Node.on(machine, WIDE)
+    adding = [asyncio.ensure_future(add(node, one(1, entry, 4 * KIB), priority=True)) for entry in range(90)]
+    await until(lambda: all(each.done() for each in adding))
+    assert {each.result() for each in adding} == {OK}
+    node = await crash(machine)
+    for entry in range(90):
+        assert await node.holds(1, entry) == one(1, entry, 4 * KIB)
+
+
+async def test_what_was_answered_is_kept_wherever_the_power_fails_while_a_journal_waits() -> None:
+    cuts = 0
+    for operations in range(1, 400):
+        machine = SimulatedNode(seed=operations)
+        machine.journal.capacity_bytes = 150 * KIB
+        node = await Node.on(machine, WIDE)
+        machine.power.fail_after(operations)
+        adding = [
+            asyncio.ensure_future(add(node, one(1, entry, 4 * KIB), priority=True)) for entry in range(60)
+        ]
+        await until(
+            lambda adding=adding, power=machine.power: power.is_down or all(each.done() for each in adding)
+        )  # type: ignore[misc]
+        answered = [entry for entry, each in enumerate(adding) if each.done() and each.result() is OK]
+        was_cut = machine.power.is_down
+        machine.crash()
+        machine.journal.capacity_bytes = 1 << 40
+        node = await Node.on(machine, WIDE)
+        for entry in answered:
+            assert await node.holds(1, entry) == one(1, entry, 4 * KIB), (operations, entry)
+        await node.storage.stop()
+        cuts += was_cut
+        if not was_cut:
+            break
+    assert 30 < cuts < 399
+
+
+async def test_a_node_can_be_stopped_at_any_moment_while_its_journal_waits_for_room() -> None:
+    """Also when it tries once more at that moment."""
+    for turns in range(1, 60):
+        machine = SimulatedNode(seed=2)
+        machine.journal.capacity_bytes = 70 * KIB
+        node = await Node.on(machine)
+        machine.entries.fail("allocate", errno.ENOSPC, "logs", times=1_000)
+        adding = [
+            asyncio.ensure_future(add(node, one(1, entry, 4 * KIB), priority=True)) for entry in range(30)
+        ]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        stopping = asyncio.ensure_future(node.storage.stop())
+        await until(stopping.done)
+        assert all(each.done() for each in adding)
