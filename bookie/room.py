@@ -43,5 +43,5 @@ class Room:
         self.is_full = left_bytes < needed + (self._memtable_bytes if self.is_full else 0)
         last_bytes = self._reserve_bytes // _EXHAUSTED_SHARE
         self.is_exhausted = left_bytes < last_bytes
-        may_come_bytes = 0 if self.is_full else 2 * self._memtable_bytes
-        self.for_copies_bytes = left_bytes - (0 if self.is_exhausted else last_bytes + may_come_bytes)
+        kept_bytes = 0 if self.is_exhausted else last_bytes + 2 * self._memtable_bytes
+        self.for_copies_bytes = left_bytes - kept_bytes

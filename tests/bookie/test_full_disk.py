@@ -60,6 +60,13 @@ def test_publishing_stops_at_the_reserve_and_begins_again_a_memtable_later() -> 
     assert seen == [ample, short, short, full, full, short, full, full, exhausted, full, ample]
 
 
+def test_compaction_leaves_room_for_what_comes_meanwhile_unless_nothing_may_come() -> None:
+    room = Room(64, 16)
+    for left, for_copies in ((160, 112), (70, 22), (16, -32), (15, 15)):
+        room.look(left, left)
+        assert room.for_copies_bytes == for_copies
+
+
 @pytest.mark.parametrize("disk_bytes", [256 * MIB, 512 * MIB, GIB, 4 * GIB])
 def test_sizes_shrink_on_a_small_disk_so_that_most_of_it_is_for_messages(disk_bytes: int) -> None:
     fit = BookieSettings().fitted(disk_bytes, disk_bytes)
@@ -111,7 +118,7 @@ async def test_the_last_of_the_reserve_is_for_deleting_which_makes_room_without_
         entry += 1
         if entry % 8 == 0:
             await node.storage.flush()
-    assert entry * 4 * KIB >= SETTINGS.disk_reserve_bytes // 2
+    assert entry * 4 * KIB >= 2 * SETTINGS.memtable_bytes, "also beside a compaction"
     assert node.storage.is_read_only and not node.storage.takes_priority
     assert (await node.delete(1)).status is OK
     await until(lambda: not node.storage.is_read_only)
