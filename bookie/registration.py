@@ -28,7 +28,14 @@ from quire.metadata import paths
 from quire.metadata.records import BookieIntent, BookieRecord, decode, encode
 from quire.metadata.store import ANY_VERSION, MetadataStore, Put, SessionEvent
 from quire.metadata.wish import change_and_touch
-from quire.runtime.errors import AlreadyExists, ConfigurationError, CorruptionError, NotFound, QuireError
+from quire.runtime.errors import (
+    AlreadyExists,
+    ConfigurationError,
+    CorruptionError,
+    NotFound,
+    QuireError,
+    Unavailable,
+)
 from quire.runtime.limits import GIB
 from quire.runtime.tasks import Tasks
 
@@ -126,15 +133,26 @@ class Registration:
 
     # -- before it is seen -------------------------------------------------------------------------------
     async def _wait_for_address(self) -> None:
-        """Raises `ConfigurationError` when another bookie still holds the address after its session's time-out."""
+        """Raises `ConfigurationError` when another bookie still holds the address after its session's time-out.
+
+        A long replay may have cost our own session: then a new one is waited for, as long. Raises `Unavailable`.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._store.session_timeout_ms / 1000 + _ADDRESS_GRACE_S
-        while (other := await self._holder_of_address()) is not None:
-            if loop.time() >= deadline:
-                raise ConfigurationError(
-                    f"bookie {other} is up and advertises {self._address} already; give each bookie an address "
-                    "of its own with --advertise"
-                )
+        while True:
+            try:
+                other = await self._holder_of_address()
+            except Unavailable:
+                if loop.time() >= deadline:
+                    raise
+            else:
+                if other is None:
+                    return
+                if loop.time() >= deadline:
+                    raise ConfigurationError(
+                        f"bookie {other} is up and advertises {self._address} already; give each bookie an address "
+                        "of its own with --advertise"
+                    )
             await asyncio.sleep(_ADDRESS_LOOK_S)
 
     async def _holder_of_address(self) -> str | None:

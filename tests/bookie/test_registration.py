@@ -13,7 +13,7 @@ from quire.bookie.storage_sim import SimulatedNode
 from quire.metadata import paths
 from quire.metadata.memory import MemoryStore
 from quire.metadata.records import BookieIntent, BookieRecord, decode, encode
-from quire.runtime.errors import ConfigurationError, OutcomeUnknown
+from quire.runtime.errors import ConfigurationError, OutcomeUnknown, Unavailable
 
 from .node import OK, Node, one
 
@@ -191,6 +191,25 @@ async def test_an_address_that_another_holds_is_refused_one_that_it_left_is_wait
     await starting
     assert await seen(store, node)
     await registration.stop()
+
+
+async def test_a_start_that_cost_the_session_waits_for_a_new_one(node: Node, store: MemoryStore) -> None:
+    """A long replay holds the loop, and the session ends meanwhile: that is no reason to do it all again."""
+    store.suspend()
+    asyncio.get_running_loop().call_later(0.05, store.resume)
+    registration = Registration(store, node.storage, "127.0.0.1:3181")
+    await registration.start()
+    assert await seen(store, node)
+    await registration.stop()
+
+
+async def test_a_store_that_does_not_come_back_ends_the_start(
+    node: Node, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.bookie.registration._ADDRESS_GRACE_S", 0.1)
+    store.suspend()
+    with pytest.raises(Unavailable):
+        await Registration(store, node.storage, "127.0.0.1:3181").start()
 
 
 async def test_ledgers_that_the_store_does_not_know_of_are_refused(node: Node, store: MemoryStore) -> None:
