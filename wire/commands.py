@@ -381,8 +381,8 @@ def schema_failed(request_id: int, code: pb.ServerError, message: str) -> bytes:
 
 
 def schema_stored(request_id: int, version: bytes) -> bytes:
-    """None for what is no schema: clients ask whether there is a version."""
-    body = pb.CommandGetOrCreateSchemaResponse(request_id=request_id, schema_version=version or None)
+    """An empty version, and not none, for what is no schema: the Java client reads the field without asking."""
+    body = pb.CommandGetOrCreateSchemaResponse(request_id=request_id, schema_version=version)
     return _whole(_Type.GET_OR_CREATE_SCHEMA_RESPONSE, body)
 
 
