@@ -71,4 +71,4 @@ def cli() -> None:
 def main() -> None:
     """The console script: errors become one sentence on standard error and an exit code."""
     with exit_with_one_sentence():
-        cli(standalone_mode=False)
+        cli(prog_name="quire", standalone_mode=False)

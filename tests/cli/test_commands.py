@@ -287,7 +287,7 @@ def test_effective_settings_name_their_source(monkeypatch: pytest.MonkeyPatch, t
 @pytest.mark.parametrize("name", SUBCOMMANDS)
 def test_every_command_has_help(name: str) -> None:
     ran = quire(name, "--help")
-    assert ran.code == 0 and "Usage: quire" in ran.out
+    assert ran.code == 0 and f"Usage: quire {name}" in ran.out
     assert "Example" in ran.out
 
 

@@ -59,6 +59,6 @@ def test_java(server: Server, tmp_path: Path) -> None:
     done = ran(
         ["mvn", "-o", "-q", "-B", "compile", "exec:java", f"-Dexec.args={server.service_url}"], project
     )
-    if "offline mode" in done.stdout:
+    if "offline mode" in done.stdout or "No plugin found" in done.stdout:
         pytest.skip("the Java client was not fetched yet")
     check(done, "Java")
