@@ -17,7 +17,7 @@ A page that cannot be read at a replay is damage, never a torn tail: what was on
 lies before a group that begins where the mark is, or behind the last one before another epoch. A segment with such
 damage is set aside (`unreadable-…`), for the disk may have its good moments, and its bad ones.
 
-A disk without room for another segment has written nothing: the group waits, and with it all behind it, until there is
+A disk without room for another segment has written nothing: the group waits, and with it all after it, until there is
 room, or a checkpoint has made an older segment free.
 
 After a failed write nobody knows what is on disk, so the journal is dead from there: everything queued and

@@ -9,7 +9,7 @@ import click
 
 from quire.cli.http import Admin, admin_url_option, json_option
 from quire.cli.output import print_answer, print_json
-from quire.runtime.errors import GIVE_UP, ConfigurationError
+from quire.runtime.errors import GIVE_UP_COMMAND, ConfigurationError
 
 LEDGERS = "/quire/v1/ledgers"
 
@@ -66,7 +66,7 @@ def print_lost(rows: list[dict[str, Any]], *, err: bool = False) -> None:
 def recover(ledger: int, accept_loss: bool, yes: bool, admin_url: str, as_json: bool) -> None:
     """Fence LEDGER, find its end and close it.
 
-    With --accept-loss everything that reads the ledger goes on behind what was lost. That cannot be taken back.
+    With --accept-loss everything that reads the ledger goes on after what was lost. That cannot be taken back.
     """
     admin = Admin(admin_url)
     if not accept_loss:
@@ -97,15 +97,11 @@ def _ask(found: dict[str, Any], as_json: bool) -> None:
         for hole in found["found"]:
             click.echo(f"lost for good: {_told(hole)}: {hole['why']}")
         if found["state"] != "closed":
-            click.echo(
-                "it will be closed before the first damaged block behind what is known to be confirmed"
-            )
+            click.echo("it will be closed before the first damaged block after what is known to be confirmed")
         elif not found["found"]:
             click.echo("every other entry can be read: there is nothing to give up")
     if as_json or not sys.stdin.isatty():
-        raise ConfigurationError(
-            f"nothing was changed; {GIVE_UP.format(f'{ledger}')[:-1]} --yes` gives it up"
-        )
+        raise ConfigurationError(f"nothing was changed; `{GIVE_UP_COMMAND.format(ledger)} --yes` gives it up")
     click.confirm("Give it up? That cannot be taken back", abort=True)
 
 
@@ -114,5 +110,5 @@ def _whose(row: dict[str, Any]) -> str:
 
 
 def _told(hole: dict[str, Any]) -> str:
-    behind = ", behind the end" if hole["isCutOff"] else ""
-    return f"entries {hole['firstEntry']} to {hole['lastEntry']} ({hole['messages']} messages{behind})"
+    cut_off = ", after the end" if hole["isCutOff"] else ""
+    return f"entries {hole['firstEntry']} to {hole['lastEntry']} ({hole['messages']} messages{cut_off})"

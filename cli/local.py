@@ -193,7 +193,7 @@ class LocalCluster:
         _say(f"{child.name} (pid {pid}) ended {how}; SIGHUP to {os.getpid()} starts it again")
 
     def restart_dead(self) -> None:
-        """Start again what is down, tier by tier. While that, or the first start, is under way: once more behind it."""
+        """Start again what is down, tier by tier. While that, or the first start, is under way: once more after it."""
         self._was_asked = True
         if not self._is_starting:
             self._is_starting = True

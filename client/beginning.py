@@ -1,7 +1,7 @@
 """Where the consumer of one partition begins, and which messages it leaves out. No I/O.
 
 A broker begins at whole entries; a user may begin, or go on, at a message within one. What lies below the *floor* is
-left out. A subscription that is not durable has its place here: a reader that comes back goes on behind the last
+left out. A subscription that is not durable has its place here: a reader that comes back goes on after the last
 message that it handed out, and the floor stays. A durable one has it at the broker, which also keeps which messages
 of a batch a seek left out; the floor is for brokers that do not, and for ids that do not say how large the batch is. So
 it counts once, for the first entry after a seek: whoever moves the cursor afterwards decides what comes.
@@ -51,8 +51,8 @@ class Beginning:
             self._floor = EARLIEST
         self._is_sought = False
 
-    def behind(self, last_taken: MessageId, first_chunk: MessageId | None) -> None:
-        """Go on behind what was handed out; a message in chunks may have begun before that, and is not whole yet."""
+    def go_on_after(self, last_taken: MessageId, first_chunk: MessageId | None) -> None:
+        """Go on after what was handed out; a message in chunks may have begun before that, and is not whole yet."""
         if self._how.durable:
             return
         if (

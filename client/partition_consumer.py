@@ -357,7 +357,7 @@ class PartitionConsumer(Attachable):
         self._permits.begin()
         if self._last_taken is not None:
             begun = MessageId.from_wire(first_chunk, self.topic, -1, 0) if first_chunk is not None else None
-            self._beginning.behind(self._last_taken.id, begun)
+            self._beginning.go_on_after(self._last_taken.id, begun)
 
     def _request(self, request_id: int) -> bytes:
         start = self._beginning.start, self._beginning.start_inclusive

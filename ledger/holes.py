@@ -30,7 +30,7 @@ def hole_at(record: LedgerRecord, entry: int) -> Hole | None:
 
 
 def whole_up_to(record: LedgerRecord, entry: int, end: int) -> int:
-    """The last entry up to `end` before the next hole behind `entry`, which is in none."""
+    """The last entry up to `end` before the next hole after `entry`, which is in none."""
     return min((hole.first_entry - 1 for hole in record.holes if hole.first_entry > entry), default=end)
 
 

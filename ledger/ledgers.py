@@ -177,7 +177,7 @@ class Ledgers:
         return await self._ids.next(above)
 
     async def recover(self, ledger_id: int) -> LedgerRecord:
-        """Fence, recover and close; a closed ledger is answered as it is.
+        """Fence, recover and close; a closed ledger is returned as it is.
 
         Raises `NotFound`, `Unavailable` (try again), `LostForGood` (damage stands in the way; only an operator's
         `give_up` closes before it).

@@ -42,7 +42,7 @@ _ROUNDS_MAX: Final = 20
 
 
 class Span(NamedTuple):
-    """The messages of a ledger by its topic's list: index of the first one, and behind the last one; -1 unknown."""
+    """The messages of a ledger by its topic's list: index of the first, and of the one after the last; -1 unknown."""
 
     first_index: int = -1
     end_index: int = -1
@@ -164,12 +164,12 @@ class _Walk:
             await self._walk(first, last, self._end_index(last, last_entry))
 
     def _end_index(self, last: int, last_entry: int) -> int:
-        """Index of the first message behind `last`, by the hole that follows or by the topic; -1 unknown."""
+        """Index of the first message after `last`, by the hole that follows or by the topic; -1 unknown."""
         if last == last_entry:
             return self._span.end_index
-        behind = holes.hole_at(self._record, last + 1)
-        assert behind is not None, "a part that is in no hole ends at one"
-        return behind.first_index
+        following = holes.hole_at(self._record, last + 1)
+        assert following is not None, "a part that is in no hole ends at one"
+        return following.first_index
 
     def _pass(self, hole: Hole) -> None:
         """A hole that was given up before."""
@@ -197,7 +197,7 @@ class _Walk:
         return header.last_entry + 1
 
     async def _next(self, entry: int, last: int) -> tuple[int, _Blocks]:
-        """The next entry that somebody has, and the blocks from there on; behind `last` when there is none."""
+        """The next entry that somebody has, and the blocks from there on; after `last` when there is none."""
         width = 1
         while entry <= last:
             some = range(entry, min(entry + width, last + 1))
@@ -209,14 +209,14 @@ class _Walk:
             entry, width = some.stop, min(2 * width, _PROBES_MAX)
         return entry, []
 
-    def _lost(self, first: int, last: int, behind: BlockHeader | None, why: str, end_index: int) -> None:
-        """Write a hole down; `behind` is the header of the block that follows, else `end_index` is what is known."""
+    def _lost(self, first: int, last: int, following: BlockHeader | None, why: str, end_index: int) -> None:
+        """Write a hole down; `following` is the header of the next block, else `end_index` is what is known."""
         entries = last + 1 - first
-        end_index = behind.first_index if behind is not None else end_index
+        end_index = following.first_index if following is not None else end_index
         index = self._index if self._index >= 0 else max(0, end_index - entries)
         clock_ms = self._clock_ms
         if clock_ms < 0:
-            clock_ms = behind.clock_ms if behind is not None else self._record.created_ms
+            clock_ms = following.clock_ms if following is not None else self._record.created_ms
         self.found.append(Hole(
             first_entry=first,
             last_entry=last,

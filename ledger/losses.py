@@ -38,7 +38,7 @@ class Losses:
         return _shown(await self._ledgers.look_for_loss(ledger_id, await self._span(ledger_id)))
 
     async def give_up(self, ledger_id: int) -> dict[str, Any]:
-        """Give up what is lost for good: afterwards everything that reads the ledger goes on behind it."""
+        """Give up what is lost for good: afterwards everything that reads the ledger goes on after it."""
         return _shown(await self._ledgers.give_up(ledger_id, await self._span(ledger_id)))
 
     async def known(self) -> list[dict[str, Any]]:

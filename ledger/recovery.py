@@ -16,7 +16,7 @@ import logging
 from collections.abc import Collection
 
 from quire.ledger import states
-from quire.ledger.recovery_core import Loss, RecoveryCore
+from quire.ledger.recovery_core import CutOff, RecoveryCore
 from quire.ledger.writer import BlockWriter, Parts
 from quire.metadata import paths
 from quire.metadata.records import Fragment, Hole, LedgerRecord, LedgerState, decode, encode
@@ -43,7 +43,7 @@ _ROUNDS_MAX = 20
 async def recover(
     parts: Parts, ledger_id: int, *, accept_loss: bool = False, gone: Collection[str] = ()
 ) -> LedgerRecord:
-    """Fence, recover and close the ledger; a closed one is answered as it is. `gone`: see `RecoveryCore`.
+    """Fence, recover and close the ledger; a closed one is returned as it is. `gone`: see `RecoveryCore`.
 
     Raises `NotFound` when it was deleted, `Unavailable` when too few bookies answer (the ledger stays in recovery:
     try again), `LostForGood` when damage stands in the way.
@@ -137,7 +137,7 @@ class _Recovery:
             ledger_bytes,
             self._parts.clock.now_ms(),
             tried,
-            self._cut_off(self.core.loss, last_known),
+            self._cut_off(self.core.cut_off, last_known),
         )
 
     async def _sizes(self) -> tuple[int, int]:
@@ -154,22 +154,24 @@ class _Recovery:
             (info.bytes for info in known), default=0
         )
 
-    def _cut_off(self, loss: Loss | None, last_known: int) -> tuple[Hole, ...]:
-        """What an operator's word gives up behind the end, as far as anybody knows that it was there."""
-        if loss is None:
+    def _cut_off(self, cut_off: CutOff | None, last_known: int) -> tuple[Hole, ...]:
+        """What an operator's word gives up after the end, as far as anybody knows that it was there."""
+        if cut_off is None:
             return ()
         last = max(last_known, self.core.lac)
         _log.warning(
-            "ledger %d (%s): what lies behind entry %d (known: up to %d) was given up on an operator's word: %s",
+            "ledger %d (%s): what lies after entry %d (known: up to %d) was given up on an operator's word: %s",
             self._record.ledger_id,
             self._record.purpose,
-            loss.first_entry - 1,
+            cut_off.first_entry - 1,
             last,
-            loss.damage,
+            cut_off.damage,
         )
-        if last < loss.first_entry:
+        if last < cut_off.first_entry:
             return ()
-        return (Hole(first_entry=loss.first_entry, last_entry=last, messages=last + 1 - loss.first_entry),)
+        return (
+            Hole(first_entry=cut_off.first_entry, last_entry=last, messages=last + 1 - cut_off.first_entry),
+        )
 
     # -- effects ---------------------------------------------------------------------------------------
     def read(self, bookie: BookieId, first_entry: int) -> None:

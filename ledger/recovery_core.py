@@ -66,7 +66,7 @@ class RecoveryEffects(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class CutOff:
     """What an operator's `accept_loss` gave up: everything from `first_entry` on, for the damage named."""
 
     first_entry: int
@@ -90,7 +90,7 @@ class RecoveryCore:
         self.ledger_id = ledger_id
         self.state = State.FENCING
         self.lac = -1
-        self.loss: Loss | None = None
+        self.cut_off: CutOff | None = None
         self._first_entry = last_fragment.first_entry
         self._ensemble = states.ensemble(last_fragment)
         self._coverage = len(self._ensemble) - ack_quorum + 1
@@ -172,7 +172,7 @@ class RecoveryCore:
             self._effects.write(found, header)
 
     def _give_up(self, damage: str) -> None:
-        self.loss = Loss(self._entry, damage)
+        self.cut_off = CutOff(self._entry, damage)
         self._end()
 
     def _end(self) -> None:

@@ -72,7 +72,7 @@ def closed(
     """The record with its end in it; `last_entry` is -1 for an empty ledger.
 
     `tried` names bookies that were written to and left again before anything was confirmed, `cut_off` what an operator
-    gave up behind the end.
+    gave up after the end.
     """
     assert record.state in (LedgerState.OPEN, LedgerState.IN_RECOVERY)
     assert last_entry >= record.fragments[-1].first_entry - 1, "a confirmed entry would lie beyond the end"

@@ -44,7 +44,7 @@ class Fragment(Record, frozen=True):
 class Hole(Record, frozen=True):
     """Entries that were lost, and given up on an operator's word; see `ledger.loss`.
 
-    `messages` are known when a block behind the hole tells its index, else there are as many as entries.
+    `messages` are known when a block after the hole tells its index, else there are as many as entries.
     """
 
     first_entry: int
@@ -52,7 +52,7 @@ class Hole(Record, frozen=True):
     first_index: int = 0
     messages: int = 0
     clock_ms: int = 0
-    """Of the block before it, else of the one behind it."""
+    """Of the block before it, else of the one after it."""
 
 
 class LedgerRecord(Record, frozen=True):

@@ -16,11 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from quire.runtime.errors import QuireError
 
 ANY_VERSION = -1
+
+CHANGE_ATTEMPTS: Final = 10
+"""How often a change is tried that others are making at the same time, before it is `Unavailable`."""
 
 
 class NotEmpty(QuireError):

@@ -92,6 +92,11 @@ async def delete(store: MetadataStore, topic: Topic, beside: Sequence[Step] = ()
     await store.transact([Delete(topic.path, topic.version), *manifests, *beside])
 
 
+def being_deleted(name: object) -> Unavailable:
+    """For who meets a topic whose record is marked `deleting`, and cannot have it, or its name, before that is done."""
+    return Unavailable(f"{name} is being deleted; try again in a moment")
+
+
 async def while_there(store: MetadataStore, path: str) -> tuple[Step, ...]:
     """What a transaction begins with that may not outlive the topic at `path`: nothing for a topic without a record.
 
@@ -104,7 +109,7 @@ async def while_there(store: MetadataStore, path: str) -> tuple[Step, ...]:
         return ()
     record = decode(TopicRecord, node.value, path)
     if record.deleting:
-        raise Unavailable(f"{record.name} is being deleted; try again in a moment")
+        raise being_deleted(record.name)
     return (Check(path, node.version),)
 
 

@@ -10,7 +10,7 @@ A message says what happened, to what, and what to do, in one sentence.
 
 from typing import Final
 
-GIVE_UP: Final = "`quire ledgers recover {} --accept-loss`"
+GIVE_UP_COMMAND: Final = "quire ledgers recover {} --accept-loss"
 
 
 class QuireError(Exception):
@@ -65,11 +65,11 @@ class CorruptionError(QuireError):
 class LostForGood(CorruptionError):
     """Every copy of an entry is damaged or gone, and no bookie is missing that might still have one.
 
-    Trying again does not help. `GIVE_UP` is the command that ends it, once a person has looked.
+    Trying again does not help. `GIVE_UP_COMMAND` is what that ends it, once a person has looked.
     """
 
     def __init__(self, what: str, ledger_id: int, entry: int) -> None:
-        super().__init__(f"{what}; {GIVE_UP.format(ledger_id)} shows what is lost, and gives it up")
+        super().__init__(f"{what}; `{GIVE_UP_COMMAND.format(ledger_id)}` shows what is lost, and gives it up")
         self.ledger_id = ledger_id
         self.entry = entry
 

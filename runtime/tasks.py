@@ -1,4 +1,4 @@
-"""One way to start a task, so that none is lost and no failure is silent.
+"""One way to start a task, so that none is lost and no failure is silent; `promise` for who awaits a callback.
 
 asyncio keeps only a weak reference to a task and tells of its exception when the garbage collector finds it, if
 ever. A `TaskGroup` of the standard library waits for its tasks, which a server's background work must not. So:
@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
+
+from quire.runtime.errors import QuireError
 
 T = TypeVar("T")
 
@@ -50,3 +52,18 @@ class Tasks:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+
+def promise() -> tuple[asyncio.Future[None], Callable[[QuireError | None], None]]:
+    """A future, and the callback that ends it: None when what is awaited is done, else why it is not."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done(error: QuireError | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    return future, done

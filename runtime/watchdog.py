@@ -63,7 +63,7 @@ class Watchdog:
         self._is_stopped.set()
 
     def when_standing(self, after_s: Callable[[], float], act: Callable[[], None]) -> None:
-        """Call `act` on the watchdog's thread, once for each stall that is as long as `after_s` answers."""
+        """Call `act` on the watchdog's thread, once for each stall that is as long as `after_s` says."""
         self._listeners.append((after_s, act))
 
     def metrics(self) -> dict[str, float]:

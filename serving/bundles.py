@@ -22,9 +22,10 @@ from quire.metadata import paths
 from quire.metadata.records import NamespaceRecord
 from quire.metadata.store import MetadataStore
 from quire.runtime.errors import CorruptionError, QuireError
+from quire.runtime.tasks import promise
 from quire.serving.names import TopicName
 from quire.serving.subscription import cursor_record
-from quire.serving.subscription.cursor_store import CursorStore, promise
+from quire.serving.subscription.cursor_store import CursorStore
 from quire.serving.subscription.request import Done
 from quire.serving.topic import dedup
 from quire.serving.topic.dedup import DedupStore, Snapshot
@@ -105,7 +106,7 @@ class Bundle:
     def find(self, topic: str, generation: int) -> Snapshot | None:
         return self._dedup.find(topic, generation)
 
-    async def begin(self, topic: str, snapshot: Snapshot) -> None:
+    async def save(self, topic: str, snapshot: Snapshot) -> None:
         future, done = promise()
         self.put(topic, snapshot, done)
         await future

@@ -17,7 +17,7 @@ from typing import Final
 
 from quire.metadata import topics
 from quire.metadata.records import NamespaceRecord, TopicRecord
-from quire.runtime.errors import ConfigurationError, NotFound, Unavailable, VersionConflict
+from quire.runtime.errors import ConfigurationError, NotFound, VersionConflict
 from quire.serving.names import TopicName
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.topic_records import TopicRecords
@@ -66,7 +66,7 @@ class Catalogue:
     def _refuse_deleting(self, name: TopicName, record: TopicRecord) -> None:
         if record.deleting:
             self.on_deleting(name)
-            raise Unavailable(f"{name} is being deleted; try again in a moment")
+            raise topics.being_deleted(name)
 
     async def check(self, name: TopicName) -> None:
         """Raise `NotFound` unless the topic is here or would be created on use."""
@@ -140,7 +140,7 @@ class Catalogue:
         single |= {name for name in self._used if name[:3] == (domain, tenant, namespace)}
         shown = {str(parent.of_partition(i)) for parent, count in parents.items() for i in range(count)}
         for count, name in enumerate(single, 1):
-            if not _is_prepared(name, parents):
+            if not name.is_prepared(lambda parent: parents.get(parent, 0)):
                 shown.add(str(name))
             if count % NAMES_A_TURN == 0:
                 await asyncio.sleep(0)
@@ -152,11 +152,6 @@ class Catalogue:
         if record is None or (record.deleting and record.partitions):
             return -1
         return record.partitions
-
-
-def _is_prepared(name: TopicName, parents: dict[TopicName, int]) -> bool:
-    """It is a partition that its parent, which is being given it, does not show yet."""
-    return name.parent is not None and name.partition >= parents.get(name.parent, name.partition + 1)
 
 
 def has_partitions(name: TopicName) -> ConfigurationError:

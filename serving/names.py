@@ -6,6 +6,7 @@ NAME-partition-3 is partition 3 of the partitioned topic NAME.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from quire.metadata import paths
@@ -62,6 +63,11 @@ class TopicName(NamedTuple):
         """The partitioned topic that this is a partition of, by its name."""
         match = _PARTITION.fullmatch(self.local)
         return self._replace(local=match[1]) if match else None
+
+    def is_prepared(self, shown: Callable[[TopicName], int]) -> bool:
+        """Whether it is a partition that its parent is only being given; `shown`: how many that shows, 0: none."""
+        parent = self.parent
+        return parent is not None and 0 < shown(parent) <= self.partition
 
     def of_partition(self, index: int) -> TopicName:
         return self._replace(local=f"{self.local}-partition-{index}")

@@ -29,6 +29,7 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
+from quire.metadata import topics
 from quire.metadata.records import GrowthRecord, TopicRecord
 from quire.runtime.errors import (
     AlreadyExists,
@@ -259,7 +260,7 @@ class Partitioned:
 
 def _refuse_growth(name: TopicName, record: TopicRecord, count: int) -> None:
     if record.deleting:
-        raise Unavailable(f"{name} is being deleted; try again in a moment")
+        raise topics.being_deleted(name)
     if not record.partitions:
         raise ConfigurationError(f"{name} has no partitions, and a topic cannot be given any later")
     if count < record.partitions:

@@ -203,7 +203,7 @@ class Registry:
         snapshot = await self.catalogue.find_or_create(name, namespace, create)
         if snapshot.record.deleting:
             self._go_on_deleting(name)
-            raise Unavailable(f"{name} is being deleted; try again in a moment")
+            raise topics.being_deleted(name)
         return snapshot
 
     async def create(

@@ -255,7 +255,7 @@ async def plan(loaded: Topic, ledgers: Ledgers) -> dict[str, Any]:
 
 
 def _is_whole(segments: Sequence[SegmentRecord], end: Position) -> bool:
-    """Each segment goes on with the message behind the one before, and the last one ends at `end`."""
+    """Each segment goes on with the message after the last of the one before, and the last one ends at `end`."""
     if not segments:
         return end.entry_id < 0
     last = segments[-1]

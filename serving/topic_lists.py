@@ -158,17 +158,15 @@ class TopicList:
         found: list[str] = []
         for number, (local, count) in enumerate(self._partitions.items(), 1):
             name = self._named(local)
-            if count == 0 and not self._is_prepared(name):
+            if count == 0 and not name.is_prepared(self._shown):
                 found.append(str(name))
             found += [str(name.of_partition(index)) for index in range(count)]
             if number % NAMES_A_TURN == 0:
                 await asyncio.sleep(0)
         return frozenset(found)
 
-    def _is_prepared(self, name: TopicName) -> bool:
-        """It is a partition that its parent, which is being given it, does not show yet."""
-        shown = 0 if name.parent is None else self._partitions.get(name.parent.local, 0)
-        return 0 < shown <= name.partition
+    def _shown(self, parent: TopicName) -> int:
+        return self._partitions.get(parent.local, 0)
 
     def _tell(self, names: frozenset[str]) -> None:
         came, went, self.names = names - self.names, self.names - names, names

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from quire.metadata import paths, topics
 from quire.metadata.records import TopicRecord, decode
-from quire.metadata.store import Check, MetadataStore
+from quire.metadata.store import CHANGE_ATTEMPTS, Check, MetadataStore
 from quire.runtime.clock import Clock
 from quire.runtime.errors import AlreadyExists, NotFound, Unavailable, VersionConflict
 from quire.serving.names import TopicName
-from quire.serving.policy.namespaces import ATTEMPTS, Namespaces
+from quire.serving.policy.namespaces import Namespaces
 
 READS_AT_ONCE: Final = 200
 
@@ -66,7 +66,7 @@ class TopicRecords:
         Raises `AlreadyExists`; `NotFound` when its namespace is gone or going.
         """
         record = replace(self._new(name), partitions=partitions, properties=dict(properties or {}))
-        for _ in range(ATTEMPTS):
+        for _ in range(CHANGE_ATTEMPTS):
             there = await self._namespaces.while_there(name.tenant, name.namespace)
             try:
                 return await topics.create(self._store, name.path, record, there)

@@ -164,7 +164,7 @@ class Decoder:
 
 
 def runs_of(flags: Flags) -> Iterator[tuple[int, int, bool]]:
-    """(first, behind the last, which) of each run of equal flags."""
+    """(first, one after the last, which) of each run of equal flags."""
     edges = np.flatnonzero(np.diff(flags)) + 1
     for first, last in zip([0, *edges.tolist()], [*edges.tolist(), len(flags)], strict=True):
         yield first, last, bool(flags[first])

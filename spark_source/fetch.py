@@ -50,7 +50,7 @@ open_store = lru_cache(maxsize=8)(open_blocking)
 
 
 class Chunk(NamedTuple):
-    """Whole, proven blocks that follow one another: their first entry, and the one behind their last."""
+    """Whole, proven blocks that follow one another: their first entry, and the one after their last."""
 
     blocks: Buffer
     first_entry: int
@@ -73,7 +73,7 @@ def blocks(piece: Slice, broker: Broker, archive_url: str | None) -> Iterator[Bu
                 yield chunk.blocks
             if at >= piece.end_entry:
                 return
-            raise CorruptionError(f"there is nothing behind entry {at - 1}")
+            raise CorruptionError(f"there is nothing after entry {at - 1}")
         except (NotFound, Unavailable, ConfigurationError, CorruptionError) as error:
             if archive_url and isinstance(error, ConfigurationError):
                 raise  # the user's own word for where the archive is
@@ -140,7 +140,7 @@ def _from_broker(piece: Slice, broker: Broker, at: int) -> Iterator[Chunk]:
         for one, following in pairwise(headers):
             if one.last_entry + 1 != following.first_entry:
                 raise block.BlockError(
-                    f"the broker answered with entry {following.first_entry} behind entry {one.last_entry}"
+                    f"the broker answered with entry {following.first_entry} after entry {one.last_entry}"
                 )
         at = headers[-1].last_entry + 1
         yield Chunk(body, headers[0].first_entry, at)

@@ -176,10 +176,10 @@ def what_lacks(partition: dict[str, Any]) -> str:
     """What is missing in a broker's answer, with segment and entry; nothing when it is whole."""
     segments, end = partition["segments"], partition["end"]
     for one, following in pairwise(segments):
-        behind = one["first_index"] + one["messages"]
-        if behind != following["first_index"]:
+        next_index = one["first_index"] + one["messages"]
+        if next_index != following["first_index"]:
             return (
-                f"segment {one['ledger_id']} ends with entry {one['last_entry']} and message {behind - 1}, but "
+                f"segment {one['ledger_id']} ends with entry {one['last_entry']} and message {next_index - 1}, but "
                 f"segment {following['ledger_id']}, which comes next, begins with message {following['first_index']}"
             )
     ends = {one["ledger_id"]: one["last_entry"] for one in segments}

@@ -153,7 +153,7 @@ class Archive:
         self.damaged.pop(pointer.name, None)
 
     def note_damage(self, pointer: ArchivePointer, segment: str, error: QuireError) -> str:
-        """`segment` names the object, and still does so, but `error` was met there. Answers both in one sentence."""
+        """`segment` names the object, and still does so, but `error` was met there. Returns both in one sentence."""
         what = str(error)
         if isinstance(error, NotFound):
             what = f"object {pointer.name} is missing in {pointer.store}"

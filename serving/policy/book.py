@@ -17,11 +17,11 @@ from collections.abc import Callable
 from quire.metadata import paths, topics
 from quire.metadata.followed import Followed
 from quire.metadata.records import Policies, decode, encode
-from quire.metadata.store import Create, Delete, MetadataStore, Put, Step
+from quire.metadata.store import CHANGE_ATTEMPTS, Create, Delete, MetadataStore, Put, Step
 from quire.runtime.errors import AlreadyExists, NotFound, Unavailable, VersionConflict
 from quire.runtime.tasks import Tasks
 from quire.serving.names import TopicName
-from quire.serving.policy.namespaces import ATTEMPTS, Namespaces
+from quire.serving.policy.namespaces import Namespaces
 from quire.serving.policy.resolved import NO_POLICIES, TopicPolicies, resolve
 
 Changed = Callable[[str, str], None]
@@ -72,7 +72,7 @@ class PolicyBook:
         Raises `Unavailable` while the topic is being deleted, or when others change them all the time.
         """
         followed = await self._follow(name.tenant, name.namespace)
-        for _ in range(ATTEMPTS):
+        for _ in range(CHANGE_ATTEMPTS):
             steps = await topics.while_there(self._store, (name.parent or name).path)
             try:
                 await self._store.transact([*steps, await self._changed_policies(name, change)])

@@ -19,11 +19,8 @@ from msgspec.structs import replace
 
 from quire.metadata import paths
 from quire.metadata.records import NamespaceRecord, Policies, StateLogRecord, TenantRecord, decode, encode
-from quire.metadata.store import Check, MetadataStore, NotEmpty, Step
+from quire.metadata.store import CHANGE_ATTEMPTS, Check, MetadataStore, NotEmpty, Step
 from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, VersionConflict
-
-ATTEMPTS: Final = 10
-"""At a change that others are making, too."""
 
 DOMAINS: Final = ("persistent", "non-persistent")
 
@@ -228,12 +225,12 @@ class Namespaces:
 
     async def change(self, tenant: str, name: str, change: Callable[[Policies], Policies]) -> None:
         """Replace the policies by what `change` makes of them. Raises `NotFound`, `VersionConflict`."""
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in range(1, CHANGE_ATTEMPTS + 1):
             record, version = await self._read(tenant, name)
             try:
                 await self._put(replace(record, policies=change(record.policies)), version)
             except VersionConflict:
-                if attempt == ATTEMPTS:
+                if attempt == CHANGE_ATTEMPTS:
                     raise
             else:
                 return

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from quire.metadata import paths, topics
 from quire.metadata.records import SchemaBody, SchemasRecord, SchemaVersion, decode, encode
-from quire.metadata.store import ANY_VERSION, Check, Create, Delete, MetadataStore, Put, Step
+from quire.metadata.store import ANY_VERSION, CHANGE_ATTEMPTS, Check, Create, Delete, MetadataStore, Put, Step
 from quire.runtime.clock import Clock
 from quire.runtime.errors import AlreadyExists, LimitExceeded, NotFound, Unavailable, VersionConflict
 from quire.runtime.limits import SCHEMA_VERSIONS_MAX, SCHEMAS_INLINE_BYTES_MAX
@@ -39,14 +39,11 @@ from quire.serving.schema.compatibility import refusal
 from quire.serving.schema.definition import Definition, SchemaRefused, fingerprint, validate
 from quire.wire import pulsar_pb2 as pb
 
-ATTEMPTS: Final = 10
-"""Changes by others that one change outlives."""
-
 VERSION_BYTES: Final = 8
-T = TypeVar("T")
-
 NO_VERSION: Final = b""
 """What a client is told whose messages have no schema."""
+
+T = TypeVar("T")
 
 
 class Known(NamedTuple):
@@ -164,7 +161,7 @@ class Schemas:
     ) -> int:
         """The number of the version that is the same, or of the new one. Raises as `for_producer`."""
         mark = await self._aside(partial(_mark, definition))
-        for _ in range(ATTEMPTS):
+        for _ in range(CHANGE_ATTEMPTS):
             guard = await self._while_there(name)
             known = await self._read(name)
             same = _same(known, mark)
@@ -181,7 +178,7 @@ class Schemas:
 
     async def delete(self, name: TopicName) -> int:
         """End all versions so far; the number that this takes. Raises `NotFound`."""
-        for _ in range(ATTEMPTS):
+        for _ in range(CHANGE_ATTEMPTS):
             guard = await self._while_there(name)
             known = await self._read(name)
             if not known.current:
@@ -195,7 +192,7 @@ class Schemas:
 
     async def forget(self, name: TopicName) -> None:
         """The topic is deleted: nothing of its schemas stays."""
-        for _ in range(ATTEMPTS):
+        for _ in range(CHANGE_ATTEMPTS):
             steps = await self.removal(name)
             if not steps or await self._commit(steps):
                 return

@@ -48,7 +48,7 @@ class Lane:
         self._waiting: deque[tuple[SendRun | Send | _Packed, int]] = deque()
 
     def put_off(self, cut: SendRun | Send | Command) -> None:
-        """`cut` waits behind what is under way."""
+        """`cut` waits for what is under way."""
         self._waiting.append(self._held(cut))
 
     def put_back(self, cut: SendRun | Send) -> None:

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Protocol
 
 from quire.runtime.errors import AlreadyExists, QuireError
+from quire.runtime.tasks import promise
 from quire.serving.ports import Position
 from quire.serving.subscription import cursor_record
 from quire.serving.subscription.cursor import Cursor, CursorKey
@@ -208,21 +209,6 @@ class CursorStore:
         if not of_topic:
             del self._by_topic[cursor.key.topic]
         return self._waiting.pop(cursor_id, [])
-
-
-def promise() -> tuple[asyncio.Future[None], Done]:
-    """A future, and the callback that resolves it."""
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def done(error: QuireError | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
-
-    return future, done
 
 
 def _all_of(dones: list[Done]) -> Done | None:

@@ -139,7 +139,7 @@ class Deduplicator:
         return seen.sequence_id if seen.chunk == LAST else seen.sequence_id - 1
 
     def admit(self, producer: str, sent: Iterable[Numbers | None], now_ms: int) -> list[Verdict]:
-        """What becomes of the entries that `producer` sent, one behind the other; what is fresh is accepted."""
+        """What becomes of the entries that `producer` sent, one after the other; what is fresh is accepted."""
         seen = self._seen.get(producer, NEVER)
         verdicts = []
         for numbers in sent:
@@ -197,7 +197,7 @@ class DedupStore:
         return encode(topic, snapshot)
 
     def remove(self, topic: str) -> bytes | None:
-        """Forget a topic; answers the record to append, if it was known."""
+        """Forget a topic; returns the record to append, if it was known."""
         found = self._snapshots.pop(topic, None)
         return None if found is None else _opening(topic, found.generation, EARLIEST, 0, removed=True)
 

@@ -3,7 +3,7 @@
 Fresh SENDs go on to the publisher; duplicates get receipts behind those of the originals, so that none promises what is
 not durable yet. A foreign entry, which no stock client sends, is refused with ChecksumError: the one answer upon which
 C++ clients give up the message and go on. After `SNAPSHOT_ENTRIES` entries what was accepted is written to the bundle's
-state log, once all of it is confirmed; a load reads that and replays the metadata of the entries behind it, as far as
+state log, once all of it is confirmed; a load reads that and replays the metadata of the entries after it, as far as
 they are not so old that their producers are forgotten.
 
 A topic without a snapshot is new, or deduplication was switched on a moment ago. Then what is here already is nobody's
@@ -38,8 +38,8 @@ class DedupLog(Protocol):
 
     def find(self, topic: str, generation: int) -> Snapshot | None: ...
 
-    async def begin(self, topic: str, snapshot: Snapshot) -> None:
-        """`put`; durable when it returns."""
+    async def save(self, topic: str, snapshot: Snapshot) -> None:
+        """As `put`; durable when it returns."""
         ...
 
     def put(self, topic: str, snapshot: Snapshot) -> None: ...
@@ -103,7 +103,7 @@ class Deduplication:
         return self._seen.admit(producer.name, map(numbers_of, entries), self._clock.now_ms())
 
     def _answer(self, producer: ProducerPort, verdict: Verdict, heads: list[bytes]) -> None:
-        """Receipts of duplicates, refusals of what is foreign; behind the answers to what came before."""
+        """Receipts of duplicates, refusals of what is foreign; after the answers to what came before."""
         if verdict is Verdict.DUPLICATE:
             answers = [receipt_run(NO_ENTRY, NO_ENTRY, [head])[0] for head in heads]
         else:
@@ -136,7 +136,7 @@ class Deduplication:
         topic = self._topic
         known = self._log.find(topic.name, topic.generation)
         if known is None:
-            await self._log.begin(topic.name, Snapshot(topic.generation, topic.last_confirmed, {}))
+            await self._log.save(topic.name, Snapshot(topic.generation, topic.last_confirmed, {}))
             return
         self._seen = Deduplicator(known.seen)
         first = max(topic.next_position(known.position), topic.first_position())

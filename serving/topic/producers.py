@@ -16,7 +16,7 @@
 
 A name is used by one producer at a time. A client that lost its connection comes back with a higher epoch of its own,
 possibly before the broker has noticed the loss: with a generated name it takes its old place, and its old connection is
-told so (what it still reads of that must not come behind what the client sends anew); with a name that the user gave it
+told so (what it still reads of that must not come after what the client sends anew); with a name that the user gave it
 is busy until the old connection is gone, because that may as well be another process.
 
 The *topic epoch* counts the holders of exclusive access over the life of the topic. It stands in the topic's record,

@@ -117,7 +117,7 @@ class Services:
     helpers: DaemonThreads = field(default_factory=lambda: DaemonThreads(HELPERS, "quire-helper"))
 
     async def aside(self, work: Callable[[], T]) -> T:
-        """What `work` answers, done on a helper thread: all that decodes what clients sent, or may take long.
+        """What `work` returns, done on a helper thread: all that decodes what clients sent, or may take long.
 
         Nobody else touches what it works on meanwhile. It goes on when its caller is cancelled, to its own end.
         """

@@ -305,7 +305,7 @@ class Topic(Governed):
         self.upkeep.heed_quotas()
 
     async def _write_epoch(self, epoch: int) -> None:
-        """Behind all that others have published: who is told that it is alone finds that in the topic."""
+        """After all that others have published: who is told that it is alone finds that in the topic."""
         if not await self.flushed():
             raise Unavailable(f"topic {self.name} was closed meanwhile")
         await self.segment_list.update(lambda record: replace(record, topic_epoch=epoch))

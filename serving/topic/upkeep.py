@@ -50,7 +50,7 @@ class Upkeep:
         self._without_consumer: dict[str, float] | None = None
         """Since when; of durable subscriptions, while the policy is on."""
         self._older: dict[BacklogQuota, bool] = {}
-        """Whether a subscription was behind a quota's age, when it was looked at last."""
+        """Whether a subscription had older messages than a quota allows, when that was looked at last."""
 
     def is_due(self) -> bool:
         """Whether `look` has anything to do. Most topics have no policy that acts by itself."""

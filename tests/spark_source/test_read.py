@@ -198,7 +198,7 @@ def test_a_task_says_so_when_it_cannot_reach_the_end_of_its_slice(moving: Any, a
     archived, sealed, active = rows.partitions()
     longer = replace(archived.value, end_entry=1001)
     with pytest.raises(
-        CorruptionError, match="cannot be read from entry 1000 to 1000: there is nothing behind"
+        CorruptionError, match="cannot be read from entry 1000 to 1000: there is nothing after"
     ):
         list(rows.read(QuirePartition(longer)))
     for piece in (sealed.value, active.value):
@@ -213,7 +213,7 @@ def test_blocks_that_do_not_follow_one_another_are_refused(moving: Any) -> None:
     segment = moving.topics[TOPIC][1]
     blocks = segment.blocks
     segment.blocks = blocks[:3] + blocks[4:]
-    with pytest.raises(CorruptionError, match="entry 200 behind entry 149"):
+    with pytest.raises(CorruptionError, match="entry 200 after entry 149"):
         list(rows.read(sealed))
     segment.blocks = blocks[1:]
     with pytest.raises(CorruptionError, match="entry 50 came where entry 0 was asked for"):

@@ -1,4 +1,4 @@
-"""One copy, and some of it lost for good: every place says so, a person ends it, and everybody goes on behind it."""
+"""One copy, and some of it lost for good: every place says so, a person ends it, and everybody goes on after it."""
 
 from __future__ import annotations
 
