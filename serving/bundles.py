@@ -173,8 +173,7 @@ class Bundles:
         try:
             await bundle.open(self._ledgers, self._store, path, failed)
         except CorruptionError as error:
-            error.args = (await self._damage(name, namespace, error),)
-            raise
+            raise _retold(error, await self._damage(name, namespace, error)) from error
         self.damaged.pop(name, None)
         return bundle
 
@@ -235,6 +234,13 @@ class Bundles:
 
 def _has_succeeded(opening: asyncio.Future[Bundle]) -> bool:
     return opening.done() and not opening.cancelled() and opening.exception() is None
+
+
+def _retold(error: CorruptionError, text: str) -> CorruptionError:
+    """An error of the same kind that says `text`. The one that was met is kept by who met it, and stays as it is."""
+    told = type(error).__new__(type(error), text)
+    told.__dict__.update(error.__dict__)
+    return told
 
 
 def _abandon(opened: asyncio.Future[Bundle]) -> None:
