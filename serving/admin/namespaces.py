@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from quire.metadata.records import NamespaceRecord, Policies
 from quire.runtime.errors import ConfigurationError, NotFound
 from quire.serving.admin import policy_json
+from quire.serving.admin.namespace_json import namespace_of
 from quire.serving.admin.requests import json_of, no_content
 from quire.serving.admin.target import AdminTarget
 
@@ -116,7 +117,7 @@ def _unsubscribe(target: AdminTarget) -> Handler:
 
 def _create(target: AdminTarget) -> Handler:
     async def handle(request: web.Request) -> web.Response:
-        policies, boundaries = policy_json.namespace_of(await json_of(request), target.cluster)
+        policies, boundaries = namespace_of(await json_of(request), target.cluster)
         await target.namespaces.create(*_names(request), policies, boundaries)
         return no_content()
 

@@ -19,7 +19,7 @@ from quire.metadata.records import (
     encode,
 )
 from quire.runtime.errors import ConfigurationError, CorruptionError
-from quire.serving.admin import policy_json, requests, tenants
+from quire.serving.admin import namespace_json, policy_json, requests, tenants
 
 
 class Request:
@@ -50,10 +50,10 @@ def admin(data: bytes) -> None:
     record = _refused(lambda: tenants._record("tenant", value, "cluster"))
     if record is not REFUSED:
         assert decode(TenantRecord, encode(record), "tenant") == record
-    made = _refused(lambda: policy_json.namespace_of(value, "cluster"))
+    made = _refused(lambda: namespace_json.namespace_of(value, "cluster"))
     if made is not REFUSED:
         shown = json.loads(json.dumps(policy_json.shown(made[0], "cluster")))
-        assert policy_json.namespace_of(shown, "cluster")[0] == made[0]
+        assert namespace_json.namespace_of(shown, "cluster")[0] == made[0]
 
 
 def _kept(policy: Any, parsed: Any) -> None:
