@@ -12,12 +12,12 @@ was allowed, is a topic like others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from quire.metadata import topics
 from quire.metadata.records import NamespaceRecord, TopicRecord
-from quire.runtime.errors import ConfigurationError, NotFound, VersionConflict
+from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, VersionConflict
 from quire.serving.names import TopicName
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.topic_records import TopicRecords
@@ -25,6 +25,10 @@ from quire.serving.topic_records import TopicRecords
 READS_AT_ONCE: Final = 200
 NAMES_A_TURN: Final = 1_000
 """In a list of names: a millisecond."""
+
+
+class NoPartition(ConfigurationError):
+    """A topic cannot be made because its name is that of a partition, and no topic has it."""
 
 
 class Catalogue:
@@ -123,6 +127,45 @@ class Catalogue:
             if snapshot.record.partitions:
                 raise has_partitions(name)
             return snapshot
+
+    async def create(self, name: TopicName, partitions: int, properties: Mapping[str, str] | None) -> bool:
+        """Make a record for the topic; False for one that has none, and only has to be loaded.
+
+        Raises `AlreadyExists`, `NotFound` for an unknown namespace, `NoPartition`.
+        """
+        namespace = await self.namespace(name)
+        record = await self._records.find(name)
+        if name in self._used or record is not None:
+            if record is not None and record.partitions:
+                self._refuse_deleting(name, record)
+            raise AlreadyExists(f"topic {name} exists already")
+        if name.parent is not None:
+            await self._require_given(name, name.parent, partitions)
+        if not partitions and not name.is_persistent:
+            return False
+        if name.parent is not None:
+            await self.find_or_create(name, namespace, True)
+        else:
+            await self.require_none(map(name.of_partition, range(partitions)))
+            await self._records.create(name, partitions, properties)
+        return True
+
+    async def _require_given(self, name: TopicName, parent: TopicName, partitions: int) -> None:
+        """Raise `NoPartition` unless `parent` has this partition, which can have none itself."""
+        try:
+            if partitions:
+                raise NotFound("a partition has no partitions")
+            await self.covering(name)
+        except NotFound as error:
+            raise NoPartition(
+                f"{name} cannot be the name of a topic that is no partition of {parent}: {error}"
+            ) from None
+
+    async def require_none(self, partitions: Iterable[TopicName]) -> None:
+        """Raise `AlreadyExists` when a topic has the name of a partition to be: its messages would be taken for its."""
+        there = await self._records.there(partitions)
+        if there:
+            raise AlreadyExists(f"topic {there[0]} exists already; delete it, or choose another name")
 
     async def names(self, tenant: str, namespace: str, domain: str) -> tuple[list[str], list[str]]:
         """(topics with each partition by its name, partitioned topics), as full names in order.

@@ -86,7 +86,9 @@ class Partitioned:
         record = (await self._records.load(name)).record
         _refuse_growth(name, record, count)
         if record.extent == record.partitions < count:
-            await self._registry.require_none(map(name.of_partition, range(record.partitions, count)))
+            await self._registry.catalogue.require_none(
+                map(name.of_partition, range(record.partitions, count))
+            )
 
         def begin(now: TopicRecord) -> TopicRecord:
             _refuse_growth(name, now, count)

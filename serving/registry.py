@@ -18,7 +18,6 @@ from typing import Final
 from quire.metadata import topics
 from quire.metadata.records import NamespaceRecord
 from quire.runtime.errors import (
-    AlreadyExists,
     ConfigurationError,
     CorruptionError,
     NotFound,
@@ -50,10 +49,6 @@ POLICY_BATCH: Final = 500
 """Topics that get other policies in one turn of the event loop."""
 
 _log = logging.getLogger(__name__)
-
-
-class NoPartition(ConfigurationError):
-    """A topic cannot be made because its name is that of a partition, and no topic has it."""
 
 
 class Registry:
@@ -209,41 +204,9 @@ class Registry:
     async def create(
         self, name: TopicName, partitions: int = 0, properties: Mapping[str, str] | None = None
     ) -> None:
-        """Raises `AlreadyExists`, `NotFound` for an unknown namespace, `NoPartition`."""
-        namespace = await self.catalogue.namespace(name)
-        record = await self.records.find(name)
-        if name in self._topics or record is not None:
-            if record is not None and record.partitions and record.deleting:
-                await self.catalogue.partitions(name)  # says so
-            raise AlreadyExists(f"topic {name} exists already")
-        if name.parent is not None:
-            await self._create_partition(name, namespace, partitions)
-        elif partitions or name.is_persistent:
-            if partitions:
-                await self.require_none(map(name.of_partition, range(partitions)))
-            await self.records.create(name, partitions, properties)
-        else:
+        """As `Catalogue.create`; a topic that keeps nothing is there because it is loaded."""
+        if not await self.catalogue.create(name, partitions, properties):
             await self.open(name, create=True)
-
-    async def _create_partition(self, name: TopicName, namespace: NamespaceRecord, partitions: int) -> None:
-        try:
-            if partitions:
-                raise NotFound("a partition has no partitions")
-            await self.catalogue.covering(name)
-        except NotFound as error:
-            raise NoPartition(
-                f"{name} cannot be the name of a topic that is no partition of {name.parent}: {error}"
-            ) from None
-        if name.is_persistent:
-            await self.catalogue.find_or_create(name, namespace, True)
-        else:
-            await self.open(name, create=True)
-
-    async def require_none(self, partitions: Iterable[TopicName]) -> None:
-        """Raise `AlreadyExists` when a topic has the name of a partition to be: its messages would be taken for its."""
-        there = await self.records.there(partitions)
-        if there:
-            raise AlreadyExists(f"topic {there[0]} exists already; delete it, or choose another name")
 
     async def bundle_of(self, name: TopicName) -> str:
         """The bundle that `name` belongs to. Raises `NotFound` for an unknown namespace."""
