@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from quire.ledger import holes, states
-from quire.ledger.answers import FINAL, valid_run
+from quire.ledger.answers import FINAL, told, valid_run
 from quire.ledger.directory import BookieDirectory
 from quire.ledger.recovery_core import BEYOND
 from quire.ledger.repair_core import FragmentPlan, Pace
@@ -27,7 +27,7 @@ from quire.runtime.clock import Clock
 from quire.runtime.errors import LostForGood, NotFound, QuireError, Unavailable
 from quire.runtime.limits import MIB
 from quire.wire.block import Buffer
-from quire.wire.bookie import AddRequest, BookieId, FindHoleRequest, ReadRequest, Status
+from quire.wire.bookie import AddRequest, BookieId, FindHoleRequest, ReadRequest, ReadResponse, Status
 
 _READ_BYTES: Final = 2 * MIB
 _BUSY_TRIES: Final = 50
@@ -167,7 +167,7 @@ class Copier:
         sources: list[BookieId],
         targets: Sequence[BookieId],
     ) -> tuple[int, dict[BookieId, QuireError]]:
-        """Copy what one read gives, at the pace; answer where to go on, and who refused it."""
+        """Copy what one read gives, at the pace; returns where to go on, and who refused it."""
         blocks, next_entry = await self._read(ledger_id, entry, last_entry, sources)
         size_bytes = sum(map(len, blocks)) * len(targets)
         await asyncio.sleep(self._pace.take(size_bytes, self._clock.monotonic()))
@@ -186,8 +186,7 @@ class Copier:
         self, ledger_id: int, entry: int, last_entry: int, sources: list[BookieId]
     ) -> tuple[list[Buffer], int]:
         """Verified blocks from `entry`, none beyond `last_entry`, and where to go on; who gave them stays first."""
-        told: list[str] = []
-        statuses: set[Status] = set()
+        answers: dict[BookieId, ReadResponse] = {}
         for source in list(sources):
             response = await self._bookies.port(source).read(
                 ReadRequest(source, ledger_id, entry, _READ_BYTES)
@@ -200,11 +199,8 @@ class Copier:
                 sources.remove(source)
                 sources.insert(0, source)
                 return [found for found, _ in good], good[-1][1].last_entry + 1
-            statuses.add(response.status)
-            told.append(
-                f"{source} says {response.status.name}" + (f" ({response.detail})" if response.detail else "")
-            )
-        raise _unreadable(ledger_id, entry, told, statuses)
+            answers[source] = response
+        raise _unreadable(ledger_id, entry, answers)
 
     async def _write(self, ledger_id: int, target: BookieId, blocks: list[Buffer]) -> QuireError | None:
         """What `target` refuses the blocks with; None when it has them."""
@@ -235,8 +231,8 @@ def _refused(ledger_id: int, target: BookieId, status: Status) -> QuireError:
     return Unavailable(f"{target} does not take a copy of ledger {ledger_id}: {status.name}")
 
 
-def _unreadable(ledger_id: int, entry: int, told: list[str], statuses: set[Status]) -> QuireError:
-    what = f"entry {entry} of ledger {ledger_id} cannot be copied: {', '.join(told)}"
-    if statuses <= FINAL | {Status.OK}:
+def _unreadable(ledger_id: int, entry: int, answers: Mapping[BookieId, ReadResponse]) -> QuireError:
+    what = f"entry {entry} of ledger {ledger_id} cannot be copied: {told(answers)}"
+    if {answer.status for answer in answers.values()} <= FINAL | {Status.OK}:
         return LostForGood(what, ledger_id, entry)
     return Unavailable(what)

@@ -15,7 +15,7 @@ from typing import Final
 
 _ESCAPES: Final = {code: repr(chr(code))[1:-1] for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
 
-MALFORMED_CHARS_MAX = 200
+MALFORMED_CHARS_MAX: Final = 200
 """Of what a peer sent instead of HTTP."""
 
 
