@@ -32,7 +32,7 @@ from quire.cli.assemble import bookie_metrics, listen, url_of, watch_loop
 from quire.cli.settings import Given, check_cluster_store, check_file, check_log_level, settings_options
 from quire.cli.until_signal import run_until_signal, say_ready, told_to_stop, until_cancelled
 from quire.metadata.damage import DamageReports
-from quire.metadata.open import open_store, speaks_for
+from quire.metadata.open import end_session_when_standing, open_store
 from quire.metadata.store import MetadataStore
 from quire.runtime import log
 from quire.runtime.budget import ByteBudget
@@ -157,7 +157,7 @@ async def bookie(configuration: BookieConfiguration) -> AsyncIterator[Bookie]:
             stack.callback(rest.close)
         store = await open_store(process.metadata)
         stack.push_async_callback(store.close)
-        speaks_for(store, watchdog)
+        end_session_when_standing(store, watchdog)
 
         disks = real_disks(settings)
         cluster = await enter_cluster(store, process.metadata, disks, clock, new_cluster=process.new_cluster)

@@ -30,9 +30,9 @@ from quire.ledger.repair import Repair
 from quire.ledger.settings import LedgerSettings, RepairSettings
 from quire.metadata.cluster import find_cluster
 from quire.metadata.damage import DamageReports
+from quire.metadata.open import end_session_when_standing
 from quire.metadata.open import look_at as look_at_metadata
 from quire.metadata.open import open_store as open_metadata
-from quire.metadata.open import speaks_for
 from quire.runtime import log
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError
@@ -124,7 +124,7 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
 
         store = await open_metadata(process.metadata)
         stack.push_async_callback(store.close)
-        speaks_for(store, watchdog)
+        end_session_when_standing(store, watchdog)
         await find_cluster(store, process.metadata)
         directory = ClusterDirectory(store, lambda bookie: BookieClient(bookie.address))
         await directory.start()

@@ -15,7 +15,7 @@ from quire.cli.assemble import listen, url_of, watch_loop
 from quire.cli.settings import Given, check_cluster_store, check_file, check_log_level, settings_options
 from quire.cli.until_signal import ready, run_until_signal
 from quire.metadata.cluster import find_cluster
-from quire.metadata.open import look_at, open_store, speaks_for
+from quire.metadata.open import end_session_when_standing, look_at, open_store
 from quire.runtime import log
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import CONNECTIONS_MAX
@@ -83,7 +83,7 @@ async def gateway(settings: GatewaySettings) -> AsyncIterator[tuple[str, str]]:
         stack.callback(rest.close)
         store = await open_store(settings.metadata)
         stack.push_async_callback(store.close)
-        speaks_for(store, watchdog)
+        end_session_when_standing(store, watchdog)
         await find_cluster(store, settings.metadata)
         running = Gateway(store, SystemRandom(), settings.connections_max, watchdog.metrics)
         stack.push_async_callback(running.stop)

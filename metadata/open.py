@@ -39,7 +39,7 @@ async def open_store(url: str) -> MetadataStore:
     raise _unknown(url)
 
 
-def speaks_for(store: MetadataStore, watchdog: Watchdog) -> None:
+def end_session_when_standing(store: MetadataStore, watchdog: Watchdog) -> None:
     """The store's session is given up when the loop stands for half of its time-out.
 
     Else a thread would keep it alive, and with it all that this process owns and does not serve.

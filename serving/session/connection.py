@@ -461,7 +461,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- back-pressure ---------------------------------------------------------------------------------
 
-    def hold(self, byte_count: int) -> None:
+    def hold_bytes(self, byte_count: int) -> None:
         """So much waits in a lane for its turn.
 
         It has a budget of its own, so that many who must wait stop each other and not everybody else.
@@ -471,7 +471,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._holds_too_much():
             self._stop_reading(Stop.HELD)
 
-    def release(self, byte_count: int) -> None:
+    def release_bytes(self, byte_count: int) -> None:
         """It waits no longer."""
         self._held_bytes -= byte_count
         self.host.held.give_back(byte_count)

@@ -64,7 +64,7 @@ class Lane:
         else:
             waits = _Packed(cut.kind, type(cut.body), cut.body.SerializeToString())
             weight = len(waits.raw)
-        self._connection.hold(weight + WAITING_BYTES)
+        self._connection.hold_bytes(weight + WAITING_BYTES)
         return waits, weight + WAITING_BYTES
 
     def hold(self, work: Coroutine[Any, Any, None], what: str) -> None:
@@ -95,7 +95,7 @@ class Lane:
                     connection.take(Command(waits.kind, waits.made_by.FromString(waits.raw)))
                 else:
                     connection.take(waits)
-                connection.release(weight)
+                connection.release_bytes(weight)
             connection.acknowledge_gathered()
         except Exception as error:
             connection.fail(error)

@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 from quire.metadata.lease import Lease, LeaseState
-from quire.metadata.open import speaks_for
+from quire.metadata.open import end_session_when_standing
 from quire.metadata.store import SessionEvent
 from quire.runtime.clock import SystemClock
 from quire.runtime.watchdog import Watchdog
@@ -22,7 +22,7 @@ async def test_what_a_standing_process_holds_goes_to_another_one(zookeeper: ZooK
         watchdog = Watchdog()
         watchdog.start()
         async with opened(url) as store:
-            speaks_for(store, watchdog)
+            end_session_when_standing(store, watchdog)
             store.on_session(heard.append)
             lease = Lease(store, "/lease", b"standing", SystemClock())
             await lease.acquire()
@@ -58,7 +58,7 @@ async def test_a_process_that_turns_again_soon_keeps_its_session(zookeeper: ZooK
     watchdog.when_standing(lambda: 0.5, stood.set)
     watchdog.start()
     async with opened(url) as store:
-        speaks_for(store, watchdog)
+        end_session_when_standing(store, watchdog)
         lease = Lease(store, "/lease", b"standing", SystemClock())
         await lease.acquire()
         assert stood.wait(PATIENCE_S)

@@ -198,8 +198,8 @@ async def test_what_waits_beyond_its_budget_stops_all_who_publish(broker: Broker
     feed(client, b"".join(commands.send(1, 0, 1, entry())))
     assert not client.transport.reading
     broker.held.give_back(broker.held.used_bytes)
-    client.connection.hold(10)
-    client.connection.release(10)
+    client.connection.hold_bytes(10)
+    client.connection.release_bytes(10)
     assert client.transport.reading
 
 
