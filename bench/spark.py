@@ -80,7 +80,7 @@ def archive(url: str, ledger_id: int, first_index: int, rows: int, batch: int) -
         "bytes": footer.blocks_bytes,
         "first_clock_ms": footer.first_clock_ms,
         "last_clock_ms": footer.last_clock_ms,
-        "state": "deleted",
+        "state": "released",
         "archive": {"store": url, "name": name, "bytes": footer.object_bytes, "crc": footer_crc(tail)},
         "on_bookies": False,
     }

@@ -198,7 +198,6 @@ class StateLogRecord(Record, frozen=True):
 
 class TenantRecord(Record, frozen=True):
     name: str
-    admin_roles: tuple[str, ...] = ()
     allowed_clusters: tuple[str, ...] = ()
 
 
