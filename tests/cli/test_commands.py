@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pulsar
@@ -16,12 +15,6 @@ import pytest
 from quire.cli.main import SUBCOMMANDS
 from quire.cli.output import FAILED, NOT_FOUND, TRY_AGAIN, WRONG_USE
 from tests.cli.running import Ran, Server, quire, standalone
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with standalone(tmp_path_factory.mktemp("server")) as running:
-        yield running
 
 
 @pytest.fixture(autouse=True)

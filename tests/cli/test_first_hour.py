@@ -8,20 +8,13 @@ import pty
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from quire.cli.output import NOT_FOUND, TRY_AGAIN, WRONG_USE
 from quire.cli.processes import QUIRE
-from tests.cli.running import Ran, Server, quire, standalone
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with standalone(tmp_path_factory.mktemp("server")) as running:
-        yield running
+from tests.cli.running import Ran, Server, quire
 
 
 @pytest.fixture(autouse=True)
