@@ -202,3 +202,23 @@ async def test_a_topic_that_cannot_be_subscribed_to_just_now_is_subscribed_to_la
         await publish(told, "orders-a", b"x")
         assert (await consumer.receive(10)).payload == b"x"
         assert not failures and len(consumer.topics) == 1
+
+
+async def test_a_topic_that_cannot_be_asked_about_holds_up_no_other(
+    told: Client, real: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partitions = told.partitions
+
+    async def fail(topic: str, *, create: bool = True) -> int:
+        if topic.endswith("orders-a"):
+            raise Unavailable("not now")
+        return await partitions(topic, create=create)
+
+    async with (
+        Client(real.service_url) as other,
+        told.consumer(re.compile("orders-.*"), "s", start=EARLIEST) as consumer,
+    ):
+        monkeypatch.setattr(told, "partitions", fail)
+        for name in ("orders-a", "orders-b"):
+            await publish(other, name, name.encode())
+        assert (await consumer.receive(10)).payload == b"orders-b"
