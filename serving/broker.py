@@ -20,6 +20,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote
 from zlib import crc32
@@ -351,6 +352,9 @@ class Broker(Operations):
         return to_wire(found.number), found.definition.message()
 
     async def ensure_subscription(self, topic: AnyTopic, name: str) -> None:
+        if subscriptions_of(topic).get(name) is not None:
+            return
+        await self.partitioned.subscribed(topic.topic_name, name, earliest=True)
         try:
             await subscriptions_of(topic).create(name, earliest=True)
         except AlreadyExists:
@@ -363,17 +367,23 @@ class Broker(Operations):
         request = SubscribeRequest.of(command, address)
         subscriptions = subscriptions_of(topic)
         is_new = request.durable and subscriptions.get(request.subscription) is None
+        if not is_new or topic.topic_name.parent is None:
+            consumer = await subscriptions.subscribe(request, port)
+            return consumer, consumer.subscription
+        earliest = request.initial_earliest
+        # First elsewhere: found here it counts as made everywhere.
+        await self.partitioned.subscribed(topic.topic_name, request.subscription, earliest=earliest)
         consumer = await subscriptions.subscribe(request, port)
-        if is_new and topic.topic_name.parent is not None:
-            await self._made(topic, request.subscription, earliest=request.initial_earliest)
+        await self._made(topic, request.subscription, earliest=earliest)
         return consumer, consumer.subscription
 
     async def _made(self, topic: AnyTopic, subscription: str, *, earliest: bool) -> None:
-        """See `Partitioned.subscribed`. Where that fails the subscription goes again: the client tries all anew."""
+        """The topic may have begun to grow meanwhile. Where this fails the subscription goes again, if it still can."""
         try:
             await self.partitioned.subscribed(topic.topic_name, subscription, earliest=earliest)
         except QuireError:
-            await subscriptions_of(topic).delete(subscription, force=True)
+            with suppress(NotFound):
+                await subscriptions_of(topic).delete(subscription, force=True)
             raise
 
     async def unsubscribe(

@@ -204,6 +204,29 @@ async def test_a_subscription_that_cannot_be_made_on_new_partitions_is_not_made(
     assert await broker.subscriptions(TOPIC) == []
 
 
+async def test_a_subscription_is_made_on_new_partitions_though_its_topic_goes_meanwhile(
+    house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client is let in by whoever serves the topic next, and must not find it made here alone."""
+    broker = await house.start()
+    await broker.create_partitioned(TOPIC, 1)
+    await broker.update_partitions(TOPIC, 2)
+    make, failures = broker.partitioned._make_everywhere, [Unavailable("not now")]
+
+    async def fails_once(*asked: Any) -> int:
+        if failures:
+            await broker.registry.unload(NAME.of_partition(0))
+            raise failures.pop()
+        return await make(*asked)
+
+    monkeypatch.setattr(broker.partitioned, "_make_everywhere", fails_once)
+    client = Client(broker)
+    await client.connect()
+    client.send(subscribe(1, 0))
+    assert kinds(await client.answers(1)) == ["SUCCESS"]
+    assert await backlogs(broker, "late") == [0, 0]
+
+
 async def test_partitions_of_several_brokers_grow_with_their_subscriptions() -> None:
     brokers = Brokers()
     try:
