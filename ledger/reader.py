@@ -87,7 +87,11 @@ class LedgerReader:
         end = self.last_confirmed
         if first_entry > end:
             return []
-        found = await self._following_the_record(lambda: self._read(first_entry, bytes_max, end))
+        try:
+            found = await self._following_the_record(lambda: self._read(first_entry, bytes_max, end))
+        except LostForGood as error:
+            self._shared.meets_loss(error)
+            raise
         self._shared.readable(self.ledger_id, first_entry)
         return found
 
@@ -105,7 +109,12 @@ class LedgerReader:
     async def _find_time_in_fragments(self, time_ms: int) -> int:
         fragments = self._record.fragments
         for index, fragment in enumerate(fragments):
-            found = await self._least_with_time(states.ensemble(fragment), time_ms)
+            last_entry = states.last_entry_of(self._record, index)
+            hole = holes.hole_at(self._record, fragment.first_entry) if self._is_closed() else None
+            if hole is not None and hole.last_entry >= last_entry:  # nobody has any of it, or need answer
+                found = fragment.first_entry if hole.clock_ms >= time_ms else last_entry + 1
+            else:
+                found = await self._least_with_time(states.ensemble(fragment), time_ms)
             is_last = index + 1 == len(fragments)
             if is_last or found < fragments[index + 1].first_entry:
                 return max(found, fragment.first_entry)
@@ -184,13 +193,11 @@ class LedgerReader:
             return NotFound(f"ledger {self.ledger_id} was deleted")
         said = told(answers)
         if statuses <= FINAL:
-            error = LostForGood(
+            return LostForGood(
                 f"entry {entry} of ledger {self.ledger_id} is confirmed and lost for good: {said}",
                 self.ledger_id,
                 entry,
             )
-            self._shared.meets_loss(error)
-            return error
         return Unavailable(f"entry {entry} of ledger {self.ledger_id} cannot be read now: {said}; try again")
 
     async def _following_the_record(self, ask: Callable[[], Awaitable[T]]) -> T:

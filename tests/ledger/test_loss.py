@@ -273,6 +273,33 @@ async def test_a_hole_that_is_found_before_an_older_one_leaves_no_gap_of_message
     assert [(hole.first_index, hole.messages) for hole in found] == [(20, 10), (30, 10)]
 
 
+async def test_what_was_moved_is_not_called_lost_on_the_way(caplog):
+    cluster = MemoryCluster(1)
+    record = await closed(cluster)
+    lose(cluster, record.ledger_id, 4, "rot")
+    ledgers = cluster.join()
+    reader = await ledgers.open(record.ledger_id)
+    await cluster.join().give_up(record.ledger_id)
+    assert await reader.read(4, 100)
+    assert "lost for good" not in caplog.text and not ledgers.lost()
+
+
+async def test_a_ledger_of_which_nothing_is_left_is_searched_by_time_without_its_bookies():
+    cluster = MemoryCluster(1)
+    uuid = cluster.bookies[0].bookie.uuid
+    await cluster.store.create(
+        paths.bookie(uuid), encode(BookieRecord(uuid=uuid, incarnation=1, intent=BookieIntent.GIVE_UP))
+    )
+    record = await closed(cluster)
+    cluster.bookies[0].unreachable = True
+    cluster.directory.leave(uuid)
+    await cluster.ledgers.give_up(record.ledger_id)
+    reader = await cluster.join().open(record.ledger_id)
+    [header, *_] = await headers_of(cluster, record.ledger_id)
+    assert await reader.find_time(header.clock_ms) == 0
+    assert await reader.find_time(header.clock_ms + 1) == record.last_entry + 1
+
+
 async def test_repair_leaves_holes_alone_and_takes_the_report_away():
     cluster = Cluster(3)
     await cluster.know()
