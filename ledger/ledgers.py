@@ -30,7 +30,7 @@ from quire.ledger.deletion import Deletion, Silent
 from quire.ledger.directory import BookieDirectory
 from quire.ledger.idle import IdleLacs
 from quire.ledger.leaving import DELAY_S, Leaving
-from quire.ledger.loss import Loss, Span
+from quire.ledger.loss import Elsewhere, Loss, Span, nowhere
 from quire.ledger.narrow import Knock, Narrow
 from quire.ledger.outbox import Outbox
 from quire.ledger.reader import LedgerReader
@@ -184,13 +184,19 @@ class Ledgers:
         """
         return await recovery.recover(self._parts, ledger_id)
 
-    async def look_for_loss(self, ledger_id: int, span: Span = _NO_SPAN) -> Loss:
+    async def look_for_loss(
+        self, ledger_id: int, span: Span = _NO_SPAN, elsewhere: Elsewhere = nowhere
+    ) -> Loss:
         """Read the whole ledger and name what is lost for good. Raises `NotFound`, `Unavailable`."""
-        return await loss.look(self._parts, ledger_id, span)
+        return await loss.look(self._parts, ledger_id, span, elsewhere)
 
-    async def give_up(self, ledger_id: int, span: Span = _NO_SPAN) -> Loss:
+    async def give_up(self, ledger_id: int, span: Span = _NO_SPAN, elsewhere: Elsewhere = nowhere) -> Loss:
         """On an operator's word: close the ledger, and go on without what is lost for good; see `loss`."""
-        return await loss.give_up(self._parts, ledger_id, span)
+        return await loss.give_up(self._parts, ledger_id, span, elsewhere)
+
+    def found_elsewhere(self, ledger_id: int) -> None:
+        """What bookies have lost of the ledger was read from the archive: it is no loss."""
+        self._parts.replicas.found_elsewhere(ledger_id)
 
     def lost(self) -> dict[int, LostForGood]:
         """Ledgers of which this process has met an entry that is lost for good, lately."""

@@ -7,7 +7,8 @@
 
 From then on readers find blank blocks there (`holes`). A hole that was given up stays one. An entry is lost only when
 each bookie that the record names has answered about it, or is one that an operator gave up and that is not up; one that
-is merely silent stops it all: its blocks may come back.
+is merely silent stops it all: its blocks may come back. Nor is it lost while it lies elsewhere, in the archive, where
+readers find what bookies lost; a hole before it would hide it from them.
 
 How many messages a hole had is told by the index of the next block. At either end of a ledger there is none; then the
 topic's own totals tell (`Span`), if they are known, and else each entry counts as one.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -27,9 +29,9 @@ from quire.ledger.retiring import known_bookies
 from quire.ledger.writer import Parts
 from quire.metadata import paths
 from quire.metadata.records import BookieIntent, Hole, LedgerRecord, LedgerState, decode, encode
-from quire.runtime.errors import NotFound, OutcomeUnknown, Unavailable, VersionConflict
+from quire.runtime.errors import CorruptionError, NotFound, OutcomeUnknown, Unavailable, VersionConflict
 from quire.runtime.limits import MIB
-from quire.wire.block import BlockHeader, message_counts
+from quire.wire.block import BlockHeader, Buffer, message_counts, verify
 from quire.wire.bookie import BookieId, ReadRequest, ReadResponse, Status
 
 _log = logging.getLogger(__name__)
@@ -39,6 +41,18 @@ _PROBES_MAX: Final = 64
 """Entries of a hole that are asked for at once: nobody can tell where the next block begins."""
 
 _ROUNDS_MAX: Final = 20
+
+
+Elsewhere = Callable[[int, int], Awaitable[Sequence[Buffer]]]
+"""Proven blocks from an entry on, as many as some bytes hold, from where a closed ledger lies beside the bookies.
+
+Raises `NotFound` and `CorruptionError` when they are not there, and `Unavailable` when nobody knows.
+"""
+
+
+async def nowhere(entry: int, bytes_max: int) -> Sequence[Buffer]:
+    """The `Elsewhere` of a ledger that only bookies have."""
+    return ()
 
 
 class Span(NamedTuple):
@@ -57,13 +71,13 @@ class Loss:
     why: tuple[str, ...] = ()
 
 
-async def look(parts: Parts, ledger_id: int, span: Span) -> Loss:
+async def look(parts: Parts, ledger_id: int, span: Span, elsewhere: Elsewhere) -> Loss:
     """Look at the whole ledger and change nothing. Raises `NotFound`, `Unavailable` while a bookie is silent."""
     record, _ = await _load(parts, ledger_id)
-    return await _look(parts, record, span)
+    return await _look(parts, record, span, elsewhere)
 
 
-async def give_up(parts: Parts, ledger_id: int, span: Span) -> Loss:
+async def give_up(parts: Parts, ledger_id: int, span: Span, elsewhere: Elsewhere) -> Loss:
     """Give up what is lost for good; the answer has the record as it is then. Raises as `look` does."""
     for _ in range(_ROUNDS_MAX):
         record, version = await _load(parts, ledger_id)
@@ -72,7 +86,7 @@ async def give_up(parts: Parts, ledger_id: int, span: Span) -> Loss:
                 gone = await _gone(parts, record)
                 await recovery.recover(parts, ledger_id, accept_loss=True, gone=gone)
                 continue
-            found = await _look(parts, record, span)
+            found = await _look(parts, record, span, elsewhere)
             if found.new:
                 record = states.given_up(record, found.new)
                 await parts.store.put(paths.ledger(ledger_id), encode(record), version)
@@ -107,8 +121,8 @@ async def _load(parts: Parts, ledger_id: int) -> tuple[LedgerRecord, int]:
     return record, node.version
 
 
-async def _look(parts: Parts, record: LedgerRecord, span: Span) -> Loss:
-    walk = _Walk(parts, record, span, await _gone(parts, record))
+async def _look(parts: Parts, record: LedgerRecord, span: Span, elsewhere: Elsewhere) -> Loss:
+    walk = _Walk(parts, record, span, await _gone(parts, record), elsewhere)
     last_entry = record.last_entry if record.state is LedgerState.CLOSED else await walk.last_confirmed()
     await walk.run(last_entry)
     return Loss(record, tuple(walk.found), tuple(walk.why))
@@ -135,14 +149,21 @@ _Blocks = list[tuple[BlockHeader, int]]
 """Headers of intact blocks that follow one another, and how many messages each has."""
 
 
+def _counted(found: Sequence[tuple[Buffer, BlockHeader]], last: int) -> _Blocks:
+    return [(head, sum(message_counts(block, head))) for block, head in found if head.last_entry <= last]
+
+
 class _Walk:
     """From a ledger's first entry to its last, over what is there and what is not."""
 
-    def __init__(self, parts: Parts, record: LedgerRecord, span: Span, gone: set[str]) -> None:
+    def __init__(
+        self, parts: Parts, record: LedgerRecord, span: Span, gone: set[str], elsewhere: Elsewhere
+    ) -> None:
         self._parts = parts
         self._record = record
         self._span = span
         self._gone = gone
+        self._elsewhere = elsewhere
         self._first: BookieId | None = None
         """Who gave the last blocks, and is asked first for the next."""
         self._index = span.first_index
@@ -228,7 +249,7 @@ class _Walk:
         self._index = index + self.found[-1].messages
 
     async def _probe(self, entry: int, last: int) -> _Blocks | _Lost:
-        """What some bookie has from `entry` on. Raises `Unavailable` when nobody has and one may."""
+        """What somebody has from `entry` on. Raises `Unavailable` when nobody has and one may."""
         fragment = self._record.fragments[states.fragment_index(self._record, entry)]
         answers: dict[BookieId, ReadResponse] = {}
         for bookie in sorted(states.ensemble(fragment), key=lambda each: each != self._first):
@@ -237,18 +258,21 @@ class _Walk:
                 raise NotFound(f"ledger {self._record.ledger_id} was deleted")
             if response.status is Status.OK:
                 run = valid_run(response.blocks, self._record.ledger_id, entry)
-                blocks = [
-                    (header, sum(message_counts(found, header)))
-                    for found, header in run.blocks
-                    if header.last_entry <= last
-                ]
-                if blocks:
+                if blocks := _counted(run.blocks, last):
                     self._first = bookie
                     return blocks
                 response = ReadResponse(Status.IO_ERROR, response.lac, detail=run.damage or "no such block")
             answers[bookie] = response
+        try:
+            there = await self._elsewhere(entry, _READ_BYTES)
+        except (NotFound, CorruptionError) as error:
+            why = f"{told(answers)}; and in the archive: {error}"
+        else:
+            why = told(answers)
+            if blocks := _counted([(found, verify(found)) for found in there], last):
+                return blocks
         self._check_nobody_may_have_it(entry, answers)
-        return _Lost(told(answers))
+        return _Lost(why)
 
     def _check_nobody_may_have_it(self, entry: int, answers: dict[BookieId, ReadResponse]) -> None:
         silent = [

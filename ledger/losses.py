@@ -6,23 +6,38 @@ list (`loss.Span`), so that holes at the ends of a ledger are counted, too.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from quire.ledger.holes import lost_messages
 from quire.ledger.ledgers import Ledgers
-from quire.ledger.loss import Loss, Span
+from quire.ledger.loss import Elsewhere, Loss, Span, nowhere
 from quire.metadata import paths, topics
-from quire.metadata.records import Hole, LedgerRecord, RepairRecord, SegmentRecord, decode
+from quire.metadata.records import ArchivePointer, Hole, LedgerRecord, RepairRecord, SegmentRecord, decode
 from quire.runtime.errors import NotFound
+from quire.wire.block import Buffer
 
 _TOPIC = "topic:"
+
+
+class SegmentReader(Protocol):
+    """What is needed of a reader of the archive."""
+
+    async def read(self, first_entry: int, bytes_max: int) -> Sequence[Buffer]: ...
+
+
+class SegmentOpener(Protocol):
+    """What is needed of `Archive`, which stands above this room."""
+
+    def open(self, pointer: ArchivePointer) -> SegmentReader: ...
 
 
 class Losses:
     """See the top of the file."""
 
-    def __init__(self, ledgers: Ledgers) -> None:
+    def __init__(self, ledgers: Ledgers, archive: SegmentOpener | None = None) -> None:
         self._ledgers = ledgers
+        self._archive = archive
         self._store = ledgers.store
 
     async def recover(self, ledger_id: int) -> dict[str, Any]:
@@ -35,11 +50,11 @@ class Losses:
 
     async def look(self, ledger_id: int) -> dict[str, Any]:
         """What would be given up; changes nothing."""
-        return _shown(await self._ledgers.look_for_loss(ledger_id, await self._span(ledger_id)))
+        return _shown(await self._ledgers.look_for_loss(ledger_id, *await self._beside(ledger_id)))
 
     async def give_up(self, ledger_id: int) -> dict[str, Any]:
         """Give up what is lost for good: afterwards everything that reads the ledger goes on after it."""
-        return _shown(await self._ledgers.give_up(ledger_id, await self._span(ledger_id)))
+        return _shown(await self._ledgers.give_up(ledger_id, *await self._beside(ledger_id)))
 
     async def known(self) -> list[dict[str, Any]]:
         """Ledgers of which repair, or this process, met an entry that is lost for good and not given up."""
@@ -52,27 +67,38 @@ class Losses:
         rows = []
         for ledger_id, what in sorted(found.items()):
             try:
-                purpose = (await self._ledgers.info(ledger_id)).purpose
+                purpose, segment = await self._segment(ledger_id)
             except NotFound:
                 continue
+            if segment is not None and segment.archive is not None:
+                what = f"readers go to the archive for what bookies lost: {what}"
             rows.append({"ledgerId": ledger_id, "purpose": purpose, "what": what})
         return rows
 
-    async def _span(self, ledger_id: int) -> Span:
-        """The ledger's messages, if its topic's list knows them."""
+    async def _beside(self, ledger_id: int) -> tuple[Span, Elsewhere]:
+        """What is known of the ledger beside its record: its messages, and its copy in the archive."""
+        _, segment = await self._segment(ledger_id)
+        if segment is None:
+            return Span(), nowhere
+        if segment.archive is None or self._archive is None:
+            return _span_of(segment), nowhere
+        return _span_of(segment), self._archive.open(segment.archive).read
+
+    async def _segment(self, ledger_id: int) -> tuple[str, SegmentRecord | None]:
+        """The ledger's purpose, and its row in its topic's list, if it has one. Raises `NotFound`."""
         try:
             purpose = (await self._ledgers.info(ledger_id)).purpose
         except NotFound:
             raise NotFound(f"there is no ledger {ledger_id}") from None
         if not purpose.startswith(_TOPIC):
-            return Span()
+            return purpose, None
         domain, _, name = purpose.removeprefix(_TOPIC).partition("://")
         tenant, namespace, local = name.split("/", 2)
         try:
             topic = await topics.load(self._store, paths.topic(tenant, namespace, local, domain))
-            return _span_of(topic.segment(ledger_id))
+            return purpose, topic.segment(ledger_id)
         except NotFound:  # an orphan, or a compacted ledger
-            return Span()
+            return purpose, None
 
 
 def _span_of(segment: SegmentRecord) -> Span:

@@ -6,14 +6,15 @@ asked as well when the first takes longer than is usual for it, so one slow disk
 
 Damage is told to whoever repairs (`on_damage`), of each place now and then: a copy that cannot be read, or that is not
 where a closed ledger's record says it is. That it was read elsewhere in the end is no reason to be silent. What nobody
-has any more, and is lost for good, is remembered as long as somebody meets it, for statistics and health.
+has any more, and is lost for good, is remembered as long as somebody meets it, for statistics and health; not when the
+archive had it (`found_elsewhere`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from quire.ledger.directory import BookieDirectory
 from quire.ledger.patience import Patience
@@ -42,6 +43,14 @@ LOST_REMEMBERED_MAX: Final = 1_000
 """Ledgers with losses that are remembered; more would not help who looks."""
 
 
+class _Met(NamedTuple):
+    """A loss that was met, when, and whether the archive had it all the same."""
+
+    error: LostForGood
+    at: float
+    is_elsewhere: bool = False
+
+
 class Replicas:
     """See the top of the file. `rack` is this process's own; "" when it has none."""
 
@@ -54,7 +63,7 @@ class Replicas:
         self._rack = rack
         self._patience: dict[BookieId, Patience] = {}
         self._told: dict[tuple[BookieId, int, int], float] = {}
-        self._lost: dict[int, tuple[LostForGood, float]] = {}
+        self._lost: dict[int, _Met] = {}
         self.on_damage: DamageListener = lambda bookie, ledger_id, entry, what: None
 
     def order(self, ensemble: Sequence[BookieId], first: int) -> list[BookieId]:
@@ -90,16 +99,23 @@ class Replicas:
 
     def meets_loss(self, error: LostForGood) -> None:
         """Nobody has an entry any more."""
-        if error.ledger_id not in self._lost:
+        before = self._lost.get(error.ledger_id)
+        if before is None:
             _log.error("%s", error)
             if len(self._lost) >= LOST_REMEMBERED_MAX:
                 del self._lost[next(iter(self._lost))]
-        self._lost[error.ledger_id] = error, self.now()
+        is_elsewhere = before is not None and before.is_elsewhere and before.error.entry == error.entry
+        self._lost[error.ledger_id] = _Met(error, self.now(), is_elsewhere)
 
     def readable(self, ledger_id: int, entry: int) -> None:
         """The entry was read."""
-        if self._lost and ledger_id in self._lost and self._lost[ledger_id][0].entry == entry:
+        if self._lost and ledger_id in self._lost and self._lost[ledger_id].error.entry == entry:
             del self._lost[ledger_id]
+
+    def found_elsewhere(self, ledger_id: int) -> None:
+        """The archive had what was met last."""
+        if ledger_id in self._lost:
+            self._lost[ledger_id] = self._lost[ledger_id]._replace(is_elsewhere=True)
 
     def ended(self, ledger_id: int) -> None:
         """The ledger was deleted, or what it lost was given up."""
@@ -108,8 +124,8 @@ class Replicas:
     def lost(self) -> dict[int, LostForGood]:
         """What was met lately, by ledger."""
         oldest = self.now() - TOLD_AGAIN_S
-        self._lost = {ledger_id: met for ledger_id, met in self._lost.items() if met[1] >= oldest}
-        return {ledger_id: error for ledger_id, (error, _) in self._lost.items()}
+        self._lost = {ledger_id: met for ledger_id, met in self._lost.items() if met.at >= oldest}
+        return {ledger_id: met.error for ledger_id, met in self._lost.items() if not met.is_elsewhere}
 
     def _near(self) -> set[str]:
         if not self._rack:

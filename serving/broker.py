@@ -135,7 +135,7 @@ class Broker(Operations):
         )
         self._ledgers = ledgers
         self.bookies = Bookies(ledgers)
-        self.losses = Losses(ledgers)
+        self.losses = Losses(ledgers, archive)
         self._bundles = Bundles(ledgers, store, self._bundle_failed)
         self.registry = Registry(self.services, self.namespaces, self._bundles, self.ownership)
         self.fan_out = FanOut(self.registry.records, self.peers)

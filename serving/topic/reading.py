@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
 from quire.metadata.records import ArchivePointer, SegmentRecord
-from quire.runtime.errors import CorruptionError, NotFound, QuireError, Unavailable
+from quire.runtime.errors import CorruptionError, LostForGood, NotFound, QuireError, Unavailable
 from quire.serving.ports import Position
 from quire.serving.topic.segments import Segments
 from quire.wire import block as blocks
@@ -38,6 +38,8 @@ class LedgerOpener(Protocol):
     """What is needed of `Ledgers`."""
 
     async def open(self, ledger_id: int, confirmed: Callable[[], int] | None = None) -> SegmentReader: ...
+
+    def found_elsewhere(self, ledger_id: int) -> None: ...
 
 
 class ArchiveOpener(Protocol):
@@ -88,7 +90,7 @@ class TopicReader:
                     raise
                 refusal = error
         try:
-            return await question(self._archive_reader(segment))
+            answer = await question(self._archive_reader(segment))
         except (NotFound, CorruptionError) as error:
             now = self._segments.find(ledger_id)
             if now is None:
@@ -96,6 +98,10 @@ class TopicReader:
             if now.archive != segment.archive:
                 return await self._ask(ledger_id, question)  # it was uploaded again
             damage = self._note_damage(segment, error)
+        else:
+            if isinstance(refusal, LostForGood):
+                self._ledgers.found_elsewhere(ledger_id)
+            return answer
         if refusal is None:
             try:
                 return await question(await self._ledger_reader(ledger_id))

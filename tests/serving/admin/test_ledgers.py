@@ -10,9 +10,11 @@ import pulsar
 import pytest
 
 from quire.ledger.memory_cluster import MemoryCluster
+from quire.metadata.records import SegmentRecord
 from quire.runtime.errors import LostForGood
 from quire.serving.broker import Broker
 from quire.serving.topic.topic import Topic
+from quire.tiering.memory import MemoryObjectStore
 from quire.wire import block
 from tests.cli.running import Ran, quire
 from tests.serving.admin.conftest import TOPIC, Rest
@@ -39,13 +41,17 @@ async def ledger(broker: Broker, house: BrokerHouse, client: pulsar.Client) -> i
     await broker.unload_topic(NAME)
     [segment] = [one for one in (await broker.segments(NAME))["segments"] if one["messages"]]
     ledger_id: int = segment["ledger_id"]
+    lose(house, ledger_id)
+    return ledger_id
+
+
+def lose(house: BrokerHouse, ledger_id: int) -> None:
     [bookie] = house.cluster.bookies
     bookie.limbo = True
     kept = bookie.ledgers[ledger_id]
     for first in LOST:
         del kept.blocks[first]
         kept.firsts.remove(first)
-    return ledger_id
 
 
 async def received(client: pulsar.Client, kind: pulsar.ConsumerType, count: int) -> list[int]:
@@ -151,6 +157,44 @@ async def test_the_archive_keeps_what_is_there_and_names_the_hole(
     while found := await reader.read(headers[-1].last_entry + 1 if headers else 0, 1):
         headers += map(block.verify, found)
     assert [one.first_entry for one in headers if block.is_blank(one)] == [3]
+    assert await received(client, pulsar.ConsumerType.Exclusive, len(LEFT)) == LEFT
+
+
+async def archived(rest: Rest, client: pulsar.Client, house: BrokerHouse, broker: Broker) -> SegmentRecord:
+    """A segment of ten messages that the archive has whole, and the only bookie not any more."""
+    await publish(client, 10)
+    assert (await rest.post("/quire/v1/archive/run?seal=true")).body["archived"] == 1
+    topic = await broker._topic(NAME)
+    assert isinstance(topic, Topic)
+    [segment] = [one for one in topic.segment_list.sealed if one.last_entry >= 0]
+    lose(house, segment.ledger_id)
+    topic._tail.clear()
+    return segment
+
+
+async def test_what_the_archive_has_is_not_lost(
+    rest: Rest, client: pulsar.Client, house: BrokerHouse, broker: Broker
+) -> None:
+    ledger = (await archived(rest, client, house, broker)).ledger_id
+    assert await received(client, pulsar.ConsumerType.Exclusive, 10) == list(range(10))
+    assert (await rest.get(f"{TOPIC}/stats")).body["lostForGood"] == []
+    assert (await rest.get("/health/ready")).body.get("warnings", []) == []
+    done = await give_up(rest, ledger)
+    assert done.code == 0 and "nothing was given up" in done.out
+    assert await received(client, pulsar.ConsumerType.Shared, 10) == list(range(10))
+
+
+async def test_only_what_the_archive_lost_too_is_given_up(
+    rest: Rest, client: pulsar.Client, house: BrokerHouse, broker: Broker
+) -> None:
+    segment = await archived(rest, client, house, broker)
+    assert segment.archive is not None and isinstance(house.archive.store, MemoryObjectStore)
+    house.archive.store.faults.flip(segment.archive.name, 60)
+    await house.archive.close()
+    looked = (await rest.get(f"/quire/v1/ledgers/{segment.ledger_id}/loss")).body
+    [hole] = looked["found"]
+    assert hole["firstEntry"] == LOST[0] and "in the archive" in hole["why"]
+    assert (await give_up(rest, segment.ledger_id)).code == 0
     assert await received(client, pulsar.ConsumerType.Exclusive, len(LEFT)) == LEFT
 
 
