@@ -79,8 +79,8 @@ def verify(delete_orphans: bool, admin_url: str, as_json: bool) -> None:
             click.echo(f"orphan: {orphan}")
     if report.get("damaged"):
         raise CorruptionError(
-            f"{len(report['damaged'])} archived segments are damaged or missing; `quire archive repair` uploads "
-            "again those that bookies still have"
+            f"{_segments(report['damaged'])} damaged or missing; `quire archive repair` uploads again what bookies "
+            "still have"
         )
 
 
@@ -102,7 +102,11 @@ def repair(admin_url: str, as_json: bool) -> None:
                 click.echo(f"{kind.removesuffix('s')}: {line}")
     if report["damaged"]:
         raise CorruptionError(
-            f"{len(report['damaged'])} archived segments are damaged, and no bookie has them any more"
+            f"{_segments(report['damaged'])} damaged, and no bookie has that whole any more: the lines above say more"
         )
     if report["errors"]:
         raise Unavailable(f"not all could be looked at now: {report['errors'][0]}")
+
+
+def _segments(lines: list[str]) -> str:
+    return "one archived segment is" if len(lines) == 1 else f"{len(lines)} archived segments are"

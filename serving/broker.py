@@ -35,6 +35,7 @@ from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, Qu
 from quire.runtime.limits import HELD_SHARE_OF_BYTES_IN_FLIGHT
 from quire.runtime.settings import parse_address
 from quire.runtime.tasks import Tasks
+from quire.serving import statistics
 from quire.serving.bundles import Bundles, split_evenly
 from quire.serving.fan_out import FanOut
 from quire.serving.names import NON_PERSISTENT, TopicName
@@ -481,6 +482,14 @@ class Broker(Operations):
         others = self._ask_others("POST", "/quire/v1/archive/repair?here=true", ARCHIVE_RUN_S)
         mine, (answers, silent) = await asyncio.gather(work.repair(or_nobodys=True), others)
         return added_up([mine, *answers, {"errors": silent}])
+
+    async def explain(self, topic: str) -> dict[str, Any]:
+        """Why each segment is still here, and when it will go; see `quire.serving.topic.explain`."""
+        loaded = await self._topic(topic)
+        failures = {}
+        if self._offloading is not None:
+            failures = self._offloading.offloader.failures(loaded.name)
+        return statistics.explained(loaded, self.services, failures)
 
     def _archive_work(self) -> Offloading:
         if self._offloading is None:

@@ -308,10 +308,6 @@ class Operations(SubscriptionOperations):
         answers = await self.fan_out.each(await self.fan_out.used(name, record), request, (NotFound,))
         return record, {str(one): said for one, said in answers.found.items()}
 
-    async def explain(self, topic: str) -> dict[str, Any]:
-        """Why each segment is still here, and when it will go; see `quire.serving.topic.explain`."""
-        return statistics.explained(await self._topic(topic), self.services)
-
     # -- bytes, for Spark ------------------------------------------------------------------------------
 
     async def segments(self, topic: str) -> dict[str, Any]:

@@ -285,8 +285,11 @@ def _archive_row(segment: SegmentRecord) -> dict[str, Any] | None:
     return {"store": pointer.store, "name": pointer.name, "bytes": pointer.bytes, "crc": pointer.crc}
 
 
-def explained(loaded: Topic, services: Services) -> dict[str, Any]:
-    """Why each segment is still here, and when it will go; see `quire.serving.topic.explain`."""
+def explained(loaded: Topic, services: Services, failures: Mapping[int, str]) -> dict[str, Any]:
+    """Why each segment is still here, and when it will go; see `quire.serving.topic.explain`.
+
+    `failures` tells, by ledger, why a segment could not be archived.
+    """
     policies = loaded.policies
     case = Circumstances(
         segments=loaded.segment_list.totals(),
@@ -297,6 +300,7 @@ def explained(loaded: Topic, services: Services) -> dict[str, Any]:
         has_archive=services.archive is not None,
         now_ms=services.clock.now_ms(),
         damage={one.ledger_id: damage_of(one, services) for one in loaded.segment_list.sealed},
+        failures=failures,
     )
     return {
         "topic": loaded.name,

@@ -212,6 +212,10 @@ class Offloader:
         """
         return await self._do_round(by_hand=True)
 
+    def failures(self, topic: str) -> dict[int, str]:
+        """Why the next actions of a topic's segments failed the last time, by ledger."""
+        return {key[1]: incident.error for key, incident in self._incidents.items() if key[0] == topic}
+
     def status(self) -> dict[str, Any]:
         """What is under way and what fails, for people."""
         return {

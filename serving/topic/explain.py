@@ -48,6 +48,8 @@ class Circumstances:
     now_ms: int
     damage: Mapping[int, str] = field(default_factory=dict)
     """What is wrong with a segment's object in the archive, by ledger."""
+    failures: Mapping[int, str] = field(default_factory=dict)
+    """Why a segment could not be archived the last time, by ledger."""
 
 
 def explain(case: Circumstances) -> list[dict[str, Any]]:
@@ -140,6 +142,8 @@ def _bookies(case: Circumstances, segment: SegmentRecord) -> Reason:
     if not case.has_archive and segment.archive is None:
         return Reason("archive", "this broker has no archive: the bookies keep it as long as the topic does")
     settings = case.settings
+    if segment.archive is None and (failure := case.failures.get(segment.ledger_id)):
+        return Reason("archive", f"it could not be archived, and that is tried again: {failure}")
     if segment.archive is None:
         return Reason(
             "archive",

@@ -150,3 +150,18 @@ async def test_a_repair_uploads_again_what_bookies_have_and_tells_of_the_rest(ho
         await broker.services.ledgers.delete(archived.ledgers[number])
         assert await broker.blocks(str(NAME), Position(archived.ledgers[number], 0), 1000)
     assert (await broker.stats(str(NAME)))["damagedSegments"][0]["ledgerId"] == archived.ledgers[2]
+
+
+async def test_an_explanation_says_why_archiving_fails(house: BrokerHouse) -> None:
+    broker = await house.start()
+    client = pulsar.Client(broker.service_url, logger=QUIET)
+    await in_thread(lambda: publish(client, range(EACH)))
+    assert isinstance(house.archive.store, MemoryObjectStore)
+    house.archive.store.faults.fail_next("write", Unavailable("the bucket is away"))
+    await broker.archive_run(seal=True, here=True)
+    [sealed, _] = (await broker.explain(str(NAME)))["segments"]
+    assert "tried again" in sealed["bookies"]["why"] and "the bucket is away" in sealed["bookies"]["why"]
+    assert (await broker.archive_run(seal=False, here=True))["archived"] == 1
+    [sealed, _] = (await broker.explain(str(NAME)))["segments"]
+    assert sealed["bookies"]["by"] == "lag"
+    await in_thread(client.close)

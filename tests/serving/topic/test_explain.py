@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -69,6 +70,12 @@ def test_a_segment_that_only_an_earlier_one_keeps_says_so() -> None:
     old = SegmentRecord(ledger_id=2, sealed_ms=1, last_entry=9, messages=10, bytes=100)
     rows = explain(case_of([segment(1), old], {}, RetentionPolicy(retention_ms=5000, retention_bytes=-1)))
     assert [row["keptBy"][0]["by"] for row in rows] == ["retention", "order", "active"]
+
+
+def test_why_archiving_fails_is_said_with_the_segment() -> None:
+    case = replace(case_of([segment(1), segment(2)], {}, RetentionPolicy()), failures={1: "no room there"})
+    whys = [row["bookies"]["why"] for row in explain(case)]
+    assert "no room there" in whys[0] and "flushed" in whys[1]
 
 
 def test_without_an_archive_the_bookies_keep_it_and_many_names_are_cut() -> None:
