@@ -17,6 +17,7 @@ from typing import Final
 
 from quire.metadata import topics
 from quire.metadata.records import NamespaceRecord
+from quire.metadata.store import CHANGE_ATTEMPTS
 from quire.runtime.errors import (
     ConfigurationError,
     CorruptionError,
@@ -373,9 +374,12 @@ class Registry:
         """Delete the record of the partitioned topic of this `generation`, whose partitions are gone, and what it has.
 
         All in one step: several brokers may be at it, and when the last of them comes to this there may be the next
-        topic of that name, with policies and schemas. Raises `NotFound`.
+        topic of that name, with policies and schemas. Raises `NotFound`, `Unavailable`.
         """
-        while (parent := await self.records.load(name)).record.generation == generation:
+        for _ in range(CHANGE_ATTEMPTS):
+            parent = await self.records.load(name)
+            if parent.record.generation != generation:
+                return
             beside = [*await self.policies.removal(name), *await self.schemas.removal(name)]
             try:
                 await topics.delete(self._services.store, parent, beside)
@@ -383,6 +387,7 @@ class Registry:
                 continue  # another was at it in this moment
             await self.policies.refresh(name.tenant, name.namespace, name)
             return
+        raise Unavailable(f"what is kept of {name} is being changed by others; delete it again")
 
     async def _leave(self, name: TopicName, leave: Callable[[], Awaitable[None]]) -> None:
         """Carry out `leave` while nobody can open the topic, and when nobody else is at it."""

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from quire.metadata import topics
-from quire.metadata.store import Node
+from quire.metadata.store import Delete, Node
 from quire.runtime.errors import AlreadyExists, ConfigurationError, InUse, NotFound, QuireError, Unavailable
 from quire.serving.broker import Broker
 from quire.serving.catalogue import NoPartition
@@ -384,6 +384,23 @@ async def test_who_finishes_a_deletion_late_spares_the_next_topic_of_that_name(h
     assert await broker.partitions(TOPIC) == 3
     assert (await broker.topic_policies(TOPIC)).message_ttl_ms == 7_000
     await broker.delete_partitioned(TOPIC)
+
+
+async def test_a_deletion_that_cannot_take_all_with_it_ends_and_says_so(
+    house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await house.start()
+    await broker.create_partitioned(TOPIC, 1)
+
+    async def of_nothing(_: TopicName) -> list[Delete]:
+        return [Delete("/quire/not-there")]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(broker.registry.schemas, "removal", of_nothing)
+        with pytest.raises(Unavailable, match="delete it again"):
+            await broker.delete_partitioned(TOPIC)
+    await broker.delete_partitioned(TOPIC)
+    assert await broker.registry.records.names("public", "default") == []
 
 
 async def test_a_late_deletion_spares_the_next_topic_of_that_name(house: BrokerHouse) -> None:
