@@ -58,7 +58,8 @@ ENTRY_BYTES_MIN: Final = 10
 
 
 _HTTP: Final = frozenset(
-    int.from_bytes(start) for start in (b"HTTP", b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE")
+    int.from_bytes(start)
+    for start in (b"HTTP", b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC")
 )
 """How HTTP begins, read as the size of a frame."""
 

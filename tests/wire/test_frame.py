@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from quire.runtime.errors import ProtocolError
 from quire.runtime.limits import FRAME_BYTES_MAX
-from quire.wire import commands, entry_frames, varint
+from quire.wire import commands, entry_frames, message, varint
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.checksum import crc32c
 from quire.wire.frame import Delivery, FrameCutter, FrameError, Send, SendRun
 from quire.wire.frame_buffer import READ_BUFFER_BYTES_MAX, READ_BUFFER_BYTES_MIN
+from quire.wire.message import OutgoingMessage
 from tests.frames import with_entry
 
 
@@ -293,3 +294,24 @@ def test_a_claim_alone_allocates_nothing() -> None:
 def test_varints_come_back(number: int) -> None:
     raw = varint.encode(number)
     assert varint.decode(b"x" + raw + b"y", 1) == (number, 1 + len(raw))
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
+def test_who_speaks_http_is_told_so(method: str) -> None:
+    with pytest.raises(FrameError, match="it speaks HTTP"):
+        FrameCutter().feed(f"{method} /admin/v2/clusters HTTP/1.1\r\n\r\n".encode())
+
+
+@pytest.mark.parametrize("size", [65_535, 65_536, 65_537])
+@pytest.mark.parametrize("first", [0, 3, 4, 17, 65_530])
+def test_frames_as_large_as_the_room_are_cut_wherever_they_are_parted(size: int, first: int) -> None:
+    bare = len(b"".join(commands.send(1, 1, 1, message.encode_one(OutgoingMessage(payload=b""), "p", 1, 1))))
+    entry = message.encode_one(OutgoingMessage(payload=b"x" * (size - bare)), "p", 1, 1)
+    frame = b"".join(commands.send(1, 1, 1, entry))
+    assert len(frame) == size
+    for room in (65_536, 262_144):
+        cutter = FrameCutter(size, room)
+        found = [*cutter.feed((3 * frame)[:first]), *cutter.feed((3 * frame)[first:])]
+        assert [bytes(each) for run in found for each in run.entries] == 3 * [entry]
+    with pytest.raises(FrameError, match="a frame of"):
+        FrameCutter(size - 1, 65_536).feed(frame)
