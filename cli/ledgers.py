@@ -72,8 +72,8 @@ def recover(ledger: int, accept_loss: bool, yes: bool, admin_url: str, as_json: 
     if not accept_loss:
         print_answer(admin.post(f"{LEDGERS}/{ledger}/recover"), as_json)
         return
-    if not yes:
-        _ask(admin.get(f"{LEDGERS}/{ledger}/loss"), as_json)
+    if not yes and not _is_given_up(admin.get(f"{LEDGERS}/{ledger}/loss"), as_json):
+        return
     answer = admin.post(f"{LEDGERS}/{ledger}/recover?accept_loss=true")
     if as_json:
         print_json(answer)
@@ -85,9 +85,10 @@ def recover(ledger: int, accept_loss: bool, yes: bool, admin_url: str, as_json: 
         click.echo("nothing was given up")
 
 
-def _ask(found: dict[str, Any], as_json: bool) -> None:
-    """Say what would be given up, and go on only when a person agrees."""
+def _is_given_up(found: dict[str, Any], as_json: bool) -> bool:
+    """Say what would be given up; True when a person agrees, False when there is nothing to decide."""
     ledger = found["ledgerId"]
+    is_whole = found["state"] == "closed" and not found["found"]
     if as_json:
         print_json(found)
     else:
@@ -98,11 +99,15 @@ def _ask(found: dict[str, Any], as_json: bool) -> None:
             click.echo(f"lost for good: {_told(hole)}: {hole['why']}")
         if found["state"] != "closed":
             click.echo("it will be closed before the first damaged block after what is known to be confirmed")
-        elif not found["found"]:
-            click.echo("every other entry can be read: there is nothing to give up")
+        elif is_whole:
+            other = "other " if found["holes"] else ""
+            click.echo(f"every {other}entry can be read: there is nothing to give up")
+    if is_whole:
+        return False
     if as_json or not sys.stdin.isatty():
         raise ConfigurationError(f"nothing was changed; `{GIVE_UP_COMMAND.format(ledger)} --yes` gives it up")
     click.confirm("Give it up? That cannot be taken back", abort=True)
+    return True
 
 
 def _whose(row: dict[str, Any]) -> str:

@@ -148,7 +148,10 @@ def stats(topic: str, admin_url: str, as_json: bool) -> None:
         }
     )
     for one in answer.get("damagedSegments", ()):
-        click.echo(f"damaged: segment {one['ledgerId']} of {one['topic']} in the archive: {one['damage']}")
+        click.echo(
+            f"damaged: segment {one['ledgerId']} of {one['topic']} in the archive: {one['damage']}; "
+            "`quire archive repair` uploads it again if bookies have it"
+        )
     subscriptions: dict[str, Any] = answer.get("subscriptions", {})
     for name, one in subscriptions.items():
         if one.get("lastReadError"):

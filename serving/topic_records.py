@@ -51,7 +51,10 @@ class TopicRecords:
 
     async def load(self, name: TopicName) -> topics.Topic:
         """The topic's record, with its version and all its segments. Raises `NotFound`."""
-        return await topics.load(self._store, name.path)
+        try:
+            return await topics.load(self._store, name.path)
+        except NotFound:
+            raise NotFound(f"there is no topic {name}") from None
 
     async def names(self, tenant: str, namespace: str, domain: str = "persistent") -> list[TopicName]:
         """The topics that have a record of their own, parents of partitions among them: one read."""

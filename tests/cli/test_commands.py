@@ -111,6 +111,8 @@ def test_a_partitioned_topic_grows_is_shown_and_ends_as_one(server: Server) -> N
     quire("topics", "create", "grown", "--partitions", "1")
     quire("subscriptions", "create", "grown", "s")
     assert quire("topics", "update", "grown", "--partitions", "2").out == "grown has 2 partitions now\n"
+    absent = quire("topics", "update", "never-made", "--partitions", "2")
+    refused(absent, NOT_FOUND, "there is no topic persistent://public/default/never-made")
     found = quire("subscriptions", "stats", "grown", "s", "--json").json
     assert list(found) == ["grown-partition-0", "grown-partition-1"]
     shown = quire("topics", "internal-stats", "grown").out

@@ -179,6 +179,9 @@ async def test_what_the_archive_has_is_not_lost(
     assert await received(client, pulsar.ConsumerType.Exclusive, 10) == list(range(10))
     assert (await rest.get(f"{TOPIC}/stats")).body["lostForGood"] == []
     assert (await rest.get("/health/ready")).body.get("warnings", []) == []
+    words = ("ledgers", "recover", str(ledger), "--accept-loss", "--admin-url", rest.url)
+    looked = await in_thread(lambda: quire(*words))
+    assert looked.code == 0 and "every entry can be read" in looked.out, "there is nothing to ask for"
     done = await give_up(rest, ledger)
     assert done.code == 0 and "nothing was given up" in done.out
     assert await received(client, pulsar.ConsumerType.Shared, 10) == list(range(10))
