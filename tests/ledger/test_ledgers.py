@@ -472,6 +472,6 @@ async def test_a_bookie_whose_port_fails_is_an_unknown_and_no_reason_to_wait_for
 
     with monkeypatch.context() as patch:
         patch.setattr(cluster.bookies[0], "read", broken)
-        with pytest.raises(CorruptionError, match="a mistake"):
+        with pytest.raises(Unavailable, match="a mistake"):
             await asyncio.wait_for(cluster.ledgers.recover(writer.ledger_id), 5)
     assert (await cluster.ledgers.recover(writer.ledger_id)).last_entry == -1

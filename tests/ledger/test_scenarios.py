@@ -176,8 +176,8 @@ class RecoveryStage:
         self.effects.append(f"write {span_of(found)} again")
 
     def end(self, last_entry: int) -> None:
-        loss = self.core.loss
-        self.effects.append(f"close at {last_entry}" + (f", giving up {loss.damage}" if loss else ""))
+        cut_off = self.core.cut_off
+        self.effects.append(f"close at {last_entry}" + (f", giving up {cut_off.damage}" if cut_off else ""))
 
     def stop(self, error: QuireError) -> None:
         self.effects.append(f"stop, {type(error).__name__}: {error}")
