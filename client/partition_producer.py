@@ -89,7 +89,7 @@ class PartitionProducer(Attachable):
         )
         self._encryptor = encryptor
         self._epoch = -1
-        self._topic_epoch: int | None = None
+        self.topic_epoch: int | None = None
         """Of the exclusive access that it was given; who had it after that fences us."""
         self._last_added = -1
         self._open: Batch | None = None
@@ -270,7 +270,7 @@ class PartitionProducer(Attachable):
         self.last_sequence_id = max(self.last_sequence_id, answer.last_sequence_id)
         self._sealer.schema_version = answer.schema_version or None
         if answer.HasField("topic_epoch"):
-            self._topic_epoch = answer.topic_epoch
+            self.topic_epoch = answer.topic_epoch
         self.connection = connection
         for batch in self._pending:
             self._send(connection, batch)
@@ -287,7 +287,7 @@ class PartitionProducer(Attachable):
                 schema=self._how.schema,
                 epoch=self._epoch,
                 producer_access_mode=self._how.access_mode,
-                topic_epoch=self._topic_epoch,
+                topic_epoch=self.topic_epoch,
                 initial_subscription_name=self._how.initial_subscription or None,
             )
         )

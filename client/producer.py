@@ -167,6 +167,11 @@ class Producer(Generic[T]):
     # -- What it knows --
 
     @property
+    def topic_epoch(self) -> int | None:
+        """Which holder of exclusive access to the topic it is, counted over the topic's life; None without it."""
+        return self._partitions[0].topic_epoch if self._partitions else None
+
+    @property
     def name(self) -> str:
         """The user's, or the one the broker gave."""
         return self._name

@@ -54,7 +54,7 @@ class Peers:
                 f"the broker at {http_url} does not answer: {str(error) or 'time-out'}"
             ) from error
         if answer.status >= 400:
-            raise _error(answer.status, text)
+            raise error_of(answer.status, text)
         return json.loads(text) if text else None
 
     async def ask_all(
@@ -91,7 +91,7 @@ def topic_path(name: TopicName) -> str:
     return "/admin/v2/" + "/".join(quote(part, safe="") for part in name)
 
 
-def _error(status: int, text: str) -> QuireError:
+def error_of(status: int, text: str) -> QuireError:
     try:
         reason = str(json.loads(text)["reason"])
     except (ValueError, KeyError, TypeError):

@@ -13,19 +13,32 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from quire.client import EARLIEST, Client, ClientSettings, ConsumerSettings, Message, ProducerSettings
+from quire.client import (
+    EARLIEST,
+    LATEST,
+    Client,
+    ClientSettings,
+    ConsumerSettings,
+    Message,
+    MessageId,
+    ProducerSettings,
+)
 from quire.client.consumer import Consumer
 from quire.client.producer import Producer
 from quire.runtime.errors import QuireError
 
-from .facts import KEYS, Facts, Place, Seek, kinds_of
+from .facts import KEYS, LED, PARTED, REMADE, Facts, Place, Seek, kinds_of
 from .faults import Cluster
 from .host import SimulatedHost
 from .loop import Process
 from .world import EPOCH_MS, SimulatedClock
 
 CLIENT: Final = ClientSettings(
-    operation_timeout_ms=5_000, connect_timeout_ms=1_000, keep_alive_ms=2_000, backoff_max_ms=500
+    operation_timeout_ms=5_000,
+    connect_timeout_ms=1_000,
+    keep_alive_ms=2_000,
+    backoff_max_ms=500,
+    partitions_poll_ms=1_000,
 )
 CONSUMER: Final = ConsumerSettings(prefetch_messages_max=20, nack_delay_ms=100)
 RECEIVE_S: Final = 0.5
@@ -65,7 +78,11 @@ class Application(SimulatedHost):
             if kind != "seeking" or self.number == 0  # another's acks may arrive behind a seek
         ]
         if self.cluster.plan.keyed or self.trims:
-            works += [self._read_along(client, topic) for topic in self.topics if self.rng.random() < 0.4]
+            works += [
+                self._read_along(client, topic)
+                for topic in self.topics
+                if topic not in (PARTED, REMADE) and self.rng.random() < 0.4
+            ]
         await asyncio.gather(*works)
         await client.close()
 
@@ -79,27 +96,38 @@ class Application(SimulatedHost):
             )
         else:
             settings = ProducerSettings(send_timeout_ms=4_000, batching=batching)
+        access = "exclusive-with-fencing" if topic == LED else "shared"
+        if not self.is_deduplicated and self.number % 2:
+            name = ""  # the broker gives one: whoever comes back with it takes the place of the connection before
+        needs_subscriptions = self.trims or topic == PARTED
         self.producing += 1
         while not self.stops_producing:
-            if self.trims and not self._all_subscribed(topic):
+            if needs_subscriptions and not self._all_subscribed(topic):
                 await asyncio.sleep(PAUSE_S)
                 continue
             try:
-                async with client.producer(topic, name=name, settings=settings) as producer:
-                    while not self.stops_producing:
-                        await self._send_some(producer, topic)
-                        await asyncio.sleep(self.rng.choice((0.01, 0.2, 0.5)))
+                async with client.producer(topic, name=name, access=access, settings=settings) as producer:
+                    await self._send_for(
+                        producer, topic, self.rng.choice((0.5, 3.0)) if topic == LED else 1e9
+                    )
             except QuireError as error:
                 self.world.note(f"{self.host} cannot produce to {topic}: {type(error).__name__} {error}")
                 await asyncio.sleep(PAUSE_S)
         self.producing -= 1
 
+    async def _send_for(self, producer: Producer[bytes], topic: str, seconds: float) -> None:
+        until = self.world.loop.time() + seconds
+        while not self.stops_producing and self.world.loop.time() < until:
+            await self._send_some(producer, topic)
+            await asyncio.sleep(self.rng.choice((0.01, 0.2, 0.5)))
+
     async def _send_some(self, producer: Producer[bytes], topic: str) -> None:
         key = f"{self.host}-{topic}"
         first = self.facts.next_number[key]
         count = self.rng.choice((1, 2, 10))
-        payloads = [self._payload(topic, number) for number in range(first, first + count)]
-        if not self.is_deduplicated:
+        epoch = producer.topic_epoch
+        payloads = [self._payload(topic, number, epoch) for number in range(first, first + count)]
+        if not self.is_deduplicated or topic == LED:
             self.facts.next_number[key] = first + count
         taken = []
         for number, payload in enumerate(payloads, first):
@@ -115,7 +143,7 @@ class Application(SimulatedHost):
                 self.world.saw(f"publish {type(error).__name__}")
                 continue
             self.facts.received(topic, payload, receipt)
-            if self.is_deduplicated and failure is None:
+            if self.is_deduplicated and failure is None and topic != LED:
                 self.facts.next_number[key] = number + 1
         if failure is not None:
             raise failure
@@ -124,9 +152,9 @@ class Application(SimulatedHost):
         """Trimming keeps for subscriptions that are there."""
         return all((topic, kind) in self.facts.subscribed for kind in kinds_of(topic))
 
-    def _payload(self, topic: str, number: int) -> bytes:
-        """The same for the same number, whenever it is made."""
-        text = f"{self.host} {topic} {number} ".encode()
+    def _payload(self, topic: str, number: int, epoch: int | None) -> bytes:
+        """The same for the same number, whenever it is made; of the led topic nobody makes one twice."""
+        text = f"{self.host} {topic} {number} {-1 if epoch is None else epoch} ".encode()
         return text + bytes(number * 37 % 700)
 
     def _goes_on(self) -> bool:
@@ -135,9 +163,13 @@ class Application(SimulatedHost):
     # -- consuming -------------------------------------------------------------------------------------
     async def _consume(self, client: Client, topic: str, kind: str) -> None:
         while not self.stops:
+            if topic == PARTED and not self.facts.partitions:
+                await asyncio.sleep(PAUSE_S)
+                continue
             try:
+                names, start = await self._where(client, topic)
                 async with client.consumer(
-                    topic, kind, type=CLIENT_TYPES.get(kind, kind), start=EARLIEST, settings=CONSUMER
+                    names, kind, type=CLIENT_TYPES.get(kind, kind), start=start, settings=CONSUMER
                 ) as consumer:
                     self.facts.subscribed.add((topic, kind))
                     until = self.world.loop.time() + self.rng.choice((2.0, 10.0, 60.0))
@@ -149,6 +181,13 @@ class Application(SimulatedHost):
                 )
                 self.world.saw(f"consume {type(error).__name__}")
                 await asyncio.sleep(PAUSE_S * 3)
+
+    async def _where(self, client: Client, topic: str) -> tuple[list[str], MessageId]:
+        """Names, and where a new subscription begins: of partitions where stock clients begin if nobody says more."""
+        if topic != PARTED:
+            return [topic], EARLIEST
+        count = await client.partitions(topic)
+        return [f"{topic}-partition-{number}" for number in range(count)], LATEST
 
     async def _receive_some(self, consumer: Consumer[bytes], topic: str, kind: str) -> None:
         messages: list[Message[bytes]] = []
@@ -168,6 +207,7 @@ class Application(SimulatedHost):
             f"{self.host} is given {topic} as {kind}: {', '.join(str(one.id) for one in messages)}"
         )
         for message in messages:
+            self.cluster.oracle.given(*message.id.place[:2], f"{self.host} as {kind} of {topic}")
             if kind == "shared" and self.rng.random() < 0.05:
                 await consumer.nack(message)
                 continue
@@ -180,7 +220,9 @@ class Application(SimulatedHost):
             asked = [one for one in asked if one.id.place not in self.facts.acknowledged[topic, kind]]
         if not asked or self.rng.random() < 0.1:
             return
-        if kind == "failover":
+        if (
+            kind == "failover" and topic != PARTED
+        ):  # of several topics the last message says nothing of the others
             self.facts.asks_up_to(topic, kind, asked[-1])
             await consumer.ack_cumulative(asked[-1])
         else:
@@ -231,6 +273,9 @@ class Application(SimulatedHost):
                     until = self.world.loop.time() + self.rng.choice((1.0, 5.0))
                     while self.world.loop.time() < until:
                         message = await reader.read(RECEIVE_S)
+                        self.cluster.oracle.given(
+                            *message.id.place[:2], f"a reader of {topic} at {self.host}"
+                        )
                         tape.append((message.id.place, bytes(message.payload or b"")))
             except TimeoutError:
                 pass

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Coroutine
 from random import Random
 from typing import Any, Final
+from unittest import mock
 
 from quire.ledger.ledgers import Ledgers, LedgerWriter, WriterListener
 from quire.runtime.errors import QuireError
 from quire.runtime.limits import MESSAGE_BYTES_MAX
+from quire.serving import broker as broker_module
 from quire.serving.broker import Broker
 from quire.serving.ownership.cluster import ClusterOwnership
 from quire.serving.settings import BrokerSettings
@@ -22,6 +24,7 @@ from .loop import Process
 from .metadata import SimulatedStore
 from .objects import SimulatedBucket, SimulatedObjects
 from .oracle import Oracle
+from .peers import SimulatedPeers
 from .plan import Plan
 from .world import SimulatedClock
 
@@ -85,6 +88,7 @@ class BrokerHost(SimulatedHost):
             self.world.loop, self.rng.uniform(-0.02, 0.02), self.rng.choice((0, 0, -3_000, 3_000))
         )
         self.broker: Broker | None = None
+        self.http_url = f"http://{self.host}"
         plan_rng = self.world.rng("broker settings")
         self.settings = adverse_broker_settings(
             self.rng,
@@ -115,7 +119,9 @@ class BrokerHost(SimulatedHost):
         base.ledgers.oracle = self.cluster.oracle
         archive = Archive(SimulatedObjects(self.bucket, self.world), self.clock, unique=self._unique)
         ownership = ClusterOwnership(store, self.clock, f"{self.host}:{PORT}", unique=self._unique)
-        broker = Broker(self.settings, store, base.ledgers, archive, self.clock, ownership=ownership)
+        with mock.patch.object(broker_module, "Peers", lambda: SimulatedPeers(self.cluster, self.host)):
+            broker = Broker(self.settings, store, base.ledgers, archive, self.clock, ownership=ownership)
+        broker.http_url = self.http_url
         await broker.start()
         base.repair.start()
         return broker

@@ -9,12 +9,18 @@ While it runs, beside what holds for ledgers:
     trimming        a segment leaves a topic's list only when every subscription was asked to acknowledge all of it
     order of keys   what a key-shared subscription is given for the first time comes in order, of each key
     seek            after an answered seek nothing is passed over
+    given           what a consumer or reader is given was confirmed at that moment
+    one holder      the unacknowledged messages of one key are held by one consumer
+    whole plan      a plan for Spark lacks nothing, whatever the topic does meanwhile
 
 The end, in bounded virtual time after the last fault: applications stop producing, every message with a receipt reaches
 every subscription, everything is repaired. Then, with fresh consumers and readers:
 
     acknowledged    what has a receipt is read, at the id that the receipt names
-    order           ids grow, each producer's numbers too where duplicates are dropped; two readers agree
+    order           ids grow, each producer's numbers too where duplicates are dropped; where they are not, who
+                    sends again leaves out nothing of what it had sent before; two readers agree
+    leaders         nothing of a producer that was fenced stands behind what its successor published
+    deleted         nothing of a topic that was deleted is seen again in the next one of its name
     acks            what an answered acknowledgement named is not delivered again
     readers         what a reader was given while all that went on is there, without a gap
     compaction      of each key the last message with a receipt, or a later one, is read from the compacted topic
@@ -23,6 +29,7 @@ every subscription, everything is repaired. Then, with fresh consumers and reade
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -42,20 +49,25 @@ from quire.tiering import offload
 from .application import CLIENT, CLIENT_TYPES, CONSUMER, Application
 from .broker_host import PORT, BrokerHost
 from .client import LAST_TRIES
-from .facts import KEYS, Facts, Place, kinds_of
+from .facts import KEYS, LED, PARTED, REMADE, Facts, Place, kinds_of
 from .faults import Cluster
 from .leases import LeaseWatch
 from .ledger_history import adverse_limits, unrepaired
+from .limits import serving_limits
 from .loop import Process
 from .metadata import MetadataServer
 from .objects import SimulatedBucket
+from .operator import PARTITIONS_MAX, Operator
 from .oracle import Oracle
+from .peers import SimulatedPeers
 from .plan import Event, Plan
+from .watches import KeyWatch, take_plan
 from .world import SimulatedClock, Violation, World
 
 SETTLE_S: Final = 150.0
 STEP_S: Final = 0.5
-TOPICS: Final = ("one", "two", KEYS)
+PARTITIONS: Final = tuple(f"{PARTED}-partition-{number}" for number in range(PARTITIONS_MAX))
+TOPICS: Final = ("one", "two", KEYS, LED, REMADE, *PARTITIONS)
 PREFIX: Final = "persistent://public/default/"
 Read = list[tuple[Place, bytes]]
 """Where messages are, and their payloads, in the order in which a reader was given them."""
@@ -88,6 +100,7 @@ class ClusterOracle(Oracle):
         super().__init__(world, metadata)
         self.listed: dict[str, set[int]] = {}
         """Topic to the ledgers that its list ever named: others of its purpose are compactions."""
+        self.generations: dict[str, int] = {}
 
     def heard_confirmed(self, ledger_id: int, last_entry: int) -> None:
         super().heard_confirmed(ledger_id, last_entry)
@@ -138,6 +151,9 @@ class ClusterOracle(Oracle):
 
     def _check_topic(self, record: TopicRecord) -> None:
         listed = [segment.ledger_id for segment in record.segments]
+        if self.generations.setdefault(record.name, record.generation) != record.generation:
+            self.generations[record.name] = record.generation
+            self.listed.pop(record.name, None)
         self.world.check(listed == sorted(set(listed)), "segments", f"{record.name}: {listed}")
         known = self.listed.setdefault(record.name, set())
         gone = {each for each in known if listed and each < listed[0]}
@@ -148,7 +164,7 @@ class ClusterOracle(Oracle):
             )
         for segment in record.segments:
             pointer = segment.archive
-            if pointer is not None:
+            if pointer is not None and not record.deleting:
                 content = self.bucket.objects.get(pointer.name, (b"", 0))[0]
                 self.world.check(
                     len(content) == pointer.bytes,
@@ -165,6 +181,8 @@ class ClusterOracle(Oracle):
             return
         name = before.purpose.removeprefix("topic:")
         topic = name.rpartition("/")[2]
+        if topic == REMADE:
+            return
         if (
             before.ledger_id not in self.listed.get(name, ())
             or before.ledger_id < self.facts.first_kept[topic]
@@ -202,6 +220,7 @@ class BrokerCluster(Cluster):
         self.brokers = [BrokerHost(self, self.bucket, number) for number in range(plan.brokers)]
         self.service_url = "pulsar://" + ",".join(f"{each.host}:{PORT}" for each in self.brokers)
         names = ["one", KEYS] if plan.keyed else ["one", "two"][: 1 + plan.seed % 2]
+        names += [name for name in (LED, PARTED, REMADE) if getattr(plan, name)]
         self.topics = names
         self.applications = [
             Application(self, self.facts, number, names, self.service_url) for number in range(plan.clients)
@@ -209,6 +228,7 @@ class BrokerCluster(Cluster):
         for application in self.applications:
             application.is_deduplicated = self.brokers[0].settings.deduplication
         self.others = [*self.brokers, *self.applications]
+        self.operator = Operator(world, self.brokers, self.facts, SimulatedPeers(self, "operator"))
 
     def start(self) -> None:
         super().start()
@@ -217,6 +237,8 @@ class BrokerCluster(Cluster):
 
         if self.plan.keyed:
             self.world.later(1.0, self._compact_often)
+        if self.plan.parted:
+            self.operator.make_parted()
 
     def _compact_often(self) -> None:
         if not self._is_over:
@@ -240,6 +262,24 @@ class BrokerCluster(Cluster):
     def _unload(self, event: Event) -> None:
         host = self._broker(event.target)
         self._in(host, host.unload(PREFIX + self.topics[int(event.first) % len(self.topics)]))
+
+    def _plan(self, event: Event) -> None:
+        host = self._broker(event.target)
+        names = [name for name in self.topics if name != PARTED] + list(PARTITIONS[: self.facts.partitions])
+        self._in(host, take_plan(self.world, host, names[int(event.first) % len(names)]))
+
+    def _grow(self, event: Event) -> None:
+        if self.plan.parted:
+            self.operator.grow()
+
+    def _remake(self, event: Event) -> None:
+        if self.plan.remade:
+            self.operator.remake()
+
+    def _half_open(self, event: Event) -> None:
+        """A client loses its connections and comes back, while its broker still has the former ones."""
+        application = self.applications[event.target % len(self.applications)]
+        self.network.half_open(application.host, self._broker(int(event.first)).host, event.second)
 
     def _leave(self, event: Event) -> None:
         self._in(self._broker(event.target), self._broker(event.target).leave())
@@ -281,11 +321,15 @@ class ClusterHistory:
         self.plan, self.world = plan, world
         self.cluster = BrokerCluster(plan, world)
         self.facts, self.oracle = self.cluster.facts, self.cluster.oracle
+        self.producers: dict[Place, str] = {}
+        """Of each message that was read in the end, who published it: a name that one connection has at a time."""
 
     async def run(self) -> None:
-        with adverse_times(self.world.rng("limits")):
+        with adverse_times(self.world.rng("limits")), serving_limits(self.world, self.plan):
             self.cluster.start()
             LeaseWatch(self.world, self.cluster.brokers).start()
+            if self.plan.keyed:
+                KeyWatch(self.world, self.cluster.brokers, self.oracle).start()
             await asyncio.sleep(self.plan.seconds)
             self.world.note("-- faults are over")
             self.cluster.heal()
@@ -314,6 +358,8 @@ class ClusterHistory:
         producing = [each.host for each in cluster.applications if each.producing]
         if producing:
             return f"{producing} still produce"
+        if cluster.operator.is_busy:
+            return "the operator still waits for an answer"
         for topic in cluster.topics:
             for kind in kinds_of(topic):
                 missing = self.facts.undelivered(topic, kind)
@@ -336,17 +382,31 @@ class ClusterHistory:
             rng=self.world.rng("judge"),
         ) as client:
             for topic in self.cluster.topics:
-                read = await self._at_last(partial(self._read, client, topic))
-                again = await self._at_last(partial(self._read, client, topic))
-                agree = self._kept(topic, read) == self._kept(topic, again)
-                self.world.check(agree, "order", f"two readers of {topic} do not agree")
-                self._check_order(topic, read)
+                read = []
+                for name in self._names(topic):
+                    read += await self._read_twice(client, topic, name)
                 self._check_receipts(topic, read)
+                if topic == LED:
+                    self._check_leaders(read)
                 self._check_tapes(topic, read)
                 if topic == KEYS:
                     await self._at_last(partial(self._check_compacted, client, topic))
                 for kind in kinds_of(topic):
                     await self._at_last(partial(self._check_acks, client, topic, kind))
+
+    def _names(self, topic: str) -> list[str]:
+        """The topic itself, or its partitions."""
+        return list(PARTITIONS[: self.facts.partitions]) if topic == PARTED else [topic]
+
+    async def _read_twice(self, client: Client, topic: str, name: str) -> Read:
+        read: Read = await self._at_last(partial(self._read, client, name))
+        again = await self._at_last(partial(self._read, client, name))
+        agree = self._kept(topic, read) == self._kept(topic, again)
+        self.world.check(agree, "order", f"two readers of {name} do not agree")
+        self._check_order(topic, read)
+        if not self.cluster.applications[0].is_deduplicated:
+            self._check_resends(topic, read)
+        return read
 
     async def _at_last(self, work: Callable[[], Awaitable[Any]]) -> Any:
         """Bundles may still move, and a consumer's dead connection be unknown; nobody is to be refused for long."""
@@ -363,7 +423,9 @@ class ClusterHistory:
         async with client.reader(topic, start=EARLIEST, compacted=compacted, settings=CONSUMER) as reader:
             while await reader.has_next():
                 message = await reader.read(20.0)
-                found.append((message.id.place, bytes(message.payload or b"")))
+                place = message.id.place
+                found.append((place, bytes(message.payload or b"")))
+                self.producers[place] = message.producer_name
         return found
 
     def _kept(self, topic: str, read: Read) -> Read:
@@ -384,8 +446,47 @@ class ClusterHistory:
             highest[who] = max(number, known)
         self.world.seen["messages read in the end"] += len(read)
 
+    def _check_resends(self, topic: str, read: Read) -> None:
+        """A client that comes back sends all again that has no receipt, in order: it leaves out nothing that it had
+        sent before. So what lacks something comes from a connection that it had given up, behind the newer one.
+
+        Only of names that brokers gave, for one process alone has such a name.
+        """
+        stored: defaultdict[str, set[int]] = defaultdict(set)
+        last: dict[str, int] = {}
+        for place, payload in read:
+            producer, number = self.producers[place], int(payload.split(b" ")[2])
+            left_out = stored[producer] & set(range(last.get(producer, number) + 1, number))
+            self.world.check(
+                not left_out or producer.startswith("application"),
+                "order",
+                f"{topic}: {producer} goes on with {number} at {place}, not {left_out}, behind {last.get(producer)}",
+            )
+            if number <= last.get(producer, -1):
+                self.world.saw("sent again")
+            stored[producer].add(number)
+            last[producer] = number
+
+    def _check_leaders(self, read: Read) -> None:
+        """Each message names the topic epoch of its producer."""
+        epoch = -1
+        for place, payload in read:
+            after = int(payload.split(b" ")[3])
+            self.world.check(
+                after >= epoch,
+                "leaders",
+                f"{place}, {payload[:40]!r}, was published behind those of epoch {epoch}",
+            )
+            if after > epoch:
+                self.world.saw("leader")
+            epoch = after
+
     def _check_receipts(self, topic: str, read: Read) -> None:
         there = set(read)
+        ghosts = [payload for _, payload in read if (topic, payload) in self.facts.gone]
+        self.world.check(
+            not ghosts, "deleted", lambda: f"{ghosts[0][:40]!r} of the former {topic} is there again"
+        )
         for (of, payload), message_id in self.facts.receipts.items():
             if of == topic and self.facts.is_kept(topic, message_id):
                 self.world.check(
@@ -433,9 +534,8 @@ class ClusterHistory:
     async def _check_acks(self, client: Client, topic: str, kind: str) -> None:
         """What a fresh consumer is given was not acknowledged."""
         acknowledged = self.facts.acknowledged[topic, kind]
-        async with client.consumer(
-            topic, kind, type=CLIENT_TYPES.get(kind, kind), start=EARLIEST, settings=CONSUMER
-        ) as consumer:
+        names, how = self._names(topic), CLIENT_TYPES.get(kind, kind)
+        async with client.consumer(names, kind, type=how, start=EARLIEST, settings=CONSUMER) as consumer:
             while True:
                 try:
                     message = await consumer.receive(1.0)

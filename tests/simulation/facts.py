@@ -29,11 +29,20 @@ KEYS: Final = "keys"
 """The topic whose messages have keys, which is compacted now and then."""
 
 KEYED_TYPES: Final = ("key-shared", "seeking", "shared")
+LED: Final = "led"
+PARTED: Final = "parted"
+REMADE: Final = "remade"
+SPECIAL_TYPES: Final = {
+    KEYS: KEYED_TYPES,
+    LED: ("failover",),
+    PARTED: ("shared", "failover"),
+    REMADE: ("shared",),
+}
 
 
 def kinds_of(topic: str) -> tuple[str, ...]:
     """A topic's subscriptions; each is named after what it is."""
-    return KEYED_TYPES if topic == KEYS else TYPES
+    return SPECIAL_TYPES.get(topic, TYPES)
 
 
 class Seek(NamedTuple):
@@ -64,6 +73,13 @@ class Facts:
         self.without_compaction: set[bytes] = set()
         """Trimmed before there was a compaction, which would have kept the last of each key."""
         self.clocks_jumped = False
+        self.partitions = 0
+        """Of the topic that has some; 0 until it is made."""
+        self.gone: set[tuple[str, bytes]] = set()
+        """Messages that a deletion found: never to be seen again."""
+        self.void: set[tuple[str, bytes]] = set()
+        """Sent before a deletion was answered: nobody knows on which side of it they are."""
+        self._doomed: set[tuple[str, bytes]] = set()
         self._passed_ms = -1
         self._last_seeks: defaultdict[str, list[Seek]] = defaultdict(list)
         """The last one that was answered, and those that may have been done since."""
@@ -78,7 +94,9 @@ class Facts:
             self.keys[topic, payload] = key
 
     def received(self, topic: str, payload: bytes, receipt: Receipt) -> None:
-        if receipt.message_id.ledger_id >= 0:
+        if (topic, payload) in self.void:
+            self.world.saw("receipt from before a deletion")
+        elif receipt.message_id.ledger_id >= 0:
             self.world.saw("receipt")
             found = self.receipts[topic, payload] = receipt.message_id
             if any(not self._is_behind(topic, payload, found, seek) for seek in self._last_seeks[topic]):
@@ -92,6 +110,18 @@ class Facts:
 
     def is_kept(self, topic: str, message_id: MessageId) -> bool:
         return message_id.ledger_id >= self.first_kept[topic]
+
+    # -- deletion --------------------------------------------------------------------------------------
+    def deletion_begins(self, topic: str) -> None:
+        """Somebody asks for it: what has a receipt now must go."""
+        self._doomed = {key for key in self.receipts if key[0] == topic}
+
+    def deletion_ended(self, topic: str) -> None:
+        """It was answered: what is published from now on must stay."""
+        self.gone |= self._doomed
+        self.void |= {key for key in self._sent_ms if key[0] == topic}
+        for key in self.void & self.receipts.keys():
+            del self.receipts[key]
 
     # -- subscriptions ---------------------------------------------------------------------------------
     def undelivered(self, topic: str, subscription: str) -> set[bytes]:

@@ -79,6 +79,12 @@ class Network:
             if end.process.host == one and end.peer.process.host == other:
                 end.lose(ConnectionResetError("reset"), partly=True)
 
+    def half_open(self, one: str, other: str, seconds: float) -> None:
+        """`one` loses its connections to `other`, which hears of it later, and takes what was under way until then."""
+        for end in list(self.ends):
+            if end.process.host == one and end.peer.process.host == other:
+                end.lose_alone(ConnectionResetError("reset"), seconds)
+
     def slow(self, host: str, factor: float) -> None:
         self.slowness[host] = factor
 
@@ -319,6 +325,11 @@ class Transport(asyncio.Transport):
             end._held.clear()
             delay_s = self._network.rng.random() * 0.002 if partly else 0.0
             self._loop.call_later(delay_s, end._end, error, context=end.process.context)
+
+    def lose_alone(self, error: Exception, peer_hears_s: float) -> None:
+        """This end loses the connection; the other one some time later."""
+        self._loop.call_soon(self._end, error, context=self.process.context)
+        self.peer.at(peer_hears_s, self.peer._end, error)
 
     def vanish(self, peer_hears_s: float) -> None:
         """This end's process is dead."""

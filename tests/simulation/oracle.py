@@ -17,6 +17,7 @@ Of each ledger, by its metadata record and by what its writer, its readers and i
     end         nothing confirmed lies beyond a closed ledger's end
     recovered   when a recovery closes, each block of the last fragment lies on Qa bookies that the record names
     readers     only confirmed entries are seen, with the bytes that were written
+    given       so are they by consumers of topics, at the moment when they come
 """
 
 from __future__ import annotations
@@ -335,6 +336,13 @@ class Oracle:
             len(copies) >= record.ack_quorum,
             rule,
             lambda: f"entry {entry} of ledger {record.ledger_id} is {record.state} on {copies} of {bookies}",
+        )
+
+    def given(self, ledger_id: int, entry: int, whom: str) -> None:
+        """A consumer or reader of a topic was given a message: it must be confirmed by now."""
+        known = max(self.confirmed.get(ledger_id, -1), self.ends.get(ledger_id, -1))
+        self.world.check(
+            entry <= known, "given", lambda: f"{whom} is given {ledger_id}:{entry}, and confirmed is {known}"
         )
 
     def saw_entry(self, ledger_id: int, first: int, block: Buffer, reader: str) -> None:

@@ -69,6 +69,10 @@ CLUSTER_EVENTS: Final = {
 }
 
 
+BROKER_EVENTS: Final = ("plan", "plan", "half_open", "half_open", "half_open", "grow", "remake")
+"""What happens to brokers alone: what an operator asks them for, and connections that clients have given up."""
+
+
 class Event(NamedTuple):
     """See the top of the file."""
 
@@ -91,7 +95,8 @@ class Event(NamedTuple):
 class Plan:
     """See the top of the file. `lossy`: the one bookie that may lose what it had, -1: none.
 
-    `metadata_lag_ms`: how old reads of the metadata may be, see `metadata`. `keyed`: the second topic has keys.
+    `metadata_lag_ms`: how old reads of the metadata may be, see `metadata`. `keyed`: the second topic has keys. `led`,
+    `parted`, `remade`: there is a topic of that name, see `operator`. `narrow`: limits of serving take small values.
     """
 
     seed: int
@@ -110,6 +115,10 @@ class Plan:
     keyed: int = 0
     retention_ms: int = -1
     retention_bytes: int = -1
+    led: int = 0
+    parted: int = 0
+    remade: int = 0
+    narrow: int = 0
     events: tuple[Event, ...] = ()
 
     def __str__(self) -> str:
@@ -154,8 +163,9 @@ def draw(seed: int, kind: str) -> Plan:
         latency_ms=rng.choice((0.2, 0.2, 3.0, 20.0)),
         lossy=rng.randrange(bookies) if 1 < ack_quorum < bookies and rng.random() < 0.7 else -1,
     )
-    events = sorted([*_events(plan, rng), *_spoils(plan)])
-    return replace(plan, events=tuple(events), **_traits(seed, kind))
+    plan = replace(plan, **_traits(seed, kind))
+    events = sorted([*_events(plan, rng), *_spoils(plan), *_of_brokers(plan)])
+    return replace(plan, events=tuple(events))
 
 
 def _traits(seed: int, kind: str) -> dict[str, Any]:
@@ -165,11 +175,17 @@ def _traits(seed: int, kind: str) -> dict[str, Any]:
     if kind != "cluster":
         return {"metadata_lag_ms": lag_ms}
     retention_ms, retention_bytes = rng.choice(((-1, -1), (-1, -1), (0, 0), (2_000, -1), (-1, 6_000)))
-    return {
+    traits = {
         "keyed": int(seed % 2 == 1 and rng.random() < 0.7),
         "retention_ms": retention_ms,
         "retention_bytes": retention_bytes,
     }
+    is_trimmed = (retention_ms, retention_bytes) != (-1, -1)
+    traits["led"] = int(rng.random() < 0.3)
+    for name in ("parted", "remade"):
+        traits[name] = int(rng.random() < 0.35 and not is_trimmed)
+    traits["narrow"] = int(rng.random() < 0.5)
+    return traits
 
 
 def _spoils(plan: Plan) -> list[Event]:
@@ -178,6 +194,20 @@ def _spoils(plan: Plan) -> list[Event]:
     count = rng.choice((0, 0, 1, 3)) if plan.lossy >= 0 else 0
     times = (round(rng.uniform(0.5, plan.seconds), 3) for _ in range(count))
     return [Event(at_s, "spoil", plan.lossy) for at_s in times]
+
+
+def _of_brokers(plan: Plan) -> list[Event]:
+    """Drawn apart, as traits are."""
+    if plan.kind != "cluster":
+        return []
+    rng = Random(f"{plan.seed}/{plan.kind}/brokers")
+    times = (round(rng.uniform(0.5, plan.seconds), 3) for _ in range(int(1.5 * plan.seconds)))
+    return [
+        Event(
+            at_s, rng.choice(BROKER_EVENTS), rng.randrange(8), rng.randrange(8), rng.choice((0.3, 1.0, 4.0))
+        )
+        for at_s in times
+    ]
 
 
 def _events(plan: Plan, rng: Random) -> list[Event]:

@@ -7,15 +7,16 @@
             yield
 
 The first argument names the rule that is broken, by its number among the protocol's rules or in a few words; the
-second says which kind of history is to find it. One file per room that is broken: `bookie`, `ledger`, `cluster`. Where
-the design makes a mistake impossible in more than one way, the patch takes all of those away, and says so.
+second says which kind of history is to find it. One file per room that is broken: `bookie`, `ledger`,
+`cluster`, `topics`. Where the design makes a mistake impossible in more than one way, the patch takes all of those
+away, and says so.
 
 `python -m tests.simulation.mutations` finds out how many seeds each takes. `plans` has one small plan for each.
 """
 
 from __future__ import annotations
 
-from . import bookie, cluster, ledger
+from . import bookie, cluster, ledger, topics
 from .registry import MUTATIONS, Mutation
 
-__all__ = ["MUTATIONS", "Mutation", "bookie", "cluster", "ledger"]
+__all__ = ["MUTATIONS", "Mutation", "bookie", "cluster", "ledger", "topics"]
