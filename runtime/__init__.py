@@ -4,5 +4,5 @@ Nothing here knows what a ledger or a topic is. Every core takes what it needs o
 this room, so that a test, or a whole simulated cluster, can put another world in its place.
 
 Read in this order: `errors`, `limits`, `clock`, `budget`, `disk`, `disk_sim` (one that tears, loses and flips bytes),
-`network`, `tasks`, `threads` (for calls that may hang), `watchdog`, `settings`, `log`, `memory`.
+`network`, `tasks`, `slices`, `threads` (for calls that may hang), `watchdog`, `settings`, `log`, `memory`.
 """

@@ -34,6 +34,7 @@ from quire.runtime.clock import Clock
 from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, QuireError
 from quire.runtime.limits import HELD_SHARE_OF_BYTES_IN_FLIGHT
 from quire.runtime.settings import parse_address
+from quire.runtime.slices import Slices
 from quire.runtime.tasks import Tasks
 from quire.serving import statistics
 from quire.serving.bundles import Bundles, split_evenly
@@ -115,6 +116,7 @@ class Broker(Operations):
         # One message of each connection may wait, whatever waits already: what is too much counts in the other budget.
         self.budget.add_gauge(lambda: max(0, self.held.used_bytes - self.held.limit_bytes))
         self.frame_room = FrameRoom()
+        self.slices = Slices()
         self.tasks = Tasks("broker")
         self.http_url = ""
         self.ownership: Ownership = ownership or SoleOwner()
@@ -432,6 +434,7 @@ class Broker(Operations):
             "quire_serving_bytes_in_flight_max": self.budget.limit_bytes,
             "quire_ledger_lost_ledgers": len(self._ledgers.lost()),
             "quire_serving_bytes_held": self.held.used_bytes,
+            "quire_serving_slices_waiting": len(self.slices),
             "quire_serving_bytes_of_frames": self.frame_room.used_bytes,
             "quire_serving_tail_cache_bytes": self.services.tail_cache.bytes_used,
             "quire_serving_fast_sends_total": fast + sum(one.fast_sends for one in self._sessions),

@@ -66,6 +66,8 @@ class TopicList:
         """Local names of topics whose number of partitions may have changed."""
         self._changed = asyncio.Event()
         self._refreshing = asyncio.Lock()
+        self._next: asyncio.Future[frozenset[str]] | None = None
+        """The list that begins when the one that is being made is there."""
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -87,10 +89,20 @@ class TopicList:
             self._task.cancel()
 
     async def now(self) -> frozenset[str]:
-        """The names as they are now, whether or not watches have told of it. Raises `Unavailable`."""
-        self._stale |= {name for name, count in self._partitions.items() if count}
-        await self._refresh()
-        return self.names
+        """The names as they are now, whether or not watches have told of it. Raises `Unavailable`.
+
+        All who ask while the folder is being listed share the next list, so that many questions are few lists.
+        """
+        if self._next is None:
+            self._next = asyncio.ensure_future(self._list_anew())
+        return await asyncio.shield(self._next)
+
+    async def _list_anew(self) -> frozenset[str]:
+        async with self._refreshing:
+            self._next = None
+            self._stale |= {name for name, count in self._partitions.items() if count}
+            await self._read_folder()
+            return self.names
 
     async def _refresh(self) -> None:
         async with self._refreshing:

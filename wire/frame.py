@@ -278,12 +278,17 @@ class FrameCutter(FrameBuffer[Cut]):
     `received` raises `FrameError` or `CommandError`; the cutter is of no use afterwards.
     """
 
-    __slots__ = ("batch_sends", "fast_sends", "frame_bytes_max", "slow_sends")
+    __slots__ = ("_eighths_max", "batch_sends", "fast_sends", "frame_bytes_max", "slow_sends")
 
     def __init__(
-        self, frame_bytes_max: int = FRAME_BYTES_MAX, buffer_bytes_max: int = READ_BUFFER_BYTES_MAX
+        self,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        buffer_bytes_max: int = READ_BUFFER_BYTES_MAX,
+        commands_max: int = 1 << 30,
     ) -> None:
+        """`commands_max`: cut at once, beside SENDs; an ACK counts an eighth. Then the cutter `is_behind`."""
         super().__init__(buffer_bytes_max)
+        self._eighths_max = 8 * commands_max
         self.frame_bytes_max = frame_bytes_max
         self.fast_sends = 0
         self.batch_sends = 0
@@ -291,9 +296,14 @@ class FrameCutter(FrameBuffer[Cut]):
 
     def _cut(self) -> list[Cut]:
         cuts: list[Cut] = []
+        left = self._eighths_max
         self._cut_plain_sends(cuts)
-        while self._cut_one(cuts):
+        while left > 0 and self._cut_one(cuts):
+            last = cuts[-1]
+            if isinstance(last, Command):
+                left -= 1 if last.kind == pb.BaseCommand.ACK else 8
             self._cut_plain_sends(cuts)
+        self.is_behind = left <= 0
         return cuts
 
     # -- tier (a) --

@@ -25,12 +25,14 @@ _Cut = TypeVar("_Cut")
 class FrameBuffer(Generic[_Cut]):
     """The part that both cutters share (`quire.wire.frame`, `quire.wire.bookie_codec`)."""
 
-    __slots__ = ("_buffer", "_end", "_size", "_start", "_view", "is_short", "size_max")
+    __slots__ = ("_buffer", "_end", "_size", "_start", "_view", "is_behind", "is_short", "size_max")
 
     def __init__(self, buffer_bytes_max: int = READ_BUFFER_BYTES_MAX) -> None:
         self.size_max = buffer_bytes_max
         self.is_short = False
         """A read has filled the largest buffer that it may have."""
+        self.is_behind = False
+        """`_cut` left whole frames: `received(0)` goes on with them, before more is read."""
         self._size = READ_BUFFER_BYTES_MIN
         self._buffer = bytearray(self._size)
         self._view = memoryview(self._buffer)
@@ -39,7 +41,7 @@ class FrameBuffer(Generic[_Cut]):
 
     @abstractmethod
     def _cut(self) -> list[_Cut]:
-        """Take every whole frame off the front and move `_start` behind it.
+        """Take every whole frame off the front and move `_start` behind it; or one at least, and set `is_behind`.
 
         Raises a `ProtocolError`, at the latest when the four bytes of a size that is too large are here.
         """
@@ -68,7 +70,7 @@ class FrameBuffer(Generic[_Cut]):
         """What is complete now that `count` bytes were read into `get_buffer()`, in the peer's order."""
         self._end += count
         assert self._end <= len(self._buffer)
-        if self._end == len(self._buffer):
+        if count and self._end == len(self._buffer):
             if self._size < self.size_max:
                 self._size *= 4
             else:
@@ -86,6 +88,8 @@ class FrameBuffer(Generic[_Cut]):
             taken = min(len(room), len(rest))
             room[:taken] = rest[:taken]
             cuts += self.received(taken)
+            while self.is_behind:
+                cuts += self.received(0)
             rest = rest[taken:]
         return cuts
 

@@ -17,6 +17,8 @@ while there is a reason (`Stop`):
     ANSWERS   the peer asks and does not read the answers
     REQUESTS  many of its requests are being worked on
     ROOM      a large frame is on its way, and other connections' frames have all the room (`frame_room`)
+    TURN      it sent more than fits a turn of the loop; the rest of what was read is done in slices (`runtime.slices`),
+              so that who sends much waits for its like, and everybody else for one slice at most
 
 A connection that does not say CONNECT in time is closed, and so is one whose frame does not come to its end.
 """
@@ -73,6 +75,19 @@ FRAME_S_MAX: Final = 60.0
 
 _log = logging.getLogger(__name__)
 
+COMMANDS_A_TURN: Final = 50
+"""Of one connection. One takes some 30 µs in all; SENDs are not counted, and acknowledgements eight for one."""
+
+LARGE_READ_BYTES: Final = READ_ROOM_BYTES // 2
+READ_WEIGHT_MAX: Final = 4 * MIB
+"""Read in one turn of the loop, which reads on from a socket that filled the buffer: a few of the largest reads."""
+
+ENTRY_WEIGHT: Final = 1 * KIB
+"""What an entry counts of that beside its bytes: 3 µs, as long as so many bytes of large entries."""
+
+ENTRIES_BEFORE_LARGE_READS_MAX: Final = READ_ROOM_BYTES // 512
+"""In a read that filled the small buffer: with more of them a large one is many milliseconds, and gains nothing."""
+
 
 class Stop(Flag):
     """Why a connection is not read; see the top of the file."""
@@ -82,9 +97,11 @@ class Stop(Flag):
     ANSWERS = auto()
     ROOM = auto()
     REQUESTS = auto()
+    TURN = auto()
 
 
 READING: Final = Stop(0)
+_NOTHING: Final[list[Cut]] = []
 
 _OF_CONSUMERS: Final = frozenset(
     (
@@ -101,6 +118,10 @@ _OF_WATCHERS: Final = frozenset((pb.BaseCommand.WATCH_TOPIC_LIST, pb.BaseCommand
 """What goes through the lane of the consumer, or the watcher, that it names."""
 
 
+def _entries(cuts: Iterable[Cut]) -> int:
+    return sum(len(cut) for cut in cuts if type(cut) is SendRun)
+
+
 class Connection(asyncio.BufferedProtocol):
     """See the top of the file. `table` maps the kinds of commands to their handlers."""
 
@@ -110,13 +131,16 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._handshake: asyncio.TimerHandle | None = None
-        self._cutter = FrameCutter(HANDSHAKE_BYTES_MAX, READ_ROOM_BYTES)
+        self._cutter = FrameCutter(HANDSHAKE_BYTES_MAX, READ_ROOM_BYTES, COMMANDS_A_TURN)
         self._room_bytes = READ_ROOM_BYTES
         self._frame_since = 0.0
         """When the frame began that is not complete yet, or is read again; 0.0 when there is none."""
         self._out: list[Buffer] = []
         self._out_bytes = 0
         """Of `_out`, what consumers were dealt in this turn."""
+        self._asked_for_slice = False
+        self._read_weight = 0
+        """Of what was read in this turn of the loop, if it was much."""
         self._pending = 0
         self._acks: dict[int, list[pb.MessageIdData]] = {}
         """Individual acknowledgements of this read, by consumer id."""
@@ -140,6 +164,8 @@ class Connection(asyncio.BufferedProtocol):
         self.producers: dict[int, ProducerEnd] = {}
         self.consumers: dict[int, ConsumerEnd] = {}
         self.watchers: dict[int, TopicWatcher] = {}
+        self.lists: Lane | None = None
+        """Questions for the topics of a namespace, which are much work: one after the other. Made for the first one."""
 
     @property
     def fast_sends(self) -> int:
@@ -192,20 +218,59 @@ class Connection(asyncio.BufferedProtocol):
         self._was_heard = True
         if self.is_closed:
             return
+        self._take_read(nbytes)
+
+    def _take_read(self, nbytes: int) -> None:
+        """Carry out what is complete with so many bytes more, as much of it as fits a turn of the loop."""
+        cutter, cuts = self._cutter, _NOTHING
         try:
             try:
-                cuts = self._cutter.received(nbytes)
-                if self._frame_since or self._cutter.pending_bytes or self._cutter.is_short:
-                    self._weigh_frame(is_new=bool(cuts))
+                cuts = cutter.received(nbytes)
+                if self._frame_since or cutter.pending_bytes or cutter.is_short:
+                    self._weigh_frame(cuts)
                 for cut in cuts:
                     self.take(cut)
             finally:
                 self.acknowledge_gathered()
         except Exception as error:
             self.fail(error)
+        if cutter.is_behind:
+            self._stop_reading(Stop.TURN)
+            self._ask_for_slice()
+        elif nbytes >= LARGE_READ_BYTES and self._read_much(nbytes, cuts):
+            self._stop_reading(Stop.TURN)
         if self.producers and self.host.budget.is_spent and Stop.BUDGET not in self._stops:
             self._stop_reading(Stop.BUDGET)
             self.host.budget.when_free(lambda: self._read_on(Stop.BUDGET))
+
+    def _take_slice(self) -> None:
+        """Go on with what was read; behind all of it the socket is read again."""
+        self._asked_for_slice = False
+        if self._stops != Stop.TURN or self.is_closed:
+            return  # whoever ends the other reason asks again
+        if self._cutter.is_behind:
+            self._take_read(0)
+        if not self._asked_for_slice:
+            self._read_on(Stop.TURN)
+
+    def _ask_for_slice(self) -> None:
+        if not self._asked_for_slice:
+            self._asked_for_slice = True
+            self.host.slices.put(self._take_slice)
+
+    def _read_much(self, nbytes: int, cuts: Sequence[Cut]) -> bool:
+        """Whether that was enough for a turn: the loop reads on and on from a peer that sends faster than that."""
+        if not cuts:
+            return False  # of a large frame, which costs little until it is complete
+        if not self._read_weight:
+            self._loop.call_soon(self._new_turn)
+        self._read_weight += nbytes + ENTRY_WEIGHT * _entries(cuts)
+        return self._read_weight >= READ_WEIGHT_MAX
+
+    def _new_turn(self) -> None:
+        self._read_weight = 0
+        if not self._asked_for_slice:
+            self._read_on(Stop.TURN)
 
     def eof_received(self) -> None:
         """The peer is done; asyncio closes the transport."""
@@ -282,6 +347,8 @@ class Connection(asyncio.BufferedProtocol):
             end = self.producers.get(body.producer_id)
         elif command.kind in _OF_WATCHERS:
             end = self.watchers.get(body.watcher_id)
+        elif command.kind == pb.BaseCommand.GET_TOPICS_OF_NAMESPACE:
+            return self.lists
         return None if end is None else end.lane
 
     def gather_acks(self, consumer_id: int, ids: Iterable[pb.MessageIdData]) -> None:
@@ -420,12 +487,15 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- the frame that is on its way ------------------------------------------------------------------
 
-    def _weigh_frame(self, *, is_new: bool) -> None:
+    def _weigh_frame(self, cuts: Sequence[Cut]) -> None:
         """After a read: a frame is not complete, or was not before, or the buffer could be larger."""
         cutter, room = self._cutter, self.host.frame_room
+        if cutter.is_behind:
+            self._frame_since = 0.0
+            return
         if not cutter.pending_bytes:
             self._frame_since = 0.0
-        elif is_new or not self._frame_since:
+        elif cuts or not self._frame_since:
             self._frame_since = self._loop.time()
         wanted = cutter.pending_frame_bytes
         if wanted > self._room_bytes:
@@ -435,6 +505,7 @@ class Connection(asyncio.BufferedProtocol):
         elif (
             cutter.is_short
             and self.producers
+            and _entries(cuts) <= ENTRIES_BEFORE_LARGE_READS_MAX
             and room.ask_spare(self, max(self._room_bytes, READ_BUFFER_BYTES_MAX))
         ):
             self._room_bytes = max(self._room_bytes, READ_BUFFER_BYTES_MAX)
@@ -492,7 +563,9 @@ class Connection(asyncio.BufferedProtocol):
         if why not in self._stops:
             return
         self._stops &= ~why
-        if self._stops == READING and not self.is_closed and self._transport is not None:
+        if self._stops == Stop.TURN:
+            self._ask_for_slice()
+        elif self._stops == READING and not self.is_closed and self._transport is not None:
             if self._frame_since:
                 self._frame_since = self._loop.time()
             self._transport.resume_reading()

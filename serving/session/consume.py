@@ -6,7 +6,6 @@ must be durable before it is answered goes through the consumer's lane.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 
 
 IDS_AT_ONCE_MAX: Final = 5_000
-IDS_A_TURN: Final = 1_000
-"""Of a command that has more: others have a turn in between."""
+IDS_A_SLICE: Final = 250
+"""Of a command that has more: a millisecond or two."""
 
 
 class ConsumerEnd:
@@ -223,23 +222,23 @@ def ack(connection: Connection, body: pb.CommandAck) -> None:
     if end is None or handle is None:
         answer(NotFound("the consumer is closed"))
     elif many:
-        end.lane.hold(_ack_in_turns(end, body.message_id, answer), "ACK")
+        end.lane.hold(_ack_in_slices(end, body.message_id, answer), "ACK")
     else:
         done = answer if body.HasField("request_id") else None
         handle.ack(body.message_id, cumulative=cumulative, done=done)
 
 
-async def _ack_in_turns(
+async def _ack_in_slices(
     end: ConsumerEnd, ids: Sequence[pb.MessageIdData], answer: Callable[[QuireError | None], None]
 ) -> None:
     """Each id of a part of a batch takes ten microseconds, and a command has a hundred thousand."""
-    for start in range(0, len(ids), IDS_A_TURN):
+    for start in range(0, len(ids), IDS_A_SLICE):
         if end.handle is None:
             answer(NotFound("the consumer is closed"))
             return
-        is_last = start + IDS_A_TURN >= len(ids)
-        end.handle.ack(ids[start : start + IDS_A_TURN], done=answer if is_last else None)
-        await asyncio.sleep(0)
+        is_last = start + IDS_A_SLICE >= len(ids)
+        end.handle.ack(ids[start : start + IDS_A_SLICE], done=answer if is_last else None)
+        await end.connection.host.slices.turn()
 
 
 def redeliver(connection: Connection, body: pb.CommandRedeliverUnacknowledgedMessages) -> None:
@@ -247,16 +246,16 @@ def redeliver(connection: Connection, body: pb.CommandRedeliverUnacknowledgedMes
     if end is None or end.handle is None:
         return
     if len(body.message_ids) > IDS_AT_ONCE_MAX:
-        end.lane.hold(_redeliver_in_turns(end, body.message_ids), "REDELIVER")
+        end.lane.hold(_redeliver_in_slices(end, body.message_ids), "REDELIVER")
     else:
         end.handle.redeliver(body.message_ids)
 
 
-async def _redeliver_in_turns(end: ConsumerEnd, ids: Sequence[pb.MessageIdData]) -> None:
-    for start in range(0, len(ids), IDS_A_TURN):
+async def _redeliver_in_slices(end: ConsumerEnd, ids: Sequence[pb.MessageIdData]) -> None:
+    for start in range(0, len(ids), IDS_A_SLICE):
         if end.handle is not None:
-            end.handle.redeliver(ids[start : start + IDS_A_TURN])
-        await asyncio.sleep(0)
+            end.handle.redeliver(ids[start : start + IDS_A_SLICE])
+        await end.connection.host.slices.turn()
 
 
 def close_consumer(connection: Connection, body: pb.CommandCloseConsumer) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import Clock
+from quire.runtime.slices import Slices
 from quire.runtime.tasks import Tasks
 from quire.serving.ownership.port import Owner
 from quire.serving.ports import ConsumerHandle, ConsumerPort, SubscriptionHandle
@@ -25,6 +26,7 @@ class SessionHost(Protocol):
     held: ByteBudget
     """For what waits in sessions until its topic takes it."""
     frame_room: FrameRoom
+    slices: Slices
     clock: Clock
     tasks: Tasks
 

@@ -13,6 +13,7 @@ from quire.runtime.errors import ConfigurationError, LimitExceeded, QuireError, 
 from quire.serving.ports import NotAllowed
 from quire.serving.session.connection import Connection, Handler
 from quire.serving.session.errors import NO_TRANSACTIONS
+from quire.serving.session.lane import Lane
 from quire.serving.session.topic_watch import matching, namespace_of
 from quire.serving.topics_pattern import TopicsPattern, topics_hash
 from quire.wire import commands
@@ -65,7 +66,9 @@ async def _lookup(connection: Connection, body: pb.CommandLookupTopic) -> None:
 
 
 def topics_of_namespace(connection: Connection, body: pb.CommandGetTopicsOfNamespace) -> None:
-    connection.start(_topics(connection, body), "GET_TOPICS_OF_NAMESPACE")
+    if connection.lists is None:
+        connection.lists = Lane(connection)
+    connection.lists.hold(_topics(connection, body), "GET_TOPICS_OF_NAMESPACE")
 
 
 async def _topics(connection: Connection, body: pb.CommandGetTopicsOfNamespace) -> None:

@@ -315,3 +315,25 @@ def test_frames_as_large_as_the_room_are_cut_wherever_they_are_parted(size: int,
         assert [bytes(each) for run in found for each in run.entries] == 3 * [entry]
     with pytest.raises(FrameError, match="a frame of"):
         FrameCutter(size - 1, 65_536).feed(frame)
+
+
+def test_many_commands_are_cut_in_portions_and_in_order() -> None:
+    cutter = FrameCutter(commands_max=10)
+    asked = [commands.ask_topics(number, "t") for number in range(25)]
+    acks = [commands.ack(1, [commands.message_id(1, at)]) for at in range(24)]
+    data = (
+        b"".join(asked[:20])
+        + b"".join(acks)
+        + b"".join(plain(1, n, b"") for n in range(100))
+        + b"".join(asked[20:])
+    )
+    room = cutter.get_buffer()
+    room[: len(data)] = data
+    portions = [cutter.received(len(data))]
+    while cutter.is_behind:
+        assert cutter.get_buffer(), "there is room to read to at any time"
+        portions.append(cutter.received(0))
+    assert [sum(not isinstance(cut, SendRun) for cut in cuts) for cuts in portions] == [10, 10, 29]
+    whole = FrameCutter().feed(data)
+    assert flat([cut for cuts in portions for cut in cuts]) == flat(whole)
+    assert cutter.pending_bytes == 0

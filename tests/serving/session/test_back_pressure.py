@@ -179,8 +179,8 @@ async def test_a_peer_that_does_not_read_its_answers_is_not_read(broker: Broker)
     client.connection.pause_writing()
     sent = 0
     while client.transport.reading:
-        client.send(commands.PING * 100)
-        sent += 100
+        client.send(commands.PING * 40)
+        sent += 40
     assert sent * len(commands.PONG) < UNREAD_ANSWERS_BYTES_MAX + 10_000
     client.connection.resume_writing()
     assert client.transport.reading
@@ -193,7 +193,7 @@ async def test_a_peer_that_never_reads_is_dropped(broker: Broker, monkeypatch: p
     monkeypatch.setattr(client.transport, "get_write_buffer_size", lambda: unsent[0])
     client.connection.pause_writing()
     while client.transport.reading:
-        client.send(commands.PING * 100)
+        client.send(commands.PING * 40)
     client.connection.keep_alive()
     unsent[0] = 400
     for _ in range(2):

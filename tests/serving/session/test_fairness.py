@@ -1,0 +1,125 @@
+"""Who sends much has slices of the loop's time, and everybody else has turns in between."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from quire.runtime.limits import KIB, MIB
+from quire.serving import topic_lists
+from quire.serving.broker import Broker
+from quire.serving.session.connection import COMMANDS_A_TURN
+from quire.wire import commands
+from tests.serving.session.test_back_pressure import connected, publishing
+from tests.serving.session.test_connection import TOPIC, entry, kinds
+from tests.serving.session.test_weight import drop, feed, feed_all
+
+
+async def test_commands_of_one_read_are_carried_out_in_slices_and_in_order(broker: Broker) -> None:
+    clients = [await connected(broker) for _ in range(3)]
+    count = 300
+    asked = b"".join(commands.ask_lookup(number, TOPIC) for number in range(count))
+    seen: list[int] = []
+    for client in clients:
+        start, real = client.connection.start, client.connection
+        number = clients.index(client)
+
+        def counted(work: Any, what: str, start: Any = start, number: int = number) -> Any:
+            seen.append(number)
+            return start(work, what)
+
+        real.start = counted  # type: ignore[method-assign]
+        assert feed(client, asked) == len(asked), "in one read"
+        assert not client.transport.reading
+    assert seen == [0] * COMMANDS_A_TURN + [1] * COMMANDS_A_TURN + [2] * COMMANDS_A_TURN
+    for client in clients:
+        answers = await client.answers(count)
+        assert sorted(one.body.request_id for one in answers) == list(range(count))  # type: ignore[attr-defined]
+    async with asyncio.timeout(10):
+        while len(broker.slices):
+            await broker.slices.turn()
+    assert all(client.transport.reading for client in clients)
+    middle = [seen[at : at + COMMANDS_A_TURN] for at in range(0, len(seen), COMMANDS_A_TURN)]
+    assert [one[0] for one in middle[3:]] == [0, 1, 2] * (count // COMMANDS_A_TURN - 1), "each in his turn"
+
+
+async def test_what_waits_for_its_slice_waits_for_everything_else_as_well(broker: Broker) -> None:
+    client = await connected(broker)
+    client.connection.pause_writing()
+    feed(client, commands.PING * 200)
+    client.connection._stop_reading(type(client.connection._stops).ANSWERS)
+    for _ in range(5):
+        await broker.slices.turn()
+    assert len(client.received()) == COMMANDS_A_TURN
+    client.connection.resume_writing()
+    assert kinds(await client.answers(200 - COMMANDS_A_TURN)) == ["PONG"] * (200 - COMMANDS_A_TURN)
+
+
+async def test_a_connection_that_ends_drops_what_waits_for_its_slice(broker: Broker) -> None:
+    client = await connected(broker)
+    feed(client, commands.PING * 200)
+    drop(client)
+    async with asyncio.timeout(10):
+        while len(broker.slices):
+            await broker.slices.turn()
+
+
+async def test_a_socket_that_is_always_full_is_not_read_for_ever_in_one_turn(broker: Broker) -> None:
+    client = await publishing(broker, TOPIC)
+    many = b"".join(b"".join(commands.send(1, n, 1, entry(b""))) for n in range(10_000))
+    assert feed(client, many) < len(many) and not client.transport.reading
+    assert client.connection._cutter.buffer_bytes <= 64 * KIB, "a large read of tiny messages is a long turn"
+    await feed_all(client, many[len(many) :])
+    large = await publishing(broker, f"{TOPIC}-large")
+    data = b"".join(b"".join(commands.send(1, n, 1, entry(bytes(100_000)))) for n in range(100))
+    assert MIB < feed(large, data) < 6 * MIB
+
+
+async def test_questions_for_topics_are_answered_one_after_the_other(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way, most, asked, real = 0, 0, 0, broker.client_topics
+
+    async def watched(*arguments: str) -> list[str]:
+        nonlocal under_way, most, asked
+        under_way, asked = under_way + 1, asked + 1
+        most = max(most, under_way)
+        found = await real(*arguments)
+        under_way -= 1
+        return found
+
+    monkeypatch.setattr(broker, "client_topics", watched)
+    client, gone = await connected(broker), await connected(broker)
+    client.send(*(commands.ask_topics(number, "public/default") for number in range(40)))
+    answers = await client.answers(40)
+    assert [one.body.request_id for one in answers] == list(range(40))  # type: ignore[attr-defined]
+    assert most == 1
+    asked = 0
+    gone.send(*(commands.ask_topics(number, "public/default") for number in range(40)))
+    drop(gone)
+    async with asyncio.timeout(10):
+        while under_way or len(broker.slices):
+            await broker.slices.turn()
+    assert asked <= 2 and broker.held.held_bytes == 0, "nobody lists topics for one who is gone"
+
+
+async def test_who_asks_while_topics_are_listed_shares_the_next_list(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.create_topic("persistent://public/default/one")
+    lists = 0
+    real = topic_lists.TopicList._read_folder
+
+    async def counted(self: topic_lists.TopicList) -> None:
+        nonlocal lists
+        lists += 1
+        await real(self)
+
+    monkeypatch.setattr(topic_lists.TopicList, "_read_folder", counted)
+    found = await asyncio.gather(
+        *(broker.client_topics("public", "default", "persistent") for _ in range(100))
+    )
+    assert found == [["persistent://public/default/one"]] * 100
+    assert lists <= 3
