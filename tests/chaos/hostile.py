@@ -4,12 +4,16 @@ Each act opens connections of its own and does one thing that no honest client d
 is over: frames that do not end, names of a megabyte, messages of a hundred bytes that decompress to a hundred
 thousand, questions whose answers it does not read, acknowledgements of tens of thousands of ids, lanes full of them,
 garbage. What the server says to it, and that it is closed for it, is right. It prints how often each act was done.
+
+It runs at the lowest priority: one who means harm sits at another machine, and takes of the server's processors
+nothing but what the server spends on him.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import struct
 import sys
 import urllib.request
@@ -265,5 +269,6 @@ async def attack(address: Address, http_url: str, seconds: float) -> Counter[str
 
 
 if __name__ == "__main__":
+    os.nice(19)
     host, _, port = sys.argv[1].rpartition(":")
     print(json.dumps(asyncio.run(attack((host, int(port)), sys.argv[2], float(sys.argv[3])))))
