@@ -160,8 +160,8 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
     process, broker_settings = configuration.process.values, configuration.broker.values
     clock = SystemClock()
     allow_open_files(broker_settings.connections_max)
+    watchdog = Watchdog()
     async with AsyncExitStack() as stack:
-        watchdog = watch_loop(stack)
         clients = listen(broker_settings.listen)
         stack.callback(clients.close)
         rest = listen(process.http)
@@ -190,6 +190,8 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
         await broker.start(clients)
         stack.push_async_callback(broker.stop)
         keep_heap()
+        watchdog.start()  # nobody was served before
+        stack.callback(watchdog.stop)
         yield Standalone(storage, broker, broker.service_url, broker.http_url)
 
 

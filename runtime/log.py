@@ -40,6 +40,8 @@ class _JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = record.stack_info
         return json.dumps(line)
 
 

@@ -26,6 +26,9 @@ from typing import Final
 BEAT_S: Final = 0.05
 STALL_S: Final = 0.2
 LOG_AGAIN_S: Final = 10.0
+STACK_CALLS: Final = 15
+"""The innermost ones that are told."""
+
 LATE_S: Final = 0.05
 """The longest turn that we allow ourselves; beats that are later than this are counted."""
 
@@ -110,12 +113,18 @@ class Watchdog:
                 self._stalls_total += 1
                 if now - logged_at >= LOG_AGAIN_S:
                     logged_at = now
-                    _log.warning("the event loop stands, in:\n%s", self._stack())
+                    self._tell_stack()
             for number, (after_s, act) in enumerate(self._listeners):
                 if standing_s >= after_s() and number not in told:
                     told.add(number)
                     act()
 
-    def _stack(self) -> str:
+    def _tell_stack(self) -> None:
+        """With the stack beside the message, as of exceptions: what a message quotes is kept on its line."""
         frame: FrameType | None = sys._current_frames().get(self._loop_thread)
-        return "".join(traceback.format_stack(frame)).rstrip() if frame is not None else "no Python code"
+        calls = traceback.format_stack(frame, limit=STACK_CALLS) if frame is not None else ["no Python code"]
+        record = _log.makeRecord(
+            _log.name, logging.WARNING, __file__, 0, "the event loop stands, in:", (), None,
+            sinfo="".join(calls).rstrip(),
+        )  # fmt: skip
+        _log.handle(record)

@@ -171,17 +171,18 @@ class RawStream(Published):
         raw = None
         try:
             raw = await connect()
-            await raw.producer(self.topic, name="numbered" if self.never_twice else "")
+            name = await raw.producer(self.topic, name="numbered" if self.never_twice else "")
             for number in self.unanswered:
-                self._send(raw, number)
+                self._send(raw, name, number)
             while True:
                 for _ in range(rng.choice((1, 1, 3, 12))):
                     if self.sent - len(self.acknowledged) < self.WINDOW:
                         self.sent += 1
-                        self._send(raw, self.sent - 1)
+                        self._send(raw, name, self.sent - 1)
                 receipt = await raw.receipts.get()
                 if receipt is None:
                     return
+                assert isinstance(receipt, pb.CommandSendReceipt), receipt
                 self.acknowledged.add(receipt.sequence_id)
         except (OSError, EOFError):
             pass
@@ -189,8 +190,8 @@ class RawStream(Published):
             if raw is not None:
                 await raw.close()
 
-    def _send(self, raw: Raw, number: int) -> None:
-        entry = encode_one(OutgoingMessage(payload_of(number)), "numbered", number, 1)
+    def _send(self, raw: Raw, name: str, number: int) -> None:
+        entry = encode_one(OutgoingMessage(payload_of(number)), name, number, 1)
         raw.write(*commands.send(1, number, 1, entry))
 
 

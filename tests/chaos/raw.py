@@ -147,7 +147,9 @@ class Raw:
             lambda request_id: commands.ack(consumer_id, [data], cumulative=cumulative, request_id=request_id)
         )
 
-    async def producer(self, topic: str, *, producer_id: int = 1, name: str = "") -> None:
+    async def producer(self, topic: str, *, producer_id: int = 1, name: str = "") -> str:
+        """The name that its entries must bear."""
+
         def make(request_id: int) -> bytes:
             body = pb.CommandProducer(topic=topic, producer_id=producer_id, request_id=request_id)
             if name:
@@ -155,7 +157,7 @@ class Raw:
                 body.user_provided_producer_name = True
             return commands.producer(body)
 
-        await self.ask(make)
+        return str((await self.ask(make)).producer_name)
 
     # -- reading ----------------------------------------------------------------------------------------
 

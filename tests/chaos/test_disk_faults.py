@@ -115,7 +115,8 @@ async def test_a_flipped_bit_in_the_journal_is_damage_until_an_operator_gives_up
     assert names_place(str(refused.value), segment)
     for ledger_id in limbo_ledgers(server):
         await server.rest("POST", f"/quire/v1/ledgers/{ledger_id}/recover?accept_loss=true")
-    assert await read(await Raw.open(server.address), TOPICS[0]) == list(range(DAMAGED))
+    left = [number for number in range(MESSAGES) if number != DAMAGED]
+    assert await read(await Raw.open(server.address), TOPICS[0]) == left
     assert await read(await Raw.open(server.address), TOPICS[1]) == list(range(MESSAGES))
 
 
@@ -194,7 +195,7 @@ async def test_a_flipped_bit_in_the_archive_stops_its_reader(server: Server) -> 
     await fill(server)
     path = f"/admin/v2/{TOPICS[0].replace('://', '/')}/internalStats"
     async with asyncio.timeout(20):
-        while (await server.rest("GET", path))["ledgers"][0]["state"] != "deleted":
+        while (await server.rest("GET", path))["ledgers"][0]["state"] != "released":
             await server.rest("POST", "/quire/v1/archive/run")
     await server.stop()
     damaged = 5
