@@ -216,10 +216,10 @@ async def test_a_flipped_bit_in_the_archive_stops_its_reader(server: Server) -> 
 
 @pytest.fixture
 def small_filesystem(tmp_path: Path) -> Any:
-    """96 MiB in memory at `tmp_path/data`."""
+    """256 MiB in memory at `tmp_path/data`."""
     place = tmp_path / "data"
     place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(place)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", str(place)]
     if not is_root() or shutil.which("mount") is None or subprocess.run(mount, check=False).returncode:
         pytest.skip("a filesystem can be mounted by root only")
     yield place
@@ -239,7 +239,7 @@ async def test_a_full_disk_stops_writing_and_nothing_else(small_filesystem: Path
         again = await Raw.open(server.address)
         with pytest.raises(Refused, match="is full"):
             await again.producer(TOPICS[0])
-        grow = ["mount", "-o", "remount,size=512m", str(small_filesystem)]
+        grow = ["mount", "-o", "remount,size=768m", str(small_filesystem)]
         await asyncio.to_thread(subprocess.run, grow, check=True)
         async with asyncio.timeout(20):
             while True:  # writing goes on when there is room again
