@@ -130,7 +130,8 @@ class Oracle:
         self.hosts[host] = bookie.uuid
         known = self.promises.get(bookie.uuid)
         if known is None:
-            self.promises[bookie.uuid] = Promises(bookie.incarnation)
+            has_failed = host in self.failed_hosts  # while there was no bookie yet
+            self.promises[bookie.uuid] = Promises(bookie.incarnation, disk_failed=has_failed)
             return
         known.may_have_lost |= host in self.damaged_hosts
         known.disk_failed |= host in self.failed_hosts

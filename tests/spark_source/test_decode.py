@@ -166,7 +166,7 @@ UNDECODABLE = {
     "not a protobuf": with_raw_metadata(b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f"),
     "required": with_raw_metadata(b"\x0a\x01p"),
     "UTF-8": with_raw_metadata(metadata().SerializeToString() + b"\x32\x01\xff"),
-    "batch is cut": seal(metadata(num_messages_in_batch=3), b"\0\0\0\x02\x18\x01a" * 2),
+    "batch is cut": seal(metadata(num_messages_in_batch=3), b"\0\0\0\x02\x18\x14" + b"a" * 20),
     "claims": seal(metadata(num_messages_in_batch=1), b"\0\0\0\x02\x18\x7fa"),
     "decompress": seal(metadata(compression=pb.ZSTD, uncompressed_size=100), b"not zstd"),
     "uncompressed": seal(metadata(compression=pb.LZ4, uncompressed_size=2**30), b"x"),
