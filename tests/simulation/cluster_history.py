@@ -324,22 +324,27 @@ class ClusterHistory:
         self.producers: dict[Place, str] = {}
         """Of each message that was read in the end, who published it: a name that one connection has at a time."""
 
-    async def run(self) -> None:
+    @contextmanager
+    def limits(self) -> Iterator[None]:
+        """What is patched while the history runs. Outside `run`, which stands still for ever when a rule is broken."""
         with adverse_times(self.world.rng("limits")), serving_limits(self.world, self.plan):
-            self.cluster.start()
-            LeaseWatch(self.world, self.cluster.brokers).start()
-            if self.plan.keyed:
-                KeyWatch(self.world, self.cluster.brokers, self.oracle).start()
-            await asyncio.sleep(self.plan.seconds)
-            self.world.note("-- faults are over")
-            self.cluster.heal()
-            for application in self.cluster.applications:
-                application.stops_producing = True
-            await self._settle()
-            for application in self.cluster.applications:
-                application.stops = True
-            await asyncio.sleep(2.0)
-            await self._judge()
+            yield
+
+    async def run(self) -> None:
+        self.cluster.start()
+        LeaseWatch(self.world, self.cluster.brokers).start()
+        if self.plan.keyed:
+            KeyWatch(self.world, self.cluster.brokers, self.oracle).start()
+        await asyncio.sleep(self.plan.seconds)
+        self.world.note("-- faults are over")
+        self.cluster.heal()
+        for application in self.cluster.applications:
+            application.stops_producing = True
+        await self._settle()
+        for application in self.cluster.applications:
+            application.stops = True
+        await asyncio.sleep(2.0)
+        await self._judge()
 
     async def _settle(self) -> None:
         end = self.world.loop.time() + SETTLE_S

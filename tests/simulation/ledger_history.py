@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from operator import methodcaller
 from random import Random
 from typing import Any, Final
@@ -120,25 +120,26 @@ class LedgerHistory:
         self.cluster = LedgerCluster(plan, world)
         self.oracle = self.cluster.oracle
 
+    def limits(self) -> AbstractContextManager[None]:
+        """As those of cluster histories: for the time of `run`, and not in it."""
+        return adverse_limits(self.world.rng("limits"))
+
     async def run(self) -> None:
-        with adverse_limits(self.world.rng("limits")):
-            self.cluster.start()
-            await asyncio.sleep(self.plan.seconds)
-            self.world.note("-- faults are over")
-            self.cluster.heal()
-            for client in self.cluster.clients:
-                client.stops = True
-            await self._settle()
-            await asyncio.sleep(
-                self.cluster.metadata.lag_s
-            )  # who reads an older record takes a ledger for open
-            await self._read_all()
-            for ledger_id in sorted(self.oracle.records):
-                await self._held_by_all(ledger_id)  # finds what rots unseen, as a scrub does
-            await asyncio.sleep(REPORT_S)
-            await self._settle()
-            await self._fill_up()
-            self._look_at_disks()
+        self.cluster.start()
+        await asyncio.sleep(self.plan.seconds)
+        self.world.note("-- faults are over")
+        self.cluster.heal()
+        for client in self.cluster.clients:
+            client.stops = True
+        await self._settle()
+        await asyncio.sleep(self.cluster.metadata.lag_s)  # who reads an older record takes a ledger for open
+        await self._read_all()
+        for ledger_id in sorted(self.oracle.records):
+            await self._held_by_all(ledger_id)  # finds what rots unseen, as a scrub does
+        await asyncio.sleep(REPORT_S)
+        await self._settle()
+        await self._fill_up()
+        self._look_at_disks()
 
     # -- liveness --------------------------------------------------------------------------------------
     async def _settle(self) -> None:

@@ -48,13 +48,14 @@ def run(plan: Plan, *, timeline: bool = False, mutation: str = "") -> Outcome:
     begin = process_time()
     gc.disable()  # what a killed process leaves is not to be collected, and to say so, in the middle of the history
     world = World(plan.seed, timeline=timeline)
-    with MUTATIONS[mutation].apply() if mutation else nullcontext():
-        world.run(HISTORIES[plan.kind](plan, world).run())
+    history = HISTORIES[plan.kind](plan, world)
+    with MUTATIONS[mutation].apply() if mutation else nullcontext(), history.limits():
+        world.run(history.run())
     outcome = _outcome(plan, world, process_time() - begin)
     if mutation:
         outcome.error = world.violation = None
     with silence():
-        del world
+        del world, history
         gc.collect()
     gc.enable()
     return outcome

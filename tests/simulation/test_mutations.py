@@ -6,9 +6,12 @@ history is clean without it.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.simulation.mutations import MUTATIONS, pinned
+from tests.simulation.plan import draw
 from tests.simulation.runner import run
 
 
@@ -25,3 +28,12 @@ def test_a_mistake_is_found_by_its_invariant(name: str) -> None:
 def test_there_is_a_plan_for_each_mistake_and_no_other() -> None:
     assert {file.stem for file in pinned.PLANS.glob("*.txt")} == set(MUTATIONS)
     assert all(pinned.read(name)[0].kind == known.kind for name, known in MUTATIONS.items())
+
+
+def test_a_history_that_breaks_a_rule_leaves_the_next_one_alone() -> None:
+    """It stands still where it was; what it had patched is as before, nevertheless."""
+    name = "a_key_is_dealt_to_its_new_owner_at_once"
+    wide = replace(draw(1, "cluster"), narrow=0)
+    before = run(wide).hash
+    assert pinned.first_found(name, pinned.read(name)[0]) is not None
+    assert run(wide).hash == before
