@@ -5,7 +5,8 @@ cookie ties journal and entry logs together, so that a disk that was swapped, wi
 noticed before anything is answered from it (rule 18).
 
     cookie    a JSON object in `identity.json`:
-              layout, uuid, incarnation, lossy_before, role ("journal" or "entries"), ready, trusted, cluster, leaving
+              layout, uuid, incarnation, lossy_before, role ("journal" or "entries"), ready, trusted, cluster, leaving,
+              run, next_run
 
 `incarnation` grows only when state may have been lost; `lossy_before` is the incarnation after the last time
 that *blocks* may have been lost: of ledgers from before it this bookie cannot deny anything. `ready` turns true
@@ -24,6 +25,11 @@ that the next start looks whether all of them were; see `bookie.membership`.
 
 Two incarnations that differ mean that a raise was interrupted, or that one directory is an older copy. Nobody
 can tell which, so it counts as loss.
+
+`run` is a random word of the last start: an older copy of one directory has another one than its neighbour, and lacks
+what was acknowledged since. So that an interrupted start is not taken for that, the entries' cookie first gets
+`next_run`, then the journal's its `run`, then the entries' the same; of the two words in the entries' cookie the
+journal's must be one. (A copy that was made since the last start is not noticed by this.)
 """
 
 from __future__ import annotations
@@ -58,6 +64,8 @@ class Cookie(msgspec.Struct, frozen=True, kw_only=True):
     trusted: bool = True
     cluster: str = ""
     leaving: bool = False
+    run: str = ""
+    next_run: str = ""
 
 
 class _Layout(msgspec.Struct, frozen=True):
@@ -108,6 +116,13 @@ class Identity:
         if trusted != self._cookie.trusted:
             self._write(trusted=trusted)
 
+    def begin_run(self, rng: Random) -> None:
+        """This start knows what both directories have: from now on they belong together, and no older copy does."""
+        run = f"{rng.getrandbits(64):016x}"
+        self._write_one("entries", run=self._cookie.run, next_run=run)
+        self._write_one("journal", run=run)
+        self._write_one("entries", run=run)
+
     def join(self, cluster: str) -> None:
         """The bookie is known to `cluster` now, and to no other."""
         if cluster != self._cookie.cluster:
@@ -119,10 +134,13 @@ class Identity:
             self._write(leaving=leaving)
 
     def _write(self, **changes: object) -> None:
+        for role in self._disks:  # the journal's last: it is the one that is believed
+            self._write_one(role, **changes)
+
+    def _write_one(self, role: str, **changes: object) -> None:
         self._cookie = msgspec.structs.replace(self._cookie, **changes)
-        for role, disk in self._disks.items():  # the journal's last: it is the one that is believed
-            cookie = msgspec.structs.replace(self._cookie, role=role)
-            disk.write_bytes(COOKIE, msgspec.json.format(msgspec.json.encode(cookie)))
+        cookie = msgspec.structs.replace(self._cookie, role=role)
+        self._disks[role].write_bytes(COOKIE, msgspec.json.format(msgspec.json.encode(cookie)))
 
 
 def open_identity(journal: Disk, entries: Disk, rng: Random) -> Identity:
@@ -144,7 +162,11 @@ def open_identity(journal: Disk, entries: Disk, rng: Random) -> Identity:
             f"{journal.root} belongs to bookie {in_journal.uuid}, but {entries.root} to bookie {in_entries.uuid}; "
             "give each bookie its own two directories"
         )
-    is_suspect = in_journal.incarnation != in_entries.incarnation or not in_journal.trusted
+    is_suspect = (
+        in_journal.incarnation != in_entries.incarnation
+        or not in_journal.trusted
+        or in_journal.run not in (in_entries.run, in_entries.next_run)
+    )
     newer = max(in_journal, in_entries, key=lambda cookie: cookie.incarnation)
     lossy_before = max(in_journal.lossy_before, in_entries.lossy_before)
     cookie = msgspec.structs.replace(
@@ -155,9 +177,10 @@ def open_identity(journal: Disk, entries: Disk, rng: Random) -> Identity:
         cluster=in_journal.cluster or in_entries.cluster,
         leaving=in_journal.leaving or in_entries.leaving,
     )
-    # A kill between the two last writes of the first start leaves one cookie ready: complete it now.
+    # A kill between the two last writes of the first start leaves one cookie ready: complete it now. What is suspect
+    # stays so until the incarnation is raised, which completes it as well.
     identity = Identity(journal, entries, cookie, is_new=False, is_suspect=is_suspect)
-    if not (in_journal.ready and in_entries.ready):
+    if not is_suspect and not (in_journal.ready and in_entries.ready):
         identity.finish()
     return identity
 

@@ -217,6 +217,7 @@ class Storage:
         if self._blocks_lost or self._was_rebuilt:
             self._admit_loss()
         self._identity.trust(not self._settings.unsafe_no_sync)
+        self._identity.begin_run(self._rng)
         self._journal.open(self._identity.bookie_id.incarnation)
         self._flusher = Flusher(
             self._intake,

@@ -118,3 +118,59 @@ def test_an_older_copy_of_one_side_is_a_loss(machine: Machine) -> None:
     machine.journal.write_bytes(COOKIE, older)
     identity = machine.open()
     assert identity.is_suspect and identity.bookie_id.incarnation == 2
+
+
+@pytest.mark.parametrize("older", ["journal", "entries"])
+def test_a_copy_of_one_side_from_before_the_first_run_is_a_loss(machine: Machine, older: str) -> None:
+    machine.format()
+    before = getattr(machine, older).read_bytes(COOKIE)
+    machine.open().begin_run(Random(1))
+    getattr(machine, older).write_bytes(COOKIE, before)
+    assert machine.open().is_suspect
+
+
+@pytest.mark.parametrize("older", ["journal", "entries"])
+def test_a_copy_of_one_side_from_before_the_last_start_is_a_loss(machine: Machine, older: str) -> None:
+    machine.format()
+    machine.open().begin_run(Random(1))
+    before = getattr(machine, older).read_bytes(COOKIE)
+    machine.open().begin_run(Random(2))
+    assert not machine.open().is_suspect
+    getattr(machine, older).write_bytes(COOKIE, before)
+    identity = machine.open()
+    assert identity.is_suspect
+    identity.raise_incarnation(blocks_lost=True)
+    identity.begin_run(Random(3))
+    assert not machine.open().is_suspect
+
+
+def test_what_is_suspect_stays_so_until_the_incarnation_is_raised(machine: Machine) -> None:
+    identity = machine.open()
+    unfinished = machine.journal.read_bytes(COOKIE)
+    identity.finish()
+    machine.open().begin_run(Random(1))
+    machine.journal.write_bytes(COOKIE, unfinished)
+    assert machine.open().is_suspect
+    identity = machine.open()
+    assert identity.is_suspect
+    identity.raise_incarnation(blocks_lost=True)
+    identity.begin_run(Random(2))
+    assert not machine.open().is_suspect
+
+
+@pytest.mark.parametrize("cut_after", range(20))
+def test_a_start_that_is_interrupted_anywhere_is_no_loss(machine: Machine, cut_after: int) -> None:
+    machine.format()
+    machine.open().begin_run(Random(1))
+    machine.power.fail_after(cut_after)
+    try:
+        machine.open().begin_run(Random(2))
+    except DiskError:
+        pass
+    machine.journal.crash()
+    machine.entries.crash()
+    machine.power.restore()
+    identity = machine.open()
+    assert not identity.is_suspect
+    identity.begin_run(Random(3))
+    assert not machine.open().is_suspect

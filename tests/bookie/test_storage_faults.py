@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -271,6 +272,21 @@ async def test_a_lost_journal_file_is_damage(machine: SimulatedNode) -> None:
     assert node.id.incarnation == 2
     assert await node.holds(1, 0) == one(1, 0)
     assert (await node.read(1, 1)).status is Status.LIMBO
+
+
+async def test_an_older_copy_of_the_journals_directory_alone_is_a_loss(machine: SimulatedNode) -> None:
+    node = await Node.on(machine)
+    await node.add(one(1, 0))
+    machine.crash()
+    older = deepcopy(machine.journal, {id(machine.power): machine.power})
+    node = await Node.on(machine)
+    assert await node.add(one(1, 1)) == [Status.OK]
+    machine.crash()
+    machine.journal = older
+    node = await Node.on(machine)
+    assert node.id.incarnation == 2
+    assert (await node.read(1, 1)).status is Status.LIMBO
+    assert await node.holds(1, 0) == one(1, 0)
 
 
 async def test_a_lost_index_is_rebuilt_and_everything_is_fenced(machine: SimulatedNode) -> None:
