@@ -6,6 +6,7 @@ hosts (clients, brokers) that a history adds. An event's target counts the booki
     kill_bookie, power_cut   bookie, seconds until it is started again
     power_fails_after        bookie, operations on its disks from now
     wipe, flip, spoil        the one bookie that may lose something; never a second one
+    lose_disk, older_disk    the same one, seconds, 0: its journal's disk, 1: that of its entries
     disk_error               bookie, which operation, how many times
     disk_full, slow_disk     bookie, seconds
     cut, reset               host, other host, seconds (cut: one direction)
@@ -38,6 +39,9 @@ DISK_ERRORS: Final = (
     ("read", "entries"),
     ("open", "entries"),
 )
+
+
+DISKS: Final = ("journal", "entries")
 
 
 class Host(Protocol):
@@ -143,6 +147,24 @@ class Cluster:
         machine = self._lossy()
         if machine is not None and machine.is_up and not self._anybody_lacks_copies():
             machine.wipe(event.first)
+
+    def _lose_disk(self, event: Event) -> None:
+        machine = self._lossy()
+        if machine is not None and machine.is_up and not self._anybody_lacks_copies():
+            machine.lose_disk(DISKS[int(event.second)], event.first)
+
+    def _older_disk(self, event: Event) -> None:
+        """Copied now, put back a while later."""
+        machine = self._lossy()
+        if machine is None or not machine.is_up:
+            return
+        put_back = machine.copy_disk(DISKS[int(event.second)], 0.2)
+
+        def unless_more_is_lost() -> None:
+            if not (self._is_over or self._anybody_lacks_copies()):
+                put_back()
+
+        self.world.later(event.first, unless_more_is_lost)
 
     def _anybody_lacks_copies(self) -> bool:
         """Has everything that an earlier loss took been copied again?"""

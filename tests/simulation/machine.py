@@ -4,6 +4,8 @@
     kill            the process dies; its disks keep what was written, synced or not
     power_cut       the machine dies: of what was not synced some is lost, some torn, some kept
     wipe            the disks are replaced by empty ones: another bookie comes up at the old address
+    lose_disk       one of the two is: it refuses to start, and a person wipes it
+    copy_disk       an older copy of one of the two is put back later
 
 `WatchedStorage` stands between the server and the storage: it tells the oracle what goes in and out.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from random import Random
 from typing import Any, Final
@@ -23,10 +26,10 @@ from quire.bookie.scrub import Damage
 from quire.bookie.server import BookieServer
 from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
-from quire.bookie.storage_sim import SMALL_SETTINGS, SimulatedNode
+from quire.bookie.storage_sim import SMALL_SETTINGS, MemoryHome, SimulatedNode
 from quire.metadata.damage import DamageReports
 from quire.runtime.disk import PAGE_BYTES, Done
-from quire.runtime.disk_sim import LoopWorker
+from quire.runtime.disk_sim import LoopWorker, SimulatedDisk
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.limits import KIB
 from quire.wire.bookie import (
@@ -148,7 +151,10 @@ class Machine:
             await registration.start()
         except QuireError as error:
             self.world.note(f"{process} cannot start: {error}")
-            if isinstance(error, ConfigurationError) and self.is_leaving and "it was retired" in str(error):
+            if isinstance(error, ConfigurationError) and "mount the right disk" in str(error):
+                self.world.saw("half a bookie refused")
+                self._begin_anew(LOOK_S)
+            elif isinstance(error, ConfigurationError) and self.is_leaving and "it was retired" in str(error):
                 self.is_leaving = False  # an operator gives it empty directories
                 self._begin_anew(LOOK_S)
             elif not self.look_at_power():
@@ -212,6 +218,39 @@ class Machine:
         self.world.note(f"{self.host} was wiped")
         self.world.saw("bookie wiped")
         self._begin_anew(restart_s)
+
+    def lose_disk(self, name: str, restart_s: float) -> None:
+        """One of its two disks is replaced by an empty one."""
+        self._end()
+        self.node.kill()
+        setattr(self.node, name, SimulatedDisk(self.rng.getrandbits(32), name, power=self.node.power))
+        if name == "entries":
+            self.node.home = MemoryHome()
+        self.oracle.damaged(self.host)
+        self.world.note(f"{self.host} lost its disk for {name}")
+        self.world.saw("bookie wiped")  # a person can do nothing else with the other half
+        self.world.later(restart_s, self.start_if_down)
+
+    def copy_disk(self, name: str, restart_s: float) -> Callable[[], None]:
+        """Copy one of its disks while it is down for a moment. Returns what puts the copy back."""
+        self.kill(restart_s)
+        node, power = self.node, self.node.power
+        older, home = deepcopy((getattr(node, name), node.home), {id(power): power})
+
+        def put_back() -> None:
+            if node is not self.node:
+                return  # it began anew since
+            self._end()
+            node.kill()
+            setattr(node, name, older)
+            if name == "entries":
+                node.home = home
+            self.oracle.damaged(self.host)
+            self.world.note(f"{self.host} has an older copy of its disk for {name}")
+            self.world.saw("older disk put back")
+            self.world.later(restart_s, self.start_if_down)
+
+        return put_back
 
     def _begin_anew(self, restart_s: float) -> None:
         self._end()

@@ -164,7 +164,7 @@ def draw(seed: int, kind: str) -> Plan:
         lossy=rng.randrange(bookies) if 1 < ack_quorum < bookies and rng.random() < 0.7 else -1,
     )
     plan = replace(plan, **_traits(seed, kind))
-    events = sorted([*_events(plan, rng), *_spoils(plan), *_of_brokers(plan)])
+    events = sorted([*_events(plan, rng), *_spoils(plan), *_halves(plan), *_of_brokers(plan)])
     return replace(plan, events=tuple(events))
 
 
@@ -208,6 +208,16 @@ def _of_brokers(plan: Plan) -> list[Event]:
         )
         for at_s in times
     ]
+
+
+def _halves(plan: Plan) -> list[Event]:
+    """One of two disks is lost, or an older copy of it put back. Drawn apart, as traits are."""
+    rng = Random(f"{plan.seed}/{plan.kind}/halves")
+    kind = rng.choice(("", "", "", "lose_disk", "older_disk", "older_disk"))
+    if plan.lossy < 0 or not kind:
+        return []
+    at_s, later_s = rng.uniform(0.5, plan.seconds * 0.7), rng.uniform(0.3, plan.seconds * 0.3)
+    return [Event(round(at_s, 3), kind, plan.lossy, round(later_s, 3), rng.randrange(2))]
 
 
 def _events(plan: Plan, rng: Random) -> list[Event]:

@@ -40,6 +40,8 @@ MUST_BE_SEEN = {
         "bookie wiped": 50,
         "bit flipped": 100,
         "page spoiled": 200,
+        "older disk put back": 40,
+        "half a bookie refused": 30,
         "incarnation raised": 5,
         "read LIMBO": 20,
         "read IO_ERROR": 50,
