@@ -398,6 +398,8 @@ class BrokerRecord(Record, frozen=True):
     started_ms: int = 0
     session: str = ""
     """Of this process alone: a broker that is started again has another one."""
+    listeners: dict[str, str] = {}
+    """Its URLs for clients in other networks, by the name under which they ask for them."""
 
 
 class OwnerRecord(Record, frozen=True):

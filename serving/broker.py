@@ -282,6 +282,10 @@ class Broker(Operations):
         return self.settings.advertise or self._address
 
     @property
+    def listeners(self) -> Mapping[str, str]:
+        return self.settings.listeners
+
+    @property
     def entry_metadata(self) -> bool:
         return self.settings.broker_entry_metadata
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,15 +23,24 @@ RATES: Final = tuple(
     for unit in ("messages", "bytes")
 )
 
+LISTENER: Final = re.compile(r"[A-Za-z0-9_.-]+:pulsar://[^/]+")
+
 
 @dataclass(frozen=True)
 class BrokerSettings:
-    """One broker. `listen` is where it listens, `advertise` what clients are told."""
+    """One broker. `listen` is where it listens, `advertise` what clients are told.
+
+    `advertised_listeners` is what those are told that name a listener, for they are in another network.
+    """
 
     listen: str = setting(
         "127.0.0.1:6650", "Address that clients connect to; loopback unless told otherwise, port 0: any free."
     )
     advertise: str = setting("", "What lookups answer, pulsar://host:port; empty: the listening address.")
+    advertised_listeners: str = setting(
+        "",
+        "What lookups answer clients that ask for a listener by its name, NAME:pulsar://HOST:PORT with commas between.",
+    )
     cluster: str = setting("standalone", "Name of the cluster, as tools show it.")
     connections_max: int = setting(CONNECTIONS_MAX, "Client connections; more are closed at once.")
     bytes_in_flight_max: int = setting(
@@ -109,6 +119,22 @@ class BrokerSettings:
         3_600_000, "How long bookies keep a segment after it was archived.", unit=MILLISECONDS
     )
 
+    @property
+    def listeners(self) -> dict[str, str]:
+        """URLs by the names of listeners. Raises `ConfigurationError`."""
+        found: dict[str, str] = {}
+        for one in filter(None, map(str.strip, self.advertised_listeners.split(","))):
+            name, _, url = one.partition(":")
+            if not LISTENER.fullmatch(one):
+                raise ConfigurationError(
+                    f"advertised_listeners: {one!r} is not a listener such as external:pulsar://host:6650"
+                )
+            parse_address(url.partition("://")[2], "advertised_listeners:")
+            if name in found:
+                raise ConfigurationError(f"advertised_listeners has {name!r} twice; each name has one URL")
+            found[name] = url
+        return found
+
     def validate(self) -> None:
         """Raises `ConfigurationError` that names the setting."""
         positive = ("connections_max", "bytes_in_flight_max", "segment_bytes_max", "segment_age_ms_max")
@@ -135,5 +161,6 @@ class BrokerSettings:
                 f"bytes_in_flight_max must hold two messages ({2 * MESSAGE_BYTES_MAX} bytes)"
             )
         parse_address(self.listen, "listen")
+        _ = self.listeners
         if self.advertise and not self.advertise.startswith(("pulsar://", "pulsar+ssl://")):
             raise ConfigurationError(f"advertise {self.advertise!r} is not a URL such as pulsar://host:6650")

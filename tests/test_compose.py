@@ -66,6 +66,15 @@ def test_scaled_services_have_no_name_or_port_of_their_own(name: str) -> None:
     assert "--advertise" not in service["command"]
 
 
+def test_the_example_of_listeners_names_the_ports_that_it_publishes() -> None:
+    text = (ROOT / "deploy" / "README.md").read_text().split("```yaml\n")[1].split("```")[0]
+    for service in yaml.safe_load(text)["services"].values():
+        listeners = service["environment"]["QUIRE_ADVERTISED_LISTENERS"]
+        (published,) = service["ports"]
+        settings = BrokerSettings(listen="0.0.0.0:6650", advertised_listeners=listeners)
+        assert settings.listeners == {"outside": f"pulsar://localhost:{published.split(':')[0]}"}
+
+
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_container_is_unprivileged_and_writes_to_volumes_only(name: str) -> None:
     service = SERVICES[name]

@@ -59,10 +59,20 @@ class Brokers:
         others = [one for one in self._known if host_and_port(one.service_url) != but]
         return self._rng.choice(others or self._known)
 
+    def address(self, url: str) -> str:
+        """The `host:port` at which the broker is reached that clients know by `url` (scheme left out or not).
+
+        It may be the URL of one of its listeners, which leads there from other networks only; empty: a stranger's.
+        """
+        wanted = host_and_port(url)
+        for one in self._known:
+            if wanted in map(host_and_port, (one.service_url, *one.listeners.values())):
+                return host_and_port(one.service_url)
+        return ""
+
     def knows_service(self, url: str) -> bool:
         """Whether `url` (scheme left out or not) is a registered broker's address for clients."""
-        wanted = host_and_port(url)
-        return any(host_and_port(one.service_url) == wanted for one in self._known)
+        return bool(self.address(url))
 
     def knows_http(self, url: str) -> bool:
         """Whether `url` leads to a registered broker's REST interface."""

@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol, cast
 from quire.runtime.errors import LimitExceeded, ProtocolError, QuireError, Unavailable
 from quire.runtime.limits import HANDSHAKE_S, KIB
 from quire.runtime.tasks import Tasks
-from quire.serving.gateway.brokers import Brokers, host_and_port
+from quire.serving.gateway.brokers import Brokers
 from quire.serving.gateway.frames import QUESTION_BYTES_MAX, CommandCutter
 from quire.serving.gateway.lookups import ANSWER_OF, Lookups, dial, whole
 from quire.serving.gateway.relay import keep_tcp_alive, splice
@@ -194,14 +194,13 @@ class Connection(asyncio.Protocol):
             raise ProtocolError("the first command must be CONNECT")
         target = body.proxy_to_broker_url
         body.ClearField("proxy_to_broker_url")
-        if target and not self._host.brokers.knows_service(target):
+        address = self._host.brokers.address(target)
+        if target and not address:
             raise ProtocolError(f"{target} is no registered broker; look the topic up again")
         if self._handshake is not None:
             self._handshake.cancel()
         self._stop(Stop.CONNECTING)
-        self._start(
-            self._relay(host_and_port(target), whole(command)) if target else self._begin(whole(command))
-        )
+        self._start(self._relay(address, whole(command)) if target else self._begin(whole(command)))
 
     async def _relay(self, address: str, hello: bytes) -> None:
         broker = await self._dial_patiently(address)

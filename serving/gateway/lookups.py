@@ -218,9 +218,10 @@ class Lookups:
         body: Any = answer.body
         if answer.kind != _Type.LOOKUP_RESPONSE or body.response != _Redirect:
             return ""
-        if not self._brokers.knows_service(body.brokerServiceUrl):
+        address = self._brokers.address(body.brokerServiceUrl)
+        if not address:
             raise Unavailable(f"{body.brokerServiceUrl}, which a broker redirects to, is not registered")
-        return host_and_port(body.brokerServiceUrl)
+        return address
 
     @staticmethod
     def _or_try_again(answer: Command) -> Command:

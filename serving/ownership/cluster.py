@@ -15,9 +15,10 @@ the client is sent there, and that broker takes it. Only a lookup (or an operato
 bundle; a client that comes with an old address is told to look up again, else it would bring back what was moved.
 
 To give a bundle away: close its topics, delete the node, ask the broker that a lookup would choose to take it, and
-then send the clients there, who need not look it up. Who does not take it is no harm: the clients find the next
-owner by lookups. Whoever asks here meanwhile waits for the end of that. The next bundle's turn comes when the topics
-of this one were loaded, for each topic pauses as long as the topics that are on the way together need.
+then send the clients there, who need not look it up (unless there are listeners: a connection does not tell by which
+its client came). Who does not take it is no harm: the clients find the next owner by lookups. Whoever asks here
+meanwhile waits for the end of that. The next bundle's turn comes when the topics of this one were loaded, for each
+topic pauses as long as the topics that are on the way together need.
 """
 
 from __future__ import annotations
@@ -113,6 +114,7 @@ class ClusterOwnership:
             http_url=host.http_url,
             started_ms=self._clock.now_ms(),
             session=self._unique(),
+            listeners=dict(host.listeners),
         )
         self._lease = Lease(
             self._store, paths.broker(self._id), encode(self._me), self._clock, self._session_changed
@@ -254,7 +256,11 @@ class ClusterOwnership:
 
     def _owner(self, broker: BrokerRecord) -> Owner:
         return Owner(
-            broker.broker_id, broker.service_url, broker.http_url, broker.session == self._me.session
+            broker.broker_id,
+            broker.service_url,
+            broker.http_url,
+            broker.session == self._me.session,
+            listeners=broker.listeners,
         )
 
     def _is_mine(self, owner: OwnerRecord) -> bool:
@@ -372,7 +378,7 @@ class ClusterOwnership:
                     await self._delete(path_of(bundle))
                     heir = await self._pass_on(bundle)
             finally:  # the topics are closed: who is not sent away would wait for ever
-                handover.send_away("" if heir is None else heir.service_url)
+                handover.send_away(self._where_to(heir))
         finally:
             self._table.gone(bundle)
             self._owners.forget(bundle)
@@ -380,6 +386,10 @@ class ClusterOwnership:
             done.set_result(None)
         if heir is not None and handover.topics:
             await self._invite(heir, bundle, handover.topics)
+
+    def _where_to(self, heir: Owner | None) -> str:
+        """What clients are told when they are sent away; empty: to look it up."""
+        return "" if heir is None or heir.listeners or self._me.listeners else heir.service_url
 
     async def _pass_on(self, bundle: str) -> Owner | None:
         """Let the broker that a lookup would choose take the bundle. None: the next lookup decides."""

@@ -20,6 +20,17 @@ class Owner(NamedTuple):
     http_url: str
     is_here: bool
     owns: bool = True
+    listeners: Mapping[str, str] = {}
+
+    def url_for(self, listener: str) -> str:
+        """Where a client reaches it that asks for the URL of `listener`, or for none's. Raises `Unavailable`."""
+        if not listener.strip():
+            return self.service_url
+        if listener not in self.listeners:
+            raise Unavailable(
+                f"the broker {self.broker_id} has no listener named {listener!r}; its advertised_listeners name them"
+            )
+        return self.listeners[listener]
 
 
 class NotOwner(Unavailable):
@@ -54,6 +65,11 @@ class BundleHost(Protocol):
 
     @property
     def http_url(self) -> str: ...
+
+    @property
+    def listeners(self) -> Mapping[str, str]:
+        """Its URLs for clients in other networks, by the names of listeners."""
+        ...
 
     def gained(self, bundle: str) -> None:
         """The bundle is this broker's from now on."""
@@ -152,7 +168,8 @@ class SoleOwner:
 
     async def owner_of(self, bundle: str, *, take: bool = False) -> Owner:
         assert self._host is not None
-        return Owner(self._id, self._host.service_url, self._host.http_url, is_here=True)
+        host = self._host
+        return Owner(self._id, host.service_url, host.http_url, is_here=True, listeners=host.listeners)
 
     async def take(self, bundle: str) -> None:
         pass

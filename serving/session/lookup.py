@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from quire.runtime.errors import ConfigurationError, LimitExceeded, QuireError, Unavailable
+from quire.runtime.errors import ConfigurationError, LimitExceeded, QuireError
 from quire.serving.ports import NotAllowed
 from quire.serving.session.connection import Connection, Handler
 from quire.serving.session.errors import NO_TRANSACTIONS
@@ -51,17 +51,14 @@ def lookup(connection: Connection, body: pb.CommandLookupTopic) -> None:
 
 async def _lookup(connection: Connection, body: pb.CommandLookupTopic) -> None:
     try:
-        if body.advertised_listener_name:
-            raise Unavailable(f"no broker has a listener named {body.advertised_listener_name!r}")
         owner = await connection.host.look_up(body.topic, take=body.authoritative)
+        url = owner.url_for(body.advertised_listener_name)
     except QuireError as error:
         connection.write(commands.lookup_failed(body.request_id, *connection.why_refused("LOOKUP", error)))
     else:
         # Whoever is sent on asks there with the `authoritative` that we say here, and so makes that broker the owner.
         connection.write(
-            commands.lookup_found(
-                body.request_id, owner.service_url, redirect=not owner.owns, authoritative=True
-            )
+            commands.lookup_found(body.request_id, url, redirect=not owner.owns, authoritative=True)
         )
 
 

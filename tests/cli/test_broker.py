@@ -12,6 +12,7 @@ from quire.cli.settings import Given
 from quire.metadata.cluster import begin_cluster
 from quire.metadata.open import open_store
 from quire.runtime.errors import ConfigurationError
+from quire.serving.settings import BrokerSettings
 from tests.cluster.zookeeper import ZooKeeper, zookeeper  # noqa: F401
 
 FREE = {"listen": "127.0.0.1:0", "http": "127.0.0.1:0"}
@@ -69,3 +70,26 @@ async def test_two_brokers_with_one_address(zookeeper: ZooKeeper, tmp_path: Path
         assert not first.why_not_ready()
     async with broker(load(given)) as again:
         assert not again.why_not_ready()
+
+
+def test_listeners_are_urls_by_name() -> None:
+    both = BrokerSettings(advertised_listeners="a:pulsar://h:1, b:pulsar://[::1]:2")
+    both.validate()
+    assert both.listeners == {"a": "pulsar://h:1", "b": "pulsar://[::1]:2"}
+    assert BrokerSettings().listeners == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pulsar://h:1",
+        "a:h:1",
+        "a:pulsar://h",
+        "a:http://h:1",
+        "a:pulsar://h:1,a:pulsar://h:2",
+        "a:pulsar://h:1/x",
+    ],
+)
+def test_listeners_that_are_none(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="advertised_listeners"):
+        BrokerSettings(advertised_listeners=text).validate()

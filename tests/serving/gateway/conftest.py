@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -30,8 +31,16 @@ class Front:
         self.service_url = ""
         self.http_url = ""
 
-    async def register(self, name: str, service_url: str, http_url: str = "http://127.0.0.1:1") -> None:
-        record = BrokerRecord(broker_id=name, service_url=service_url, http_url=http_url)
+    async def register(
+        self,
+        name: str,
+        service_url: str,
+        http_url: str = "http://127.0.0.1:1",
+        listeners: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        record = BrokerRecord(
+            broker_id=name, service_url=service_url, http_url=http_url, listeners=dict(listeners)
+        )
         await self.store.create(paths.broker(name), encode(record), ephemeral=True)
         await self.follow()
 

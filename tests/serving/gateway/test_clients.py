@@ -56,6 +56,29 @@ async def test_the_stock_client_needs_nothing_but_the_gateways_url(served: Front
     assert served.gateway.metrics()["quire_gateway_relayed_bytes_total"] > 500
 
 
+async def test_a_client_of_a_listener_goes_through_as_well(front: Front, house: BrokerHouse) -> None:
+    """It names the broker by a URL that leads nowhere from the gateway's network."""
+    broker = await house.start(advertised_listeners="outside:pulsar://outside:7650")
+    await front.register("only", broker.service_url, listeners=broker.listeners)
+
+    def produce(listener: str) -> bool:
+        quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        client = pulsar.Client(
+            front.service_url, logger=quiet, listener_name=listener, operation_timeout_seconds=5
+        )
+        try:
+            client.create_producer("t").send(b"hello")
+            return True
+        except pulsar.PulsarException:
+            return False
+        finally:
+            client.close()
+
+    assert await asyncio.to_thread(produce, "outside")
+    assert not await asyncio.to_thread(produce, "unknown")
+    assert front.gateway.metrics()["quire_gateway_relayed_bytes_total"] > 0
+
+
 async def test_our_client_goes_through_as_well(served: Front) -> None:
     async with Client(served.service_url, settings=QUICK) as client:
         async with client.producer("t") as producer:

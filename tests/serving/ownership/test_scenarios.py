@@ -75,6 +75,7 @@ class Host:
         self.loads: dict[str, BundleLoad] = {}
         self.service_url = f"pulsar://{name}"
         self.http_url = f"http://{name}"
+        self.listeners: Mapping[str, str] = {}
 
     def gained(self, bundle: str) -> None:
         self.stage.said.append(f"{self.name} owns {short(bundle)}")
