@@ -366,7 +366,7 @@ class Broker(Operations):
             await subscriptions_of(topic).create(name, earliest=True)
         except AlreadyExists:
             return
-        await self._made(topic, name, earliest=True)
+        await self._made(topic, name, {}, earliest=True)
 
     async def subscribe(
         self, topic: AnyTopic, command: pb.CommandSubscribe, port: ConsumerPort, address: str
@@ -377,17 +377,19 @@ class Broker(Operations):
         if not is_new or topic.topic_name.parent is None:
             consumer = await subscriptions.subscribe(request, port)
             return consumer, consumer.subscription
-        earliest = request.initial_earliest
+        earliest, name, its = request.initial_earliest, request.subscription, request.properties
         # First elsewhere: found here it counts as made everywhere.
-        await self.partitioned.subscribed(topic.topic_name, request.subscription, earliest=earliest)
+        await self.partitioned.subscribed(topic.topic_name, name, its, earliest=earliest)
         consumer = await subscriptions.subscribe(request, port)
-        await self._made(topic, request.subscription, earliest=earliest)
+        await self._made(topic, name, its, earliest=earliest)
         return consumer, consumer.subscription
 
-    async def _made(self, topic: AnyTopic, subscription: str, *, earliest: bool) -> None:
+    async def _made(
+        self, topic: AnyTopic, subscription: str, properties: Mapping[str, str], *, earliest: bool
+    ) -> None:
         """The topic may have begun to grow meanwhile. Where this fails the subscription goes again, if it still can."""
         try:
-            await self.partitioned.subscribed(topic.topic_name, subscription, earliest=earliest)
+            await self.partitioned.subscribed(topic.topic_name, subscription, properties, earliest=earliest)
         except QuireError:
             with suppress(NotFound):
                 await subscriptions_of(topic).delete(subscription, force=True)

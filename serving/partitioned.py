@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeGuard
 from urllib.parse import quote
 
@@ -43,6 +43,7 @@ from quire.serving.fan_out import FanOut, TopicRequest
 from quire.serving.names import TopicName
 from quire.serving.ports import EARLIEST, LATEST, Position
 from quire.serving.registry import DELETION_RETRY_S, Registry
+from quire.serving.subscription.cursor import NO_PROPERTIES
 from quire.serving.topic.non_persistent import AnyTopic
 from quire.serving.topic.services import Services
 from quire.serving.topic.topic import Topic
@@ -107,15 +108,16 @@ class Partitioned:
         return growth is not None and self._services.clock.now_ms() - growth.at_ms < GROWN_MS
 
     async def _prepare(self, name: TopicName, record: TopicRecord) -> None:
-        """Make the durable subscriptions of the shown partitions on those that are added."""
+        """Make the durable subscriptions of the shown partitions, with their properties, on those that are added."""
         if not name.is_persistent:
             return
         old = [name.of_partition(index) for index in range(record.partitions)]
         there = await self._records.there(old)
-        listed = (await self._fan_out.each(there, self.list_subscriptions(), (NotFound,))).found
+        listed = (await self._fan_out.each(there, self._durable(), (NotFound,))).found
         new = [name.of_partition(index) for index in range(record.partitions, record.extent)]
-        for subscription in sorted({one for names in listed.values() for one in names}):
-            await self._make_everywhere(new, subscription, EARLIEST)
+        found = {subscription: its for one in listed.values() for subscription, its in one.items()}
+        for subscription in sorted(found):
+            await self._make_everywhere(new, subscription, EARLIEST, found[subscription])
 
     def _show(self, record: TopicRecord) -> TopicRecord:
         if record.growth is None or record.extent == record.partitions:
@@ -141,7 +143,26 @@ class Partitioned:
 
         return TopicRequest(here, "GET", "/subscriptions")
 
-    async def make(self, name: TopicName, subscription: str, start: Position) -> None:
+    def _durable(self) -> TopicRequest[Mapping[str, Mapping[str, str]]]:
+        """The properties of each durable subscription of a topic."""
+
+        async def here(topic: str) -> Mapping[str, Mapping[str, str]]:
+            found = subscriptions_of(await self._registry.open(TopicName.parse(topic)))
+            return {one.name: one.cursor.properties for one in found if one.is_durable}
+
+        def read(stats: dict[str, Any]) -> Mapping[str, Mapping[str, str]]:
+            found: dict[str, dict[str, Any]] = stats["subscriptions"]
+            return {name: one["subscriptionProperties"] for name, one in found.items() if one["isDurable"]}
+
+        return TopicRequest(here, "GET", "/stats", read=read)
+
+    async def make(
+        self,
+        name: TopicName,
+        subscription: str,
+        start: Position,
+        properties: Mapping[str, str] = NO_PROPERTIES,
+    ) -> None:
         """Make a subscription on all partitions, also those that are added meanwhile or were never used.
 
         Raises `AlreadyExists` when all have it.
@@ -149,12 +170,19 @@ class Partitioned:
         made, done = 0, 0
         while (count := (await self.record(name)).extent) > done:
             some = [name.of_partition(index) for index in range(done, count)]
-            made += await self._make_everywhere(some, subscription, start)
+            made += await self._make_everywhere(some, subscription, start, properties)
             done = count
         if not made:
             raise AlreadyExists(f"subscription {subscription} of {name} exists already")
 
-    async def subscribed(self, name: TopicName, subscription: str, *, earliest: bool) -> None:
+    async def subscribed(
+        self,
+        name: TopicName,
+        subscription: str,
+        properties: Mapping[str, str] = NO_PROPERTIES,
+        *,
+        earliest: bool,
+    ) -> None:
         """A durable subscription was made on this one partition: make it on those that its client may not know."""
         if name.parent is None or not name.is_persistent:
             return
@@ -166,18 +194,23 @@ class Partitioned:
         if growth is not None and (record.extent > record.partitions or self._is_recent(growth)):
             added = [name.parent.of_partition(index) for index in range(growth.first, growth.end)]
             others = [one for one in added if one != name]
-            await self._make_everywhere(others, subscription, EARLIEST if earliest else LATEST)
+            start = EARLIEST if earliest else LATEST
+            await self._make_everywhere(others, subscription, start, properties)
 
     async def _make_everywhere(
-        self, partitions: Iterable[TopicName], subscription: str, start: Position
+        self,
+        partitions: Iterable[TopicName],
+        subscription: str,
+        start: Position,
+        properties: Mapping[str, str],
     ) -> int:
         """How many did not have it."""
 
         async def here(partition: str) -> None:
             loaded = await self._registry.open(TopicName.parse(partition), create=True)
-            await create_subscription(loaded, subscription, start)
+            await create_subscription(loaded, subscription, start, properties)
 
-        where = {"ledgerId": start.ledger_id, "entryId": start.entry_id}
+        where = {"ledgerId": start.ledger_id, "entryId": start.entry_id, "properties": dict(properties)}
         path = f"/subscription/{quote(subscription, safe='')}"
         request = TopicRequest(here, "PUT", path, where)
         return len((await self._fan_out.each(partitions, request, (AlreadyExists,))).found)
@@ -273,12 +306,15 @@ def _refuse_growth(name: TopicName, record: TopicRecord, count: int) -> None:
         )
 
 
-async def create_subscription(topic: AnyTopic, name: str, start: Position) -> None:
+async def create_subscription(
+    topic: AnyTopic, name: str, start: Position, properties: Mapping[str, str] = NO_PROPERTIES
+) -> None:
     """Raises `AlreadyExists`."""
+    subscriptions = subscriptions_of(topic)
     if start in (EARLIEST, LATEST):
-        await subscriptions_of(topic).create(name, earliest=start == EARLIEST)
+        await subscriptions.create(name, earliest=start == EARLIEST, properties=properties)
     else:
-        await subscriptions_of(topic).create(name, at=commands.message_id(*start))
+        await subscriptions.create(name, at=commands.message_id(*start), properties=properties)
 
 
 def in_use(name: str) -> InUse:

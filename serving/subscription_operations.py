@@ -6,6 +6,7 @@ not found only where none has it. What names a single entry can be asked of a pa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -15,6 +16,7 @@ from quire.serving.names import TopicName, check_name
 from quire.serving.partitioned import Partitioned, create_subscription
 from quire.serving.ports import EARLIEST, LATEST, NotAllowed, Position
 from quire.serving.registry import Registry
+from quire.serving.subscription.cursor import NO_PROPERTIES
 from quire.serving.subscription.peek import entry_at, unacknowledged_entry
 from quire.serving.subscription.subscription import Subscription
 from quire.serving.topic.topic import Topic
@@ -80,14 +82,17 @@ class SubscriptionOperations:
         listed = await self._of_each(topic, self.partitioned.list_subscriptions())
         return sorted({name for names in listed for name in names})
 
-    async def create_subscription(self, topic: str, name: str, start: Position) -> None:
+    async def create_subscription(
+        self, topic: str, name: str, start: Position, properties: Mapping[str, str] = NO_PROPERTIES
+    ) -> None:
         """Raises `AlreadyExists`."""
         check_name("the subscription name", name)
         parsed = TopicName.parse(topic)
         if await self._is_partitioned(parsed):
-            await self.partitioned.make(parsed, name, start)
+            await self.partitioned.make(parsed, name, start, properties)
         else:
-            await create_subscription(await self.registry.open(parsed, create=True), name, start)
+            opened = await self.registry.open(parsed, create=True)
+            await create_subscription(opened, name, start, properties)
 
     async def _is_partitioned(self, name: TopicName) -> bool:
         """A topic that is not there yet is none that has partitions."""

@@ -76,13 +76,13 @@ def whole(value: Any, what: str, *, least: int) -> int:
 
 
 def properties_of(value: Any) -> dict[str, str]:
-    """A topic's properties, none when there is no body. Raises `ConfigurationError`."""
+    """Properties of a topic or a subscription, none when there is no body. Raises `ConfigurationError`."""
     if value is None:
         return {}
     if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
         raise ConfigurationError("properties must be a JSON object whose values are texts")
     if sum(len(key) + len(one) for key, one in value.items()) > PROPERTIES_BYTES_MAX:
-        raise ConfigurationError(f"the properties of a topic have {PROPERTIES_BYTES_MAX} characters at most")
+        raise ConfigurationError(f"properties have {PROPERTIES_BYTES_MAX} characters at most")
     return value
 
 

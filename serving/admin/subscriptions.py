@@ -5,7 +5,15 @@ from __future__ import annotations
 from aiohttp import web
 
 from quire.runtime.errors import ConfigurationError
-from quire.serving.admin.requests import flag, json_of, natural, no_content, position_of, topic_of
+from quire.serving.admin.requests import (
+    flag,
+    json_of,
+    natural,
+    no_content,
+    position_of,
+    properties_of,
+    topic_of,
+)
 from quire.serving.admin.target import AdminTarget
 from quire.serving.admin.topics import TOPIC
 from quire.serving.ports import EARLIEST, LATEST, Position
@@ -26,8 +34,9 @@ def _list_and_delete(target: AdminTarget) -> list[web.RouteDef]:
         return web.json_response(await target.subscriptions(topic_of(request)))
 
     async def create(request: web.Request) -> web.Response:
-        start = position_of(await json_of(request))
-        await target.create_subscription(topic_of(request), _name(request), start)
+        body = await json_of(request)
+        properties = properties_of(body.get("properties") if isinstance(body, dict) else None)
+        await target.create_subscription(topic_of(request), _name(request), position_of(body), properties)
         return no_content()
 
     async def delete(request: web.Request) -> web.Response:

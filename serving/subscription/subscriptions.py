@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
 from quire.runtime.clock import Clock
@@ -21,7 +21,7 @@ from quire.serving.ports import LATEST, ConsumerBusy, ConsumerPort, NotAllowed, 
 from quire.serving.subscription import seek, stretch
 from quire.serving.subscription.byte_index import ByteIndex
 from quire.serving.subscription.consumer import Consumer
-from quire.serving.subscription.cursor import Cursor, CursorKey
+from quire.serving.subscription.cursor import NO_PROPERTIES, Cursor, CursorKey
 from quire.serving.subscription.cursor_store import CursorStore
 from quire.serving.subscription.positions import Segments, preceding
 from quire.serving.subscription.request import Done, SubscribeRequest, SubscriptionKind
@@ -121,18 +121,25 @@ class Subscriptions:
                 continue  # It ended while we waited for it: make it anew.
 
     async def create(
-        self, name: str, *, earliest: bool = False, at: pb.MessageIdData | None = None
+        self,
+        name: str,
+        *,
+        earliest: bool = False,
+        at: pb.MessageIdData | None = None,
+        properties: Mapping[str, str] = NO_PROPERTIES,
     ) -> Subscription:
         """A durable subscription without a consumer. Raises `AlreadyExists`."""
-        return await self._whole(self._create(name, earliest=earliest, at=at))
+        return await self._whole(self._create(name, earliest, at, properties))
 
-    async def _create(self, name: str, *, earliest: bool, at: pb.MessageIdData | None) -> Subscription:
+    async def _create(
+        self, name: str, earliest: bool, at: pb.MessageIdData | None, properties: Mapping[str, str]
+    ) -> Subscription:
         async with self._creating:
             if name in self._by_name:
                 raise AlreadyExists(f"subscription {name} of {self._topic.name} exists already")
             self._check_number()
             asked = None if at is None else seek.position_of(at, self._segments)
-            return await self._make(name, asked or self._initial(earliest=earliest), {})
+            return await self._make(name, asked or self._initial(earliest=earliest), properties)
 
     async def delete(self, name: str, *, force: bool = False) -> None:
         """Delete a subscription. Raises `NotFound`, and `ConsumerBusy` when it has consumers, unless `force`."""
@@ -174,7 +181,7 @@ class Subscriptions:
             view = await self._topic.compacted_view() if request.read_compacted else None
             position = await self._first_for(request, view or self._topic)
             if request.durable:
-                return await self._make(request.subscription, position, dict(request.properties))
+                return await self._make(request.subscription, position, request.properties)
             key = CursorKey(self._topic.name, self._generation, request.subscription)
             return self._add(Cursor(key, preceding(position)), None)
 
@@ -197,7 +204,7 @@ class Subscriptions:
         if not task.cancelled() and task.exception() is not None:
             _log.info("making a subscription of %s failed: %s", self._topic.name, task.exception())
 
-    async def _make(self, name: str, position: Position, properties: dict[str, str]) -> Subscription:
+    async def _make(self, name: str, position: Position, properties: Mapping[str, str]) -> Subscription:
         if self._is_closed:  # whoever loaded the topic again would not know the subscription
             raise Unavailable(f"topic {self._topic.name} was unloaded; look it up again")
         key = CursorKey(self._topic.name, self._generation, name)

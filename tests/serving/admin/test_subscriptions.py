@@ -214,3 +214,11 @@ async def test_a_subscription_of_a_partitioned_topic_is_one_thing(
     assert (await rest.delete(AUDIT)).status == 404
     for what in ("skip_all", "resetcursor/0", "resetcursor", "expireMessages/1"):
         assert (await rest.post(f"{AUDIT}/{what}")).status == 404
+
+
+async def test_a_subscription_is_made_with_properties(rest: Rest) -> None:
+    body = {"ledgerId": -1, "entryId": -1, "properties": {"team": "red"}}
+    assert (await rest.put(AUDIT, body)).status == 204
+    shown = (await rest.get(f"{TOPIC}/stats")).body["subscriptions"]["audit"]
+    assert shown["subscriptionProperties"] == {"team": "red"}
+    assert (await rest.put(f"{AUDIT}2", {**body, "properties": {"team": 1}})).status == 400

@@ -73,7 +73,7 @@ def before_prepared(broker: Broker, act: Callable[[], Awaitable[object]]) -> Non
         names: Iterable[TopicName], request: TopicRequest[Any], refusals: Any = ()
     ) -> PartitionAnswers[Any]:
         found = await each(names, request, refusals)
-        if waiting and request.path == "/subscriptions":
+        if waiting and request.path == "/stats":
             await waiting.pop()()
         return found
 
@@ -120,11 +120,11 @@ async def test_growth_that_was_interrupted_shows_nothing_and_is_taken_up_again(
         await broker.create_subscription(TOPIC, name, LATEST)
     make, made = broker.partitioned._make_everywhere, []
 
-    async def dies(names: Iterable[TopicName], subscription: str, start: Any) -> int:
+    async def dies(names: Iterable[TopicName], subscription: str, *more: Any) -> int:
         if made:
             raise Unavailable("the broker was killed")
         made.append(subscription)
-        return await make(names, subscription, start)
+        return await make(names, subscription, *more)
 
     monkeypatch.setattr(broker.partitioned, "_make_everywhere", dies)
     with pytest.raises(Unavailable):

@@ -1,0 +1,66 @@
+"""The properties of a subscription are those of a partitioned topic's, on every partition that is added."""
+
+from __future__ import annotations
+
+from quire.serving.broker import Broker
+from quire.serving.ports import LATEST
+from quire.wire import commands
+from quire.wire import pulsar_pb2 as pb
+from tests.serving.conftest import BrokerHouse
+from tests.serving.ownership.cluster import Brokers
+from tests.serving.session.test_connection import Client, kinds
+
+TOPIC = "persistent://public/default/parts"
+
+
+def subscribe(number: int, name: str, team: str) -> bytes:
+    """To the first partition."""
+    return commands.subscribe(
+        pb.CommandSubscribe(
+            topic=f"{TOPIC}-partition-0",
+            subscription=name,
+            subType=pb.CommandSubscribe.Shared,
+            consumer_id=number,
+            request_id=number,
+            force_topic_creation=True,
+            subscription_properties=[pb.KeyValue(key="team", value=team)],
+        )
+    )
+
+
+async def teams(broker: Broker, subscription: str) -> list[str | None]:
+    """Of each partition that was used."""
+    shown = (await broker.stats(TOPIC))["partitions"]
+    found = (one["subscriptions"][subscription]["subscriptionProperties"] for _, one in sorted(shown.items()))
+    return [properties.get("team") for properties in found]
+
+
+async def test_new_partitions_have_the_properties_of_subscriptions(house: BrokerHouse) -> None:
+    broker = await house.start()
+    await broker.create_partitioned(TOPIC, 1)
+    client = Client(broker)
+    await client.connect()
+    client.send(subscribe(1, "late", "red"))
+    assert kinds(await client.answers(1)) == ["SUCCESS"]
+    await broker.create_subscription(TOPIC, "by-rest", LATEST, {"team": "blue"})
+    await broker.update_partitions(TOPIC, 3)
+    assert await teams(broker, "late") == ["red"] * 3
+    assert await teams(broker, "by-rest") == ["blue"] * 3
+    client.send(subscribe(2, "after", "green"))
+    assert kinds(await client.answers(1)) == ["SUCCESS"]
+    assert await teams(broker, "after") == ["green"] * 3, "of a client that may know one partition"
+
+
+async def test_properties_go_to_partitions_of_other_brokers() -> None:
+    brokers = Brokers()
+    try:
+        one, two = await brokers.start(), await brokers.start()
+        await one.broker.create_partitioned(TOPIC, 6)
+        for index in range(12):
+            await (one, two)[index % 2].broker.look_up(f"{TOPIC}-partition-{index}", take=True)
+        await one.broker.create_subscription(TOPIC, "audit", LATEST, {"team": "red"})
+        await two.broker.update_partitions(TOPIC, 12)
+        assert one.topics() and two.topics()
+        assert await teams(one.broker, "audit") == ["red"] * 12
+    finally:
+        await brokers.close()
