@@ -219,6 +219,10 @@ class Consumer(Generic[T]):
         """Up to where the subscription is done with each partition, by its full name."""
         return {topic: mark for topic, (_, mark) in (await self._ends()).items()}
 
+    @property
+    def _has_arrivals(self) -> bool:
+        return not self._inbox.is_empty
+
     async def _ends(self) -> dict[str, tuple[MessageId, MessageId]]:
         """Of each partition its last message, and up to where the subscription is done with it."""
         return {one.topic: await one.ends() for one in self._all}

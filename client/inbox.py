@@ -25,6 +25,11 @@ class Inbox:
         self._something = asyncio.Event()
         self._error: QuireError | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """Nothing has come that was not taken."""
+        return not self._arrived and not self._ready
+
     def put(self, arrival: Arrival) -> None:
         self._arrived.append(arrival)
         self._something.set()

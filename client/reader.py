@@ -29,6 +29,8 @@ class Reader(Generic[T]):
         self._is_at_a_time = False
         """It was sought by publish time, and no message was read since."""
         self._last: dict[str, MessageId] = {}
+        self._ends: dict[str, tuple[MessageId, MessageId]] = {}
+        """What the broker said when it was asked last, since the last seek."""
 
     async def __aenter__(self) -> Reader[T]:
         await self.start()
@@ -55,9 +57,18 @@ class Reader(Generic[T]):
         return message
 
     async def has_next(self) -> bool:
-        """Whether the topic holds a message that `read` has not given yet."""
-        ends = await self._consumer._ends()
-        return any(self._is_ahead(last, mark, self._last.get(topic)) for topic, (last, mark) in ends.items())
+        """Whether the topic holds a message that `read` has not given yet.
+
+        The broker is asked only when nothing is at hand: what has arrived is there, and what it said before may be
+        trimmed by now.
+        """
+        if not (self._consumer._has_arrivals and self._is_any_ahead()):
+            self._ends = await self._consumer._ends()
+        return self._is_any_ahead()
+
+    def _is_any_ahead(self) -> bool:
+        ends = self._ends.items()
+        return any(self._is_ahead(last, mark, self._last.get(topic)) for topic, (last, mark) in ends)
 
     def _is_ahead(self, last: MessageId, mark: MessageId, seen: MessageId | None) -> bool:
         if last == EARLIEST:
@@ -72,6 +83,7 @@ class Reader(Generic[T]):
         """Go to a message (it comes next), `EARLIEST`, `LATEST`, or a publish time."""
         await self._consumer.seek(to, publish_time_ms=publish_time_ms)
         self._last.clear()
+        self._ends.clear()
         self._start, self._inclusive, self._is_at_a_time = to or EARLIEST, True, to is None
 
     async def last_message_id(self) -> MessageId:

@@ -403,6 +403,21 @@ def test_a_consumer_that_the_broker_has_just_closed_is_to_be_tried_again() -> No
     assert isinstance(from_server(pb.ConsumerNotFound, "", "a seek"), Unavailable)
 
 
+async def test_a_reader_with_messages_at_hand_does_not_ask_for_the_end(
+    broker: FakeBroker, client: Client
+) -> None:
+    for i in range(25):
+        broker.publish(TOPIC, batch(4 * i, 4))
+    seen = []
+    async with client.reader("t", start=EARLIEST) as reader:
+        while await reader.has_next():
+            seen.append(await reader.read(5))
+            if len(seen) == 100:
+                broker.publish(TOPIC, single(100))
+    assert numbers(seen) == list(range(101))
+    assert len(broker.all(pb.CommandGetLastMessageId)) < 10
+
+
 async def test_a_reader_of_compacted_data_says_so(broker: FakeBroker, client: Client) -> None:
     broker.publish(TOPIC, single(0))
     async with client.reader("t", start=EARLIEST, compacted=True) as reader:

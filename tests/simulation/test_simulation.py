@@ -91,7 +91,7 @@ MUST_BE_SEEN = {
         "event half_open": 300,
         "sent again": 20,
         "a SEND waits for its topic": 100,
-        "something waits in a lane": 3_000,
+        "something waits in a lane": 500,
         "socket not read: HELD": 20,
         "deduplication snapshot": 300,
         "key-shared looks no further ahead": 30,
