@@ -8,10 +8,13 @@ from random import Random
 from typing import Any, Final
 from unittest import mock
 
+from aiohttp import web
+
 from quire.ledger.ledgers import Ledgers, LedgerWriter, WriterListener
 from quire.runtime.errors import QuireError
 from quire.runtime.limits import MESSAGE_BYTES_MAX
 from quire.serving import broker as broker_module
+from quire.serving.admin.app import make_app
 from quire.serving.broker import Broker
 from quire.serving.ownership.cluster import ClusterOwnership
 from quire.serving.settings import BrokerSettings
@@ -88,6 +91,7 @@ class BrokerHost(SimulatedHost):
             self.world.loop, self.rng.uniform(-0.02, 0.02), self.rng.choice((0, 0, -3_000, 3_000))
         )
         self.broker: Broker | None = None
+        self._rest: web.Application | None = None
         self.http_url = f"http://{self.host}"
         plan_rng = self.world.rng("broker settings")
         self.settings = adverse_broker_settings(
@@ -103,7 +107,15 @@ class BrokerHost(SimulatedHost):
         return self._run(process, self.store)
 
     def forget(self) -> None:
-        self.broker = None
+        self.broker = self._rest = None
+
+    @property
+    def rest(self) -> web.Application | None:
+        """The broker's REST interface. Made once: its two hundred routes take longer than an answer."""
+        if self.broker is not None and self._rest is None:
+            self._rest = make_app(self.broker)
+            self._rest.freeze()
+        return self._rest if self.broker is not None else None
 
     async def _run(self, process: Process, store: SimulatedStore) -> None:
         try:

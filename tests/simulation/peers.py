@@ -17,8 +17,6 @@ from aiohttp.streams import StreamReader
 from aiohttp.test_utils import make_mocked_request
 
 from quire.runtime.errors import Unavailable
-from quire.serving.admin.app import make_app
-from quire.serving.broker import Broker
 from quire.serving.peers import TIMEOUT_S, Peers, error_of
 
 from .faults import Cluster
@@ -59,34 +57,32 @@ class SimulatedPeers(Peers):
         network, parts = self._cluster.network, urlsplit(url)
         host = next(one for one in self._cluster.others if one.host == parts.hostname)
         await asyncio.sleep(network.delay(self._host, host.host))
-        broker: Broker | None = getattr(host, "broker", None)
-        if host.process is None or broker is None:
+        app: web.Application | None = getattr(host, "rest", None)
+        if host.process is None or app is None:
             raise Unavailable(f"nobody listens at {url}")
         future: asyncio.Future[web.Response] = asyncio.get_running_loop().create_future()
         if not network.is_cut(self._host, host.host):
             path = parts.path + (f"?{parts.query}" if parts.query else "")
-            host.process.start(self._serve(broker, host.host, method, path, body, future))
+            host.process.start(self._serve(app, host.host, method, path, body, future))
         return await future
 
     async def _serve(
         self,
-        broker: Broker,
+        app: web.Application,
         host: str,
         method: str,
         path: str,
         body: Any,
         future: asyncio.Future[web.Response],
     ) -> None:
-        response = await handle(broker, method, path, body)
+        response = await handle(app, method, path, body)
         await asyncio.sleep(self._cluster.network.delay(host, self._host))
         if not future.done() and not self._cluster.network.is_cut(host, self._host):
             future.set_result(response)
 
 
-async def handle(broker: Broker, method: str, path: str, body: Any = None) -> web.Response:
-    """What the broker's REST interface answers."""
-    app = make_app(broker)
-    app.freeze()
+async def handle(app: web.Application, method: str, path: str, body: Any = None) -> web.Response:
+    """What a broker's REST interface answers."""
     loop = asyncio.get_running_loop()
     payload = StreamReader(BaseProtocol(loop), 1 << 16, loop=loop)
     if body is not None:
