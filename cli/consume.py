@@ -12,7 +12,7 @@ import os
 import sys
 from base64 import b64encode
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -29,7 +29,7 @@ from quire.cli.client_command import (
     until_interrupted,
 )
 from quire.cli.http import json_option, topic_argument
-from quire.runtime.errors import ConfigurationError, NotFound, Unavailable
+from quire.runtime.errors import ConfigurationError, NotFound, QuireError, Unavailable
 from quire.runtime.settings import parse_duration_ms
 
 if TYPE_CHECKING:
@@ -198,28 +198,54 @@ async def _entered(consumer: Consumer[bytes], job: Job) -> AsyncIterator[None]:
         await consumer.close()
 
 
+@dataclass
+class Rest:
+    """What is still to come of one partition. Its end need not come: it may have been acknowledged before."""
+
+    end: MessageId
+    messages: int | None
+    """None: not known."""
+    place: tuple[int, int, int] = (-1, -1, -1)
+
+    @property
+    def is_over(self) -> bool:
+        return self.messages == 0 or self.end.entry_id < 0 or self.place >= self.end.place
+
+    def given(self, one: MessageId) -> None:
+        if one.place > self.place:  # what comes again counts once
+            self.place = one.place
+            self.messages = None if self.messages is None else self.messages - 1
+
+
+async def _rest(consumer: Consumer[bytes], job: Job) -> dict[str, Rest]:
+    """Of each partition; nothing when the job follows."""
+    if job.follow:
+        return {}
+    messages: dict[str, int] = {}
+    if job.type == "exclusive":  # else others get some
+        with suppress(QuireError):  # not all can be read, as may turn out
+            messages = await consumer.backlogs()
+    ends = await consumer.last_message_ids()
+    return {topic: Rest(end, messages.get(topic)) for topic, end in ends.items()}
+
+
 async def _print_all(consumer: Consumer[bytes], job: Job) -> dict[str, MessageId]:
     """Print until the job is done; returns the ends of the partitions that nothing more came of, though it might."""
-    ends = {} if job.follow else await consumer.last_message_ids()
+    rests = await _rest(consumer, job)
     printed = 0
-    while printed != job.count and (job.follow or _is_ahead(ends)):
+    while printed != job.count and (job.follow or not all(one.is_over for one in rests.values())):
         try:
             group = await _group(consumer, job, printed)
         except TimeoutError:
-            return {topic: end for topic, end in ends.items() if end.entry_id >= 0}
+            return {topic: one.end for topic, one in rests.items() if not one.is_over}
         _print(group, job)
         printed += len(group)
         for one in group:
-            if one.topic in ends and one.id.place >= ends[one.topic].place:
-                del ends[one.topic]
+            if one.topic in rests:
+                rests[one.topic].given(one.id)
             if job.ack:
                 await consumer.ack(one)
     return {}
-
-
-def _is_ahead(ends: dict[str, MessageId]) -> bool:
-    """Whether some partition has messages that were not printed."""
-    return any(end.entry_id >= 0 for end in ends.values())
 
 
 async def _group(consumer: Consumer[bytes], job: Job, printed: int) -> list[Message[bytes]]:

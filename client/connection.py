@@ -199,7 +199,9 @@ class Connection(asyncio.BufferedProtocol):
                 self._refuse(body.request_id, body.error, body.message)
             case pb.CommandAckResponse() if body.HasField("error"):
                 self._refuse(body.request_id, body.error, body.message)
-            case pb.CommandGetSchemaResponse() if body.HasField("error_code"):
+            case pb.CommandGetSchemaResponse() | pb.CommandConsumerStatsResponse() if body.HasField(
+                "error_code"
+            ):
                 self._refuse(body.request_id, body.error_code, body.error_message)
             case pb.CommandPartitionedTopicMetadataResponse() | pb.CommandLookupTopicResponse() if (
                 body.HasField("error")

@@ -223,6 +223,10 @@ class Consumer(Generic[T]):
     def _has_arrivals(self) -> bool:
         return not self._inbox.is_empty
 
+    async def backlogs(self) -> dict[str, int]:
+        """Messages of each partition that nobody acknowledged, by its full name. Raises `Unavailable`."""
+        return {one.topic: await one.backlog() for one in self._all}
+
     async def _ends(self) -> dict[str, tuple[MessageId, MessageId]]:
         """Of each partition its last message, and up to where the subscription is done with it."""
         return {one.topic: await one.ends() for one in self._all}

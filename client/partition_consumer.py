@@ -294,6 +294,15 @@ class PartitionConsumer(Attachable):
             MessageId.from_wire(mark, self.topic, -1, 0),
         )
 
+    async def backlog(self) -> int:
+        """Messages of the subscription that nobody acknowledged. Raises `Unavailable`, as where they cannot be read."""
+        answer = await (await self.attached()).request(
+            f"asking for the backlog of {self.topic}",
+            lambda request_id: commands.ask_consumer_stats(self._id, request_id),
+            pb.CommandConsumerStatsResponse,
+        )
+        return answer.msgBacklog
+
     async def seek(self, to: MessageId | None, publish_time_ms: int | None) -> None:
         """Move the subscription's cursor and be back; then nothing comes that was delivered before.
 

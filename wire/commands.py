@@ -540,6 +540,11 @@ def ask_last_message_id(consumer_id: int, request_id: int) -> bytes:
     return _whole(_Type.GET_LAST_MESSAGE_ID, body)
 
 
+def ask_consumer_stats(consumer_id: int, request_id: int) -> bytes:
+    body = pb.CommandConsumerStats(consumer_id=consumer_id, request_id=request_id)
+    return _whole(_Type.CONSUMER_STATS, body)
+
+
 def close_producer(producer_id: int, request_id: int, service_url: str = "") -> bytes:
     """From a client: it is done. From a broker: go to `service_url`, or look the topic up again."""
     body = pb.CommandCloseProducer(producer_id=producer_id, request_id=request_id)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from quire.client import EARLIEST, Client
 from quire.runtime.limits import MESSAGE_BYTES_MAX
 from quire.wire import message
 from quire.wire import pulsar_pb2 as pb
@@ -263,6 +264,25 @@ async def test_what_could_not_be_read_is_told(broker: FakeBroker) -> None:
     code, out, err = await quire(*arguments, "-s", "all")
     assert (code, out) == (4, "") and "not all could be read: " in err and f"{TOPIC} goes on to 3:3" in err
     assert (await quire(*arguments, "-s", "all", "--type", "shared"))[0] == 0, "others may have got it"
+
+
+async def test_an_end_that_was_acknowledged_before_need_not_come(broker: FakeBroker) -> None:
+    """Of ten messages the last two are done with: what is there are eight, and all of them came."""
+    publish(broker, 10)
+    async with (
+        Client(broker.url) as client,
+        client.consumer("t", "s", type="shared", start=EARLIEST) as consumer,
+    ):
+        for _ in range(10):
+            one = await consumer.receive(10)
+            if one.id.entry_id >= 8:
+                await consumer.ack(one)
+        await consumer.flush_acks()
+    arguments = ["consume", "t", "-s", "s", "--no-follow", "--wait", "1s", "--service-url", broker.url]
+    printed = "".join(f"line {i}\n" for i in range(8))
+    assert await quire(*arguments, "--no-ack") == (0, printed, "")
+    assert await quire(*arguments) == (0, printed, "")
+    assert await quire(*arguments, "--no-ack") == (0, "", "")
 
 
 async def test_a_subscription_that_is_taken(broker: FakeBroker) -> None:

@@ -298,6 +298,11 @@ class Session(asyncio.Protocol):
             case pb.CommandGetLastMessageId():
                 last, mark = self._last(body.consumer_id), self._mark_delete(body.consumer_id)
                 yield commands.last_message_id(body.request_id, last, mark)
+            case pb.CommandConsumerStats():
+                unacked = self._unacked(body.consumer_id)
+                yield commands.consumer_stats(
+                    pb.CommandConsumerStatsResponse(request_id=body.request_id, msgBacklog=unacked)
+                )
             case pb.CommandUnsubscribe():
                 broker.cursors.pop(self._key(body.consumer_id))
                 del self.consumers[body.consumer_id]
@@ -364,6 +369,12 @@ class Session(asyncio.Protocol):
         size = self.broker.count(topic, count - 1)
         batch_index = size - 1 if size > 1 else -1
         return commands.message_id(LEDGER, count - 1, _partition(topic), batch_index)
+
+    def _unacked(self, consumer_id: int) -> int:
+        topic, subscription = self._key(consumer_id)
+        unacked = self.broker.cursors[topic, subscription].unacked
+        wholes = ((1 << self.broker.count(topic, at)) - 1 for at in range(len(self.broker.topics[topic])))
+        return sum((unacked.get(at, -1) & whole).bit_count() for at, whole in enumerate(wholes))
 
     def _mark_delete(self, consumer_id: int) -> pb.MessageIdData:
         cursor = self.broker.cursors[self._key(consumer_id)]

@@ -151,6 +151,20 @@ async def test_readers_and_seeks(ours: Client) -> None:
         assert (await consumer.receive(10)).payload == b"0"
 
 
+async def test_the_backlog_is_what_nobody_acknowledged(ours: Client) -> None:
+    async with ours.producer("t", settings=ProducerSettings(batch_messages_max=4)) as producer:
+        for taken in [producer.send_nowait(b"%d" % i) for i in range(10)]:
+            await taken
+    async with ours.consumer("t", "s", start=EARLIEST) as consumer:
+        got = [await consumer.receive(10) for _ in range(10)]
+        for one in (got[1], got[8], got[9]):
+            await consumer.ack(one)
+        await consumer.flush_acks()
+        assert await consumer.backlogs() == {"persistent://public/default/t": 7}
+    async with ours.consumer("t", "s") as consumer:
+        assert await consumer.backlogs() == {"persistent://public/default/t": 7}
+
+
 async def test_a_subscription_that_is_taken(ours: Client) -> None:
     async with ours.consumer("t", "s"):
         with pytest.raises(ConsumerBusy):
