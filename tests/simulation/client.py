@@ -8,7 +8,7 @@ failed and recovered, or with the process.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
@@ -18,6 +18,7 @@ from quire.ledger.bookie_client import BookieClient
 from quire.ledger.bookies import Bookies
 from quire.ledger.directory import ClusterDirectory
 from quire.ledger.ledgers import Ledgers, LedgerWriter
+from quire.ledger.losses import Losses
 from quire.ledger.repair import Repair
 from quire.ledger.settings import LedgerSettings, RepairSettings
 from quire.metadata.damage import DamageReports
@@ -194,7 +195,10 @@ class Client(SimulatedHost):
             )
             for found in blocks:
                 header = block.peek(found)
-                self.oracle.saw_entry(ledger_id, header.first_entry, found, self.host)
+                if block.is_blank(header):
+                    self.oracle.saw_blank(ledger_id, header, self.host)
+                else:
+                    self.oracle.saw_entry(ledger_id, header.first_entry, found, self.host)
                 entry = header.last_entry + 1
         self.world.saw("ledger read")
         return entry
@@ -206,6 +210,35 @@ class Client(SimulatedHost):
             except CorruptionError as error:
                 self.world.saw("reader met damage")
                 self.world.note(f"{self.host}: {error}")
+
+    async def accept_loss(self, ledger_id: int, gone: Iterable[str]) -> None:
+        """`quire bookies recover` of each that is `gone`, and `quire ledgers recover --accept-loss`."""
+        for uuid in gone:
+            await self.give_up_bookie(uuid, 1)
+        if self.base is None:
+            return
+        self.world.note(f"{self.host} accepts the loss of ledger {ledger_id}")
+        self.oracle.accepted.add(ledger_id)
+        try:
+            found = (await Losses(self.base.ledgers).give_up(ledger_id))["found"]
+            self.world.saw("loss looked for")
+            self.world.note(f"{self.host} gave up of ledger {ledger_id}: {found}")
+        except QuireError as error:
+            self.world.saw(f"accept loss {type(error).__name__}")
+            self.world.note(f"{self.host} cannot accept the loss of ledger {ledger_id}: {error}")
+
+    async def give_up_bookie(self, uuid: str, attempts: int) -> None:
+        for _ in range(attempts):
+            try:
+                if self.base is not None:
+                    await Bookies(self.base.ledgers).recover(uuid)
+                    self.world.saw("bookie given up")
+                return
+            except NotFound:
+                return
+            except QuireError as error:
+                self.world.note(f"{self.host} cannot give up {uuid}: {error}")
+                await asyncio.sleep(RETRY_S)
 
     async def decommission(self, uuid: str, attempts: int) -> None:
         for _ in range(attempts):

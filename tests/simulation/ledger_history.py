@@ -6,6 +6,8 @@ The end, in virtual time that is bounded: faults stop, everybody is started, and
 - nothing names a bookie that is gone, and every copy is whole (repair has nothing left);
 - every ledger that is not deleted is read by two readers to its end, and what was confirmed is there;
 - every block of a closed ledger lies on every bookie that the ledger's record names for it;
+- where several bookies lost everything, an operator has given up by then what is lost, and nothing else (`oracle`,
+  "given up"): ledgers are closed before it, or readers find blank blocks there;
 - what a writer left on a bookie is a ledger with a record, or lies under a tombstone. (A recovery or a repair that
   failed may have left copies that nobody names.)
 """
@@ -20,7 +22,7 @@ from random import Random
 from typing import Any, Final
 from unittest import mock
 
-from quire.ledger import narrow, outbox, recovery, repair_copy, states
+from quire.ledger import holes, narrow, outbox, recovery, repair_copy, states
 from quire.metadata import paths
 from quire.metadata.records import DamageRecord, LedgerRecord, LedgerState, decode
 from quire.wire.bookie import ReadRequest
@@ -56,6 +58,8 @@ class LedgerCluster(Cluster):
         super().__init__(plan, world)
         self.clients = [Client(self, number) for number in range(plan.clients)]
         self.others = list(self.clients)
+        self.is_ruined = False
+        """Several bookies lost everything: more than repair can make good."""
 
     def start(self) -> None:
         super().start()
@@ -101,6 +105,24 @@ class LedgerCluster(Cluster):
             client = self.clients[int(event.first) % len(self.clients)]
             if self._in(client, client.delete(ledger_id, 2)):
                 client.deleting.add(ledger_id)
+
+    def _ruin(self, event: Event) -> None:
+        """Target: the first bookie; how many, seconds until others come up at their addresses."""
+        self.is_ruined = True
+        for number in range(int(event.first)):
+            self.machines[(event.target + number) % len(self.machines)].wipe(event.second)
+
+    def _accept_loss(self, event: Event) -> None:
+        """Target: which ledger; client. An operator first gives up the bookies that are gone."""
+        ledger_id = self._some_ledger(event.target)
+        if ledger_id is not None:
+            client = self.clients[int(event.first) % len(self.clients)]
+            self._in(client, client.accept_loss(ledger_id, self.gone_bookies()))
+
+    def gone_bookies(self) -> list[str]:
+        """Members whose disks are lost."""
+        up = set(self.oracle.hosts.values())
+        return [uuid for uuid in self.metadata.tree.children(paths.BOOKIES) if uuid not in up]
 
     def _decommission(self, event: Event) -> None:
         """Drain a bookie, where others can take what it has."""
@@ -150,11 +172,11 @@ class LedgerHistory:
             self._give_up_what_is_gone(retired)
             for ledger_id, record in list(self.oracle.records.items()):
                 busy = any(not task.done() for task in judges.get(ledger_id, ()))
-                if (
-                    is_open(record)
-                    and not busy
-                    and all(ledger_id not in each.open for each in self.cluster.clients)
-                ):
+                if busy or any(ledger_id in each.open for each in self.cluster.clients):
+                    continue
+                if self._is_short(record):
+                    judges[ledger_id] = tuple(self._begin(methodcaller("accept_loss", ledger_id, ())))
+                elif is_open(record):
                     judges[ledger_id] = tuple(self._begin(methodcaller("recover", ledger_id, 1)))
             await asyncio.sleep(STEP_S)
         if why:
@@ -162,11 +184,22 @@ class LedgerHistory:
         self.world.note("all is settled")
 
     def _give_up_what_is_gone(self, asked: set[str]) -> None:
-        """What an operator does about bookies that never come back: deleted ledgers wait for it."""
-        for uuid in self.cluster.metadata.tree.children(paths.BOOKIES):
-            is_gone = uuid not in self.oracle.hosts.values() and uuid not in asked
-            if is_gone and self._begin(methodcaller("decommission", uuid, 200)):
-                asked.add(uuid)
+        """What an operator does about bookies that never come back: deleted ledgers wait for it.
+
+        What is lost with them is accepted first: of one that drains nobody knows that it does not come back.
+        """
+        is_short = any(map(self._is_short, self.oracle.records.values()))
+        for uuid in self.cluster.gone_bookies():
+            how = "give_up_bookie" if is_short else "decommission"
+            if f"{how} {uuid}" not in asked and self._begin(methodcaller(how, uuid, 200)):
+                asked.add(f"{how} {uuid}")
+
+    def _is_short(self, record: LedgerRecord) -> bool:
+        """It names bookies that may have taken more with them than repair can make good."""
+        if not self.cluster.is_ruined or record.state is LedgerState.DELETING:
+            return False
+        gone = self.cluster.gone_bookies()
+        return any(bookie.uuid in gone for each in record.fragments for bookie in states.ensemble(each))
 
     def _begin(self, work: Callable[[Client], Any]) -> list[asyncio.Task[Any]]:
         ready = [
@@ -225,7 +258,7 @@ class LedgerHistory:
         for first in sorted(self.oracle.blocks.get(ledger_id, {})):
             bookies = record.fragments[states.fragment_index(record, first)].bookies
             lacking = [name for name in bookies if first not in held.get(name, ())]
-            if first <= record.last_entry and lacking:
+            if first <= record.last_entry and lacking and holes.hole_at(record, first) is None:
                 return f"block {first} of ledger {ledger_id} should be on {bookies} and is not on {lacking}"
         return ""
 

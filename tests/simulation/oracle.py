@@ -18,6 +18,8 @@ Of each ledger, by its metadata record and by what its writer, its readers and i
     recovered   when a recovery closes, each block of the last fragment lies on Qa bookies that the record names
     readers     only confirmed entries are seen, with the bytes that were written
     given       so are they by consumers of topics, at the moment when they come
+    given up    holes have no entry that one of the ledger's bookies has, also one that is only away; a ledger ends
+                before something that was confirmed only where the next entry is lost; both on an operator's word alone
 """
 
 from __future__ import annotations
@@ -28,10 +30,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from quire.bookie.storage import Storage
-from quire.ledger import states
+from quire.ledger import holes, states
 from quire.metadata import paths
 from quire.metadata.records import LedgerRecord, LedgerState, decode
-from quire.wire.block import Buffer, peek
+from quire.wire.block import BlockHeader, Buffer, peek
 from quire.wire.bookie import (
     AddRequest,
     BookieId,
@@ -119,6 +121,9 @@ class Oracle:
         self.records: dict[int, LedgerRecord] = {}
         self.ends: dict[int, int] = {}
         self.deleted: set[int] = set()
+        self.accepted: set[int] = set()
+        """Ledgers whose loss an operator accepts, if there is one. No disk is damaged in such a history, so a bookie
+        whose disks are there has every block that it acknowledged."""
         self.learns = False
         """Nobody tells of blocks that are cut: what a bookie is given first is what was written."""
         metadata.observers.append(self._metadata_changed)
@@ -317,7 +322,9 @@ class Oracle:
         before = self.confirmed.get(ledger_id, -1)
         self.confirmed[ledger_id] = last_entry
         end = self.ends.get(ledger_id)
-        if end is not None:
+        if (
+            end is not None and ledger_id not in self.accepted
+        ):  # acks may have waited for it until after the end
             self.world.check(
                 last_entry <= end, "end", f"ledger {ledger_id} ended with {end} and {last_entry} is confirmed"
             )
@@ -401,6 +408,16 @@ class Oracle:
             "states",
             f"ledger {ledger_id} went from {before.state} to {record.state}",
         )
+        for hole in (hole for hole in record.holes if hole not in before.holes):
+            self.world.check(
+                ledger_id in self.accepted, "given up", f"{hole} of ledger {ledger_id}: nobody said so"
+            )
+            is_cut_off = hole.first_entry > record.last_entry  # after its first entry more may go with it
+            self.world.saw("hole after the end" if is_cut_off else "hole given up")
+            self._tell(record, f"goes on without entries {hole.first_entry} to {hole.last_entry}")
+            self._check_given_up(
+                before, hole.first_entry, hole.first_entry if is_cut_off else hole.last_entry
+            )
         if record.state is LedgerState.OPEN and record.fragments != before.fragments:
             first, confirmed = record.fragments[-1].first_entry, self.confirmed.get(ledger_id, -1)
             self.world.check(
@@ -437,9 +454,32 @@ class Oracle:
         ledger_id, end = record.ledger_id, record.last_entry
         confirmed = self.confirmed.get(ledger_id, -1)
         self.ends[ledger_id] = end
+        if confirmed > end and ledger_id in self.accepted:
+            self.world.saw("end before a loss")
+            return self._check_given_up(record, end + 1, end + 1)
         self.world.check(
             confirmed <= end, "end", f"ledger {ledger_id} is closed with {end} and {confirmed} is confirmed"
         )
+        return None
+
+    def _check_given_up(self, record: LedgerRecord, first: int, last: int) -> None:
+        """Nobody whom the record names, and whose disks are there, has acknowledged any of these entries."""
+        for entry in range(first, last + 1):
+            for bookie in states.ensemble(record.fragments[states.fragment_index(record, entry)]):
+                is_there = bookie.uuid in self.hosts.values()
+                self.world.check(
+                    not (is_there and self.promises[bookie.uuid].holds(record.ledger_id, entry)),
+                    "given up",
+                    f"entry {entry} of ledger {record.ledger_id} was given up, and {bookie} has it",
+                )
+
+    def saw_blank(self, ledger_id: int, header: BlockHeader, reader: str) -> None:
+        """A reader was given a blank block."""
+        record = self.records.get(ledger_id)
+        if record is not None:
+            given_up = [holes.hole_at(record, each) for each in (header.first_entry, header.last_entry)]
+            self.world.check(None not in given_up, "given up", f"{reader} sees a blank, {header}")
+        self.world.saw("blank read")
 
     def firsts(self, ledger_id: int, blocks: Sequence[Buffer]) -> list[int]:
         """The first entries of some blocks, which must be as they were written."""

@@ -73,6 +73,10 @@ BROKER_EVENTS: Final = ("plan", "plan", "half_open", "half_open", "half_open", "
 """What happens to brokers alone: what an operator asks them for, and connections that clients have given up."""
 
 
+UNJUDGED_IN_RUIN: Final = frozenset({"disk_error", "flip", "spoil", "lose_disk", "older_disk"})
+"""Where several bookies lose everything: whether a disk that fails still has a block is not to be told from outside."""
+
+
 class Event(NamedTuple):
     """See the top of the file."""
 
@@ -164,7 +168,10 @@ def draw(seed: int, kind: str) -> Plan:
         lossy=rng.randrange(bookies) if 1 < ack_quorum < bookies and rng.random() < 0.7 else -1,
     )
     plan = replace(plan, **_traits(seed, kind))
-    events = sorted([*_events(plan, rng), *_spoils(plan), *_halves(plan), *_of_brokers(plan)])
+    events = [*_events(plan, rng), *_spoils(plan), *_halves(plan), *_of_brokers(plan)]
+    if ruins := _ruins(plan):
+        events = [event for event in events if event.kind not in UNJUDGED_IN_RUIN] + ruins
+    events.sort()
     return replace(plan, events=tuple(events))
 
 
@@ -194,6 +201,28 @@ def _spoils(plan: Plan) -> list[Event]:
     count = rng.choice((0, 0, 1, 3)) if plan.lossy >= 0 else 0
     times = (round(rng.uniform(0.5, plan.seconds), 3) for _ in range(count))
     return [Event(at_s, "spoil", plan.lossy) for at_s in times]
+
+
+def _ruins(plan: Plan) -> list[Event]:
+    """Several bookies lose everything, and an operator accepts it. Drawn apart, as traits are."""
+    rng = Random(f"{plan.seed}/{plan.kind}/ruins")
+    if plan.kind != "ledger" or rng.random() >= 0.1:
+        return []
+    at_s, first, count = (
+        rng.uniform(0.5, plan.seconds * 0.8),
+        rng.randrange(plan.bookies),
+        rng.randint(1, plan.bookies),
+    )
+    events = [Event(round(at_s, 3), "ruin", first, count, 0.3)]
+    if count < plan.bookies:  # one that may have the last copies is away for a while
+        away = Event(
+            round(at_s, 3), "kill_bookie", (first + count) % plan.bookies, rng.choice((0.3, 3.0, 8.0))
+        )
+        events.append(away)
+    for _ in range(rng.choice((0, 4, 12))):
+        at_s += rng.expovariate(2.0)
+        events.append(Event(round(at_s, 3), "accept_loss", rng.randrange(6), rng.randrange(8)))
+    return events
 
 
 def _of_brokers(plan: Plan) -> list[Event]:
