@@ -254,3 +254,10 @@ def a_bookie_is_its_address() -> Iterator[None]:
 
     with patch.object(identity, "_move_in", move_in_as_before):
         yield
+
+
+@mutation("18", "ledger")
+def an_older_copy_of_one_directory_is_believed() -> Iterator[None]:
+    """Starts write no word by which the two directories know each other."""
+    with patch.object(identity.Identity, "begin_run", lambda self, rng: None):
+        yield

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
-from quire.ledger import recovery, states
+from quire.ledger import loss, recovery, states
 from quire.ledger.recovery import _Recovery, _Rewriter
 from quire.ledger.recovery_core import BEYOND, RecoveryCore
 from quire.ledger.recovery_core import State as Phase
@@ -182,4 +182,17 @@ def a_recovery_closes_whatever_the_version() -> Iterator[None]:
         return await close(parts, path, ANY_VERSION, end)
 
     with patch.object(recovery, "_close", close_anyway):
+        yield
+
+
+# -- what an operator gives up ---------------------------------------------------------------------------
+@mutation("26", "ledger")
+def a_bookie_that_is_away_counts_as_gone() -> Iterator[None]:
+    """An operator's word for one bookie is taken for all that are not up."""
+
+    async def gone(parts: Any, record: LedgerRecord) -> set[str]:
+        up = {each.uuid for each in parts.bookies.available()}
+        return {bookie.uuid for bookie in states.all_bookies(record)} - up
+
+    with patch.object(loss, "_gone", gone):
         yield
