@@ -53,7 +53,7 @@ from .facts import KEYS, LED, PARTED, REMADE, Facts, Place, kinds_of
 from .faults import Cluster
 from .leases import LeaseWatch
 from .ledger_history import adverse_limits, unrepaired
-from .limits import serving_limits
+from .limits import DEDUPLICATED, serving_limits
 from .loop import Process
 from .metadata import MetadataServer
 from .objects import SimulatedBucket
@@ -332,6 +332,8 @@ class ClusterHistory:
 
     async def run(self) -> None:
         self.cluster.start()
+        if self.cluster.applications[0].is_deduplicated:
+            self.world.saw(DEDUPLICATED)
         LeaseWatch(self.world, self.cluster.brokers).start()
         if self.plan.keyed:
             KeyWatch(self.world, self.cluster.brokers, self.oracle).start()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.limits import shares_met
 from tests.simulation.plan import Event, Plan, draw
 from tests.simulation.runner import HISTORIES, Outcome, run, run_many
 from tests.simulation.shrink import shrink
@@ -23,6 +24,9 @@ PINNED = Path(__file__).with_name("pinned")
 SCENARIOS = Path(__file__).with_name("scenarios")
 
 SEEDS = {"ledger": 1_700, "cluster": 300}
+
+LIMIT_MET_MIN = 0.1
+"""Of each limit that takes small values: in which part of the histories it is met."""
 
 MUST_BE_SEEN = {
     "ledger": {
@@ -107,10 +111,12 @@ MUST_BE_SEEN = {
 @pytest.mark.parametrize("kind", HISTORIES)
 def test_all_invariants_hold_in_every_history(kind: str) -> None:
     seen: Counter[str] = Counter()
+    each_seen: list[Counter[str]] = []
     failed: list[Outcome] = []
     virtual_s = cpu_s = 0.0
     for outcome in run_many(kind, range(SEEDS[kind])):
         seen.update(outcome.seen)
+        each_seen.append(outcome.seen)
         virtual_s += outcome.seconds
         cpu_s += outcome.cpu_s
         if outcome.rule:
@@ -119,6 +125,9 @@ def test_all_invariants_hold_in_every_history(kind: str) -> None:
     assert not failed, f"python -m tests.simulation --kind {kind} --seed N --trace\n{told}"
     quiet = {what: seen[what] for what, least in MUST_BE_SEEN[kind].items() if seen[what] < least}
     assert not quiet, f"too little happens: {quiet}"
+    if kind == "cluster":
+        unmet = {limit: share for limit, share in shares_met(each_seen).items() if share < LIMIT_MET_MIN}
+        assert not unmet, f"limits that too few of the histories meet in which they are small: {unmet}"
     print(f"{kind}: {virtual_s / cpu_s:.0f} times as fast as real time")
 
 
