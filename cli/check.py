@@ -14,18 +14,20 @@ What a run may find, by what it asked of the cluster:
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import click
 
 from quire.cli.client_command import client_options, connected, open_client, run, until_interrupted
-from quire.cli.http import Admin, admin_url_option, json_option, topic_path
+from quire.cli.http import PORT, Admin, json_option, topic_path
 from quire.cli.output import print_json
 from quire.runtime.errors import QuireError
 
@@ -115,7 +117,14 @@ class _Receipts:
 @click.option("--topics", "count", type=click.IntRange(1), default=4, show_default=True)
 @click.option("--keep", is_flag=True, help="Keep the topics, which are deleted when all is well.")
 @client_options
-@admin_url_option
+@click.option(
+    "--admin-url",
+    default=lambda: os.environ.get("QUIRE_ADMIN_URL"),
+    show_default=False,
+    metavar="URL",
+    help="HTTP address of a broker, to delete the topics (environment: QUIRE_ADMIN_URL).  "
+    f"[port {PORT} of the host of --service-url]",
+)
 @json_option
 def command(
     seconds: float,
@@ -124,7 +133,7 @@ def command(
     keep: bool,
     service_url: str,
     operation_timeout_ms: str,
-    admin_url: str,
+    admin_url: str | None,
     as_json: bool,
 ) -> None:
     """Publish numbered messages to new topics, read them back, and say whether an acknowledged one is lost.
@@ -142,7 +151,7 @@ def command(
     if not as_json:
         click.echo(str(verdict))
     is_evidence = not (verdict.is_good and verdict.acknowledged)
-    verdict.topics_kept = names if keep or is_evidence else _delete(names, admin_url)
+    verdict.topics_kept = names if keep or is_evidence else _delete(names, service_url, admin_url)
     if as_json:
         print_json(asdict(verdict))
     elif verdict.topics_kept:
@@ -151,16 +160,29 @@ def command(
         sys.exit(1)
 
 
-def _delete(names: list[str], admin_url: str) -> list[str]:
+def _delete(names: list[str], service_url: str, admin_url: str | None) -> list[str]:
     """Delete the topics; those that stay, for a cluster that is being broken need not answer just now."""
     kept = []
+    url = admin_url or _beside(service_url)
     for name in names:
         try:
-            Admin(admin_url, _DELETE_S).delete(f"/admin/v2/{topic_path(name)}?force=true")
+            Admin(url, _DELETE_S).delete(f"/admin/v2/{topic_path(name)}?force=true")
         except QuireError as error:
             click.echo(f"cannot delete {name}: {error}", err=True)
             kept.append(name)
+    if kept and admin_url is None:
+        click.echo(
+            f"{url} was asked to delete; if these brokers have their HTTP elsewhere, --admin-url says where",
+            err=True,
+        )
     return kept
+
+
+def _beside(service_url: str) -> str:
+    """Where the HTTP of these brokers usually is, for the clients' protocol does not tell."""
+    first = urlsplit(service_url.partition(",")[0])
+    host = first.hostname or ""
+    return f"http://[{host}]:{PORT}" if ":" in host else f"http://{host}:{PORT}"
 
 
 async def _check(client: Client, names: list[str], seconds: float, rate: int) -> Verdict:

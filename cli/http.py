@@ -19,7 +19,8 @@ import click
 from quire.runtime.errors import AlreadyExists, ConfigurationError, InUse, NotFound, QuireError, Unavailable
 from quire.wire import topic_name
 
-DEFAULT_URL = "http://127.0.0.1:8080"
+PORT = 8080
+DEFAULT_URL = f"http://127.0.0.1:{PORT}"
 COMPLETION_S = 1.0
 
 admin_url_option = click.option(

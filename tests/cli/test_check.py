@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from quire.cli import check
 from quire.cli.check import Verdict
 from tests.cli.running import quire, standalone
 
@@ -32,16 +33,54 @@ def test_what_is_lost_and_what_is_not(
     assert ("Nothing" in str(verdict)) == verdict.is_good
 
 
+def test_topics_are_deleted_at_the_host_that_was_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the port is guessed; when that fails the option that names it is told."""
+    monkeypatch.delenv("QUIRE_ADMIN_URL", raising=False)
+    with standalone(tmp_path) as server:
+        other_host = server.service_url.replace("127.0.0.1", "localhost")
+        arguments = ("check", "--seconds", "0.5", "--topics", "1", "--service-url", other_host, "--json")
+        monkeypatch.setattr(check, "PORT", int(server.http_url.rpartition(":")[2]))
+        assert quire(*arguments).json["topics_kept"] == []
+        monkeypatch.setattr(check, "PORT", 1)
+        elsewhere = quire(*arguments)
+    assert len(elsewhere.json["topics_kept"]) == 1
+    assert "http://localhost:1 was asked to delete" in elsewhere.err and "--admin-url says" in elsewhere.err
+
+
+@pytest.mark.parametrize(
+    "service_url, url",
+    [
+        ("pulsar://127.0.0.1:6650", "http://127.0.0.1:8080"),
+        ("pulsar://a:7650,b:7651", "http://a:8080"),
+        ("pulsar://[::1]:6650", "http://[::1]:8080"),
+        ("pulsar://a,b", "http://a:8080"),
+    ],
+)
+def test_where_http_usually_is(service_url: str, url: str) -> None:
+    assert check._beside(service_url) == url
+
+
 def test_all_topics_are_read_back(tmp_path: Path) -> None:
     with standalone(tmp_path) as server:
-        check = ["check", "--seconds", "1", "--topics", "3", "--service-url", server.service_url, "--json"]
-        found = quire(*check, "--admin-url", server.http_url).json
+        arguments = [
+            "check",
+            "--seconds",
+            "1",
+            "--topics",
+            "3",
+            "--service-url",
+            server.service_url,
+            "--json",
+        ]
+        found = quire(*arguments, "--admin-url", server.http_url).json
         assert quire("topics", "list", "--admin-url", server.http_url, "--json").json == []
-        kept = quire(*check, "--admin-url", server.http_url, "--keep").json["topics_kept"]
+        kept = quire(*arguments, "--admin-url", server.http_url, "--keep").json["topics_kept"]
         assert quire("topics", "list", "--admin-url", server.http_url, "--json").json == sorted(
             f"persistent://public/default/{name}" for name in kept
         )
-        unreachable = quire(*check, "--admin-url", "http://127.0.0.1:1")
+        unreachable = quire(*arguments, "--admin-url", "http://127.0.0.1:1")
     assert found["published"] == found["acknowledged"] == found["read"] > 100
     assert found["lost"] == found["out_of_order"] == 0
     assert found["slowest_receipt_s"] > 0
