@@ -35,7 +35,10 @@ def command() -> None:
 @admin_url_option
 @json_option
 def list_bookies(admin_url: str, as_json: bool) -> None:
-    """List every bookie that was not retired.
+    """List every bookie that was not retired, then the ledgers that lost something for good.
+
+    Damaged copies are those of ledgers that were reported of this bookie, until repair has made others. What no copy
+    has any more is lost for good: a line for each ledger, as `quire ledgers lost` has them.
 
     \b
     Example:
@@ -52,11 +55,11 @@ def list_bookies(admin_url: str, as_json: bool) -> None:
             "state": "state",
             "free": lambda row: size(row["freeBytes"]),
             "of": lambda row: size(row["totalBytes"]),
-            "damaged": "damaged",
+            "damaged copies": "damagedCopies",
             "to leave": "ledgersLeft",
             "what to do": "note",
         },
-        right=("free", "of", "damaged", "to leave"),
+        right=("free", "of", "damaged copies", "to leave"),
     )
     print_lost(admin.get(f"{LEDGERS}/lost"), err=True)
 

@@ -158,7 +158,7 @@ def _describe(
         "state": "lost" if state == "absent" and is_lost else state,
         "freeBytes": record.free_bytes,
         "totalBytes": record.total_bytes,
-        "damaged": sum(each.bookie.startswith(f"{record.uuid}:") for each in damage),
+        "damagedCopies": sum(each.bookie.startswith(f"{record.uuid}:") for each in damage),
         "ledgersLeft": progress["left"].get(record.uuid, 0),
         "note": _note(state, record, is_lost=is_lost),
     }

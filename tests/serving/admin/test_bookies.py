@@ -44,7 +44,7 @@ async def test_bookies_are_listed_and_found_by_uuid_its_beginning_and_address(
     await store.create(paths.damage("bookie-1", 7), encode(damage))
     house.cluster.directory.leave("bookie-2")
     rows = (await rest.get(BOOKIES)).body
-    assert [(row["uuid"], row["state"], row["damaged"]) for row in rows] == [
+    assert [(row["uuid"], row["state"], row["damagedCopies"]) for row in rows] == [
         ("bookie-0", "up", 0),
         ("bookie-1", "up", 1),
         ("bookie-2", "absent", 0),
@@ -53,6 +53,8 @@ async def test_bookies_are_listed_and_found_by_uuid_its_beginning_and_address(
         found = (await rest.get(f"{BOOKIES}/{name}")).body
         assert found["uuid"] == "bookie-1"
         assert found["damage"] == [{"ledger": 7, "entry": 3, "what": "a flipped bit", "foundMs": 0}]
+    listed = await in_thread(lambda: quire("bookies", "list", "--admin-url", rest.url))
+    assert "damaged copies" in listed.out.splitlines()[0], "a copy is not a ledger that lost something"
     assert (await rest.get(f"{BOOKIES}/nobody")).status == 404
     assert (await rest.get(f"{BOOKIES}/bookie")).status == 400, "three begin like that"
 
