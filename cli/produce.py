@@ -6,7 +6,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -23,8 +23,8 @@ from quire.cli.client_command import (
 from quire.cli.http import json_option, topic_argument
 from quire.cli.lines import STANDARD_INPUT, Lines
 from quire.cli.output import print_json
-from quire.client import PublishUnknown
-from quire.runtime.errors import ConfigurationError
+from quire.client import PublishFailed, PublishUnknown
+from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.settings import format_size, load
 
 if TYPE_CHECKING:
@@ -162,11 +162,27 @@ async def _publish(client: Client, job: Job, bytes_total: int | None) -> Summary
             with until_interrupted(task):
                 await asyncio.wait([task])
                 summary.interrupted = task.cancelled()
-                if not task.cancelled():
-                    task.result()
-                await _finish(producer, summary)
+                try:
+                    if not task.cancelled():
+                        task.result()
+                    await _finish(producer, summary)
+                except (PublishFailed, PublishUnknown) as error:
+                    raise await _with_count(producer, summary, error) from None
         summary.seconds = time.monotonic() - begin
     return summary
+
+
+async def _with_count(
+    producer: Producer[bytes], summary: Summary, error: PublishFailed | PublishUnknown
+) -> PublishFailed | PublishUnknown:
+    """The same, with how much is stored for sure; what is on its way is waited for, unless it was, but not for long."""
+    if not summary.interrupted:
+        with suppress(QuireError, TimeoutError):
+            async with asyncio.timeout(FLUSH_AFTER_INTERRUPT_S):
+                await producer.flush()
+    return type(error)(
+        f"{error}; {producer.acknowledged:,} of {summary.messages:,} messages were acknowledged"
+    )
 
 
 async def _finish(producer: Producer[bytes], summary: Summary) -> None:
@@ -175,11 +191,8 @@ async def _finish(producer: Producer[bytes], summary: Summary) -> None:
         async with asyncio.timeout(FLUSH_AFTER_INTERRUPT_S if summary.interrupted else None):
             await producer.flush()
     except TimeoutError:
-        unanswered = producer.in_flight
-        await producer.close(flush=False)
         raise PublishUnknown(
-            f"interrupted with {summary.messages:,} messages published, {unanswered:,} of them without receipt: "
-            "whether these are stored is not known"
+            f"interrupted with {producer.in_flight:,} messages without receipt: whether these are stored is not known"
         ) from None
 
 

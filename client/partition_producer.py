@@ -77,6 +77,8 @@ class PartitionProducer(Attachable):
         """Batches whose failure nobody awaited, up to now; a few are enough to tell of."""
         self.last_sequence_id = -1
         """The highest that was given to a message, or that the broker has of an earlier producer of this name."""
+        self.acknowledged = 0
+        """Messages that are stored."""
         self._is_named_by_user = bool(name)
         self._partition = partition_index(topic)
         self._how = how
@@ -229,7 +231,9 @@ class PartitionProducer(Attachable):
     def _settle(self, batch: Batch, id_data: pb.MessageIdData | None, error: QuireError | None) -> None:
         batch.settle(id_data, error)
         self._window.give_back(len(batch.messages), batch.bytes)
-        if error is not None and not batch.was_observed and len(self._failed) < UNSEEN_FAILURES_MAX:
+        if error is None:
+            self.acknowledged += len(batch.messages)
+        elif not batch.was_observed and len(self._failed) < UNSEEN_FAILURES_MAX:
             self._failed.append(batch)
 
     def unseen_error(self) -> QuireError | None:

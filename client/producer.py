@@ -191,6 +191,11 @@ class Producer(Generic[T]):
         """Messages taken and without a receipt."""
         return self._window.messages
 
+    @property
+    def acknowledged(self) -> int:
+        """Messages that are stored, since it was started."""
+        return sum(one.acknowledged for one in self._partitions)
+
     # -- Beginning and end --
 
     async def start(self) -> None:

@@ -106,12 +106,23 @@ async def test_refused_and_unknown_are_told_apart(
     broker.send_errors.append((pb.NotAllowedError, "not you"))
     code, out, err = await quire("produce", "t", text=b"x\n")
     assert (code, out) == (1, "")
-    assert err == f"quire: a message for {TOPIC} was refused: not you\n"
+    assert err == f"quire: a message for {TOPIC} was refused: not you; 0 of 1 messages were acknowledged\n"
     broker.hold_receipts()
     monkeypatch.setenv("QUIRE_SEND_TIMEOUT_MS", "50ms")
     code, _, err = await quire("produce", "t", text=b"x\n")
     assert code == 4
     assert "whether the message is stored is not known" in err and err.count("\n") == 1
+
+
+async def test_how_much_is_stored_is_told_with_what_went_wrong(broker: FakeBroker) -> None:
+    run = await Quire.start("produce", "t", "--no-batching", "--service-url", broker.url)
+    assert run.process.stdin is not None
+    run.process.stdin.write(b"1\n2\n3\n")
+    await broker.until(lambda: len(broker.stored) == 3)
+    broker.send_errors.append((pb.NotAllowedError, "the disk is full"))
+    code, out, err = await run.end(b"4\n")
+    assert (code, out) == (1, "")
+    assert err.endswith("was refused: the disk is full; 3 of 4 messages were acknowledged\n")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -112,6 +113,8 @@ def test_a_standalone_on_a_small_disk_that_fills_up(small: Path, tmp_path: Path)
         # Reading, acknowledging, subscribing go on.
         stored = user.consume("big", "s")
         assert len(stored) > 10_000 and stored == many.read_text().splitlines()[: len(stored)]
+        told = re.search(r"([\d,]+) of [\d,]+ messages were acknowledged", full.err)
+        assert told and 10_000 < int(told[1].replace(",", "")) <= len(stored), full.err
         assert user.consume("big", "s") == []
         assert len(user.consume("two", "s")) == 20
         assert user.produce("two", few).code
