@@ -20,5 +20,6 @@ records may become, what readers may see. A history ends by stopping all faults 
 everything to be closed, drained and repaired; then all that was acknowledged is read.
 
 Read in this order: `loop`, `world`, `network`, `metadata`, `machine`, `oracle`, `plan`, `faults`, `host`,
-`ledger_history`, `facts`, `cluster_history`, then `runner` and `__main__` (`python -m tests.simulation --help`).
+`ledger_history`, `facts`, `cluster_history`, `hostile`, then `runner` and `__main__` (`python -m tests.simulation
+--help`).
 """

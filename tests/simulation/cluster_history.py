@@ -31,7 +31,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -51,6 +51,7 @@ from .broker_host import PORT, BrokerHost
 from .client import LAST_TRIES
 from .facts import KEYS, LED, PARTED, REMADE, Facts, Place, kinds_of
 from .faults import Cluster
+from .hostile import HOSTILE, Hostile, watched
 from .leases import LeaseWatch
 from .ledger_history import adverse_limits, unrepaired
 from .limits import DEDUPLICATED, serving_limits
@@ -67,7 +68,7 @@ from .world import SimulatedClock, Violation, World
 SETTLE_S: Final = 150.0
 STEP_S: Final = 0.5
 PARTITIONS: Final = tuple(f"{PARTED}-partition-{number}" for number in range(PARTITIONS_MAX))
-TOPICS: Final = ("one", "two", KEYS, LED, REMADE, *PARTITIONS)
+TOPICS: Final = ("one", "two", KEYS, LED, REMADE, HOSTILE, *PARTITIONS)
 PREFIX: Final = "persistent://public/default/"
 Read = list[tuple[Place, bytes]]
 """Where messages are, and their payloads, in the order in which a reader was given them."""
@@ -229,6 +230,8 @@ class BrokerCluster(Cluster):
             application.is_deduplicated = self.brokers[0].settings.deduplication
         self.others = [*self.brokers, *self.applications]
         self.operator = Operator(world, self.brokers, self.facts, SimulatedPeers(self, "operator"))
+        honest = [name for name in names if name not in (LED, PARTED, REMADE)]
+        self.hostile = Hostile(world, [each.host for each in self.brokers], honest)
 
     def start(self) -> None:
         super().start()
@@ -239,6 +242,8 @@ class BrokerCluster(Cluster):
             self.world.later(1.0, self._compact_often)
         if self.plan.parted:
             self.operator.make_parted()
+        if self.plan.hostile:
+            self.hostile.start()
 
     def _compact_often(self) -> None:
         if not self._is_over:
@@ -312,6 +317,7 @@ class BrokerCluster(Cluster):
     def heal(self) -> None:
         super().heal()
         self.bucket.trouble = 0.0
+        self.hostile.is_over = True
 
 
 class ClusterHistory:
@@ -327,7 +333,11 @@ class ClusterHistory:
     @contextmanager
     def limits(self) -> Iterator[None]:
         """What is patched while the history runs. Outside `run`, which stands still for ever when a rule is broken."""
-        with adverse_times(self.world.rng("limits")), serving_limits(self.world, self.plan):
+        with (
+            adverse_times(self.world.rng("limits")),
+            serving_limits(self.world, self.plan),
+            watched(self.world) if self.plan.hostile else nullcontext(),
+        ):
             yield
 
     async def run(self) -> None:

@@ -101,6 +101,7 @@ class Plan:
 
     `metadata_lag_ms`: how old reads of the metadata may be, see `metadata`. `keyed`: the second topic has keys. `led`,
     `parted`, `remade`: there is a topic of that name, see `operator`. `narrow`: limits of serving take small values.
+    `hostile`: a peer means harm, see `hostile`.
     """
 
     seed: int
@@ -123,6 +124,7 @@ class Plan:
     parted: int = 0
     remade: int = 0
     narrow: int = 0
+    hostile: int = 0
     events: tuple[Event, ...] = ()
 
     def __str__(self) -> str:
@@ -192,6 +194,7 @@ def _traits(seed: int, kind: str) -> dict[str, Any]:
     for name in ("parted", "remade"):
         traits[name] = int(rng.random() < 0.35 and not is_trimmed)
     traits["narrow"] = int(rng.random() < 0.5)
+    traits["hostile"] = int(rng.random() < 0.3)
     return traits
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.hostile import ACTS
 from tests.simulation.limits import shares_met
 from tests.simulation.plan import Event, Plan, draw
 from tests.simulation.runner import HISTORIES, Outcome, run, run_many
@@ -103,6 +104,10 @@ MUST_BE_SEEN = {
         "socket not read: HELD": 20,
         "deduplication snapshot": 300,
         "key-shared looks no further ahead": 30,
+        "wrong checksum refused": 50,
+        "a read is carried out in slices": 200,
+        "hostile connection closed by its broker": 50,
+        **{f"hostile {act.__name__}": 10 for act in ACTS},
     },
 }
 

@@ -1,4 +1,4 @@
-"""Mistakes of brokers: ownership, acknowledgements, the archive."""
+"""Mistakes of brokers: ownership, acknowledgements, the archive, sessions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from quire.metadata.lease import LeaseCore
 from quire.metadata.records import ArchivePointer, SegmentRecord
 from quire.metadata.store import SessionEvent
 from quire.runtime.limits import READ_BYTES_MAX
+from quire.serving.session import connection
 from quire.serving.subscription.cursor_store import CursorStore
 from quire.serving.topic.segments import Active
 from quire.serving.topic.writing import Writing
 from quire.tiering.archive import Archive
 from quire.tiering.offload import Offloader, OffloadReport
-from quire.wire import block
+from quire.wire import block, frame
 
 from .registry import mutation
 
@@ -93,4 +94,19 @@ def the_bookies_copy_goes_before_the_pointer() -> Iterator[None]:
         report.archived += 1
 
     with patch.object(Offloader, "_upload", upload):
+        yield
+
+
+# -- sessions --------------------------------------------------------------------------------------------
+@mutation("sessions", "cluster")
+def a_checksum_is_not_verified() -> Iterator[None]:
+    """An entry is stored whatever its checksum says."""
+    with patch.object(frame, "_entry", lambda tail: (bytes(tail), True)):
+        yield
+
+
+@mutation("sessions", "cluster")
+def all_that_was_read_is_carried_out_at_once() -> Iterator[None]:
+    """A connection carries out every command that one read brought, before anybody else has a turn."""
+    with patch.object(connection, "COMMANDS_A_TURN", 1 << 30):
         yield
