@@ -205,8 +205,7 @@ class Subscriptions:
             _log.info("making a subscription of %s failed: %s", self._topic.name, task.exception())
 
     async def _make(self, name: str, position: Position, properties: Mapping[str, str]) -> Subscription:
-        if self._is_closed:  # whoever loaded the topic again would not know the subscription
-            raise Unavailable(f"topic {self._topic.name} was unloaded; look it up again")
+        self._check_is_open()
         key = CursorKey(self._topic.name, self._generation, name)
         cursor = self._store.create(key, preceding(position), properties)
         await self._store.save(cursor)
@@ -225,7 +224,13 @@ class Subscriptions:
     def _initial(self, *, earliest: bool) -> Position:
         return self._segments.clamp(self._topic.first_position() if earliest else LATEST)
 
+    def _check_is_open(self) -> None:
+        """Whoever loads the topic again would not know a subscription that was made here. Raises `Unavailable`."""
+        if self._is_closed:
+            raise Unavailable(f"topic {self._topic.name} was unloaded; look it up again")
+
     def _add(self, cursor: Cursor, store: CursorStore | None) -> Subscription:
+        self._check_is_open()
         subscription = Subscription(
             self._topic,
             cursor,

@@ -278,6 +278,22 @@ class Sleeper:
     def trimmed(self) -> None: ...
 
 
+@pytest.mark.parametrize("durable", [True, False])
+async def test_a_subscription_that_is_made_while_its_topic_is_unloaded_is_refused(
+    stand: Stand, durable: bool
+) -> None:
+    """Its consumer would be attached to what nobody serves any more, and be given nothing for ever."""
+    stand.log.is_automatic = False
+    making = asyncio.ensure_future(stand.consumer(durable=durable))
+    await asyncio.sleep(0)
+    if durable:
+        await settle()  # its record is written, and not durable yet
+    stand.subscriptions.close()
+    stand.log.sync()
+    with pytest.raises(Unavailable, match="was unloaded"):
+        await making
+
+
 async def test_a_forced_unsubscribe_closes_the_others(stand: Stand) -> None:
     first, first_port = await stand.consumer(SHARED)
     _, second_port = await stand.consumer(SHARED)
