@@ -112,11 +112,15 @@ class Cursor:
         setattr(self, name, part)
         return part
 
-    def rest(self) -> None:
-        """Nobody uses it for now: let go of the parts that are empty."""
+    def rest(self) -> bool:
+        """Nobody uses it for now: let go of the parts that are empty. Whether all of them are."""
+        is_bare = True
         for name in _PARTS:
-            if not getattr(self, name):
+            if getattr(self, name):
+                is_bare = False
+            else:
                 delattr(self, name)
+        return is_bare
 
     # -- asking ----------------------------------------------------------------------------------------
 

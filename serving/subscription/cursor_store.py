@@ -10,8 +10,11 @@ of them. Whoever asked to know when an acknowledgement is durable is told when t
 After a crash the cursors are what the log says, so exactly what was not durably acknowledged comes again. An
 acknowledgement that nobody waits for is written all the same, in the same turn.
 
+A broker keeps the cursors of all topics that it owns, of which few are in use. Nearly every other is nothing but a
+mark-delete position: it is laid down as its record, one string of bytes, and made again when its topic is loaded.
+
 A snapshot is of one moment. To encode thousands of cursors takes longer than a turn may, so most of it is done before
-(`prepare`), some cursors in each turn; what has changed since is encoded once more.
+(`prepare`), some cursors in each turn; what has changed since is encoded once more. What is laid down is encoded.
 
 Cursor ids are given once and never again. The log may serve others too: a cursor's record begins with
 `cursor_record.TAG`.
@@ -24,7 +27,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Protocol
 
-from quire.runtime.errors import AlreadyExists, QuireError
+from quire.runtime.errors import AlreadyExists, QuireError, Unavailable
 from quire.runtime.tasks import promise
 from quire.serving.ports import Position
 from quire.serving.subscription import cursor_record
@@ -49,8 +52,9 @@ class CursorStore:
     """The cursors of one bundle. `apply` and `snapshot` are for the log; `attach` it before any change."""
 
     def __init__(self) -> None:
-        self._cursors: dict[int, Cursor] = {}
-        self._by_topic: dict[str, list[Cursor]] = {}
+        self._cursors: dict[int, Cursor | bytes] = {}
+        """By their ids; laid down (bytes) what its record says wholly and nobody uses."""
+        self._by_topic: dict[str, tuple[int, ...]] = {}
         self._next_id = 1
         self._log: Log | None = None
         self._waiting: dict[int, list[Done]] = {}
@@ -68,22 +72,26 @@ class CursorStore:
             assert begun is not None
             self._forget(cursor_id)
             self._know(cursor_id, begun)
+            self._lay_down(cursor_id)
         elif kind is Kind.DELETE:
             self._forget(cursor_id)
         elif cursor_id not in self._cursors:
             return
         elif delta is not None:
-            self._cursors[cursor_id].apply(delta)
-            self._cursors[cursor_id].rest()
+            cursor = self._take_up(cursor_id)  # until all is replayed: the next delta may be its, too
+            cursor.apply(delta)
+            cursor.rest()
         elif piece is not None:
-            self._cursors[cursor_id].survey.extend(piece)
+            self._take_up(cursor_id).survey.extend(piece)
 
     async def prepare(self) -> None:
         """Encode what `snapshot` will need, some in each turn of the loop."""
         self._prepared = {}
         for count, cursor_id in enumerate(list(self._cursors), 1):
+            if self._log is None:
+                self._lay_down(cursor_id)  # the log was replayed, and nobody uses any of them yet
             cursor = self._cursors.get(cursor_id)
-            if cursor is not None:
+            if isinstance(cursor, Cursor):
                 self._prepared[cursor_id] = self._encoded(cursor_id, cursor)
             if count % CURSORS_A_TURN == 0:
                 await asyncio.sleep(0)
@@ -96,7 +104,10 @@ class CursorStore:
         self._write()
         prepared, self._prepared = self._prepared, {}
         for cursor_id, cursor in sorted(self._cursors.items()):
-            yield from prepared.get(cursor_id) or self._encoded(cursor_id, cursor)
+            if isinstance(cursor, bytes):
+                yield cursor
+            else:
+                yield from prepared.get(cursor_id) or self._encoded(cursor_id, cursor)
 
     def _encoded(self, cursor_id: int, cursor: Cursor) -> list[bytes]:
         encoded = list(cursor_record.snapshot(cursor_id, cursor))
@@ -110,18 +121,21 @@ class CursorStore:
     # -- for subscriptions -----------------------------------------------------------------------------
 
     def of_topic(self, topic: str) -> list[Cursor]:
-        """The cursors of a topic, of all its generations."""
-        return list(self._by_topic.get(topic, ()))
+        """The cursors of a topic, of all its generations, for use until it rests."""
+        return [self._take_up(cursor_id) for cursor_id in self._by_topic.get(topic, ())]
 
     def rest(self, topic: str) -> None:
-        """The topic is unloaded: its cursors take as little as they can until it is loaded again."""
-        for cursor in self._by_topic.get(topic, ()):
-            if cursor.id not in self._waiting:
-                cursor.rest()
+        """The topic is unloaded: nothing that is done to the cursors that it had counts any more.
+
+        Each is laid down, or keeps what it holds beside its mark-delete.
+        """
+        for cursor_id in self._by_topic.get(topic, ()):
+            if cursor_id not in self._waiting:
+                self._lay_down(cursor_id)
 
     def create(self, key: CursorKey, mark_delete: Position, properties: Mapping[str, str]) -> Cursor:
         """A new cursor, durable after `save`. Raises `AlreadyExists`."""
-        if any(one.key == key for one in self._by_topic.get(key.topic, ())):
+        if any(one.key == key for one in self.of_topic(key.topic)):
             raise AlreadyExists(f"subscription {key.subscription} of {key.topic} exists already")
         cursor = Cursor(key, mark_delete, properties)
         self._know(self._next_id, cursor)
@@ -131,9 +145,9 @@ class CursorStore:
 
     def changed(self, cursor: Cursor, done: Done | None = None) -> None:
         """Write down what changed at the end of this turn, then call `done`."""
-        if not cursor.id:
+        if self._cursors.get(cursor.id) is not cursor:
             if done is not None:
-                done(None)
+                done(_unloaded(cursor) if cursor.id else None)
             return
         self._prepared.pop(cursor.id, None)
         if not self._waiting:
@@ -144,7 +158,7 @@ class CursorStore:
 
     def found(self, cursor: Cursor, piece: Piece) -> None:
         """Write down what a dispatcher found. It is only ever a shortcut, so nobody waits for it."""
-        if cursor.id:
+        if self._cursors.get(cursor.id) is cursor:
             cursor.survey.extend(piece)
             self._prepared.pop(cursor.id, None)
             self._append(cursor_record.survey(cursor.id, piece), None)
@@ -168,16 +182,16 @@ class CursorStore:
     def _write(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for cursor_id, dones in waiting.items():
-            done = _all_of(dones)
+            done, cursor = _all_of(dones), self._take_up(cursor_id)
             try:
-                *first, last = self._records(cursor_id, self._cursors[cursor_id])
+                *first, last = self._records(cursor_id, cursor)
                 for record in first:
                     self._append(record, None)
                 self._append(last, done)
             except Exception as error:
                 # A mistake of ours, and of this cursor alone: it is written whole the next time.
-                _log.exception("the cursor %s cannot be written", self._cursors[cursor_id].key)
-                self._cursors[cursor_id].is_reset = True
+                _log.exception("the cursor %s cannot be written", cursor.key)
+                cursor.is_reset = True
                 if done is not None:
                     done(QuireError(f"the cursor cannot be written: {error!r}"))
 
@@ -192,23 +206,48 @@ class CursorStore:
         assert self._log is not None, "a cursor changed before its log was attached"
         self._log.append(record, done)
 
+    # -- what is kept ----------------------------------------------------------------------------------
+
     def _know(self, cursor_id: int, cursor: Cursor) -> None:
         cursor.id = cursor_id
         self._cursors[cursor_id] = cursor
-        self._by_topic.setdefault(cursor.key.topic, []).append(cursor)
+        topic = cursor.key.topic
+        self._by_topic[topic] = (*self._by_topic.get(topic, ()), cursor_id)
 
     def _forget(self, cursor_id: int) -> list[Done]:
         """Drop a cursor if it is here; who waited for it."""
-        cursor = self._cursors.pop(cursor_id, None)
         self._prepared.pop(cursor_id, None)
-        if cursor is None:
+        if cursor_id not in self._cursors:
             return []
+        cursor = self._take_up(cursor_id)
+        del self._cursors[cursor_id]
         cursor.id = 0
-        of_topic = self._by_topic[cursor.key.topic]
-        of_topic.remove(cursor)
-        if not of_topic:
-            del self._by_topic[cursor.key.topic]
+        topic = cursor.key.topic
+        self._by_topic[topic] = tuple(one for one in self._by_topic[topic] if one != cursor_id)
+        if not self._by_topic[topic]:
+            del self._by_topic[topic]
         return self._waiting.pop(cursor_id, [])
+
+    def _lay_down(self, cursor_id: int) -> None:
+        """Keep a cursor as its record, if that says all of it. Whoever has it has another one from now on."""
+        cursor = self._cursors.get(cursor_id)
+        if isinstance(cursor, Cursor) and cursor.rest() and not cursor.is_reset:
+            self._cursors[cursor_id] = cursor_record.begin(cursor_id, cursor)
+
+    def _take_up(self, cursor_id: int) -> Cursor:
+        """The cursor, made again if it was laid down."""
+        kept = self._cursors[cursor_id]
+        if isinstance(kept, Cursor):
+            return kept
+        cursor = cursor_record.parse(kept).cursor
+        assert cursor is not None
+        cursor.id = cursor_id
+        self._cursors[cursor_id] = cursor
+        return cursor
+
+
+def _unloaded(cursor: Cursor) -> QuireError:
+    return Unavailable(f"topic {cursor.key.topic} was unloaded; look it up again")
 
 
 def _all_of(dones: list[Done]) -> Done | None:

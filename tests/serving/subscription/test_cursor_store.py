@@ -8,6 +8,7 @@ import random
 import pytest
 from pyroaring import BitMap
 
+from quire.runtime.errors import QuireError, Unavailable
 from quire.serving.ports import Position, SegmentView
 from quire.serving.subscription import cursor_record, cursor_store
 from quire.serving.subscription.cursor import Cursor, CursorKey
@@ -66,9 +67,15 @@ async def test_what_changes_while_it_is_prepared_is_in_the_snapshot(
                 cursors[number] = store.create(key(number), Position(1, -1), {})
             elif rng.random() < 0.2:
                 deleting.append(asyncio.ensure_future(store.delete(cursors.pop(number))))
+            elif rng.random() < 0.2:
+                store.rest(key(0).topic)
+                again = {one.key: one for one in store.of_topic(key(0).topic)}
+                cursors = {number: again[key(number)] for number in cursors}
             else:
-                cursors[number].acknowledge(1, BitMap([rng.randrange(100)]), SEGMENTS)
-                store.changed(cursors[number])
+                left = cursors[number].unacknowledged(1, BitMap([rng.randrange(5)]))
+                if left:
+                    cursors[number].acknowledge(1, left, SEGMENTS)
+                    store.changed(cursors[number])
         await asyncio.sleep(0)
     await asyncio.sleep(0)
     log.records.clear()
@@ -97,6 +104,60 @@ async def test_only_what_changed_is_encoded_again(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(cursor_record, "snapshot", counted)
     assert len(list(store.snapshot())) >= 500
     assert encoded == [cursors[7]]
+
+
+async def test_a_cursor_that_rests_comes_back_as_it_was() -> None:
+    """With nothing beside its mark-delete, only its record is left of it, and that is its snapshot."""
+    store = CursorStore()
+    store.attach(Records())
+    bare = store.create(key(1), Position(1, -1), {"colour": "green"})
+    scattered = store.create(key(2), Position(1, -1), {})
+    bare.acknowledge(1, BitMap(range(7)), SEGMENTS)
+    scattered.acknowledge(1, BitMap([3, 5]), SEGMENTS)
+    await asyncio.sleep(0)
+    before = content(store)
+    store.rest(key(1).topic)
+    assert isinstance(store._cursors[bare.id], bytes)
+    assert replayed(list(store.snapshot())) == before
+    again = {one.key: one for one in store.of_topic(key(1).topic)}
+    assert content(store) == before and again[key(2)] is scattered
+    assert again[key(1)] is not bare and again[key(1)].properties == {"colour": "green"}
+    assert again[key(1)].id == bare.id
+
+
+async def test_cursors_that_were_replayed_rest() -> None:
+    """A start reads all cursors of a broker's topics; nobody asks for most of them for a long time."""
+    log = Records()
+    store = CursorStore()
+    store.attach(log)
+    for number in range(10):
+        cursor = store.create(key(number), Position(1, -1), {})
+        await asyncio.sleep(0)
+        cursor.acknowledge(1, BitMap(range(number)) if number else BitMap([2]), SEGMENTS)
+        store.changed(cursor)
+    await asyncio.sleep(0)
+    again = CursorStore()
+    for record in log.records:
+        again.apply(record)
+    await again.prepare()
+    assert sum(isinstance(kept, Cursor) for kept in again._cursors.values()) == 1
+    assert replayed(list(again.snapshot())) == content(store)
+
+
+async def test_who_still_has_a_cursor_that_was_laid_down_changes_nothing() -> None:
+    store, log = CursorStore(), Records()
+    store.attach(log)
+    stale = store.create(key(1), Position(1, -1), {})
+    await asyncio.sleep(0)
+    store.rest(key(1).topic)
+    log.records.clear()
+    stale.acknowledge(1, BitMap([0]), SEGMENTS)
+    heard: list[QuireError | None] = []
+    store.changed(stale, heard.append)
+    with pytest.raises(Unavailable, match="was unloaded"):
+        await store.save(stale)
+    assert isinstance(heard[0], Unavailable) and not log.records
+    assert [one.mark_delete for one in store.of_topic(key(1).topic)] == [Position(1, -1)]
 
 
 def test_deduplication_s_part_is_prepared_as_well() -> None:
