@@ -8,6 +8,7 @@ kill.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -44,6 +45,13 @@ class DaemonThreads(Executor):
                 self._threads.append(thread)
                 thread.start()
         return future
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """What `work` returns, done on one of these threads.
+
+        Nobody else touches what it works on meanwhile. It goes on when its caller is cancelled, to its own end.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self, work)
 
     def close(self, patience_s: float) -> bool:
         """Take nothing more and wait for what was submitted; False when that takes longer than `patience_s`."""

@@ -10,7 +10,7 @@
       offloading    sealed segments on their way to the archive
       rounds        what is done for topics every few seconds
 
-A broker holds no data, and threads only for what clients can make long (`Services.aside`). It stops by unloading its
+A broker holds no data, and threads only for what clients can make long (`Services.helpers`). It stops by unloading its
 topics, so that nothing has to be recovered; killed, it leaves that to the next start.
 """
 
@@ -136,6 +136,7 @@ class Broker(Operations):
             tasks=self.tasks,
             throttles=BrokerThrottles.of(settings, clock),
         )
+        self.helpers = self.services.helpers
         self._ledgers = ledgers
         self.bookies = Bookies(ledgers)
         self.losses = Losses(ledgers, archive)
@@ -211,7 +212,7 @@ class Broker(Operations):
         for session in list(self._sessions):
             session.close()
         await self.tasks.stop()
-        self.services.helpers.close(0.0)
+        self.helpers.close(0.0)
         await self.peers.close()
 
     async def _hand_over_all(self) -> None:

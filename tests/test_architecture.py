@@ -176,6 +176,13 @@ def test_a_core_imports_no_io_and_never_waits(pattern: str) -> None:
         assert not waits, f"{file.relative_to(REPOSITORY)} awaits in line {waits[0]}"
 
 
+def test_a_broker_has_one_road_to_helper_threads() -> None:
+    """`DaemonThreads.run`, of a few threads: more would only take the interpreter from the loop more often."""
+    for file in sorted((REPOSITORY / "serving").rglob("*.py")):
+        found = re.search(r"\b(to_thread|run_in_executor)\b", file.read_text())
+        assert found is None, f"{file.relative_to(REPOSITORY)} goes another way: {found}"
+
+
 def test_the_table_in_the_documentation_is_this_one() -> None:
     lines = (REPOSITORY / "docs/architecture.md").read_text().splitlines()
     rows = {

@@ -172,7 +172,7 @@ class ObjectStore:
         """`work()` on a helper thread, for those who read and compute in one go."""
         if self._threads is None:
             return work()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return await self._threads.run(work)
 
     async def close(self) -> None:
         """Wait for the calls under way, but not for one that hangs, then close the store."""

@@ -7,7 +7,7 @@ HTTP clients refuse long headers: what does not fit is left out, and a header of
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from json import dumps
 from typing import Final
 from urllib.parse import quote
@@ -33,7 +33,7 @@ def routes(target: AdminTarget) -> list[web.RouteDef]:
         if number == 0:
             raise ConfigurationError("positions in a backlog count from 1")
         position, entry = await target.peek(topic_of(request), request.match_info["subscription"], number)
-        return await asyncio.to_thread(_entry, position, entry)  # it may grow to 128 MiB
+        return await target.helpers.run(partial(_entry, position, entry))  # it may grow to 128 MiB
 
     async def by_id(request: web.Request) -> web.Response:
         part = request.match_info
@@ -41,7 +41,7 @@ def routes(target: AdminTarget) -> list[web.RouteDef]:
             natural(part["ledger"], "the ledger in the path"), natural(part["entry"], "the entry in the path")
         )
         entry = await target.message(topic_of(request), position)
-        return await asyncio.to_thread(_entry, position, entry)
+        return await target.helpers.run(partial(_entry, position, entry))
 
     return [
         web.get(f"{ONE}/position/{{position}}", peek),

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from quire.ledger.bookies import Bookies
 from quire.ledger.losses import Losses
 from quire.metadata.records import Policies
+from quire.runtime.threads import DaemonThreads
 from quire.serving.names import TopicName
 from quire.serving.ownership.port import Owner, Ownership
 from quire.serving.policy.namespaces import Namespaces
@@ -30,6 +31,8 @@ class AdminTarget(Protocol):
     bookies: Bookies
     losses: Losses
     ownership: Ownership
+    helpers: DaemonThreads
+    """For what takes long because of what clients sent."""
 
     @property
     def cluster(self) -> str: ...

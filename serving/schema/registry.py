@@ -17,11 +17,9 @@ To parse and to compare definitions takes up to tenths of a second for hostile o
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Sequence
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 from uuid import uuid4
 
 from msgspec.structs import replace
@@ -32,6 +30,7 @@ from quire.metadata.store import ANY_VERSION, CHANGE_ATTEMPTS, Check, Create, De
 from quire.runtime.clock import Clock
 from quire.runtime.errors import AlreadyExists, LimitExceeded, NotFound, Unavailable, VersionConflict
 from quire.runtime.limits import SCHEMA_VERSIONS_MAX, SCHEMAS_INLINE_BYTES_MAX
+from quire.runtime.threads import DaemonThreads
 from quire.serving.names import TopicName
 from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.policy.strategy import Strategy, for_consumer
@@ -42,8 +41,6 @@ from quire.wire import pulsar_pb2 as pb
 VERSION_BYTES: Final = 8
 NO_VERSION: Final = b""
 """What a client is told whose messages have no schema."""
-
-T = TypeVar("T")
 
 
 class Known(NamedTuple):
@@ -91,7 +88,7 @@ def from_wire(version: bytes) -> int:
 class Schemas:
     """See the top of the file."""
 
-    def __init__(self, store: MetadataStore, clock: Clock, helpers: Executor | None = None) -> None:
+    def __init__(self, store: MetadataStore, clock: Clock, helpers: DaemonThreads) -> None:
         self._store = store
         self._clock = clock
         self._helpers = helpers
@@ -120,7 +117,7 @@ class Schemas:
         if definition is None or not definition.is_schema:
             return
         strategy = Strategy(policies.schema_compatibility)
-        await self._aside(partial(validate, definition))
+        await self._helpers.run(partial(validate, definition))
         current = (await self._read(name)).current or (await self._read_again(name)).current
         if current:
             await self._check(name, current, definition, for_consumer(strategy))
@@ -148,19 +145,19 @@ class Schemas:
 
     async def number_of(self, name: TopicName, definition: Definition) -> int | None:
         """The version that is the same. Raises `SchemaInvalid`."""
-        mark = await self._aside(partial(_mark, definition))
+        mark = await self._helpers.run(partial(_mark, definition))
         return _same(await self._read(name), mark)
 
     async def check(self, name: TopicName, definition: Definition, strategy: Strategy) -> None:
         """Raise `SchemaRefused` unless the topic's schema could be followed by this one; `SchemaInvalid`."""
-        await self._aside(partial(validate, definition))
+        await self._helpers.run(partial(validate, definition))
         await self._check(name, (await self._read(name)).current, definition, strategy)
 
     async def add(
         self, name: TopicName, definition: Definition, strategy: Strategy, *, allowed: bool = True
     ) -> int:
         """The number of the version that is the same, or of the new one. Raises as `for_producer`."""
-        mark = await self._aside(partial(_mark, definition))
+        mark = await self._helpers.run(partial(_mark, definition))
         for _ in range(CHANGE_ATTEMPTS):
             guard = await self._while_there(name)
             known = await self._read(name)
@@ -230,14 +227,11 @@ class Schemas:
     ) -> None:
         for old in current if strategy.is_transitive else current[-1:]:
             former = (await self._load(old)).definition
-            why = await self._aside(partial(refusal, new, former, strategy))
+            why = await self._helpers.run(partial(refusal, new, former, strategy))
             if why is not None:
                 raise SchemaRefused(
                     f"this schema does not go with version {old.number} of topic {name} ({strategy}): {why}"
                 )
-
-    async def _aside(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._helpers, work)
 
     async def _load(self, version: SchemaVersion) -> Version:
         body = version.body

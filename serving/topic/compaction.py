@@ -171,11 +171,11 @@ class Compaction:
         if former is not None:
             first = max(first, topic.next_position(former.horizon))
         async for chunk in self._input(former, first, horizon):
-            await services.aside(partial(_note, last_of_key, chunk))
+            await services.helpers.run(partial(_note, last_of_key, chunk))
         output = await Output.begin(topic, services)
         try:
             async for chunk in self._input(former, first, horizon):
-                for retained in await services.aside(partial(_retained, last_of_key, chunk)):
+                for retained in await services.helpers.run(partial(_retained, last_of_key, chunk)):
                     output.add(*retained)
                 await output.room()
             last_entries = self._last_entries(former, horizon)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 from quire.metadata.records import ArchivePointer, LedgerRecord
 from quire.metadata.store import MetadataStore, Step
@@ -23,8 +22,6 @@ from quire.wire.block import Buffer
 
 HELPERS: Final = 2
 """Threads for what clients can make long. More would only take the interpreter from the event loop more often."""
-
-T = TypeVar("T")
 
 
 class WriterListener(Protocol):
@@ -115,10 +112,4 @@ class Services:
     shed_at: float = 0.0
     """When the last of the topics that were dropped comes apart, by the loop's time."""
     helpers: DaemonThreads = field(default_factory=lambda: DaemonThreads(HELPERS, "quire-helper"))
-
-    async def aside(self, work: Callable[[], T]) -> T:
-        """What `work` returns, done on a helper thread: all that decodes what clients sent, or may take long.
-
-        Nobody else touches what it works on meanwhile. It goes on when its caller is cancelled, to its own end.
-        """
-        return await asyncio.get_running_loop().run_in_executor(self.helpers, work)
+    """They do all that decodes what clients sent, or may take long."""

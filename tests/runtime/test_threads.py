@@ -23,6 +23,14 @@ def test_results_and_errors_come_back() -> None:
         threads.submit(divmod, 7, 2)
 
 
+async def test_a_loop_waits_for_what_a_thread_does() -> None:
+    threads = DaemonThreads(1, "test")
+    assert await threads.run(threading.get_ident) != threading.get_ident()
+    with pytest.raises(ZeroDivisionError):
+        await threads.run(lambda: 1 // 0)
+    assert threads.close(PATIENCE_S)
+
+
 def test_threads_are_used_again_and_never_more_than_allowed() -> None:
     threads = DaemonThreads(2, "test")
     names = {threads.submit(threading.get_ident).result(PATIENCE_S) for _ in range(20)}

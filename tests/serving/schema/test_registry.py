@@ -15,6 +15,7 @@ from quire.metadata.store import Step
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import LimitExceeded, NotFound, OutcomeUnknown, Unavailable
 from quire.runtime.limits import SCHEMA_BYTES_MAX, SCHEMA_VERSIONS_MAX
+from quire.runtime.threads import DaemonThreads
 from quire.serving.names import TopicName
 from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.policy.strategy import Strategy
@@ -25,6 +26,7 @@ from quire.serving.schema.registry import NO_VERSION, Schemas, from_wire, to_wir
 ORDERS = TopicName.parse("orders")
 ANY = Strategy.ALWAYS_COMPATIBLE
 TOPIC = TopicPolicies()
+HELPERS = DaemonThreads(2, "test")
 
 
 def schema(*fields: str, doc: str = "", **more: str) -> Definition:
@@ -41,7 +43,7 @@ def store() -> MemoryStore:
 
 @pytest.fixture
 def schemas(store: MemoryStore) -> Schemas:
-    return Schemas(store, SystemClock())
+    return Schemas(store, SystemClock(), HELPERS)
 
 
 async def test_versions_are_numbered_and_the_same_one_is_found(schemas: Schemas) -> None:
@@ -120,7 +122,7 @@ async def test_many_versions_are_refused(schemas: Schemas, monkeypatch: pytest.M
 
 
 async def test_brokers_that_add_at_the_same_time_agree(store: MemoryStore) -> None:
-    brokers = [Schemas(store, SystemClock()) for _ in range(6)]
+    brokers = [Schemas(store, SystemClock(), HELPERS) for _ in range(6)]
     numbers = await asyncio.gather(
         *(one.add(ORDERS, schema("abc"[at % 3]), ANY) for at, one in enumerate(brokers))
     )
@@ -136,8 +138,8 @@ async def test_a_lost_answer_makes_no_second_version(store: MemoryStore) -> None
         get = store.get  # type: ignore[assignment]
 
     with pytest.raises(OutcomeUnknown):
-        await Schemas(Forgetful(), SystemClock()).add(ORDERS, schema("a"), ANY)
-    assert await Schemas(store, SystemClock()).add(ORDERS, schema("a"), ANY) == 0
+        await Schemas(Forgetful(), SystemClock(), HELPERS).add(ORDERS, schema("a"), ANY)
+    assert await Schemas(store, SystemClock(), HELPERS).add(ORDERS, schema("a"), ANY) == 0
 
 
 async def test_who_is_always_overtaken_says_so(store: MemoryStore) -> None:
@@ -150,7 +152,7 @@ async def test_who_is_always_overtaken_says_so(store: MemoryStore) -> None:
 
     made: set[str] = set()
     with pytest.raises(Unavailable, match="changed by others"):
-        await Schemas(Busy(), SystemClock()).add(ORDERS, schema("a"), ANY)
+        await Schemas(Busy(), SystemClock(), HELPERS).add(ORDERS, schema("a"), ANY)
 
 
 # -- clients -------------------------------------------------------------------------------------------
