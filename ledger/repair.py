@@ -279,7 +279,7 @@ class Repair:
 
     async def _retire(self, view: View) -> None:
         """Remove the records of drained bookies that no ledger names any more."""
-        for uuid in view.draining():
+        for uuid in sorted(view.draining()):
             if uuid in self._clean and self._clean[uuid].is_confirmed:
                 self._clean.pop(uuid)
                 if await retire(self._store, uuid):
