@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final, TypeVar
 
 PAUSE_S: Final = 0.002
+
+T = TypeVar("T")
 
 
 class Slices:
@@ -40,6 +42,13 @@ class Slices:
         come = asyncio.get_running_loop().create_future()
         self.put(lambda: None if come.done() else come.set_result(None))
         await come
+
+    async def parts(self, many: Sequence[T], count: int) -> AsyncIterator[Sequence[T]]:
+        """`many` by `count` at a time: the first at once, each further one in a turn of its own."""
+        for start in range(0, len(many), count):
+            if start:
+                await self.turn()
+            yield many[start : start + count]
 
     def _expect(self) -> None:
         if self._waiting and not self._is_due:

@@ -153,7 +153,7 @@ class Broker(Operations):
         )
         self.rounds = Rounds(self.registry, ledgers, self._bundles, self._offloading, clock, self.tasks)
         self.ownerless = Ownerless(self.registry, self.ownership, self.services)
-        self._topic_lists = TopicLists(store, self.tasks)
+        self._topic_lists = TopicLists(store, self.tasks, self.slices)
         self._server: asyncio.Server | None = None
         self._sessions: dict[Connection, None] = {}
         """In the order in which they came."""

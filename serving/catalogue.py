@@ -20,11 +20,9 @@ from quire.metadata.records import NamespaceRecord, TopicRecord
 from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, VersionConflict
 from quire.serving.names import TopicName
 from quire.serving.policy.namespaces import Namespaces
-from quire.serving.topic_records import TopicRecords
+from quire.serving.topic_records import NAMES_A_TURN, TopicRecords
 
 READS_AT_ONCE: Final = 200
-NAMES_A_TURN: Final = 1_000
-"""In a list of names: a millisecond."""
 
 
 class NoPartition(ConfigurationError):

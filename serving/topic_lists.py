@@ -24,6 +24,7 @@ from quire.metadata.followed import keep_reading
 from quire.metadata.records import TopicRecord, decode
 from quire.metadata.store import MetadataStore
 from quire.runtime.errors import NotFound
+from quire.runtime.slices import Slices
 from quire.runtime.tasks import Tasks
 from quire.serving.names import TopicName
 
@@ -32,6 +33,8 @@ PAUSE_S: Final = 0.05
 
 READS_AT_ONCE: Final = 200
 NAMES_A_TURN: Final = 1_000
+"""A millisecond or two of work on names (`slices`)."""
+
 LINGER_S: Final = 150.0
 """How long a list is followed for who asked: longer than the minute after which clients ask again."""
 
@@ -49,13 +52,16 @@ class Watched(NamedTuple):
 class TopicList:
     """The topics of one namespace; see the top of the file."""
 
-    def __init__(self, store: MetadataStore, tenant: str, namespace: str, tasks: Tasks) -> None:
+    def __init__(
+        self, store: MetadataStore, tenant: str, namespace: str, tasks: Tasks, slices: Slices
+    ) -> None:
         self.names: frozenset[str] = frozenset()
         self.listeners: dict[object, Listener] = {}
         self._store = store
         self._prefix = TopicName("persistent", tenant, namespace, "")
         self._folder = paths.topics_of(tenant, namespace)
         self._tasks = tasks
+        self._slices = slices
         self._partitions: dict[str, int] = {}
         """By local name; 0 for a topic that has none."""
         self._watches: dict[str, Callable[[], None]] = {}
@@ -109,26 +115,30 @@ class TopicList:
             await self._read_folder()
 
     async def _read_folder(self) -> None:
-        there = {paths.decode(name) for name in await self._store.children(self._folder)}
-        for gone in self._partitions.keys() - there:
-            del self._partitions[gone]
-            self._unwatch(gone)
+        listed, there = await self._store.children(self._folder), set[str]()
+        async for some in self._slices.parts(listed, NAMES_A_TURN):
+            there.update(map(paths.decode, some))
+        async for some in self._slices.parts(list(self._partitions.keys() - there), NAMES_A_TURN):
+            for gone in some:
+                del self._partitions[gone]
+                self._unwatch(gone)
         new = there - self._partitions.keys()
-        await self._read(new | (self._stale & there) | (self._parents(new) & there))
+        await self._read(new | (self._stale & there) | (await self._parents(new) & there))
         if self._partitions != self._told:
             self._told = dict(self._partitions)
             self._tell(await self._full_names())
 
-    def _parents(self, names: Iterable[str]) -> set[str]:
+    async def _parents(self, names: Iterable[str]) -> set[str]:
         """Topics that are not known to have partitions, and of which one was made."""
-        found = {parent.local for name in names if (parent := self._named(name).parent) is not None}
+        found: set[str] = set()
+        async for some in self._slices.parts(list(names), NAMES_A_TURN):
+            found |= {parent.local for name in some if (parent := self._named(name).parent) is not None}
         return {name for name in found if not self._partitions.get(name)}
 
     async def _read(self, names: Iterable[str]) -> None:
         """How many partitions they have, read now: what changes from now on is told by a watch."""
         wanted = sorted(names)
-        for start in range(0, len(wanted), READS_AT_ONCE):
-            some = wanted[start : start + READS_AT_ONCE]
+        async for some in self._slices.parts(wanted, READS_AT_ONCE):
             counts = await asyncio.gather(*map(self._count, some))
             self._partitions.update(
                 (name, count) for name, count in zip(some, counts, strict=True) if count >= 0
@@ -168,13 +178,12 @@ class TopicList:
     async def _full_names(self) -> frozenset[str]:
         """Of all topics that are shown. Nothing else changes them meanwhile (`_refreshing`)."""
         found: list[str] = []
-        for number, (local, count) in enumerate(self._partitions.items(), 1):
-            name = self._named(local)
-            if count == 0 and not name.is_prepared(self._shown):
-                found.append(str(name))
-            found += [str(name.of_partition(index)) for index in range(count)]
-            if number % NAMES_A_TURN == 0:
-                await asyncio.sleep(0)
+        async for some in self._slices.parts(list(self._partitions.items()), NAMES_A_TURN):
+            for local, count in some:
+                name = self._named(local)
+                if count == 0 and not name.is_prepared(self._shown):
+                    found.append(str(name))
+                found += [str(name.of_partition(index)) for index in range(count)]
         return frozenset(found)
 
     def _shown(self, parent: TopicName) -> int:
@@ -190,9 +199,10 @@ class TopicList:
 class TopicLists:
     """The namespaces that somebody watches."""
 
-    def __init__(self, store: MetadataStore, tasks: Tasks) -> None:
+    def __init__(self, store: MetadataStore, tasks: Tasks, slices: Slices) -> None:
         self._store = store
         self._tasks = tasks
+        self._slices = slices
         self._lists: dict[tuple[str, str], asyncio.Future[TopicList]] = {}
         self._users: dict[tuple[str, str], int] = {}
         self._asked: dict[tuple[str, str], asyncio.TimerHandle] = {}
@@ -252,7 +262,7 @@ class TopicLists:
             raise
 
     async def _start(self, tenant: str, namespace: str) -> TopicList:
-        followed = TopicList(self._store, tenant, namespace, self._tasks)
+        followed = TopicList(self._store, tenant, namespace, self._tasks, self._slices)
         await followed.start()
         return followed
 

@@ -22,6 +22,8 @@ from quire.serving.names import TopicName
 from quire.serving.policy.namespaces import Namespaces
 
 READS_AT_ONCE: Final = 200
+NAMES_A_TURN: Final = 1_000
+"""In a list of names: a millisecond."""
 
 
 class TopicRecords:
@@ -59,7 +61,12 @@ class TopicRecords:
     async def names(self, tenant: str, namespace: str, domain: str = "persistent") -> list[TopicName]:
         """The topics that have a record of their own, parents of partitions among them: one read."""
         children = await self._store.children(paths.topics_of(tenant, namespace, domain))
-        return [TopicName(domain, tenant, namespace, paths.decode(child)) for child in children]
+        found: list[TopicName] = []
+        for start in range(0, len(children), NAMES_A_TURN):
+            some = children[start : start + NAMES_A_TURN]
+            found += [TopicName(domain, tenant, namespace, paths.decode(child)) for child in some]
+            await asyncio.sleep(0)
+        return found
 
     async def create(
         self, name: TopicName, partitions: int = 0, properties: Mapping[str, str] | None = None

@@ -45,3 +45,21 @@ async def test_who_gave_up_waiting_keeps_nobody_else_from_his_turn() -> None:
     gone.cancel()
     async with asyncio.timeout(10):
         await other
+
+
+async def test_parts_come_in_turns_of_their_own() -> None:
+    slices, turn, seen = Slices(), 0, list[tuple[int, list[int]]]()
+
+    async def count() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.ensure_future(count())
+    async for part in slices.parts([1, 2, 3, 4, 5], 2):
+        seen.append((turn, list(part)))
+    counting.cancel()
+    assert [part for _, part in seen] == [[1, 2], [3, 4], [5]]
+    assert len({at for at, _ in seen}) == 3 and seen[0][0] == 0, "the first waits for nobody"
+    assert [part async for part in slices.parts([], 2)] == []
