@@ -1,4 +1,4 @@
-"""Helper threads for calls into libraries that block, and may never come back.
+"""Helper threads: for calls into libraries that block, and may never come back, and for what takes long to compute.
 
 The standard library's pool waits for its threads when the interpreter ends, so one call that hangs (a network without
 a time-out of its own, a mount that is gone) keeps a process alive that was told to stop. These threads are daemons: a
@@ -15,10 +15,14 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+WORK_S: Final = 0.001
+REST_SHARE: Final = 3
+"""Of the time that was worked: a helper has a quarter of the interpreter at most."""
 
 
 class DaemonThreads(Executor):
@@ -74,3 +78,20 @@ class DaemonThreads(Executor):
                     future.set_exception(error)
             del job, future, work  # an idle thread holds on to nothing
             self._idle.release()
+
+
+class Breather:
+    """Called now and then by what computes for long on a helper thread: it rests, so that the loop has the interpreter.
+
+    The interpreter is handed over each half millisecond, but only by a thread that runs: one that the machine has put
+    aside for others keeps it, and the loop waits for both. The more a thread rests, the rarer that is.
+    """
+
+    def __init__(self) -> None:
+        self._rested_at_s = time.thread_time()
+
+    def __call__(self) -> None:
+        worked_s = time.thread_time() - self._rested_at_s
+        if worked_s >= WORK_S:
+            time.sleep(REST_SHARE * worked_s)
+            self._rested_at_s = time.thread_time()

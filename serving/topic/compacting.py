@@ -23,6 +23,7 @@ Memory: for each key its text and a number, 200 bytes or so.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from quire.runtime.limits import COMPACTION_CREDIT, COMPACTION_UNCOMPRESSED_BYTES_MAX, FRAME_BYTES_MAX, KIB
@@ -44,6 +45,10 @@ _Fate = tuple[str | None, bool]
 
 _OUT: Final[_Fate] = ("", True)
 
+Breathe = Callable[[], None]
+MESSAGES_A_BREATH: Final = 256
+"""Half a millisecond."""
+
 
 class LastOfKey:
     """See the top of the file: `note` every entry, then `retained` every entry again."""
@@ -55,19 +60,19 @@ class LastOfKey:
         # Each pass pays for itself, and comes to the same entries with the same credit.
         self._to_note, self._to_pass = _Purse(), _Purse()
 
-    def note(self, entry: Buffer) -> None:
-        """First pass."""
-        for key, removes in _fates(entry, self._to_note):
+    def note(self, entry: Buffer, breathe: Breathe = lambda: None) -> None:
+        """First pass. `breathe` is called now and then, for a batch may be a second of work."""
+        for key, removes in _fates(entry, self._to_note, breathe):
             if key:
                 self._last[key] = -1 if removes else self._noted
             self._noted += 1
 
-    def retained(self, entry: Buffer) -> tuple[Buffer, int] | None:
-        """Second pass: what of the entry is left, None when nothing is.
+    def retained(self, entry: Buffer, breathe: Breathe = lambda: None) -> tuple[Buffer, int] | None:
+        """Second pass: what of the entry is left, None when nothing is. `breathe` as above.
 
         The number has a bit set for each message of a batch that is left, and is 0 when all are.
         """
-        fates = _fates(entry, self._to_pass)
+        fates = _fates(entry, self._to_pass, breathe)
         first = self._passed
         self._passed += len(fates)
         keep = [
@@ -78,7 +83,7 @@ class LastOfKey:
             return entry, 0
         if not any(keep):
             return None
-        made = _only(entry, keep)
+        made = _only(entry, keep, breathe)
         if len(made) > max(len(entry), FRAME_BYTES_MAX):
             return entry, 0  # what its client compressed better than we do has no room in a block
         return made, int("".join("1" if stays else "0" for stays in reversed(keep)), 2)
@@ -106,8 +111,19 @@ class _Purse:
         return True
 
 
-def _fates(entry: Buffer, purse: _Purse) -> list[_Fate]:
+def _singles(
+    metadata: pb.MessageMetadata, payload: memoryview, breathe: Breathe
+) -> Iterator[tuple[pb.SingleMessageMetadata, memoryview]]:
+    """As `split_batch`, of what may be compressed."""
+    for number, one in enumerate(split_batch(metadata, plain_payload(metadata, payload))):
+        if number % MESSAGES_A_BREATH == 0:
+            breathe()
+        yield one
+
+
+def _fates(entry: Buffer, purse: _Purse, breathe: Breathe) -> list[_Fate]:
     """Of each message of an entry; none when it cannot be looked into, and is kept."""
+    breathe()
     try:
         metadata, payload = read_metadata(entry)
         if metadata.HasField("chunk_id") and metadata.num_chunks_from_msg > 1:
@@ -117,7 +133,7 @@ def _fates(entry: Buffer, purse: _Purse) -> list[_Fate]:
             return [(metadata.partition_key or None, removes)]
         if not purse.pays(entry, metadata):
             return []
-        return [_fate(single) for single, _ in split_batch(metadata, plain_payload(metadata, payload))]
+        return [_fate(single) for single, _ in _singles(metadata, payload, breathe)]
     except Undecodable:
         return []
 
@@ -128,13 +144,11 @@ def _fate(single: pb.SingleMessageMetadata) -> _Fate:
     return single.partition_key or None, single.null_value or not single.payload_size
 
 
-def _only(entry: Buffer, keep: list[bool]) -> bytes:
+def _only(entry: Buffer, keep: list[bool], breathe: Breathe) -> bytes:
     """The batch with only those messages, the others marked as compacted out."""
     metadata, payload = read_metadata(entry)
     parts: list[bytes] = []
-    for (single, body), stays in zip(
-        split_batch(metadata, plain_payload(metadata, payload)), keep, strict=True
-    ):
+    for (single, body), stays in zip(_singles(metadata, payload, breathe), keep, strict=True):
         if not stays:
             single.compacted_out = True
             single.payload_size = 0

@@ -5,10 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
-from quire.runtime.threads import DaemonThreads
+from quire.runtime.threads import Breather, DaemonThreads
 
 PATIENCE_S = 10.0
 
@@ -57,7 +58,7 @@ def test_what_waits_can_be_cancelled() -> None:
 def test_a_call_that_hangs_is_not_waited_for_by_close_or_by_the_interpreter() -> None:
     program = (
         "import threading\n"
-        "from quire.runtime.threads import DaemonThreads\n"
+        "from quire.runtime.threads import Breather, DaemonThreads\n"
         "threads, begun = DaemonThreads(1, 'test'), threading.Event()\n"
         "threads.submit(lambda: (begun.set(), threading.Event().wait()))\n"
         "begun.wait()\n"
@@ -65,3 +66,11 @@ def test_a_call_that_hangs_is_not_waited_for_by_close_or_by_the_interpreter() ->
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
+
+
+def test_who_computes_for_long_rests_most_of_the_time() -> None:
+    breathe = Breather()
+    began_s, computed_s = time.monotonic(), time.thread_time()
+    while time.thread_time() < computed_s + 0.05:
+        breathe()
+    assert time.monotonic() - began_s > 2 * 0.05

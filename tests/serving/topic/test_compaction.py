@@ -18,7 +18,7 @@ from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 from quire.serving.topic import compaction
 from quire.serving.topic.compacted import SPAN_ENTRIES
-from quire.serving.topic.compacting import LastOfKey
+from quire.serving.topic.compacting import MESSAGES_A_BREATH, LastOfKey
 from quire.serving.topic.compaction import Output
 from quire.serving.topic.topic import Topic
 from quire.serving.topic.upkeep import COMPACT_AGAIN_S
@@ -83,6 +83,15 @@ def test_the_last_message_of_each_key_is_left_and_no_other(seed: int) -> None:
                 left[one.key] = one.payload
     assert left == model
     assert without_key == keyless
+
+
+def test_a_large_batch_lets_others_breathe() -> None:
+    batch = encode_batch([OutgoingMessage(b"x", key=str(at % 9)) for at in range(10_000)], "p", 0, 1)
+    last, breaths = LastOfKey(), list[int]()
+    last.note(batch, lambda: breaths.append(1))
+    assert len(breaths) > 10_000 // MESSAGES_A_BREATH
+    last.retained(batch, lambda: breaths.append(2))
+    assert breaths.count(2) > 2 * (10_000 // MESSAGES_A_BREATH), "looked into, and made anew"
 
 
 def test_what_cannot_be_looked_into_is_kept() -> None:
