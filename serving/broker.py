@@ -34,7 +34,7 @@ from quire.runtime.clock import Clock
 from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, QuireError
 from quire.runtime.limits import HELD_SHARE_OF_BYTES_IN_FLIGHT
 from quire.runtime.settings import parse_address
-from quire.runtime.slices import Slices
+from quire.runtime.slices import Share, Slices
 from quire.runtime.tasks import Tasks
 from quire.serving import statistics
 from quire.serving.bundles import Bundles, split_evenly
@@ -52,7 +52,7 @@ from quire.serving.ports import ConsumerHandle, ConsumerPort, SubscriptionHandle
 from quire.serving.registry import Registry
 from quire.serving.rounds import Rounds
 from quire.serving.schema.registry import from_wire, to_wire
-from quire.serving.session.connection import Connection
+from quire.serving.session.connection import READ_WEIGHT_MAX, Connection
 from quire.serving.session.frame_room import FrameRoom
 from quire.serving.session.table import TABLE
 from quire.serving.settings import BrokerSettings
@@ -117,6 +117,7 @@ class Broker(Operations):
         self.budget.add_gauge(lambda: max(0, self.held.used_bytes - self.held.limit_bytes))
         self.frame_room = FrameRoom()
         self.slices = Slices()
+        self.read_share = Share(READ_WEIGHT_MAX)
         self.tasks = Tasks("broker")
         self.http_url = ""
         self.ownership: Ownership = ownership or SoleOwner()

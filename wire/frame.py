@@ -278,17 +278,30 @@ class FrameCutter(FrameBuffer[Cut]):
     `received` raises `FrameError` or `CommandError`; the cutter is of no use afterwards.
     """
 
-    __slots__ = ("_eighths_max", "batch_sends", "fast_sends", "frame_bytes_max", "slow_sends")
+    __slots__ = (
+        "_command_bytes_at_once",
+        "_eighths_max",
+        "batch_sends",
+        "fast_sends",
+        "frame_bytes_max",
+        "slow_sends",
+    )
 
     def __init__(
         self,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         buffer_bytes_max: int = READ_BUFFER_BYTES_MAX,
         commands_max: int = 1 << 30,
+        command_bytes_at_once: int = COMMAND_BYTES_MAX,
     ) -> None:
-        """`commands_max`: cut at once, beside SENDs; an ACK counts an eighth. Then the cutter `is_behind`."""
+        """`commands_max`: cut at once, beside SENDs; an ACK counts an eighth. Then the cutter `is_behind`.
+
+        It is so before and behind a command of more than `command_bytes_at_once` as well: to parse a large one takes
+        milliseconds, so it is cut alone, by `received(0)`.
+        """
         super().__init__(buffer_bytes_max)
         self._eighths_max = 8 * commands_max
+        self._command_bytes_at_once = command_bytes_at_once
         self.frame_bytes_max = frame_bytes_max
         self.fast_sends = 0
         self.batch_sends = 0
@@ -297,13 +310,18 @@ class FrameCutter(FrameBuffer[Cut]):
     def _cut(self) -> list[Cut]:
         cuts: list[Cut] = []
         left = self._eighths_max
+        was_behind, self.is_behind = self.is_behind, False
         self._cut_plain_sends(cuts)
-        while left > 0 and self._cut_one(cuts):
+        start = self._start
+        while left > 0 and self._cut_one(cuts, may_be_large=was_behind and not cuts):
             last = cuts[-1]
-            if isinstance(last, Command):
+            if self._start - start > self._command_bytes_at_once and isinstance(last, Command):
+                left = 0
+            elif isinstance(last, Command):
                 left -= 1 if last.kind == pb.BaseCommand.ACK else 8
             self._cut_plain_sends(cuts)
-        self.is_behind = left <= 0
+            start = self._start
+        self.is_behind |= left <= 0
         return cuts
 
     # -- tier (a) --
@@ -354,8 +372,8 @@ class FrameCutter(FrameBuffer[Cut]):
 
     # -- tiers (b) and (c) --
 
-    def _cut_one(self, cuts: list[Cut]) -> bool:
-        """Cut the frame at the start, whatever it is; False when it is not complete."""
+    def _cut_one(self, cuts: list[Cut], *, may_be_large: bool) -> bool:
+        """Cut the frame at the start, whatever it is; False when it is not complete, or is large and must wait."""
         start, buffer = self._start, self._buffer
         if self._end - start < 4:
             return False
@@ -373,6 +391,9 @@ class FrameCutter(FrameBuffer[Cut]):
         command_end = start + 8 + command_size
         if command_end > frame_end or command_size > COMMAND_BYTES_MAX:
             raise FrameError(f"a command of {command_size} bytes in a frame of {total}")
+        if command_size > self._command_bytes_at_once and not may_be_large:
+            self.is_behind = True
+            return False
         raw = self._view[start + 8 : command_end].tobytes()
         tail = self._view[command_end:frame_end]
         if _take_batch_send(cuts, raw, tail):

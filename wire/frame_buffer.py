@@ -105,6 +105,8 @@ class FrameBuffer(Generic[_Cut]):
         wanted = self._size
         if pending > wanted // 2:
             wanted = max(wanted, min(4 + _U32.unpack_from(self._buffer, self._start)[0], 2 * pending))
+        if self.is_behind and pending >= wanted:
+            wanted = pending + READ_BUFFER_BYTES_MIN  # whole frames that fill it all
         capacity = len(self._buffer)
         if capacity < wanted or (capacity > wanted and not pending):
             fresh = bytearray(wanted)

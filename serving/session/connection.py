@@ -78,12 +78,24 @@ _log = logging.getLogger(__name__)
 COMMANDS_A_TURN: Final = 50
 """Of one connection. One takes some 30 µs in all; SENDs are not counted, and acknowledgements eight for one."""
 
-LARGE_READ_BYTES: Final = READ_ROOM_BYTES // 2
-READ_WEIGHT_MAX: Final = 4 * MIB
-"""Read in one turn of the loop, which reads on from a socket that filled the buffer: a few of the largest reads."""
+LARGE_COMMAND_BYTES: Final = 16 * KIB
+"""Of which only one is parsed in a turn of the loop, over all connections: a megabyte of ids takes ten milliseconds."""
 
-ENTRY_WEIGHT: Final = 1 * KIB
-"""What an entry counts of that beside its bytes: 3 µs, as long as so many bytes of large entries."""
+SMALL_READ_BYTES: Final = 4 * KIB
+"""A read of less is not weighed; nor does one take more when the turn's share is spent."""
+
+READ_WEIGHT_MAX: Final = 4 * MIB
+"""Read in one turn of the loop, over all connections: some milliseconds of large entries, two of tiny ones. The loop
+itself reads on and on from a socket that fills the buffer, and from every other one that has something."""
+
+GROWTH_WEIGHT: Final = 4
+"""What a byte by which a buffer grows counts of that: pages that are new take longer than what is read into them."""
+
+READERS_A_TURN: Final = 8
+"""Of those that wait for one."""
+
+ENTRY_WEIGHT: Final = 8 * KIB
+"""What an entry counts of that beside its bytes, for the 3 µs that it takes."""
 
 ENTRIES_BEFORE_LARGE_READS_MAX: Final = READ_ROOM_BYTES // 512
 """In a read that filled the small buffer: with more of them a large one is many milliseconds, and gains nothing."""
@@ -131,7 +143,7 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._handshake: asyncio.TimerHandle | None = None
-        self._cutter = FrameCutter(HANDSHAKE_BYTES_MAX, READ_ROOM_BYTES, COMMANDS_A_TURN)
+        self._cutter = FrameCutter(HANDSHAKE_BYTES_MAX, READ_ROOM_BYTES, COMMANDS_A_TURN, LARGE_COMMAND_BYTES)
         self._room_bytes = READ_ROOM_BYTES
         self._frame_since = 0.0
         """When the frame began that is not complete yet, or is read again; 0.0 when there is none."""
@@ -139,8 +151,6 @@ class Connection(asyncio.BufferedProtocol):
         self._out_bytes = 0
         """Of `_out`, what consumers were dealt in this turn."""
         self._asked_for_slice = False
-        self._read_weight = 0
-        """Of what was read in this turn of the loop, if it was much."""
         self._pending = 0
         self._acks: dict[int, list[pb.MessageIdData]] = {}
         """Individual acknowledgements of this read, by consumer id."""
@@ -212,7 +222,8 @@ class Connection(asyncio.BufferedProtocol):
         self._cutter.frame_bytes_max = self.host.message_bytes_max + FRAME_SLACK_BYTES
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._cutter.get_buffer(sizehint)
+        room = self._cutter.get_buffer(sizehint)
+        return room[:SMALL_READ_BYTES] if self.host.read_share.is_spent else room
 
     def buffer_updated(self, nbytes: int) -> None:
         self._was_heard = True
@@ -223,6 +234,7 @@ class Connection(asyncio.BufferedProtocol):
     def _take_read(self, nbytes: int) -> None:
         """Carry out what is complete with so many bytes more, as much of it as fits a turn of the loop."""
         cutter, cuts = self._cutter, _NOTHING
+        buffer_bytes = cutter.buffer_bytes
         try:
             try:
                 cuts = cutter.received(nbytes)
@@ -237,8 +249,9 @@ class Connection(asyncio.BufferedProtocol):
         if cutter.is_behind:
             self._stop_reading(Stop.TURN)
             self._ask_for_slice()
-        elif nbytes >= LARGE_READ_BYTES and self._read_much(nbytes, cuts):
-            self._stop_reading(Stop.TURN)
+        if nbytes >= SMALL_READ_BYTES:
+            grown = max(0, cutter.buffer_bytes - buffer_bytes)
+            self._weigh_read(nbytes + GROWTH_WEIGHT * grown + ENTRY_WEIGHT * _entries(cuts))
         if self.producers and self.host.budget.is_spent and Stop.BUDGET not in self._stops:
             self._stop_reading(Stop.BUDGET)
             self.host.budget.when_free(lambda: self._read_on(Stop.BUDGET))
@@ -258,17 +271,15 @@ class Connection(asyncio.BufferedProtocol):
             self._asked_for_slice = True
             self.host.slices.put(self._take_slice)
 
-    def _read_much(self, nbytes: int, cuts: Sequence[Cut]) -> bool:
-        """Whether that was enough for a turn: the loop reads on and on from a peer that sends faster than that."""
-        if not cuts:
-            return False  # of a large frame, which costs little until it is complete
-        if not self._read_weight:
-            self._loop.call_soon(self._new_turn)
-        self._read_weight += nbytes + ENTRY_WEIGHT * _entries(cuts)
-        return self._read_weight >= READ_WEIGHT_MAX
+    def _weigh_read(self, weight: int) -> None:
+        """When a turn's share was read, the socket waits for a later turn, behind those that wait already."""
+        share = self.host.read_share
+        share.spend(weight)
+        if share.is_spent and Stop.TURN not in self._stops:
+            self._stop_reading(Stop.TURN)
+            share.wait(max(weight, READ_WEIGHT_MAX // READERS_A_TURN), self._new_turn)
 
     def _new_turn(self) -> None:
-        self._read_weight = 0
         if not self._asked_for_slice:
             self._read_on(Stop.TURN)
 

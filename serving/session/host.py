@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import Clock
-from quire.runtime.slices import Slices
+from quire.runtime.slices import Share, Slices
 from quire.runtime.tasks import Tasks
 from quire.serving.ownership.port import Owner
 from quire.serving.ports import ConsumerHandle, ConsumerPort, SubscriptionHandle
@@ -27,6 +27,8 @@ class SessionHost(Protocol):
     """For what waits in sessions until its topic takes it."""
     frame_room: FrameRoom
     slices: Slices
+    read_share: Share
+    """For what is read from sockets."""
     clock: Clock
     tasks: Tasks
 

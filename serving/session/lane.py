@@ -6,7 +6,8 @@
 A command waits as its bytes, for parsed an acknowledgement of many ids takes ten times as much and more. What waits
 is weighed and counts in what its connection holds, so that a peer that sends on is not read.
 
-What waited is handed to the connection anew, as if it had come just now. When the producer or consumer was closed
+What waited is handed to the connection anew, as if it had come just now, and in slices when it is much: a lane that
+carries it out is busy. When the producer or consumer was closed
 meanwhile (`let_go`), it finds nobody: SENDs are dropped, requests are answered as all that come too late.
 """
 
@@ -18,12 +19,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from google.protobuf.message import Message
 
-from quire.runtime.limits import ENTRY_OVERHEAD_BYTES
+from quire.runtime.limits import ENTRY_OVERHEAD_BYTES, KIB
 from quire.wire.commands import Command
 from quire.wire.frame import Send, SendRun
 
 if TYPE_CHECKING:
     from quire.serving.session.connection import Connection
+
+BYTES_AT_ONCE: Final = 16 * KIB
+"""Of commands, what is carried out in one go but for the last of them; more goes on in slices (`runtime.slices`)."""
+
+BYTES_OF_ALL: Final = 1 << 40
 
 WAITING_BYTES: Final = 200
 """What it takes to let something wait, beside its bytes."""
@@ -79,19 +85,36 @@ class Lane:
         wait(self._go_on)
 
     def let_go(self) -> None:
-        """Nobody has this id any more: nothing waits for it."""
+        """Nobody has this id any more: nothing waits for it, nor for a slice, since another may have the id next."""
         if self._connection.is_closed:
             self._waiting.clear()
-        self._go_on()
+        self.is_busy = False
+        self._carry_out(BYTES_OF_ALL)
 
     def _go_on(self) -> None:
-        """A mistake in what waited costs the connection, as always; one that is closed carries nothing out."""
+        """Carry out what waited, commands in slices when they are much. SENDs are not: they wait as they are."""
+        of_commands = sum(weight for waits, weight in self._waiting if isinstance(waits, _Packed))
+        self.is_busy = of_commands > BYTES_AT_ONCE
+        if self.is_busy:
+            self._connection.host.slices.put(self._take_slice)
+        else:
+            self._carry_out(BYTES_OF_ALL)
+
+    def _take_slice(self) -> None:
         self.is_busy = False
+        self._carry_out(BYTES_AT_ONCE)
+        if self._waiting and not self.is_busy and not self._connection.is_closed:
+            self.is_busy = True
+            self._connection.host.slices.put(self._take_slice)
+
+    def _carry_out(self, bytes_max: int) -> None:
+        """A mistake in what waited costs the connection, as always; one that is closed carries nothing out."""
         connection = self._connection
         try:
-            while self._waiting and not self.is_busy and not connection.is_closed:
+            while self._waiting and not self.is_busy and not connection.is_closed and bytes_max > 0:
                 waits, weight = self._waiting.popleft()
                 if isinstance(waits, _Packed):
+                    bytes_max -= weight
                     connection.take(Command(waits.kind, waits.made_by.FromString(waits.raw)))
                 else:
                     connection.take(waits)

@@ -12,6 +12,7 @@ from quire.runtime.limits import FRAME_BYTES_MAX
 from quire.wire import commands, entry_frames, message, varint
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.checksum import crc32c
+from quire.wire.commands import Command
 from quire.wire.frame import Delivery, FrameCutter, FrameError, Send, SendRun
 from quire.wire.frame_buffer import READ_BUFFER_BYTES_MAX, READ_BUFFER_BYTES_MIN
 from quire.wire.message import OutgoingMessage
@@ -315,6 +316,28 @@ def test_frames_as_large_as_the_room_are_cut_wherever_they_are_parted(size: int,
         assert [bytes(each) for run in found for each in run.entries] == 3 * [entry]
     with pytest.raises(FrameError, match="a frame of"):
         FrameCutter(size - 1, 65_536).feed(frame)
+
+
+def test_a_large_command_is_cut_alone_and_in_order() -> None:
+    cutter = FrameCutter(commands_max=100, command_bytes_at_once=1000)
+    large = commands.ack(1, [commands.message_id(1, at) for at in range(500)])
+    send = plain(1, 0, b"")
+    data = commands.PING + large + large + send + large + send + commands.PING
+    portions = []
+    for at in range(0, len(data), 5_000):
+        room = cutter.get_buffer()
+        part = data[at : at + 5_000]
+        room[: len(part)] = part
+        portions.append(cutter.received(len(part)))
+        while cutter.is_behind:
+            assert cutter.get_buffer(), "there is room to read to at any time"
+            portions.append(cutter.received(0))
+    kinds = [
+        [type(cut.body).__name__ if isinstance(cut, Command) else "send" for cut in cuts] for cuts in portions
+    ]
+    ack, ping = "CommandAck", "CommandPing"
+    assert [one for one in kinds if one] == [[ping], [ack], [ack, "send"], [ack, "send"], [ping]]
+    assert cutter.pending_bytes == 0
 
 
 def test_many_commands_are_cut_in_portions_and_in_order() -> None:

@@ -10,10 +10,16 @@ import pytest
 from quire.runtime.limits import KIB, MIB
 from quire.serving import topic_lists
 from quire.serving.broker import Broker
-from quire.serving.session.connection import COMMANDS_A_TURN
-from quire.wire import commands
+from quire.serving.session.connection import (
+    COMMANDS_A_TURN,
+    LARGE_COMMAND_BYTES,
+    READ_WEIGHT_MAX,
+    SMALL_READ_BYTES,
+)
+from quire.wire import commands, frame
+from tests.serving.conftest import Turns
 from tests.serving.session.test_back_pressure import connected, publishing
-from tests.serving.session.test_connection import TOPIC, entry, kinds
+from tests.serving.session.test_connection import TOPIC, entry, kinds, subscribe
 from tests.serving.session.test_weight import drop, feed, feed_all
 
 
@@ -74,7 +80,95 @@ async def test_a_socket_that_is_always_full_is_not_read_for_ever_in_one_turn(bro
     await feed_all(client, many[len(many) :])
     large = await publishing(broker, f"{TOPIC}-large")
     data = b"".join(b"".join(commands.send(1, n, 1, entry(bytes(100_000)))) for n in range(100))
-    assert MIB < feed(large, data) < 6 * MIB
+    assert MIB // 4 < feed(large, data) < 2 * READ_WEIGHT_MAX
+
+
+async def test_what_all_send_together_is_read_over_many_turns(turns: Turns, broker: Broker) -> None:
+    """Each alone would have its share of the first turn, and everybody else would wait for all of them."""
+    clients = [await publishing(broker, f"{TOPIC}-{number}") for number in range(30)]
+    many = b"".join(b"".join(commands.send(1, n, 1, entry(b""))) for n in range(5_000))
+    first = [feed(client, many) for client in clients]
+    assert sum(first) < READ_WEIGHT_MAX + len(clients) * 2 * SMALL_READ_BYTES
+    assert min(first) > 0 and not any(client.transport.reading for client in clients)
+    await asyncio.gather(*(feed_all(client, many[at:]) for client, at in zip(clients, first, strict=True)))
+    for client in clients:
+        assert set(kinds(await client.answers(5_000))) == {"SEND_RECEIPT"}
+
+
+async def test_large_frames_of_many_grow_over_many_turns(broker: Broker) -> None:
+    clients = [await publishing(broker, f"{TOPIC}-{number}") for number in range(10)]
+    large = b"".join(commands.send(1, 0, 1, entry(bytes(4 * MIB))))
+    first = [feed(client, large) for client in clients]
+    assert sum(first) < 2 * READ_WEIGHT_MAX
+    await asyncio.gather(*(feed_all(client, large[at:]) for client, at in zip(clients, first, strict=True)))
+    for client in clients:
+        assert kinds(await client.answers(1)) == ["SEND_RECEIPT"]
+
+
+def large_acks(request_id: int) -> bytes:
+    return commands.ack(1, [commands.message_id(5, at) for at in range(6_000)], request_id=request_id)
+
+
+async def test_one_large_command_is_parsed_in_a_turn_over_all_who_send_some(
+    turns: Turns, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = [await connected(broker) for _ in range(10)]
+    for client in clients:
+        client.send(subscribe(1))
+        await client.answers(1)
+    loop, turn, at = asyncio.get_running_loop(), 0, list[int]()
+
+    def count() -> None:
+        nonlocal turn
+        turn += 1
+        loop.call_soon(count)
+
+    def watched(raw: bytes) -> commands.Command:
+        at.extend([turn] * (len(raw) > LARGE_COMMAND_BYTES))
+        return parse(raw)
+
+    count()
+    parse = commands.parse
+    monkeypatch.setattr(frame, "parse", watched)
+    both = large_acks(1) + large_acks(2)
+    taken = [feed(client, both) for client in clients]
+    assert not at, "not in the turn in which they were read"
+    await asyncio.gather(*(feed_all(client, both[at:]) for client, at in zip(clients, taken, strict=True)))
+    for client in clients:
+        assert kinds(await client.answers(2)) == ["ACK_RESPONSE", "ACK_RESPONSE"]
+    assert len(at) == len(set(at)) == 20
+
+
+async def test_what_waited_in_a_lane_is_carried_out_in_slices_and_in_order(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, real = asyncio.Event(), broker.subscribe
+
+    async def slow(*args: Any, **more: Any) -> Any:
+        await go_on.wait()
+        return await real(*args, **more)
+
+    monkeypatch.setattr(broker, "subscribe", slow)
+    client = await connected(broker)
+    client.send(subscribe(1))
+    ids = [commands.message_id(5, at) for at in range(500)]
+    client.send(*(commands.ack(1, ids, request_id=number) for number in range(2, 40)))
+    carried, take = list[int](), client.connection.take
+
+    def counted(cut: Any) -> None:
+        carried.append(len(slices))
+        take(cut)
+
+    slices, put = list[Any](), broker.slices.put
+    monkeypatch.setattr(broker.slices, "put", lambda work: (slices.append(work), put(work)))
+    client.connection.take = counted  # type: ignore[method-assign]
+    go_on.set()
+    await client.answers(1)
+    client.send(commands.ack(1, ids, request_id=40))
+    answers = await client.answers(39)
+    assert [one.body.request_id for one in answers] == list(range(2, 41))  # type: ignore[attr-defined]
+    assert len(carried) == 1 + 39 and max(map(carried.count, carried)) < 10
+    assert broker.held.held_bytes == 0
 
 
 async def test_questions_for_topics_are_answered_one_after_the_other(
