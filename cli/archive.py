@@ -88,7 +88,7 @@ def verify(delete_orphans: bool, admin_url: str, as_json: bool) -> None:
 @admin_url_option
 @json_option
 def repair(admin_url: str, as_json: bool) -> None:
-    """Read every archived segment, and upload again what is damaged or missing, if bookies still have it.
+    """Read every archived segment, and upload again what is damaged or missing, of what bookies and it still have.
 
     Look first whether the archive is where it should be: one that is not mounted has lost everything.
     """

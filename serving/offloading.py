@@ -21,6 +21,7 @@ from quire.serving.ownership.port import NotOwner
 from quire.serving.peers import added_up
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.registry import Registry
+from quire.serving.topic.reading import CombinedReader, TopicReader
 from quire.serving.topic.services import Services
 from quire.serving.topic.topic import Topic
 from quire.tiering.archive import Archive, SegmentReader
@@ -261,6 +262,10 @@ class Offloading:
 
     async def open_reader(self, ledger_id: int) -> SegmentReader:
         return await self._services.ledgers.open(ledger_id)
+
+    async def open_combined(self, topic: str, ledger_id: int) -> SegmentReader:
+        segments = self._loaded(topic).segment_list
+        return CombinedReader(TopicReader(segments, self._services.ledgers, self._archive), ledger_id)
 
     async def record_archived(self, topic: str, ledger_id: int, pointer: ArchivePointer) -> None:
         await self._loaded(topic).archived(ledger_id, pointer)

@@ -104,7 +104,13 @@ class OffloadTarget(Protocol):
 
     async def is_flushed(self, ledger_id: int) -> bool: ...
 
-    async def open_reader(self, ledger_id: int) -> SegmentReader: ...
+    async def open_reader(self, ledger_id: int) -> SegmentReader:
+        """Of the bookies' copy."""
+        ...
+
+    async def open_combined(self, topic: str, ledger_id: int) -> SegmentReader:
+        """Of the bookies' copy and of the object, each block from where it is whole, as the topic's readers get it."""
+        ...
 
     async def record_archived(self, topic: str, ledger_id: int, pointer: ArchivePointer) -> None: ...
 
@@ -307,8 +313,13 @@ class Offloader:
             case Action.NOTHING:
                 pass
 
-    async def _upload(self, job: _Job, report: OffloadReport) -> None:
-        reader = await self._target.open_reader(job.segment.ledger_id)
+    async def _upload(self, job: _Job, report: OffloadReport, *, combined: bool = False) -> None:
+        ledger_id = job.segment.ledger_id
+        reader = await (
+            self._target.open_combined(job.topic, ledger_id)
+            if combined
+            else self._target.open_reader(ledger_id)
+        )
         pointer = await self._archive.offload(job.topic, job.segment, reader)
         try:
             await self._target.record_archived(job.topic, job.segment.ledger_id, pointer)
@@ -337,9 +348,10 @@ class Offloader:
             raise CorruptionError(f"object {pointer.name} is not in {pointer.store} as recorded")
 
     async def repair(self, topic: str, segment: SegmentRecord) -> bool:
-        """Prove a segment's object; if it is damaged, upload the bookies' copy again. Whether that was done.
+        """Prove a segment's object; if it is damaged, upload it again. Whether that was done.
 
-        Raises `CorruptionError` when the object is damaged and no bookie has the segment any more; and as a round does.
+        What it is made of are the bookies' copy and what is whole of the object. Raises `CorruptionError` when that is
+        not all of it; and as a round does.
         """
         pointer = segment.archive
         assert pointer is not None
@@ -351,7 +363,7 @@ class Offloader:
             return False
         async with self._round:  # nothing is released meanwhile
             try:
-                await self._upload(_Job(Action.UPLOAD, topic, segment), OffloadReport())
+                await self._upload(_Job(Action.UPLOAD, topic, segment), OffloadReport(), combined=True)
             except (NotFound, CorruptionError) as error:
                 raise CorruptionError(f"{damage}; it cannot be uploaded again: {error}") from error
         try:

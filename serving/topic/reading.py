@@ -50,6 +50,24 @@ class ArchiveOpener(Protocol):
     def note_damage(self, pointer: ArchivePointer, segment: str, error: QuireError) -> str: ...
 
 
+class CombinedReader:
+    """One segment as the topic's reader has it. A `SegmentReader`."""
+
+    def __init__(self, reader: TopicReader, ledger_id: int) -> None:
+        self._reader = reader
+        self._ledger_id = ledger_id
+
+    async def read(self, first_entry: int, bytes_max: int) -> list[Buffer]:
+        position = Position(self._ledger_id, first_entry)
+        try:
+            return await self._reader.read(position, bytes_max)
+        except CorruptionError:
+            return await self._reader.read(position, 1)  # the damage may lie after the first block
+
+    async def find_time(self, time_ms: int) -> int:
+        return await self._reader.find_time(self._ledger_id, time_ms)
+
+
 class TopicReader:
     """The readers of one topic's segments."""
 

@@ -72,6 +72,9 @@ class Broker:
             raise NotFound("trimmed")
         return Source(self.blocks[ledger_id])
 
+    async def open_combined(self, topic: str, ledger_id: int) -> SegmentReader:
+        return await self.open_reader(ledger_id)
+
     async def record_archived(self, topic: str, ledger_id: int, pointer: ArchivePointer) -> None:
         self._call("record_archived")
         if ledger_id not in self.segments:

@@ -8,6 +8,7 @@ import pulsar
 import pytest
 
 from quire.runtime.errors import CorruptionError, Unavailable
+from quire.runtime.limits import MIB
 from quire.serving.broker import Broker
 from quire.serving.ports import EARLIEST, Position
 from quire.serving.topic.topic import Topic
@@ -150,6 +151,42 @@ async def test_a_repair_uploads_again_what_bookies_have_and_tells_of_the_rest(ho
         await broker.services.ledgers.delete(archived.ledgers[number])
         assert await broker.blocks(str(NAME), Position(archived.ledgers[number], 0), 1000)
     assert (await broker.stats(str(NAME)))["damagedSegments"][0]["ledgerId"] == archived.ledgers[2]
+
+
+@pytest.mark.parametrize("first_on_bookies", [True, False])
+async def test_a_repair_puts_together_what_is_damaged_in_different_places(
+    house: BrokerHouse, first_on_bookies: bool
+) -> None:
+    """The object lacks one block, the bookies another one: readers get all of it, and so does a repair."""
+    broker = await house.start()
+    client = pulsar.Client(broker.service_url, logger=QUIET)
+
+    def publish_large() -> None:
+        producer = client.create_producer(str(NAME))
+        for number in range(3):  # more than is fetched of the object at once
+            producer.send(b"%d" % number + b" " * (4 * MIB))
+        producer.close()
+
+    await in_thread(publish_large)
+    assert (await broker.archive_run(seal=True, here=True))["archived"] == 1
+    topic = broker.registry.find(NAME)
+    assert isinstance(topic, Topic) and isinstance(house.archive.store, MemoryObjectStore)
+    topic._tail.clear()
+    [segment] = topic.segment_list.sealed
+    assert segment.archive is not None
+    house.archive.store.faults.flip(
+        segment.archive.name, segment.archive.bytes - 1000 if first_on_bookies else 60
+    )
+    for bookie in house.cluster.bookies:
+        if segment.ledger_id in bookie.ledgers:
+            bookie.flip(segment.ledger_id, 0 if first_on_bookies else 2)
+    report = await broker.archive_repair(here=False)
+    assert (report["repaired"], report["errors"], report["damaged"]) == (1, [], [])
+    assert not house.archive.damaged
+    await topic.segment_list.off_bookies(segment.ledger_id)
+    await broker.services.ledgers.delete(segment.ledger_id)
+    assert await in_thread(lambda: read_all(client)) == [0, 1, 2]
+    await in_thread(client.close)
 
 
 async def test_an_explanation_says_why_archiving_fails(house: BrokerHouse) -> None:

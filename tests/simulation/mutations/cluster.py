@@ -86,7 +86,7 @@ def a_pointer_is_recorded_before_the_upload_is_verified() -> Iterator[None]:
 def the_bookies_copy_goes_before_the_pointer() -> Iterator[None]:
     """An archived segment is deleted from the bookies, and then recorded as archived."""
 
-    async def upload(self: Offloader, job: Any, report: OffloadReport) -> None:
+    async def upload(self: Offloader, job: Any, report: OffloadReport, **_: bool) -> None:
         reader = await self._target.open_reader(job.segment.ledger_id)
         pointer = await self._archive.offload(job.topic, job.segment, reader)
         await self._target.delete_copy(job.topic, job.segment.ledger_id)
