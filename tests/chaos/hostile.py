@@ -1,4 +1,4 @@
-"""A client that means harm: `python -m tests.chaos.hostile HOST:PORT HTTP_URL SECONDS`.
+"""A client that means harm: `python -m tests.chaos.hostile HOST:PORT HTTP_URL SECONDS [ACT ...]`.
 
 Each act opens connections of its own and does one thing that no honest client does, again and again, until the time
 is over: frames that do not end, names of a megabyte, messages of a hundred bytes that decompress to a hundred
@@ -18,7 +18,7 @@ import struct
 import sys
 import urllib.request
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from itertools import count
 from random import Random
 
@@ -249,8 +249,8 @@ ACTS = (
 PAUSE_S = 0.5
 
 
-async def attack(address: Address, http_url: str, seconds: float) -> Counter[str]:
-    """All acts at once, each with a pause behind it."""
+async def attack(address: Address, http_url: str, seconds: float, only: Collection[str]) -> Counter[str]:
+    """These acts, or all, at once, each with a pause behind it."""
     done: Counter[str] = Counter()
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
@@ -264,11 +264,13 @@ async def attack(address: Address, http_url: str, seconds: float) -> Counter[str
             done[act.__name__] += 1
             await asyncio.sleep(PAUSE_S)
 
-    await asyncio.gather(*map(again_and_again, ACTS))
+    acts = [act for act in ACTS if not only or act.__name__ in only]
+    await asyncio.gather(*map(again_and_again, acts))
     return done
 
 
 if __name__ == "__main__":
     os.nice(19)
     host, _, port = sys.argv[1].rpartition(":")
-    print(json.dumps(asyncio.run(attack((host, int(port)), sys.argv[2], float(sys.argv[3])))))
+    done = asyncio.run(attack((host, int(port)), sys.argv[2], float(sys.argv[3]), sys.argv[4:]))
+    print(json.dumps(done))

@@ -2,7 +2,8 @@
 
 Nothing honest is lost, the server lives, and its memory stays within what the README says. How long the honest one
 waits for its receipts, alone and beside the other, is printed: both share the machine with it.
-QUIRE_HOSTILE_SECONDS=60 is the long form.
+QUIRE_HOSTILE_SECONDS=60 is the long form; QUIRE_HOSTILE_ACTS="half_frames bombs" has only those acts done, to see what
+each of them costs the honest one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from .raw import Raw
 from .server import Server
 
 SECONDS = float(os.environ.get("QUIRE_HOSTILE_SECONDS", "6"))
+ACTS = os.environ.get("QUIRE_HOSTILE_ACTS", "").split()
 RATE = 2_000
 STEP_S = 0.005
 TOPIC = "persistent://public/default/honest"
@@ -99,6 +101,7 @@ async def test_a_hostile_client_beside_an_honest_one(tmp_path: Path) -> None:
             server.listen,
             server.http_url,
             str(SECONDS),
+            *ACTS,
             stdout=asyncio.subprocess.PIPE,
         )
         await honest.run(SECONDS)
