@@ -5,6 +5,7 @@ Read in this order:
     frame_buffer   the read buffer of a connection
     frame          bytes from a socket into runs of SENDs and commands
     commands       commands parsed; replies and requests built
+    packed_ids     the ids of a command that has very many, parsed some at a time
     entry_frames   what goes out for every entry: receipts, and the headers of messages
     message        an entry from the inside: metadata, batches (compression, hashing, checksum, varint help)
     sticky_key     the key of an entry that key-shared subscriptions go by

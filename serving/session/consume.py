@@ -6,7 +6,7 @@ must be durable before it is answered goes through the consumer's lane.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from quire.runtime.errors import NotFound, QuireError, Unavailable
@@ -19,6 +19,7 @@ from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
 from quire.wire.commands import Command
+from quire.wire.packed_ids import PackedIds
 
 if TYPE_CHECKING:
     from quire.serving.topic.non_persistent import AnyTopic
@@ -211,33 +212,37 @@ def ack(connection: Connection, body: pb.CommandAck) -> None:
         connection.gather_acks(body.consumer_id, body.message_id)
         return
     connection.acknowledge_gathered()
-    end = connection.consumers.get(body.consumer_id)
+    consumer_id, request_id = body.consumer_id, body.request_id
+    is_awaited = body.HasField("request_id")
+    end = connection.consumers.get(consumer_id)
     handle = None if end is None else end.handle
 
     def answer(error: QuireError | None) -> None:
-        if body.HasField("request_id"):
+        """It does not know the command, which its ids would stay with."""
+        if is_awaited:
             code, text = (None, None) if error is None else connection.why_refused("ACK", error)
-            connection.write(commands.ack_response(body.consumer_id, body.request_id, code, text))
+            connection.write(commands.ack_response(consumer_id, request_id, code, text))
 
     if end is None or handle is None:
         answer(NotFound("the consumer is closed"))
     elif many:
-        end.lane.hold(_ack_in_slices(end, body.message_id, answer), "ACK")
+        ids = PackedIds(body)
+        end.lane.hold(_ack_in_slices(end, ids, answer), "ACK", ids.byte_count)
     else:
-        done = answer if body.HasField("request_id") else None
+        done = answer if is_awaited else None
         handle.ack(body.message_id, cumulative=cumulative, done=done)
 
 
 async def _ack_in_slices(
-    end: ConsumerEnd, ids: Sequence[pb.MessageIdData], answer: Callable[[QuireError | None], None]
+    end: ConsumerEnd, ids: PackedIds, answer: Callable[[QuireError | None], None]
 ) -> None:
     """Each id of a part of a batch takes ten microseconds, and a command has a hundred thousand."""
-    for start in range(0, len(ids), IDS_A_SLICE):
+    while ids.has_more():
         if end.handle is None:
             answer(NotFound("the consumer is closed"))
             return
-        is_last = start + IDS_A_SLICE >= len(ids)
-        end.handle.ack(ids[start : start + IDS_A_SLICE], done=answer if is_last else None)
+        some = ids.take(IDS_A_SLICE)
+        end.handle.ack(some, done=None if ids.has_more() else answer)
         await end.connection.host.slices.turn()
 
 
@@ -246,15 +251,15 @@ def redeliver(connection: Connection, body: pb.CommandRedeliverUnacknowledgedMes
     if end is None or end.handle is None:
         return
     if len(body.message_ids) > IDS_AT_ONCE_MAX:
-        end.lane.hold(_redeliver_in_slices(end, body.message_ids), "REDELIVER")
+        ids = PackedIds(body)
+        end.lane.hold(_redeliver_in_slices(end, ids), "REDELIVER", ids.byte_count)
     else:
         end.handle.redeliver(body.message_ids)
 
 
-async def _redeliver_in_slices(end: ConsumerEnd, ids: Sequence[pb.MessageIdData]) -> None:
-    for start in range(0, len(ids), IDS_A_SLICE):
-        if end.handle is not None:
-            end.handle.redeliver(ids[start : start + IDS_A_SLICE])
+async def _redeliver_in_slices(end: ConsumerEnd, ids: PackedIds) -> None:
+    while ids.has_more() and end.handle is not None:
+        end.handle.redeliver(ids.take(IDS_A_SLICE))
         await end.connection.host.slices.turn()
 
 

@@ -4,7 +4,8 @@
     busy    one is under way (`hold`), or a SEND waits until its topic takes it (`stop`): what comes meanwhile waits
 
 A command waits as its bytes, for parsed an acknowledgement of many ids takes ten times as much and more. What waits
-is weighed and counts in what its connection holds, so that a peer that sends on is not read.
+is weighed and counts in what its connection holds, so that a peer that sends on is not read; so does a command of many
+ids while it is under way.
 
 What waited is handed to the connection anew, as if it had come just now, and in slices when it is much: a lane that
 carries it out is busy. When the producer or consumer was closed
@@ -73,11 +74,19 @@ class Lane:
         self._connection.hold_bytes(weight + WAITING_BYTES)
         return waits, weight + WAITING_BYTES
 
-    def hold(self, work: Coroutine[Any, Any, None], what: str) -> None:
-        """Carry out `work`; what comes for this id meanwhile waits."""
+    def hold(self, work: Coroutine[Any, Any, None], what: str, byte_count: int = 0) -> None:
+        """Carry out `work`, which keeps so many bytes of its command; what comes for this id meanwhile waits."""
         assert not self.is_busy
         self.is_busy = True
-        self._connection.start(work, what).add_done_callback(lambda _: self._go_on())
+        if byte_count:
+            self._connection.hold_bytes(byte_count)
+        self._connection.start(work, what).add_done_callback(lambda _: self._done(byte_count))
+
+    def _done(self, byte_count: int) -> None:
+        # What a connection holds when it ends is given back then.
+        if byte_count and not self._connection.is_closed:
+            self._connection.release_bytes(byte_count)
+        self._go_on()
 
     def stop(self, wait: Callable[[Callable[[], None]], None]) -> None:
         """Let everything wait until `wait` calls back."""
