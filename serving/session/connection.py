@@ -478,13 +478,21 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def keep_alive(self) -> None:
-        """To be called once per keep-alive interval: ping after one silent interval, close after two."""
+        """To be called once per keep-alive interval: ping after one silent interval, close after two.
+
+        One that is not read cannot be heard. It is pinged, and nothing is awaited: that its peer is gone is seen when
+        something is sent to it, while nobody looks at the socket otherwise.
+        """
         if Stop.ANSWERS in self._stops:
             unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
             self._was_heard, self._unsent_bytes = unsent != self._unsent_bytes, unsent
         if not self._stops & ~Stop.ANSWERS:
             self.close_if_slow(FRAME_S_MAX)
-        if self._was_heard or self._stops & ~Stop.ANSWERS:
+        if self._stops & ~Stop.ANSWERS:
+            self._was_heard = self._was_pinged = False
+            if self.is_connected and self.is_writable:
+                self.write(commands.PING)
+        elif self._was_heard:
             self._was_heard = self._was_pinged = False
         elif not self._was_pinged:
             self._was_pinged = True

@@ -215,6 +215,23 @@ async def test_who_waits_for_the_broker_is_not_taken_for_dead(broker: Broker) ->
     client.connection.connection_lost(None)
 
 
+async def test_a_peer_that_is_gone_is_noticed_though_it_is_not_read(broker: Broker) -> None:
+    """A socket that nobody reads says nothing, and what came from it would be kept until all of it is done."""
+    assert broker._server is not None
+    _, writer = await asyncio.open_connection(*broker._server.sockets[0].getsockname())
+    writer.write(commands.connect("c"))
+    async with asyncio.timeout(10):
+        while not any(one.is_connected for one in broker._sessions):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        session = next(iter(broker._sessions))
+        session.hold_bytes(HELD_BYTES_PER_CONNECTION_MAX)
+        writer.transport.abort()
+        while broker._sessions:
+            session.keep_alive()
+            await asyncio.sleep(0.01)
+    assert session.is_closed and broker.held.held_bytes == 0
+
+
 async def test_many_who_wait_stop_each_other_and_not_everybody(house: BrokerHouse) -> None:
     broker = await house.start(bytes_in_flight_max=12 * MIB)
     await limit(broker, TOPIC, publish_rate=PublishRate(bytes_per_s=1000))
