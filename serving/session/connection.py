@@ -298,8 +298,11 @@ class Connection(asyncio.BufferedProtocol):
             consumer.abandon()
         for watcher in list(self.watchers.values()):
             watcher.abandon()
+        # They know this connection: circles would stay until the collector comes, which it hardly ever does.
         self.producers.clear()
         self.consumers.clear()
+        self.watchers.clear()
+        self.lists = None
         self.host.held.give_back(self._held_bytes)
         self._held_bytes = 0
         self.host.frame_room.give_back(self)
