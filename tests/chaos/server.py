@@ -120,7 +120,14 @@ class Server:
 
     def peak_bytes(self) -> int:
         """The most memory that the process ever had resident (VmHWM)."""
-        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text())
+        return self._status_bytes("VmHWM")
+
+    def anonymous_bytes(self) -> int:
+        """The memory that is resident now and no file's (RssAnon): the index is mapped, and counts in the rest."""
+        return self._status_bytes("RssAnon")
+
+    def _status_bytes(self, name: str) -> int:
+        found = re.search(rf"{name}:\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text())
         assert found is not None
         return int(found[1]) << 10
 
