@@ -392,7 +392,7 @@ class Oracle:
             end = f" with entry {record.last_entry}" if record.state is LedgerState.CLOSED else ""
             self._tell(record, f"is {record.state}{end}")
         if record.state is LedgerState.CLOSED:
-            self._check_end(record)
+            self._check_end(before, record)
 
     def _tell(self, record: LedgerRecord, what: str) -> None:
         self.world.story.append(f"ledger {record.ledger_id} ({record.purpose.rpartition('/')[2]}) {what}")
@@ -450,17 +450,19 @@ class Oracle:
                 self.world.saw("block recovered")
                 self._check_quorum(record, first, "recovered")
 
-    def _check_end(self, record: LedgerRecord) -> None:
+    def _check_end(self, before: LedgerRecord | None, record: LedgerRecord) -> None:
         ledger_id, end = record.ledger_id, record.last_entry
         confirmed = self.confirmed.get(ledger_id, -1)
         self.ends[ledger_id] = end
         if confirmed > end and ledger_id in self.accepted:
             self.world.saw("end before a loss")
-            return self._check_given_up(record, end + 1, end + 1)
+            # Who gave up looked at the record before: what a recovery that failed wrote to others, nobody names.
+            if before is not None and before.state is not LedgerState.CLOSED:
+                self._check_given_up(before, end + 1, end + 1)
+            return
         self.world.check(
             confirmed <= end, "end", f"ledger {ledger_id} is closed with {end} and {confirmed} is confirmed"
         )
-        return None
 
     def _check_given_up(self, record: LedgerRecord, first: int, last: int) -> None:
         """Nobody whom the record names, and whose disks are there, has acknowledged any of these entries."""
