@@ -86,6 +86,9 @@ class _Rewriter(BlockWriter):
         self.tried: list[str] = []
 
     def confirmed(self, last_entry: int) -> None:
+        """From here on changes count anew: a recovery that stops for their number loses what it got done, and would
+        stop there each time; and no next ledger can go on for it."""
+        self.core.changes = 0
         self._recovery.core.written(last_entry)
 
     def commit(self, fragments: tuple[Fragment, ...]) -> None:

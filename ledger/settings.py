@@ -18,7 +18,9 @@ class LedgerSettings:
     )
     ack_quorum: int = setting(2, "Copies that must be on disk before a block is confirmed.")
     ensemble_changes_max: int = setting(
-        32, "Ensemble changes of one ledger; more mean trouble that a new ledger is better placed for."
+        32,
+        "Ensemble changes of one ledger; more mean trouble that a new ledger is better placed for. A recovery counts "
+        "anew at each block.",
     )
     ensemble_change_delay_ms: int = setting(
         20, "Wait after a bookie's failure, so that several failures are one change.", unit=MILLISECONDS

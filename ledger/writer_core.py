@@ -12,7 +12,7 @@
   When it is committed the masks of live bits change in one step, which resets the acks of replaced bookies on every
   pending block before anyone hears anything.
 - All bookies that failed when a change begins are replaced by that one change, or, for want of bookies, the fragment
-  narrows, never below the ack quorum (4). The number of changes has a limit.
+  narrows, never below the ack quorum (4). The number of changes has a limit; a recovery counts anew at each block.
 - FENCED, and whatever else ends the writer, leaves pending blocks with an unknown outcome (5).
 - A block's bytes count until every live replica has answered it (6): confirmed blocks that wait for a slow bookie
   lie in `_lagging` until it answers or is dropped. When a process holds too much for bookies that are behind their

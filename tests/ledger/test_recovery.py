@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from quire.ledger.memory_cluster import Listener, MemoryCluster, expected, read_all, turns_until, write
+from quire.ledger import recovery
+from quire.ledger.memory_cluster import (
+    QUICK,
+    Listener,
+    MemoryCluster,
+    expected,
+    read_all,
+    turns_until,
+    write,
+)
 from quire.metadata.records import Hole, LedgerRecord, LedgerState, decode
 from quire.runtime.errors import (
     CorruptionError,
@@ -133,6 +143,40 @@ async def test_recovery_publishes_its_ensembles_only_with_the_close():
     assert published[1] == record and str(lost.bookie) not in record.fragments[-1].bookies
     assert record.last_entry == 2
     assert await read_all(cluster.ledgers, writer.ledger_id) == expected(2)
+
+
+FEW_CHANGES = replace(QUICK, ensemble_changes_max=2, idle_lac_ms=60_000)
+
+
+async def test_a_recovery_that_gets_on_may_change_its_ensemble_at_every_block(monkeypatch):
+    """It would stop at the same block each time it is tried again."""
+    monkeypatch.setattr(recovery, "_READ_BYTES", 1)
+    cluster = MemoryCluster(4, settings=FEW_CHANGES)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 8))
+    await cluster.ledgers.stop()
+    other = cluster.join()
+    other._parts.lag.bytes_max = 0  # whoever answers last is left behind
+    record = await other.recover(writer.ledger_id)
+    assert (record.state, record.last_entry) == (LedgerState.CLOSED, 7)
+    assert len(record.fragments) - 1 > FEW_CHANGES.ensemble_changes_max
+    assert await read_all(other, writer.ledger_id) == expected(7)
+
+
+async def test_a_recovery_whose_bookies_fail_in_turns_says_try_again():
+    cluster = MemoryCluster(4, settings=FEW_CHANGES)
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 1))
+    await cluster.ledgers.stop()
+    sound = cluster.ensemble(writer)[0]
+    others = [bookie for bookie in cluster.bookies if bookie is not sound]
+    for bookie in others:
+        bookie.refuses = Status.IO_ERROR
+    with pytest.raises(Unavailable, match=r"cannot write again: .* more than 2 ensemble changes"):
+        await cluster.join().recover(writer.ledger_id)
+    for bookie in others:
+        bookie.refuses = None
+    assert (await cluster.join().recover(writer.ledger_id)).last_entry == 0
 
 
 async def test_a_write_that_arrives_late_finds_the_fence_of_the_read_that_judged_it_absent():
