@@ -47,7 +47,7 @@ class LedgerSettings:
         for name in ("ensemble_change_delay_ms", "busy_retry_ms", "metadata_retry_ms", "idle_lac_ms"):
             if getattr(self, name) < 0:
                 raise ConfigurationError(f"{name} must not be negative")
-        if self.ensemble_changes_max < 0 or self.metadata_attempts_max < 1:
+        if self.ensemble_changes_max < 1 or self.metadata_attempts_max < 1:
             raise ConfigurationError(
                 "ensemble_changes_max and metadata_attempts_max must allow at least one try"
             )

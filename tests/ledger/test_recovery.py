@@ -19,6 +19,7 @@ from quire.ledger.memory_cluster import (
 )
 from quire.metadata.records import Hole, LedgerRecord, LedgerState, decode
 from quire.runtime.errors import (
+    ConfigurationError,
     CorruptionError,
     Fenced,
     LostForGood,
@@ -176,6 +177,18 @@ async def test_a_recovery_whose_bookies_fail_in_turns_says_try_again():
         await cluster.join().recover(writer.ledger_id)
     for bookie in others:
         bookie.refuses = None
+    assert (await cluster.join().recover(writer.ledger_id)).last_entry == 0
+
+
+async def test_the_fewest_changes_that_are_allowed_do_for_a_bookie_that_is_lost():
+    cluster = MemoryCluster(4, settings=replace(FEW_CHANGES, ensemble_changes_max=1))
+    cluster.settings.validate()
+    with pytest.raises(ConfigurationError, match="at least one"):
+        replace(FEW_CHANGES, ensemble_changes_max=0).validate()
+    writer = await cluster.ledgers.create("test", listener := Listener())
+    await listener.until(write(writer, 1))
+    await cluster.ledgers.stop()
+    cluster.ensemble(writer)[0].unreachable = True
     assert (await cluster.join().recover(writer.ledger_id)).last_entry == 0
 
 
