@@ -12,10 +12,10 @@ Of each bookie (by UUID), by what it answered:
 
 Of each ledger, by its metadata record and by what its writer, its readers and its recoveries hear:
     states      only the changes of the table in `ledger/states`; a closed ledger's end never moves
-    quorum      what is confirmed lies on Qa bookies of the fragment that the metadata name
+    quorum      what is confirmed was acknowledged by Qa bookies of the fragment that the metadata name
     fragment    an ensemble change begins behind everything that is confirmed
     end         nothing confirmed lies beyond a closed ledger's end
-    recovered   when a recovery closes, each block of the last fragment lies on Qa bookies that the record names
+    recovered   when a recovery closes, Qa bookies that the record names acknowledged each block of the last fragment
     readers     only confirmed entries are seen, with the bytes that were written
     given       so are they by consumers of topics, at the moment when they come
     given up    holes have no entry that one of the ledger's bookies has, also one that is only away; a ledger ends
@@ -66,6 +66,8 @@ class Promises:
     incarnation: int
     blocks: dict[int, dict[int, int]] = field(default_factory=dict)
     """Ledger to first entries of acknowledged blocks, each with its last entry."""
+    lost: dict[tuple[int, int], dict[int, int]] = field(default_factory=dict)
+    """Ledger and incarnation to the blocks that it acknowledged as that one, before it lost the whole ledger."""
     fences: set[int] = field(default_factory=set)
     tombstones: set[int] = field(default_factory=set)
     written: set[int] = field(default_factory=set)
@@ -90,17 +92,22 @@ class Promises:
         if self.offered[ledger_id, first] == 0:
             self.refused.add((ledger_id, first))
 
-    def loses(self, kept: Collection[int]) -> None:
+    def begins_anew(self, incarnation: int, kept: Collection[int]) -> None:
         """A new incarnation: of a ledger that is not `kept` a recovery hears that nobody can know (rule 12), and
-        a writer that names the bookie as it was is refused (rule 18): none of its blocks and fences counts."""
+        a writer that names the bookie as it was is refused (rule 18): it need have none of its blocks and fences."""
         for ledger_id in self.blocks.keys() - kept:
-            del self.blocks[ledger_id]
+            self.lost[ledger_id, self.incarnation] = self.blocks.pop(ledger_id)
         self.fences.intersection_update(kept)
+        self.incarnation = incarnation
 
     def holds(self, ledger_id: int, entry: int) -> bool:
-        blocks = self.blocks.get(ledger_id)
-        return blocks is not None and (
-            entry in blocks or any(first <= entry <= last for first, last in blocks.items())
+        return _covers(self.blocks.get(ledger_id), entry)
+
+    def acknowledged(self, bookie: BookieId, ledger_id: int, entry: int) -> bool:
+        """As the incarnation that is named, or since: also what its disks lost later, which is for repair to fill."""
+        return self.holds(ledger_id, entry) or any(
+            _covers(self.lost.get((ledger_id, incarnation)), entry)
+            for incarnation in range(bookie.incarnation, self.incarnation)
         )
 
 
@@ -145,8 +152,7 @@ class Oracle:
             self.world.check(
                 known.may_have_lost, "identity", f"{bookie} was {known.incarnation} and lost nothing"
             )
-            known.incarnation = bookie.incarnation
-            known.loses(storage._intake.ledgers)
+            known.begins_anew(bookie.incarnation, storage._intake.ledgers)
         kept = storage._intake.ledgers
         for ledger_id in known.fences - known.tombstones:
             state = kept.get(ledger_id)
@@ -338,7 +344,9 @@ class Oracle:
     def _check_quorum(self, record: LedgerRecord, entry: int, rule: str = "quorum") -> None:
         bookies = states.ensemble(record.fragments[states.fragment_index(record, entry)])
         copies = [
-            bookie.uuid for bookie in bookies if self.promises[bookie.uuid].holds(record.ledger_id, entry)
+            bookie.uuid
+            for bookie in bookies
+            if self.promises[bookie.uuid].acknowledged(bookie, record.ledger_id, entry)
         ]
         self.world.check(
             len(copies) >= record.ack_quorum,
@@ -489,6 +497,13 @@ class Oracle:
         for first, block in zip(found, blocks, strict=True):
             self._check_bytes(ledger_id, first, block, "a copy")
         return found
+
+
+def _covers(blocks: dict[int, int] | None, entry: int) -> bool:
+    """Is the entry in one of these blocks, first entries with last ones?"""
+    return blocks is not None and (
+        entry in blocks or any(first <= entry <= last for first, last in blocks.items())
+    )
 
 
 def _is_there(storage: Storage, ledger_id: int, entry: int) -> bool:
