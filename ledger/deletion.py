@@ -19,11 +19,6 @@ from quire.runtime.errors import NotFound, OutcomeUnknown, Unavailable, VersionC
 from quire.wire.bookie import BookieId, DeleteRequest, Status
 
 
-def holders(record: LedgerRecord) -> tuple[BookieId, ...]:
-    """Bookies that may hold blocks of the ledger: all that its record names or ever named."""
-    return (*states.all_bookies(record), *map(BookieId.parse, record.former))
-
-
 class Silent(Unavailable):
     """`bookies` did not answer, so the ledger's record stays."""
 
@@ -48,7 +43,7 @@ class Deletion:
         path = paths.ledger(ledger_id)
         try:
             record, version = await self._begin(path)
-            answers = [self._bury(bookie, ledger_id, version) for bookie in holders(record)]
+            answers = [self._bury(bookie, ledger_id, version) for bookie in states.holders(record)]
             silent = [bookie for bookie in await asyncio.gather(*answers) if bookie is not None]
             if silent:
                 raise Silent(ledger_id, silent)

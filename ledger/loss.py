@@ -6,9 +6,9 @@
               holes to its record, by version
 
 From then on readers find blank blocks there (`holes`). A hole that was given up stays one. An entry is lost only when
-each bookie that the record names has answered about it, or is one that an operator gave up and that is not up; one that
-is merely silent stops it all: its blocks may come back. Nor is it lost while it lies elsewhere, in the archive, where
-readers find what bookies lost; a hole before it would hide it from them.
+each bookie that the record names or ever named, for whichever entries, has answered about it, or is one that an
+operator gave up and that is not up; one that is merely silent stops it all: its blocks may come back. Nor is it lost
+while it lies elsewhere, in the archive, where readers find what bookies lost; a hole before it would hide it from them.
 
 How many messages a hole had is told by the index of the next block. At either end of a ledger there is none; then the
 topic's own totals tell (`Span`), if they are known, and else each entry counts as one.
@@ -135,7 +135,7 @@ async def _gone(parts: Parts, record: LedgerRecord) -> set[str]:
     """
     known = await known_bookies(parts.store)
     up = {each.uuid for each in parts.bookies.available()}
-    named = {bookie.uuid for bookie in states.all_bookies(record)} - up
+    named = {bookie.uuid for bookie in states.holders(record)} - up
     return {uuid for uuid in named if uuid not in known or known[uuid].intent is BookieIntent.GIVE_UP}
 
 
@@ -250,9 +250,10 @@ class _Walk:
 
     async def _probe(self, entry: int, last: int) -> _Blocks | _Lost:
         """What somebody has from `entry` on. Raises `Unavailable` when nobody has and one may."""
-        fragment = self._record.fragments[states.fragment_index(self._record, entry)]
+        index = states.fragment_index(self._record, entry)
+        asked = (*states.ensemble(self._record.fragments[index]), *states.others(self._record, index))
         answers: dict[BookieId, ReadResponse] = {}
-        for bookie in sorted(states.ensemble(fragment), key=lambda each: each != self._first):
+        for bookie in sorted(asked, key=lambda each: each != self._first):
             response = await self._ask(bookie, entry)
             if response.status is Status.DELETED:
                 raise NotFound(f"ledger {self._record.ledger_id} was deleted")

@@ -16,6 +16,7 @@ again, and when it says something else, that is tried.
 
 When each of the bookies has answered and none of them can give an entry, it is lost for good (`LostForGood`): none is
 missing that might still have it. A bookie in limbo has answered, too: it lost blocks, and does not find this one.
+Bookies that the record names only for other entries are not asked: if one has it, repair copies it to where it belongs.
 """
 
 from __future__ import annotations

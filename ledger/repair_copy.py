@@ -1,6 +1,7 @@
 """Repair of one ledger: copy what its plan says, then change its record by version.
 
 A copy is made of verified blocks, from any source that gives them, and counts when the target has each of them on disk.
+When none of the fragment's bookies gives a block, the others that the record names or named are asked, if they are up.
 The target is fenced first, as every bookie of a closed ledger is. Only then does the record name it; a conflict means
 that somebody else changed the ledger (deleted it, repaired it), and the plan is void. So a crash at any point leaves
 copies that nobody names, and never a name without a copy.
@@ -113,7 +114,8 @@ class Copier:
     async def _fill(self, record: LedgerRecord, index: int, copy: BookieId) -> _Filled:
         """Fill the holes of one copy of one fragment; a copy that cannot say where it has some is left alone."""
         ledger_id, fragment = record.ledger_id, record.fragments[index]
-        sources = [source for source in states.ensemble(fragment) if source != copy]
+        named = [source for source in states.ensemble(fragment) if source != copy]
+        sources = self._with_others(record, index, named)
         changed = False
         # What was given up is nobody's to have.
         for first, last in holes.parts(record, fragment.first_entry, states.last_entry_of(record, index)):
@@ -147,7 +149,7 @@ class Copier:
         in_place = set(states.ensemble(record.fragments[plan.fragment]))
         await asyncio.gather(*(self._fence(ledger_id, target) for target in targets))
         refused: dict[BookieId, QuireError] = {}
-        sources = list(plan.sources)
+        sources = self._with_others(record, plan.fragment, plan.sources)
         for first, last in holes.parts(record, plan.first_entry, plan.last_entry):
             entry = first
             while entry <= last and targets:
@@ -158,6 +160,11 @@ class Copier:
                     targets.remove(target)
                     refused[target] = error
         return refused
+
+    def _with_others(self, record: LedgerRecord, index: int, named: Sequence[BookieId]) -> list[BookieId]:
+        """`named`, then those that are up and may have what all of these lack."""
+        up = {each.uuid for each in self._bookies.available()}
+        return [*named, *(each for each in states.others(record, index) if each.uuid in up)]
 
     async def _copy_some(
         self,

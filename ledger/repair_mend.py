@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from quire.ledger import repair_core, states
-from quire.ledger.deletion import Deletion, holders
+from quire.ledger.deletion import Deletion
 from quire.ledger.repair_copy import Copier
 from quire.ledger.repair_core import View
 from quire.ledger.repair_news import News
@@ -186,7 +186,7 @@ class Mender:
 
     async def _finish_deletion(self, record: LedgerRecord, view: View) -> None:
         """Lay the tombstones that are missing; not while a bookie is away: there is a round when it is back."""
-        if all(each.uuid in view.available or each.uuid not in view.known for each in holders(record)):
+        if all(each.uuid in view.available or each.uuid not in view.known for each in states.holders(record)):
             await self._deletion.run(record.ledger_id)
 
     def _note(self, record: LedgerRecord, plan: repair_core.Plan) -> None:

@@ -151,5 +151,19 @@ def last_entry_of(record: LedgerRecord, index: int) -> int:
 
 
 def all_bookies(record: LedgerRecord) -> tuple[BookieId, ...]:
-    """Every bookie that may hold something of the ledger, each once."""
+    """Every bookie that a fragment names, each once."""
     return tuple(dict.fromkeys(bookie for each in record.fragments for bookie in ensemble(each)))
+
+
+def holders(record: LedgerRecord) -> tuple[BookieId, ...]:
+    """Bookies that may hold blocks of the ledger: all that its record names or ever named."""
+    return (*all_bookies(record), *map(BookieId.parse, record.former))
+
+
+def others(record: LedgerRecord, index: int) -> tuple[BookieId, ...]:
+    """Bookies that may have blocks of a fragment that does not name them.
+
+    One that was left when it failed may have taken what was written again without it; it is the same block.
+    """
+    named = ensemble(record.fragments[index])
+    return tuple(bookie for bookie in holders(record) if bookie not in named)

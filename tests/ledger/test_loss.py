@@ -8,7 +8,7 @@ from dataclasses import replace as replaced
 import pytest
 from msgspec.structs import replace
 
-from quire.ledger import holes, states
+from quire.ledger import holes, loss, states
 from quire.ledger.loss import Span
 from quire.ledger.memory_cluster import Listener, MemoryCluster, expected, read_all, write
 from quire.ledger.state_log import StateLog
@@ -164,6 +164,26 @@ async def test_an_open_ledger_with_a_hole_before_its_lac_is_closed_at_its_end_an
         True,
     ]
     assert not other.lost()
+
+
+@pytest.mark.parametrize("how", ["another fragment", "former"])
+async def test_what_a_bookie_has_that_the_fragment_does_not_name_is_not_lost(how, monkeypatch):
+    """The bookies that came after it lost what it had taken before it was left."""
+    monkeypatch.setattr(loss, "_READ_BYTES", 1)
+    cluster = MemoryCluster(1)
+    record = await closed(cluster)
+    cluster.grow()
+    fragment = states.fragment(0 if how == "former" else 6, [cluster.bookies[1].bookie])
+    before = record.fragments[0]
+    changed = (fragment,) if how == "former" else (before, fragment)
+    former = before.bookies if how == "former" else ()
+    moved = replace(record, fragments=changed, former=former)
+    await cluster.store.put(paths.ledger(record.ledger_id), encode(moved), -1)
+    assert not (await cluster.join().look_for_loss(record.ledger_id)).new
+    cluster.bookies[0].unreachable = True
+    with pytest.raises(Unavailable, match="quire bookies recover bookie-0"):
+        await cluster.join().give_up(record.ledger_id)
+    assert not (await cluster.ledgers.info(record.ledger_id)).holes
 
 
 async def test_a_bookie_that_an_operator_gave_up_is_not_waited_for():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from quire.ledger import repair_copy, repair_core
+from quire.ledger import repair_copy, repair_core, states
 from quire.ledger.memory_cluster import Listener, expected, read_all, turns_until, write
 from quire.ledger.repair_news import WISH_ALL
 from quire.metadata import paths
@@ -14,6 +15,7 @@ from quire.metadata.records import (
     LedgerState,
     RepairRecord,
     decode,
+    encode,
 )
 from quire.metadata.wish import touch
 from quire.runtime.errors import NotFound, Unavailable
@@ -220,6 +222,33 @@ async def test_a_hole_inside_a_fragment_that_is_not_the_last_is_filled_in_a_roun
     await cluster.repair.look()
     for bookie in record.fragments[0].bookies:
         assert all(cluster.named(bookie).holds(record.ledger_id, entry) for entry in range(9)), bookie
+
+
+@pytest.mark.parametrize("how", ["another fragment", "former"])
+async def test_what_only_a_bookie_has_that_the_fragment_does_not_name_is_copied_from_there(
+    cluster: Cluster, how: str
+) -> None:
+    """It was left when it failed, and had taken what the writer then wrote again to others; these lost everything."""
+    record = await cluster.closed()
+    for _ in range(2):
+        await one_more(cluster)
+    path = paths.ledger(record.ledger_id)
+    lost = states.fragment(40, [each.bookie for each in cluster.bookies[3:]])
+    if how == "former":
+        record = replace(
+            record, fragments=(replace(lost, first_entry=0),), former=record.fragments[0].bookies
+        )
+    else:
+        record = replace(record, fragments=(*record.fragments, lost))
+    await cluster.store.put(path, encode(record), -1)
+    for number in (3, 4):
+        cluster.lose(number)
+        await cluster.want(number, BookieIntent.GIVE_UP)
+    await cluster.looks(2)
+    after = await cluster.info(record.ledger_id)
+    assert set(after.fragments[-1].bookies) == {"bookie-0:1", "bookie-1:1", "bookie-2:1"}
+    reader = await cluster.join().open(record.ledger_id)
+    assert await reader.read(40, 100)
 
 
 async def test_a_bookie_that_takes_nothing_does_not_keep_the_others_from_theirs(cluster: Cluster) -> None:

@@ -192,7 +192,7 @@ def a_bookie_that_is_away_counts_as_gone() -> Iterator[None]:
 
     async def gone(parts: Any, record: LedgerRecord) -> set[str]:
         up = {each.uuid for each in parts.bookies.available()}
-        return {bookie.uuid for bookie in states.all_bookies(record)} - up
+        return {bookie.uuid for bookie in states.holders(record)} - up
 
     with patch.object(loss, "_gone", gone):
         yield
