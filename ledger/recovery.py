@@ -119,6 +119,7 @@ class _Recovery:
             self,
             accept_loss=accept_loss,
             gone=gone,
+            others=states.others(record, len(record.fragments) - 1) if accept_loss else (),
         )
 
     async def run(self) -> LedgerRecord:

@@ -18,6 +18,8 @@ no end. It is lost for good when every bookie has answered so, and nobody is mis
 
 Only `accept_loss`, an operator's word, makes damage count as absence (26): the ledger is then closed before it.
 Silence never does: a bookie that does not answer may come back, unless the operator has said that it will not (`gone`).
+On such a word `others` are asked, too, which an earlier fragment names or which were left: what one has, exists. They
+prove no absence, and no fence.
 """
 
 from __future__ import annotations
@@ -85,14 +87,16 @@ class RecoveryCore:
         *,
         accept_loss: bool = False,
         gone: Collection[str] = (),
+        others: Collection[BookieId] = (),
     ) -> None:
-        """`gone`: UUIDs of bookies that are not up and never come back."""
+        """`gone`: UUIDs of bookies that are not up and never come back. `others`: see the top of the file."""
         self.ledger_id = ledger_id
         self.state = State.FENCING
         self.lac = -1
         self.cut_off: CutOff | None = None
         self._first_entry = last_fragment.first_entry
         self._ensemble = states.ensemble(last_fragment)
+        self._asked = (*self._ensemble, *others)
         self._coverage = len(self._ensemble) - ack_quorum + 1
         assert self._coverage >= 1
         self._effects = effects
@@ -133,13 +137,14 @@ class RecoveryCore:
     def _ask(self, entry: int) -> None:
         self._entry = entry
         self._answers = {}
-        for bookie in self._ensemble:
+        for bookie in self._asked:
             self._effects.read(bookie, entry)
 
     def _fenced(self, bookie: BookieId, response: ReadResponse) -> None:
         self._answers[bookie] = response
-        fenced = sum(answer.status in (Status.OK, Status.NO_SUCH_ENTRY) for answer in self._answers.values())
-        if fenced >= self._coverage or (self._all_answered() and self._may_give_up()):
+        if self._count(Status.OK, Status.NO_SUCH_ENTRY) >= self._coverage or (
+            self._all_answered() and self._may_give_up()
+        ):
             self.state = State.READING
             self._ask(max(self.lac, self._first_entry - 1) + 1)
         elif self._all_answered():
@@ -155,8 +160,7 @@ class RecoveryCore:
             )
             response = ReadResponse(Status.IO_ERROR, response.lac, detail=damage)
         self._answers[bookie] = response
-        negatives = sum(answer.status is Status.NO_SUCH_ENTRY for answer in self._answers.values())
-        if negatives >= self._coverage and self.lac < self._entry:
+        if self._count(Status.NO_SUCH_ENTRY) >= self._coverage and self.lac < self._entry:
             self._end()
         elif self._all_answered():
             if self._may_give_up():
@@ -183,8 +187,12 @@ class RecoveryCore:
         self.state = State.ENDED
         self._effects.stop(error)
 
+    def _count(self, *statuses: Status) -> int:
+        """How many bookies of the ensemble gave one of these answers."""
+        return sum(self._answers[each].status in statuses for each in self._ensemble if each in self._answers)
+
     def _all_answered(self) -> bool:
-        return len(self._answers) == len(self._ensemble)
+        return len(self._answers) == len(self._asked)
 
     def _may_give_up(self) -> bool:
         """An operator said so, and everyone who has not said no is damaged for good, or gone."""

@@ -17,7 +17,7 @@ from quire.metadata.damage import damage_reports
 from quire.metadata.records import BookieIntent, BookieRecord, Hole, LedgerRecord, LedgerState, decode, encode
 from quire.runtime.errors import LostForGood, Unavailable
 from quire.wire import block
-from quire.wire.bookie import ReadRequest, ReadResponse, Status
+from quire.wire.bookie import BookieId, ReadRequest, ReadResponse, Status
 from tests.ledger.repair_cluster import Cluster
 
 
@@ -184,6 +184,21 @@ async def test_what_a_bookie_has_that_the_fragment_does_not_name_is_not_lost(how
     with pytest.raises(Unavailable, match="quire bookies recover bookie-0"):
         await cluster.join().give_up(record.ledger_id)
     assert not (await cluster.ledgers.info(record.ledger_id)).holes
+
+
+async def test_an_open_ledger_is_not_cut_before_a_block_that_a_bookie_has_which_was_left():
+    """The last fragment's only bookie is gone for good; the one before it had taken the same blocks."""
+    cluster = MemoryCluster(1)
+    writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=1, ack_quorum=1)
+    await listener.until(write(writer, 6))
+    path = paths.ledger(writer.ledger_id)
+    opened = decode(LedgerRecord, (await cluster.store.get(path)).value, path)
+    moved = replace(opened, fragments=(*opened.fragments, states.fragment(3, [BookieId("gone", 1)])))
+    await cluster.store.put(path, encode(moved), -1)
+    found = await cluster.join().give_up(writer.ledger_id)
+    assert (found.record.state, found.record.last_entry) == (LedgerState.CLOSED, 5)
+    assert not found.record.holes
+    assert cluster.bookies[0].ledgers[writer.ledger_id].is_fenced
 
 
 async def test_a_bookie_that_an_operator_gave_up_is_not_waited_for():
