@@ -31,7 +31,9 @@ NAME = TopicName.parse(TOPIC)
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
 
-def subscribe(request_id: int, partition: int, *, consumer_id: int = 1, name: str = "late") -> bytes:
+def subscribe(
+    request_id: int, partition: int, *, consumer_id: int = 1, name: str = "late", **more: Any
+) -> bytes:
     """As stock clients do unless they are told otherwise: from the latest message on."""
     return commands.subscribe(
         pb.CommandSubscribe(
@@ -42,6 +44,7 @@ def subscribe(request_id: int, partition: int, *, consumer_id: int = 1, name: st
             request_id=request_id,
             initialPosition=pb.CommandSubscribe.Latest,
             force_topic_creation=True,
+            **more,
         )
     )
 

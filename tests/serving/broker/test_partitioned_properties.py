@@ -4,28 +4,18 @@ from __future__ import annotations
 
 from quire.serving.broker import Broker
 from quire.serving.ports import LATEST
-from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
+from tests.serving.broker.test_partitioned import TOPIC
+from tests.serving.broker.test_partitioned import subscribe as to_partition
 from tests.serving.conftest import BrokerHouse
 from tests.serving.ownership.cluster import Brokers
 from tests.serving.session.test_connection import Client, kinds
 
-TOPIC = "persistent://public/default/parts"
-
 
 def subscribe(number: int, name: str, team: str) -> bytes:
     """To the first partition."""
-    return commands.subscribe(
-        pb.CommandSubscribe(
-            topic=f"{TOPIC}-partition-0",
-            subscription=name,
-            subType=pb.CommandSubscribe.Shared,
-            consumer_id=number,
-            request_id=number,
-            force_topic_creation=True,
-            subscription_properties=[pb.KeyValue(key="team", value=team)],
-        )
-    )
+    properties = [pb.KeyValue(key="team", value=team)]
+    return to_partition(number, 0, consumer_id=number, name=name, subscription_properties=properties)
 
 
 async def teams(broker: Broker, subscription: str) -> list[str | None]:

@@ -20,7 +20,7 @@ from quire.wire import commands, frame
 from tests.serving.conftest import Turns
 from tests.serving.session.test_back_pressure import connected, publishing
 from tests.serving.session.test_connection import TOPIC, entry, kinds, subscribe
-from tests.serving.session.test_weight import drop, feed, feed_all
+from tests.serving.session.test_weight import drop, feed, feed_all, subscribing_waits
 
 
 async def test_commands_of_one_read_are_carried_out_in_slices_and_in_order(broker: Broker) -> None:
@@ -142,13 +142,7 @@ async def test_one_large_command_is_parsed_in_a_turn_over_all_who_send_some(
 async def test_what_waited_in_a_lane_is_carried_out_in_slices_and_in_order(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go_on, real = asyncio.Event(), broker.subscribe
-
-    async def slow(*args: Any, **more: Any) -> Any:
-        await go_on.wait()
-        return await real(*args, **more)
-
-    monkeypatch.setattr(broker, "subscribe", slow)
+    go_on = subscribing_waits(broker, monkeypatch)
     client = await connected(broker)
     client.send(subscribe(1))
     ids = [commands.message_id(5, at) for at in range(500)]

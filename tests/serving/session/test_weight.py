@@ -159,7 +159,8 @@ def acks(count: int) -> bytes:
     return commands.ack(1, [commands.message_id(5, at) for at in range(count)], request_id=7)
 
 
-async def test_commands_in_a_lane_are_weighed(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def subscribing_waits(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Every SUBSCRIBE is under way until this is set."""
     go_on, real = asyncio.Event(), broker.subscribe
 
     async def slow(*args: Any, **more: Any) -> Any:
@@ -167,6 +168,11 @@ async def test_commands_in_a_lane_are_weighed(broker: Broker, monkeypatch: pytes
         return await real(*args, **more)
 
     monkeypatch.setattr(broker, "subscribe", slow)
+    return go_on
+
+
+async def test_commands_in_a_lane_are_weighed(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = subscribing_waits(broker, monkeypatch)
     client = await connected(broker)
     client.send(subscribe(1))
     large = acks(60_000)
