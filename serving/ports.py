@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from pyroaring import BitMap
 
 from quire.metadata.records import DelayedDeliveryPolicy
-from quire.runtime.errors import QuireError
+from quire.runtime.errors import QuireError, Unavailable
 from quire.serving.policy.throttle import DispatchLimits
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import BlockHeader, Buffer
@@ -26,6 +26,11 @@ class ConsumerBusy(QuireError):
 
 class NotAllowed(QuireError):
     """The request can never be granted in this way (ServerError.NotAllowedError)."""
+
+
+def was_unloaded(topic: str) -> Unavailable:
+    """What those hear who still have something of a topic that another incarnation, or another broker, serves."""
+    return Unavailable(f"topic {topic} was unloaded; look it up again")
 
 
 class Position(NamedTuple):

@@ -27,9 +27,9 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Protocol
 
-from quire.runtime.errors import AlreadyExists, QuireError, Unavailable
+from quire.runtime.errors import AlreadyExists, QuireError
 from quire.runtime.tasks import promise
-from quire.serving.ports import Position
+from quire.serving.ports import Position, was_unloaded
 from quire.serving.subscription import cursor_record
 from quire.serving.subscription.cursor import Cursor, CursorKey
 from quire.serving.subscription.cursor_record import Kind
@@ -147,7 +147,7 @@ class CursorStore:
         """Write down what changed at the end of this turn, then call `done`."""
         if self._cursors.get(cursor.id) is not cursor:
             if done is not None:
-                done(_unloaded(cursor) if cursor.id else None)
+                done(was_unloaded(cursor.key.topic) if cursor.id else None)
             return
         self._prepared.pop(cursor.id, None)
         if not self._waiting:
@@ -244,10 +244,6 @@ class CursorStore:
         cursor.id = cursor_id
         self._cursors[cursor_id] = cursor
         return cursor
-
-
-def _unloaded(cursor: Cursor) -> QuireError:
-    return Unavailable(f"topic {cursor.key.topic} was unloaded; look it up again")
 
 
 def _all_of(dones: list[Done]) -> Done | None:

@@ -27,7 +27,7 @@ from typing import Any
 from pyroaring import BitMap
 
 from quire.runtime.clock import Clock
-from quire.runtime.errors import NotFound, Unavailable
+from quire.runtime.errors import NotFound
 from quire.runtime.limits import (
     CONSUMERS_PER_SUBSCRIPTION_MAX,
     DEAL_BYTES_PER_BLOCK_MIN,
@@ -35,7 +35,15 @@ from quire.runtime.limits import (
     DEAL_BYTES_PER_TURN,
 )
 from quire.runtime.tasks import Tasks
-from quire.serving.ports import CompactedPort, ConsumerBusy, ConsumerPort, NotAllowed, Position, TopicPort
+from quire.serving.ports import (
+    CompactedPort,
+    ConsumerBusy,
+    ConsumerPort,
+    NotAllowed,
+    Position,
+    TopicPort,
+    was_unloaded,
+)
 from quire.serving.subscription import counting, lag, seek, stats
 from quire.serving.subscription.acknowledging import acknowledge_each, acknowledge_up_to
 from quire.serving.subscription.block_source import BlockSource
@@ -364,7 +372,7 @@ class Subscription:
         if self.is_deleted:
             raise NotFound(f"subscription {self.name} was deleted")
         if self._is_closed:
-            raise Unavailable(f"topic {self.plain.name} was unloaded; look it up again")
+            raise was_unloaded(self.plain.name)
 
     async def _look_at(self, request: SubscribeRequest) -> None:
         """Read the topic, or what compaction has left of it, as the consumer asks; all have to ask alike."""

@@ -14,10 +14,18 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
 from quire.runtime.clock import Clock
-from quire.runtime.errors import AlreadyExists, NotFound, Unavailable
+from quire.runtime.errors import AlreadyExists, NotFound
 from quire.runtime.limits import SUBSCRIPTIONS_PER_TOPIC_MAX
 from quire.runtime.tasks import Tasks
-from quire.serving.ports import LATEST, ConsumerBusy, ConsumerPort, NotAllowed, Position, TopicPort
+from quire.serving.ports import (
+    LATEST,
+    ConsumerBusy,
+    ConsumerPort,
+    NotAllowed,
+    Position,
+    TopicPort,
+    was_unloaded,
+)
 from quire.serving.subscription import seek, stretch
 from quire.serving.subscription.byte_index import ByteIndex
 from quire.serving.subscription.consumer import Consumer
@@ -227,7 +235,7 @@ class Subscriptions:
     def _check_is_open(self) -> None:
         """Whoever loads the topic again would not know a subscription that was made here. Raises `Unavailable`."""
         if self._is_closed:
-            raise Unavailable(f"topic {self._topic.name} was unloaded; look it up again")
+            raise was_unloaded(self._topic.name)
 
     def _add(self, cursor: Cursor, store: CursorStore | None) -> Subscription:
         self._check_is_open()
