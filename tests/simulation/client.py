@@ -214,7 +214,7 @@ class Client(SimulatedHost):
     async def accept_loss(self, ledger_id: int, gone: Iterable[str]) -> None:
         """`quire bookies recover` of each that is `gone`, and `quire ledgers recover --accept-loss`."""
         for uuid in gone:
-            await self.give_up_bookie(uuid, 1)
+            await self.give_up_bookie(uuid)
         if self.base is None:
             return
         self.world.note(f"{self.host} accepts the loss of ledger {ledger_id}")
@@ -227,29 +227,25 @@ class Client(SimulatedHost):
             self.world.saw(f"accept loss {type(error).__name__}")
             self.world.note(f"{self.host} cannot accept the loss of ledger {ledger_id}: {error}")
 
-    async def give_up_bookie(self, uuid: str, attempts: int) -> None:
-        for _ in range(attempts):
-            try:
-                if self.base is not None:
-                    await Bookies(self.base.ledgers).recover(uuid)
-                    self.world.saw("bookie given up")
-                return
-            except NotFound:
-                return
-            except QuireError as error:
-                self.world.note(f"{self.host} cannot give up {uuid}: {error}")
-                await asyncio.sleep(RETRY_S)
+    async def give_up_bookie(self, uuid: str) -> None:
+        if self.base is None:
+            return
+        try:
+            await Bookies(self.base.ledgers).recover(uuid)
+            self.world.saw("bookie given up")
+        except NotFound:
+            return
+        except QuireError as error:
+            self.world.note(f"{self.host} cannot give up {uuid}: {error}")
 
-    async def decommission(self, uuid: str, attempts: int) -> None:
-        for _ in range(attempts):
-            try:
-                if self.base is not None:
-                    await Bookies(self.base.ledgers).decommission(uuid)
-                    self.world.saw("bookie decommissioned")
-                return
-            except QuireError as error:
-                self.world.note(f"{self.host} cannot decommission {uuid}: {error}")
-                await asyncio.sleep(RETRY_S)
+    async def decommission(self, uuid: str) -> None:
+        if self.base is None:
+            return
+        try:
+            await Bookies(self.base.ledgers).decommission(uuid)
+            self.world.saw("bookie decommissioned")
+        except QuireError as error:
+            self.world.note(f"{self.host} cannot decommission {uuid}: {error}")
 
     async def read_in_the_end(self, ledger_id: int, bytes_max: int) -> int:
         """`read`, some times: nobody is to be unavailable for long any more."""

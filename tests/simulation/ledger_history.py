@@ -24,7 +24,7 @@ from unittest import mock
 
 from quire.ledger import holes, narrow, outbox, recovery, repair_copy, states
 from quire.metadata import paths
-from quire.metadata.records import DamageRecord, LedgerRecord, LedgerState, decode
+from quire.metadata.records import BookieIntent, BookieRecord, DamageRecord, LedgerRecord, LedgerState, decode
 from quire.wire.bookie import ReadRequest
 
 from .client import Client, is_open
@@ -131,7 +131,7 @@ class LedgerCluster(Cluster):
         if machine.storage is not None and sum(each.is_leaving for each in self.machines) < spare:
             machine.is_leaving = True
             client = self.clients[event.target % len(self.clients)]
-            self._in(client, client.decommission(machine.storage.bookie_id.uuid, 1))
+            self._in(client, client.decommission(machine.storage.bookie_id.uuid))
 
 
 class LedgerHistory:
@@ -167,9 +167,8 @@ class LedgerHistory:
     async def _settle(self) -> None:
         begin = self.world.loop.time()
         judges: dict[int, tuple[asyncio.Task[Any], ...]] = {}
-        retired: set[str] = set()
         while (why := self._unsettled()) and self.world.loop.time() < begin + SETTLE_S:
-            self._give_up_what_is_gone(retired)
+            self._give_up_what_is_gone()
             for ledger_id, record in list(self.oracle.records.items()):
                 busy = any(not task.done() for task in judges.get(ledger_id, ()))
                 if busy or any(ledger_id in each.open for each in self.cluster.clients):
@@ -183,16 +182,19 @@ class LedgerHistory:
             raise Violation("liveness", f"{SETTLE_S:g} s after the last fault, {why}")
         self.world.note("all is settled")
 
-    def _give_up_what_is_gone(self, asked: set[str]) -> None:
+    def _give_up_what_is_gone(self) -> None:
         """What an operator does about bookies that never come back: deleted ledgers wait for it.
 
-        What is lost with them is accepted first: of one that drains nobody knows that it does not come back.
+        What is lost with them is accepted first: of one that drains nobody knows that it does not come back. An answer
+        may come late, and the second wish takes back the first: what counts is what the bookie's record says.
         """
         is_short = any(map(self._is_short, self.oracle.records.values()))
+        wish = BookieIntent.GIVE_UP if is_short else BookieIntent.DRAIN
+        tree = self.cluster.metadata.tree
         for uuid in self.cluster.gone_bookies():
-            how = "give_up_bookie" if is_short else "decommission"
-            if f"{how} {uuid}" not in asked and self._begin(methodcaller(how, uuid, 200)):
-                asked.add(f"{how} {uuid}")
+            path = paths.bookie(uuid)
+            if decode(BookieRecord, tree.get(path).value, path).intent is not wish:
+                self._begin(methodcaller("give_up_bookie" if is_short else "decommission", uuid))
 
     def _is_short(self, record: LedgerRecord) -> bool:
         """It names bookies that may have taken more with them than repair can make good."""
