@@ -22,14 +22,14 @@ import uvloop
 from bench import server
 from bench.report import show, usage
 from quire.client import EARLIEST, Client
-from quire.serving.ports import Position, SegmentView
-from quire.serving.subscription import cursor_record
-from quire.serving.subscription.cursor import Cursor, CursorKey
-from quire.serving.subscription.delays import Delays
-from quire.serving.subscription.delivery import BlockView
+from quire.serving.model.ports import Position, SegmentView
+from quire.serving.model.positions import Segments
+from quire.serving.subscription.cursor import cursor_record
+from quire.serving.subscription.cursor.cursor import Cursor, CursorKey
+from quire.serving.subscription.delayed.delays import Delays
+from quire.serving.subscription.delivery.delivery import BlockView
+from quire.serving.subscription.dispatch.shared import Shared
 from quire.serving.subscription.later import SURVEY_ENTRIES
-from quire.serving.subscription.positions import Segments
-from quire.serving.subscription.shared import Shared
 from quire.wire import block
 from quire.wire.deliver_at import delivery_times
 from quire.wire.message import OutgoingMessage, encode_one

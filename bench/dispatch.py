@@ -15,7 +15,7 @@ import uvloop
 from bench.report import show
 from quire.metadata.records import DelayedDeliveryPolicy
 from quire.runtime.clock import SystemClock
-from quire.serving.ports import Position, SegmentView
+from quire.serving.model.ports import Position, SegmentView
 from quire.serving.subscription.subscriptions import (
     Consumer,
     CursorStore,

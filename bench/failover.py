@@ -25,7 +25,7 @@ from bench.report import ask, show
 from quire.client import Client, ClientSettings, ProducerSettings
 from quire.client.batch import Publication
 from quire.client.producer import Producer
-from quire.metadata.zookeeper_server import free_port
+from quire.testing.zookeeper_server import free_port
 
 INTERVAL_S = 0.2
 TICK_S = 0.005

@@ -19,8 +19,8 @@ from time import process_time
 from bench.dispatch import Port, Topic, blocks_of
 from bench.report import show, usage
 from quire.runtime.clock import SystemClock
-from quire.serving.ports import Position, SegmentView
-from quire.serving.subscription.request import Done
+from quire.serving.model.ports import Position, SegmentView
+from quire.serving.model.request import Done
 from quire.serving.subscription.subscriptions import (
     CursorStore,
     SubscribeRequest,

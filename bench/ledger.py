@@ -16,9 +16,9 @@ from random import Random
 from quire.ledger.directory import LocalDirectory, UnreachablePort
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.settings import LedgerSettings
-from quire.metadata.memory import MemoryStore
 from quire.metadata.records import BookieRecord
 from quire.runtime.clock import SystemClock
+from quire.testing.metadata import MemoryStore
 from quire.wire import block
 from quire.wire.bookie import AddDone, AddRequest, BookieId, Status
 

@@ -29,8 +29,8 @@ from quire.client import Client
 from quire.metadata import paths
 from quire.metadata.open import open_store
 from quire.metadata.store import MetadataStore
-from quire.metadata.zookeeper_server import free_port
 from quire.runtime.errors import NotFound
+from quire.testing.zookeeper_server import free_port
 
 TOPICS = 100_000
 ACTIVE_SHARE = 0.01

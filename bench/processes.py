@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from quire.metadata.zookeeper_server import ZooKeeperServer
+from quire.testing.zookeeper_server import ZooKeeperServer
 
 SESSION_S = 10
 """The default of `quire local`."""

@@ -27,15 +27,15 @@ from bench.report import ask, show
 from quire.ledger.bookie_client import BookieClient
 from quire.ledger.directory import ClusterDirectory
 from quire.ledger.ledgers import Ledgers
-from quire.ledger.memory_cluster import Listener
 from quire.ledger.repair import Repair
 from quire.ledger.settings import LedgerSettings, RepairSettings
 from quire.metadata import paths
 from quire.metadata.open import open_store
 from quire.metadata.records import RepairRecord, decode
-from quire.metadata.zookeeper_server import ZooKeeperServer
 from quire.runtime.clock import SystemClock
 from quire.runtime.limits import GIB, KIB, MIB
+from quire.testing.cluster import Listener
+from quire.testing.zookeeper_server import ZooKeeperServer
 from quire.wire import block
 
 BOOKIES = 4

@@ -6,5 +6,5 @@ Read in this order: `settings`, `identity` (who am I), `journal_core` and `journ
 `replay` (after a crash), `read_cache`, `reads` (the way out), `mending` (of what rotted), `collector` (deleting),
 `room` (what a full disk still takes), `storage` (joins them), `scrub` (reads everything once a week). Around it stand
 `disks`, `api` (in process), `server` (TCP), `membership` (may it start here), `registration` (in the metadata store),
-`drain` (leaving for good) and `storage_sim` (a node that crashes, for tests).
+`drain` (leaving for good).
 """

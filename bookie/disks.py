@@ -1,6 +1,6 @@
 """The outside world of a storage node: two directories, a home for the index, and helper threads.
 
-`real_disks` is this machine's; `storage_sim` has one that crashes.
+`real_disks` is this machine's; `testing.node` has one that crashes.
 """
 
 from __future__ import annotations

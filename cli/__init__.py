@@ -8,6 +8,6 @@ Processes: `standalone` (by `assemble`: a broker, a bookie, a metadata store and
 
 For people: `topics` (`topics_explain`), `subscriptions`, `schemas`, `brokers`, `bookies`, `ledgers`, `archive` and
 `config` ask or change (`http` reaches a broker's REST interface, `moments` reads times); `produce`, `consume` and
-`check` are clients (`client_command`, `lines`); `demo` tells a story in five files. `output` prints tables or JSON and
+`check` are clients (`client_command`, `lines`); `demo` tells a story. `output` prints tables or JSON and
 turns errors into one sentence and an exit code.
 """

@@ -39,7 +39,7 @@ from quire.runtime.errors import ConfigurationError
 from quire.runtime.memory import keep_heap
 from quire.runtime.settings import Loaded, parse_address, setting
 from quire.serving.broker import Broker
-from quire.serving.ownership.cluster import ClusterOwnership
+from quire.serving.cluster.ownership import ClusterOwnership
 from quire.serving.settings import BrokerSettings
 from quire.tiering.archive import Archive
 from quire.tiering.open import open_store as open_archive

@@ -9,7 +9,7 @@ published, what the server acknowledged, what the consumers got (each message co
 read. Deduplication is on, so that what the client sends again after the kill is stored once. Exit code 0 means that
 all four are equal and the subscription's backlog is empty.
 
-Reading order: `_story`, then `demo_proof`, `demo_server`, `demo_clients` and `demo_spark`.
+Reading order: `_story`, then `proof`, `server`, `clients` and `spark` in `demo/`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from typing import Any
 
 import click
 
-from quire.cli.demo_proof import Multiset, Proof
-from quire.cli.demo_server import DemoServer
 from quire.cli.http import Admin, json_option
 from quire.cli.output import print_json, print_table
+from quire.cli.processes import QUIRE
+from quire.demo.proof import Multiset, Proof
+from quire.demo.server import DemoServer
 from quire.runtime.errors import ConfigurationError, QuireError
 
 TOPIC = "persistent://public/default/stdlib"
@@ -80,12 +81,12 @@ def command(lines: int | None, keep: bool, as_json: bool) -> None:
 
 def _story(directory: Path, lines: int | None, narrator: Narrator) -> Proof:
     """The whole demo, in the order in which it is told."""
-    from quire.cli.demo_clients import Consumers, Publisher, connect
+    from quire.demo.clients import Consumers, Publisher, connect
 
     texts = standard_library(lines)
     files = len({key for key, _ in texts})
     narrator.say(f"{len(texts):,} lines in {files:,} files of Python's standard library, a message each")
-    with DemoServer(directory) as server:
+    with DemoServer(QUIRE, directory) as server:
         narrator.say(f"server ready in {server.start():.1f} s at {server.service_url}, data in {server.data}")
         with connect(server.service_url, directory / "client.log") as client:
             consumers = Consumers(client, TOPIC, SUBSCRIPTION, CONSUMERS)
@@ -163,7 +164,7 @@ def _spark(server: DemoServer, killed_ms: int, narrator: Narrator) -> Multiset |
     if reason:
         narrator.say(f"Spark is left out: {reason}")
         return None
-    from quire.cli.demo_spark import History
+    from quire.demo.spark import History
 
     narrator.say("Spark reads the history from the archive")
     with History(server.http_url, TOPIC) as history:

@@ -14,13 +14,13 @@ import click
 from quire.cli.assemble import listen, url_of, watch_loop
 from quire.cli.settings import Given, check_cluster_store, check_file, check_log_level, settings_options
 from quire.cli.until_signal import ready, run_until_signal
+from quire.gateway.gateway import Gateway
 from quire.metadata.cluster import find_cluster
 from quire.metadata.open import end_session_when_standing, look_at, open_store
 from quire.runtime import log
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import CONNECTIONS_MAX
 from quire.runtime.settings import parse_address, setting
-from quire.serving.gateway.gateway import Gateway
 
 
 @dataclass(frozen=True)

@@ -33,11 +33,11 @@ from quire.cli.assemble import listen
 from quire.cli.processes import QUIRE, Child
 from quire.cli.settings import Given, settings_options
 from quire.cli.until_signal import ready, run_until_signal
-from quire.metadata import zookeeper_server
 from quire.runtime.disk import RealDisk
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.settings import MILLISECONDS, parse_address, setting
 from quire.runtime.tasks import Tasks
+from quire.testing import zookeeper_server
 
 PROCESSES_FILE: Final = "processes.json"
 

@@ -14,10 +14,10 @@ from typing import Any
 import click
 
 from quire.cli.settings import Given, check_file, settings_options
-from quire.metadata.zookeeper_server import command as java_command
-from quire.metadata.zookeeper_server import write_config
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.settings import parse_address, setting
+from quire.testing.zookeeper_server import command as java_command
+from quire.testing.zookeeper_server import write_config
 
 
 @dataclass(frozen=True)

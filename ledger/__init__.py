@@ -12,6 +12,5 @@ given up), `deletion`, `settings` and `ledgers` (the door through which other ro
 `state_segment` (small state kept in ledgers), `directory` and `bookie_client` (who is there, and how to reach them),
 `repair_core`, `census`, `repair_copy`, `retiring`, `repair_news`, `repair_progress`, `repair_mend` and `repair`
 (closed ledgers that lost copies get new ones), `leaving` and `reported` (open ones whose bookies leave, or have
-damage), `bookies` and `losses` (what operators ask and want), `memory_bookie`, `memory_cluster` and `weather` (the
-fakes that tests and simulations use).
+damage), `bookies` and `losses` (what operators ask and want).
 """

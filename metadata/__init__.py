@@ -1,12 +1,12 @@
 """What Quire knows about itself: topics, segments, ledgers, bookies, leases, in one small consistent store.
 
-`store` is the interface, with the semantics of ZooKeeper's nodes; `zookeeper` is the real thing, `memory` and
-`sqlite` implement it over one core, `tree`, and one contract test holds for all. `paths` and `records` are the one page
-that says what is kept where; `topics` changes a topic's list of segments; `lease` is ownership; `followed` keeps a
-folder of records in memory; `wish` is a knock at somebody's door, `damage` tells the cluster of copies that cannot be
-read.
+`store` is the interface, with the semantics of ZooKeeper's nodes; `zookeeper` is the real thing, `sqlite` and the
+fake in `testing` implement it over one core, `tree`, and one contract test holds for all. `paths` and `records` are
+the one page that says what is kept where; `topics` changes a topic's list of segments; `lease` is ownership;
+`followed` keeps a folder of records in memory; `wish` is a knock at somebody's door, `damage` tells the cluster of
+copies that cannot be read.
 
 Read in this order: `store`, `paths`, `records`, `topics`, `lease`, `followed`, `wish`, `damage`, `tree`, `watches`,
-`memory`, `sqlite`, `open`; then `zookeeper_url`, `zookeeper_session`, `zookeeper_wake`, `zookeeper_client`,
-`zookeeper`; at the side `zookeeper_server`, which runs one for `quire local` and the tests.
+`sqlite`, `open`; then `zookeeper_url`, `zookeeper_session`, `zookeeper_wake`, `zookeeper_client`,
+`zookeeper`.
 """

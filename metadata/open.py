@@ -1,11 +1,10 @@
-"""A metadata store from its URL: `sqlite:///var/lib/quire/metadata.db`, `zk://host:2181/chroot`, `memory://`."""
+"""A metadata store from its URL: `sqlite:///var/lib/quire/metadata.db`, `zk://host:2181/chroot`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from quire.metadata.memory import MemoryStore
 from quire.metadata.sqlite import SqliteStore, look_at_file
 from quire.metadata.store import MetadataStore
 from quire.metadata.zookeeper_url import parse_url
@@ -20,7 +19,7 @@ def look_at(url: str) -> None:
         look_at_file(_path(url, parts.netloc, parts.path))
     elif parts.scheme == "zk":
         parse_url(url)
-    elif parts.scheme != "memory":
+    else:
         raise _unknown(url)
 
 
@@ -28,8 +27,6 @@ async def open_store(url: str) -> MetadataStore:
     """Open the store that `url` names. Raises `ConfigurationError` with what to write instead."""
     parts = urlsplit(url)
     match parts.scheme:
-        case "memory":
-            return MemoryStore()
         case "sqlite":
             return await SqliteStore.open(_path(url, parts.netloc, parts.path))
         case "zk":
@@ -51,9 +48,7 @@ def end_session_when_standing(store: MetadataStore, watchdog: Watchdog) -> None:
 
 
 def _unknown(url: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"{url} is no metadata URL; use sqlite:///PATH, zk://HOST:PORT/CHROOT or memory://"
-    )
+    return ConfigurationError(f"{url} is no metadata URL; use sqlite:///PATH or zk://HOST:PORT/CHROOT")
 
 
 def _path(url: str, host: str, path: str) -> Path:

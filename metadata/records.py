@@ -123,7 +123,7 @@ class SegmentRecord(Record, frozen=True):
 
 
 class CompactedRecord(Record, frozen=True):
-    """The last result of compacting a topic; see `quire.serving.topic.compacted`.
+    """The last result of compacting a topic; see `quire.serving.topic.compaction.compacted`.
 
     Everything up to the horizon was read; `horizon_index` is the index of the message behind it. The ledger holds
     `entries` retained ones with `extra_messages` more messages than entries, then `index_entries`.
@@ -144,7 +144,7 @@ class GrowthRecord(Record, frozen=True):
     """The last time a partitioned topic got more partitions, until it had `end`; begun or finished at `at_ms`.
 
     It is under way while the topic has fewer. Clients may not know those from `first` on, which are of growths shortly
-    before as well; see `quire.serving.partitioned`.
+    before as well; see `quire.serving.cluster.partitioned`.
     """
 
     first: int
@@ -411,7 +411,7 @@ class OwnerRecord(Record, frozen=True):
 
 
 class BundleReport(Record, frozen=True):
-    """One bundle of a broker; `load` in the unit of `quire.serving.ownership.balance`."""
+    """One bundle of a broker; `load` in the unit of `quire.serving.cluster.balance`."""
 
     load: float
     topics: int = 0

@@ -6,7 +6,7 @@ Both block: they are called from helper threads (`Worker`), or in a start-up tha
 Bytes go past the page cache (`O_DIRECT`) where the filesystem allows it: fresh page cache costs seconds of CPU
 per GiB, and dirty pages of one file make the fdatasync of another take a tenth of a second. So every offset and
 length is a multiple of `PAGE_BYTES` and buffers come from `aligned_buffer`. Where a filesystem refuses direct
-I/O the same calls go through the page cache. What holds in both cases, and in `disk_sim.SimulatedDisk`:
+I/O the same calls go through the page cache. What holds in both cases, and in `testing.disk.SimulatedDisk`:
 
 - A write is durable after `sync`, or when it was made with `durable=True` and returned (one system call,
   RWF_DSYNC). Until then a crash keeps, drops or tears it, in units of 512 bytes.

@@ -36,35 +36,35 @@ from quire.runtime.limits import HELD_SHARE_OF_BYTES_IN_FLIGHT
 from quire.runtime.settings import parse_address
 from quire.runtime.slices import Share, Slices
 from quire.runtime.tasks import Tasks
-from quire.serving import statistics
-from quire.serving.bundles import Bundles, split_evenly
-from quire.serving.fan_out import FanOut
+from quire.serving.cluster import statistics
+from quire.serving.cluster.bundles import Bundles, split_evenly
+from quire.serving.cluster.fan_out import FanOut
+from quire.serving.cluster.offloading import Offloading
+from quire.serving.cluster.operations import Operations
+from quire.serving.cluster.ownerless import Ownerless
+from quire.serving.cluster.partitioned import Partitioned
+from quire.serving.cluster.peers import Peers, added_up
+from quire.serving.cluster.port import BundleLoad, Handover, NotOwner, Owner, Ownership, SoleOwner
+from quire.serving.cluster.registry import Registry
+from quire.serving.cluster.rounds import Rounds
+from quire.serving.cluster.topic_factory import subscriptions_of
+from quire.serving.cluster.topic_lists import Listener, TopicLists, Watched
+from quire.serving.model.ports import ConsumerHandle, ConsumerPort, SubscriptionHandle
+from quire.serving.model.request import SubscribeRequest
 from quire.serving.names import NON_PERSISTENT, TopicName
-from quire.serving.offloading import Offloading
-from quire.serving.operations import Operations
-from quire.serving.ownerless import Ownerless
-from quire.serving.ownership.port import BundleLoad, Handover, NotOwner, Owner, Ownership, SoleOwner
-from quire.serving.partitioned import Partitioned
-from quire.serving.peers import Peers, added_up
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.policy.throttle import BrokerThrottles
-from quire.serving.ports import ConsumerHandle, ConsumerPort, SubscriptionHandle
-from quire.serving.registry import Registry
-from quire.serving.rounds import Rounds
 from quire.serving.schema.registry import from_wire, to_wire
 from quire.serving.session.connection import READ_WEIGHT_MAX, Connection
 from quire.serving.session.frame_room import FrameRoom
 from quire.serving.session.table import TABLE
 from quire.serving.settings import BrokerSettings
-from quire.serving.subscription.consumer import Consumer
-from quire.serving.subscription.request import SubscribeRequest
+from quire.serving.subscription.delivery.consumer import Consumer
 from quire.serving.subscription.subscription import Subscription
 from quire.serving.topic.non_persistent import AnyTopic
 from quire.serving.topic.publish import Turn
 from quire.serving.topic.services import Services
 from quire.serving.topic.tail_cache import TailCache
-from quire.serving.topic_factory import subscriptions_of
-from quire.serving.topic_lists import Listener, TopicLists, Watched
 from quire.tiering.archive import Archive
 from quire.wire import pulsar_pb2 as pb
 
@@ -495,7 +495,7 @@ class Broker(Operations):
         return added_up([mine, *answers, {"errors": silent}])
 
     async def explain(self, topic: str) -> dict[str, Any]:
-        """Why each segment is still here, and when it will go; see `quire.serving.topic.explain`."""
+        """Why each segment is still here, and when it will go; see `quire.serving.topic.lifecycle.explain`."""
         loaded = await self._topic(topic)
         failures = {}
         if self._offloading is not None:

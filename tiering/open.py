@@ -1,4 +1,4 @@
-"""An object store from its URL: `file:///var/lib/quire/archive`, `s3://bucket/prefix?endpoint=…`, `memory://`.
+"""An object store from its URL: `file:///var/lib/quire/archive`, `s3://bucket/prefix?endpoint=…`.
 
 `open_store` is for the event loop, `open_blocking` for processes that have none (Spark's executors).
 """
@@ -10,25 +10,19 @@ from urllib.parse import unquote, urlsplit
 
 from quire.runtime.errors import ConfigurationError
 from quire.tiering.filesystem import FilesystemBlockingStore
-from quire.tiering.memory import MemoryBlockingStore
 from quire.tiering.s3 import S3BlockingStore, S3Location
 from quire.tiering.store import BlockingStore, ObjectStore
 
 
 def open_store(url: str) -> ObjectStore:
     """Open the store that `url` names. Raises `ConfigurationError` with what to write instead."""
-    blocking = open_blocking(url)
-    if isinstance(blocking, MemoryBlockingStore):
-        return ObjectStore(blocking, threads=0)
-    return ObjectStore(blocking)
+    return ObjectStore(open_blocking(url))
 
 
 def open_blocking(url: str) -> BlockingStore:
     """The same, in blocking calls. One per process: it cannot be pickled."""
     parts = urlsplit(url)
     match parts.scheme:
-        case "memory":
-            return MemoryBlockingStore()
         case "file":
             if parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
                 raise ConfigurationError(f"archive URL {url} names no directory; write file:///absolute/path")

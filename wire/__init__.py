@@ -14,6 +14,7 @@ Read in this order:
     bookie         the requests between brokers and bookies, and the port they travel through
     bookie_codec   their bytes
     topic_name     short names of topics made whole
+    error_codes    our errors in the protocol's words
 
 pulsar_pb2 is generated from pulsar.proto (`make proto`).
 """

@@ -45,9 +45,9 @@ from quire.serving.admin import (
 )
 from quire.serving.admin.requests import Absent
 from quire.serving.admin.target import AdminTarget
-from quire.serving.catalogue import NoPartition
-from quire.serving.ownership.port import NotOwner
-from quire.serving.ports import ConsumerBusy, NotAllowed
+from quire.serving.cluster.catalogue import NoPartition
+from quire.serving.cluster.port import NotOwner
+from quire.serving.model.ports import ConsumerBusy, NotAllowed
 from quire.serving.schema.definition import SchemaRefused
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from aiohttp import web
 from quire.runtime.limits import READ_BYTES_MAX
 from quire.serving.admin.requests import natural, topic_of
 from quire.serving.admin.target import AdminTarget
-from quire.serving.ports import Position
+from quire.serving.model.ports import Position
 
 TOPIC = "/quire/v1/topics/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 

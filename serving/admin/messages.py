@@ -20,7 +20,7 @@ from quire.serving.admin.requests import natural, topic_of
 from quire.serving.admin.subscriptions import ONE
 from quire.serving.admin.target import AdminTarget
 from quire.serving.admin.topics import TOPIC
-from quire.serving.ports import Position
+from quire.serving.model.ports import Position
 from quire.wire.message import Undecodable, is_batch, plain_payload, read_metadata
 
 HEADER_CHARS_MAX: Final = 4096

@@ -16,7 +16,7 @@ from quire.metadata.records import Policies
 from quire.runtime.errors import ConfigurationError
 from quire.serving.admin.policy_json import POLICIES, QUOTAS, PolicyJson
 from quire.serving.admin.requests import fields_of
-from quire.serving.bundles import split_evenly
+from quire.serving.cluster.bundles import split_evenly
 
 _BY_NAME: Final = {word: policy for policy in POLICIES for word in (policy.name, policy.word) if word}
 _QUOTA_NAMES: Final = ("backlog_quota_map", "backlogQuota", "backlogQuotaMap")

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.limits import PROPERTIES_BYTES_MAX
-from quire.serving.ports import EARLIEST, LATEST, Position
+from quire.serving.model.ports import EARLIEST, LATEST, Position
 
 INT64_MAX = (1 << 63) - 1
 _UINT64_MAX = (1 << 64) - 1

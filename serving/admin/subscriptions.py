@@ -16,7 +16,7 @@ from quire.serving.admin.requests import (
 )
 from quire.serving.admin.target import AdminTarget
 from quire.serving.admin.topics import TOPIC
-from quire.serving.ports import EARLIEST, LATEST, Position
+from quire.serving.model.ports import EARLIEST, LATEST, Position
 
 ONE = f"{TOPIC}/subscription/{{subscription}}"
 

@@ -13,11 +13,11 @@ from quire.ledger.bookies import Bookies
 from quire.ledger.losses import Losses
 from quire.metadata.records import Policies
 from quire.runtime.threads import DaemonThreads
+from quire.serving.cluster.port import Owner, Ownership
+from quire.serving.model.ports import Position
 from quire.serving.names import TopicName
-from quire.serving.ownership.port import Owner, Ownership
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.policy.resolved import TopicPolicies
-from quire.serving.ports import Position
 from quire.serving.schema.registry import Schemas
 from quire.serving.settings import BrokerSettings
 from quire.wire.block import Buffer

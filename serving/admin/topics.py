@@ -18,8 +18,8 @@ from quire.serving.admin.requests import (
     whole,
 )
 from quire.serving.admin.target import AdminTarget
+from quire.serving.model.ports import Position
 from quire.serving.names import TopicName
-from quire.serving.ports import Position
 
 DOMAIN = "/admin/v2/{domain:persistent|non-persistent}"
 NAMESPACE = f"{DOMAIN}/{{tenant}}/{{namespace}}"

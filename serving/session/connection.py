@@ -43,13 +43,13 @@ from quire.runtime.limits import (
     REQUESTS_PENDING_PER_CONNECTION_MAX,
     UNREAD_ANSWERS_BYTES_MAX,
 )
-from quire.serving.ownership.port import NotOwner
-from quire.serving.session.errors import code_of
+from quire.serving.cluster.port import NotOwner
 from quire.serving.session.lane import Lane
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
 from quire.wire.commands import Command
+from quire.wire.error_codes import code_of
 from quire.wire.frame import Cut, FrameCutter, Send, SendRun
 from quire.wire.frame_buffer import READ_BUFFER_BYTES_MAX
 

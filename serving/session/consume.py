@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from quire.runtime.errors import NotFound, QuireError, Unavailable
 from quire.runtime.limits import ENDS_PER_CONNECTION_MAX, KEY_RANGES_MAX
-from quire.serving.ports import ConsumerHandle, NotAllowed, SubscriptionHandle
+from quire.serving.model.ports import ConsumerHandle, NotAllowed, SubscriptionHandle
 from quire.serving.session.bounds import refused_names, refused_properties
 from quire.serving.session.connection import Connection, Handler
 from quire.serving.session.lane import Lane

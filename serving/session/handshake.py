@@ -11,9 +11,9 @@ from typing import Final
 from quire import __version__
 from quire.runtime.errors import ProtocolError
 from quire.serving.session.connection import Connection, Handler
-from quire.serving.session.errors import NO_TRANSACTIONS
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
+from quire.wire.error_codes import NO_TRANSACTIONS
 
 SERVER_VERSION: Final = f"Quire {__version__}"
 

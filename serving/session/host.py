@@ -8,11 +8,11 @@ from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import Clock
 from quire.runtime.slices import Share, Slices
 from quire.runtime.tasks import Tasks
-from quire.serving.ownership.port import Owner
-from quire.serving.ports import ConsumerHandle, ConsumerPort, SubscriptionHandle
+from quire.serving.cluster.port import Owner
+from quire.serving.cluster.topic_lists import Listener, Watched
+from quire.serving.model.ports import ConsumerHandle, ConsumerPort, SubscriptionHandle
 from quire.serving.session.frame_room import FrameRoom
 from quire.serving.topic.non_persistent import AnyTopic
-from quire.serving.topic_lists import Listener, Watched
 from quire.wire import pulsar_pb2 as pb
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ import logging
 from typing import Final
 
 from quire.runtime.errors import ConfigurationError, LimitExceeded, QuireError
-from quire.serving.ports import NotAllowed
+from quire.serving.model.ports import NotAllowed
+from quire.serving.model.topics_pattern import TopicsPattern, topics_hash
 from quire.serving.session.connection import Connection, Handler
-from quire.serving.session.errors import NO_TRANSACTIONS
 from quire.serving.session.lane import Lane
 from quire.serving.session.topic_watch import matching, namespace_of
-from quire.serving.topics_pattern import TopicsPattern, topics_hash
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
+from quire.wire.error_codes import NO_TRANSACTIONS
 
 _Mode = pb.CommandGetTopicsOfNamespace
 

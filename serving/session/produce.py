@@ -24,16 +24,16 @@ from typing import TYPE_CHECKING, Any, Final
 from quire.runtime.clock import iso_time
 from quire.runtime.errors import ProtocolError, QuireError, Unavailable
 from quire.runtime.limits import ENDS_PER_CONNECTION_MAX
-from quire.serving.ports import NotAllowed
+from quire.serving.model.ports import NotAllowed
 from quire.serving.session.bounds import refused_names, refused_properties
 from quire.serving.session.connection import Connection, Handler
-from quire.serving.session.errors import NO_TRANSACTIONS
 from quire.serving.session.lane import Lane
 from quire.serving.topic.producers import AccessMode, Admission, Stage
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
 from quire.wire.commands import Command
+from quire.wire.error_codes import NO_TRANSACTIONS
 from quire.wire.frame import Send, SendRun
 
 if TYPE_CHECKING:

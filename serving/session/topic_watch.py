@@ -18,10 +18,10 @@ from typing import Final
 from quire.runtime.clock import Clock
 from quire.runtime.errors import ConfigurationError, LimitExceeded, QuireError
 from quire.runtime.limits import MIB, TOPIC_WATCHERS_PER_CONNECTION_MAX, TOPICS_MATCH_S_MAX
-from quire.serving.ports import NotAllowed
+from quire.serving.model.ports import NotAllowed
+from quire.serving.model.topics_pattern import TopicsPattern, topics_hash
 from quire.serving.session.connection import Connection, Handler
 from quire.serving.session.lane import Lane
-from quire.serving.topics_pattern import TopicsPattern, topics_hash
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from quire.serving.ports import Position
-from quire.serving.subscription.cursor_record import bits_of
-from quire.serving.subscription.dispatcher import Dispatcher
-from quire.serving.subscription.positions import preceding
+from quire.serving.model.ports import Position
+from quire.serving.model.positions import preceding
+from quire.serving.subscription.cursor.cursor_record import bits_of
+from quire.serving.subscription.dispatch.dispatcher import Dispatcher
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from pyroaring import BitMap
 
-from quire.serving.ports import Position, TopicPort
-from quire.serving.subscription.cursor import Cursor
-from quire.serving.subscription.delivery import BlockView
-from quire.serving.subscription.dispatcher import Dispatcher
-from quire.serving.subscription.entry_set import run_count, spans
+from quire.serving.model.ports import Position, TopicPort
+from quire.serving.subscription.cursor.cursor import Cursor
+from quire.serving.subscription.cursor.entry_set import run_count, spans
+from quire.serving.subscription.delivery.delivery import BlockView
+from quire.serving.subscription.dispatch.dispatcher import Dispatcher
 from quire.wire import block
 
 TRIES = 4

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from quire.runtime.errors import QuireError
 from quire.runtime.limits import METADATA_LOOKED_INTO_BYTES_MAX, READ_CHUNK_BYTES
-from quire.serving.ports import Position, SegmentView, TopicPort
+from quire.serving.model.ports import Position, SegmentView, TopicPort
 from quire.serving.subscription.byte_index import ByteIndex, Point
 from quire.wire import block, message
 from quire.wire.block import BlockHeader, Buffer

@@ -14,11 +14,11 @@ from typing import Final
 from quire.metadata.records import DelayedDeliveryPolicy
 from quire.runtime.clock import Clock
 from quire.serving.subscription.alarm import Alarm
-from quire.serving.subscription.cursor import Cursor
-from quire.serving.subscription.cursor_store import CursorStore
-from quire.serving.subscription.delays import Delays
-from quire.serving.subscription.dispatcher import Dispatcher
-from quire.serving.subscription.holding import Holding
+from quire.serving.subscription.cursor.cursor import Cursor
+from quire.serving.subscription.cursor.cursor_store import CursorStore
+from quire.serving.subscription.delayed.delays import Delays
+from quire.serving.subscription.dispatch.dispatcher import Dispatcher
+from quire.serving.subscription.dispatch.holding import Holding
 
 SURVEY_ENTRIES: Final = 50_000
 SURVEY_BYTES: Final = 64 << 20

@@ -11,14 +11,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from quire.runtime.clock import Clock
-from quire.serving.ports import NotAllowed, Position, TopicPort
-from quire.serving.subscription.consumer import Consumer
-from quire.serving.subscription.cursor import Cursor, CursorKey
-from quire.serving.subscription.cursor_store import CursorStore
-from quire.serving.subscription.delivery import BlockView
-from quire.serving.subscription.meter import Meter
-from quire.serving.subscription.positions import preceding
-from quire.serving.subscription.request import Done, SubscribeRequest
+from quire.serving.model.ports import NotAllowed, Position, TopicPort
+from quire.serving.model.positions import preceding
+from quire.serving.model.request import Done, SubscribeRequest
+from quire.serving.subscription.cursor.cursor import Cursor, CursorKey
+from quire.serving.subscription.cursor.cursor_store import CursorStore
+from quire.serving.subscription.delivery.consumer import Consumer
+from quire.serving.subscription.delivery.delivery import BlockView
+from quire.serving.subscription.delivery.meter import Meter
 from quire.serving.subscription.subscription import Subscription
 from quire.serving.subscription.subscriptions import Subscriptions
 from quire.wire import pulsar_pb2 as pb

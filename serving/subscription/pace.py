@@ -15,10 +15,10 @@ from bisect import bisect_left
 from collections.abc import Callable
 
 from quire.runtime.clock import Clock
+from quire.serving.model.ports import Position
 from quire.serving.policy.rate_limit import UNLIMITED
 from quire.serving.policy.throttle import DispatchLimits, dispatch_throttle
-from quire.serving.ports import Position
-from quire.serving.subscription.delivery import BlockView
+from quire.serving.subscription.delivery.delivery import BlockView
 from quire.wire import block
 
 

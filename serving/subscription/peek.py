@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyroaring import BitMap
 
 from quire.runtime.errors import NotFound
-from quire.serving.ports import Position, TopicPort
-from quire.serving.subscription.cursor import Cursor
+from quire.serving.model.ports import Position, TopicPort
+from quire.serving.subscription.cursor.cursor import Cursor
 from quire.wire import block
 
 

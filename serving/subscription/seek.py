@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 
 from quire.runtime.limits import METADATA_LOOKED_INTO_BYTES_MAX, READ_CHUNK_BYTES
-from quire.serving.ports import Position, TopicPort
-from quire.serving.subscription.positions import Segments, following
+from quire.serving.model.ports import Position, TopicPort
+from quire.serving.model.positions import Segments, following
 from quire.wire import block, commands, message
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer

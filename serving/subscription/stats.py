@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from quire.runtime.clock import iso_time
 from quire.runtime.errors import QuireError
-from quire.serving.subscription import blocked, counting, lag
-from quire.serving.subscription.consumer import Consumer
-from quire.serving.subscription.dispatcher import Dispatcher
-from quire.serving.subscription.key_shared import KeyShared
+from quire.serving.subscription import counting, lag
+from quire.serving.subscription.delivery.consumer import Consumer
+from quire.serving.subscription.dispatch import blocked
+from quire.serving.subscription.dispatch.dispatcher import Dispatcher
+from quire.serving.subscription.dispatch.key_shared import KeyShared
 
 if TYPE_CHECKING:
     from quire.serving.subscription.subscription import Subscription

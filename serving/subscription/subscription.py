@@ -35,7 +35,7 @@ from quire.runtime.limits import (
     DEAL_BYTES_PER_TURN,
 )
 from quire.runtime.tasks import Tasks
-from quire.serving.ports import (
+from quire.serving.model.ports import (
     CompactedPort,
     ConsumerBusy,
     ConsumerPort,
@@ -44,24 +44,24 @@ from quire.serving.ports import (
     TopicPort,
     was_unloaded,
 )
+from quire.serving.model.positions import Segments, preceding
+from quire.serving.model.request import Done, KeySharing, SubscribeRequest, SubscriptionKind
 from quire.serving.subscription import counting, lag, seek, stats
 from quire.serving.subscription.acknowledging import acknowledge_each, acknowledge_up_to
-from quire.serving.subscription.block_source import BlockSource
 from quire.serving.subscription.byte_index import ByteIndex
-from quire.serving.subscription.consumer import Consumer
-from quire.serving.subscription.cursor import Cursor
-from quire.serving.subscription.cursor_record import bits_of
-from quire.serving.subscription.cursor_store import CursorStore
-from quire.serving.subscription.delivery import BlockView, frames
-from quire.serving.subscription.dispatcher import Dispatcher
-from quire.serving.subscription.exclusive import Exclusive
-from quire.serving.subscription.key_shared import KeyShared
-from quire.serving.subscription.kinds import dispatcher_of
+from quire.serving.subscription.cursor.cursor import Cursor
+from quire.serving.subscription.cursor.cursor_record import bits_of
+from quire.serving.subscription.cursor.cursor_store import CursorStore
+from quire.serving.subscription.delivery.block_source import BlockSource
+from quire.serving.subscription.delivery.consumer import Consumer
+from quire.serving.subscription.delivery.delivery import BlockView, frames
+from quire.serving.subscription.delivery.meter import Meter
+from quire.serving.subscription.dispatch.dispatcher import Dispatcher
+from quire.serving.subscription.dispatch.exclusive import Exclusive
+from quire.serving.subscription.dispatch.key_shared import KeyShared
+from quire.serving.subscription.dispatch.kinds import dispatcher_of
 from quire.serving.subscription.later import Later
-from quire.serving.subscription.meter import Meter
 from quire.serving.subscription.pace import Pace
-from quire.serving.subscription.positions import Segments, preceding
-from quire.serving.subscription.request import Done, KeySharing, SubscribeRequest, SubscriptionKind
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer, is_blank
 

@@ -17,7 +17,7 @@ from quire.runtime.clock import Clock
 from quire.runtime.errors import AlreadyExists, NotFound
 from quire.runtime.limits import SUBSCRIPTIONS_PER_TOPIC_MAX
 from quire.runtime.tasks import Tasks
-from quire.serving.ports import (
+from quire.serving.model.ports import (
     LATEST,
     ConsumerBusy,
     ConsumerPort,
@@ -26,13 +26,14 @@ from quire.serving.ports import (
     TopicPort,
     was_unloaded,
 )
-from quire.serving.subscription import seek, stretch
+from quire.serving.model.positions import Segments, preceding
+from quire.serving.model.request import Done, SubscribeRequest, SubscriptionKind
+from quire.serving.subscription import seek
 from quire.serving.subscription.byte_index import ByteIndex
-from quire.serving.subscription.consumer import Consumer
-from quire.serving.subscription.cursor import NO_PROPERTIES, Cursor, CursorKey
-from quire.serving.subscription.cursor_store import CursorStore
-from quire.serving.subscription.positions import Segments, preceding
-from quire.serving.subscription.request import Done, SubscribeRequest, SubscriptionKind
+from quire.serving.subscription.cursor.cursor import NO_PROPERTIES, Cursor, CursorKey
+from quire.serving.subscription.cursor.cursor_store import CursorStore
+from quire.serving.subscription.delivery import stretch
+from quire.serving.subscription.delivery.consumer import Consumer
 from quire.serving.subscription.subscription import Subscription
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import BlockHeader, Buffer

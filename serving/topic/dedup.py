@@ -52,7 +52,7 @@ from quire.runtime.limits import (
     METADATA_LOOKED_INTO_BYTES_MAX,
     NAME_CHARS_MAX,
 )
-from quire.serving.ports import EARLIEST, Position
+from quire.serving.model.ports import EARLIEST, Position
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
 

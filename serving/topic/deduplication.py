@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from quire.runtime.clock import Clock
 from quire.runtime.errors import NotFound
-from quire.serving.ports import Position, ProducerPort, TopicPort
+from quire.serving.model.ports import Position, ProducerPort, TopicPort
 from quire.serving.topic.dedup import INACTIVE_MS_MAX, Deduplicator, Snapshot, Verdict, numbers_of
 from quire.serving.topic.publish import NO_ENTRY, Publisher
 from quire.wire import block as blocks

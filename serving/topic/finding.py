@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from quire.runtime.errors import NotFound
 from quire.runtime.limits import METADATA_LOOKED_INTO_BYTES_MAX
-from quire.serving.ports import EARLIEST, Position, TopicPort
+from quire.serving.model.ports import EARLIEST, Position, TopicPort
 from quire.serving.topic.reading import TopicReader
 from quire.serving.topic.segments import Segments
 from quire.wire import block as blocks

@@ -13,9 +13,9 @@ from __future__ import annotations
 import asyncio
 
 from quire.runtime.clock import Clock
+from quire.serving.model.ports import Done
 from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.policy.throttle import Throttle, publish_throttle
-from quire.serving.ports import Done
 
 
 class Gate:

@@ -6,14 +6,14 @@ while no rate is prescribed: a policy that is off costs nothing.
 
 from __future__ import annotations
 
+from quire.serving.model.ports import SubscriptionsPort
+from quire.serving.model.rates import Rate, Totals
 from quire.serving.names import TopicName
 from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.policy.throttle import dispatch_limits, limited_anew
-from quire.serving.ports import SubscriptionsPort
 from quire.serving.topic.gate import make_gate, regated
 from quire.serving.topic.producers import Admission, Stage
 from quire.serving.topic.services import Services
-from quire.serving.topic.stats import Rate, Totals
 
 
 class Governed:

@@ -21,14 +21,14 @@ from typing import Final
 from quire.metadata.records import DelayedDeliveryPolicy
 from quire.runtime.errors import Unavailable
 from quire.runtime.limits import BLOCK_ENTRIES_MAX
+from quire.serving.model.ports import EARLIEST, Position, ProducerPort, SegmentView
+from quire.serving.model.rates import Totals
 from quire.serving.names import TopicName
 from quire.serving.policy.resolved import TopicPolicies
-from quire.serving.ports import EARLIEST, Position, ProducerPort, SegmentView
 from quire.serving.topic.entrance import Entrance
 from quire.serving.topic.governed import Governed
 from quire.serving.topic.producers import NO_EPOCH, Admission
 from quire.serving.topic.services import Services
-from quire.serving.topic.stats import Totals
 from quire.serving.topic.topic import Topic
 from quire.wire import block as blocks
 from quire.wire.block import Buffer

@@ -36,7 +36,8 @@ from enum import Enum, IntEnum
 
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.limits import PRODUCERS_PER_TOPIC_MAX, PRODUCERS_WAITING_MAX
-from quire.serving.ports import ProducerPort
+from quire.serving.model.ports import ProducerPort
+from quire.wire import pulsar_pb2 as pb
 
 NO_EPOCH = -1
 
@@ -62,13 +63,19 @@ class Stage(Enum):
 class ProducerBusy(QuireError):
     """The name is in use, or another producer has exclusive access."""
 
+    server_error = pb.ProducerBusy
+
 
 class ProducerFenced(QuireError):
     """Exclusive access cannot be had, or was lost to another producer."""
 
+    server_error = pb.ProducerFenced
+
 
 class TopicTerminated(ConfigurationError):
     """Nobody may publish to the topic any more."""
+
+    server_error = pb.TopicTerminatedError
 
 
 @dataclass(eq=False, slots=True)

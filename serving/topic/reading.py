@@ -16,7 +16,7 @@ from typing import Final, Protocol, TypeVar
 
 from quire.metadata.records import ArchivePointer, SegmentRecord
 from quire.runtime.errors import CorruptionError, LostForGood, NotFound, QuireError, Unavailable
-from quire.serving.ports import Position
+from quire.serving.model.ports import Position
 from quire.serving.topic.segments import Segments
 from quire.wire import block as blocks
 from quire.wire.block import Buffer

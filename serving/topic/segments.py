@@ -24,7 +24,7 @@ from quire.metadata import topics
 from quire.metadata.records import ArchivePointer, SegmentRecord, TopicRecord
 from quire.metadata.store import MetadataStore
 from quire.runtime.errors import Fenced, NotFound, OutcomeUnknown, VersionConflict
-from quire.serving.ports import Position, SegmentView
+from quire.serving.model.ports import Position, SegmentView
 
 _Change = Callable[[topics.Topic], Awaitable[topics.Topic]]
 

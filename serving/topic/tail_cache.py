@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from quire.runtime.limits import MIB, TAIL_CACHE_BYTES
-from quire.serving.ports import Position
+from quire.serving.model.ports import Position
 from quire.wire.block import Buffer
 
 ANSWER_BYTES_MAX: Final = 1 * MIB

@@ -7,7 +7,7 @@ It joins the parts of this folder, each of which knows one thing:
     tail_cache  the newest blocks                      dedup      what was sent twice
     producers   who may publish                        retention  what may go
 
-and it implements `TopicPort` for subscriptions (`quire.serving.ports`). Its life: `load` → serving → `unload` or
+and it implements `TopicPort` for subscriptions (`quire.serving.model.ports`). Its life: `load` → serving → `unload` or
 `delete`; or *lost*, when another broker changed the segment list.
 """
 
@@ -23,23 +23,23 @@ from msgspec.structs import replace
 from quire.metadata import topics
 from quire.metadata.records import ArchivePointer, DelayedDeliveryPolicy, SegmentRecord
 from quire.runtime.errors import DiskFull, NotFound, QuireError, Unavailable
+from quire.serving.model.ports import CompactedPort, Position, SegmentView
+from quire.serving.model.rates import Totals
 from quire.serving.names import TopicName
 from quire.serving.policy.resolved import TopicPolicies
-from quire.serving.ports import CompactedPort, Position, SegmentView
 from quire.serving.topic import finding
-from quire.serving.topic.compaction import Compaction
+from quire.serving.topic.compaction.compaction import Compaction
 from quire.serving.topic.deduplication import Deduplication, DedupLog
 from quire.serving.topic.entrance import Entrance
 from quire.serving.topic.governed import Governed
+from quire.serving.topic.lifecycle.rest import Rest
+from quire.serving.topic.lifecycle.retention import trimmable
+from quire.serving.topic.lifecycle.upkeep import Upkeep
 from quire.serving.topic.producers import Admission, TopicTerminated
 from quire.serving.topic.publish import Flight, Publisher
 from quire.serving.topic.reading import TopicReader
-from quire.serving.topic.rest import Rest
-from quire.serving.topic.retention import trimmable
 from quire.serving.topic.segments import Active, Segments
 from quire.serving.topic.services import Services
-from quire.serving.topic.stats import Totals
-from quire.serving.topic.upkeep import Upkeep
 from quire.serving.topic.writing import Writing
 from quire.wire import block as blocks
 from quire.wire.block import Buffer

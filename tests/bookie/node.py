@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from quire.bookie.disks import BookieDisks
 from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
-from quire.bookie.storage_sim import SMALL_SETTINGS, SimulatedNode
+from quire.testing.node import SMALL_SETTINGS, SimulatedNode
 from quire.wire import block
 from quire.wire.block import Buffer
 from quire.wire.bookie import (

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from quire.bookie.collector import Collector, CollectorCore, Compact, Free, Wait
 from quire.bookie.entry_log import EntryLogs
-from quire.bookie.index import MemoryIndex
 from quire.bookie.read_cache import BlockReader
 from quire.runtime.clock import ManualClock
-from quire.runtime.disk_sim import SimulatedDisk
 from quire.runtime.errors import DiskError, QuireError
 from quire.runtime.limits import KIB, MIB
+from quire.testing.disk import SimulatedDisk
+from quire.testing.index import MemoryIndex
 
 from .blocks import make_blocks
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from quire.bookie.storage_sim import SMALL_SETTINGS, SimulatedNode
 from quire.runtime.errors import QuireError
+from quire.testing.node import SMALL_SETTINGS, SimulatedNode
 from quire.wire.block import HEADER_BYTES
 from quire.wire.bookie import BookieId, Status
 from tests.bookie.node import OK, Node, crash, one, restart

@@ -9,10 +9,10 @@ import pytest
 
 from quire.bookie.drain import PATIENCE_LOOKS, Drain, Seen, why_hopeless
 from quire.bookie.registration import Registration
-from quire.bookie.storage_sim import SimulatedNode
 from quire.metadata import paths
-from quire.metadata.memory import MemoryStore
 from quire.metadata.records import BookieIntent, BookieRecord, RepairRecord, decode, encode
+from quire.testing.metadata import MemoryStore
+from quire.testing.node import SimulatedNode
 
 from .node import Node
 

@@ -9,9 +9,9 @@ from quire.bookie.entry_log import EntryLogs, LogFreed, TornRecord
 from quire.bookie.entry_record import survey
 from quire.bookie.index import IndexRow
 from quire.runtime.disk import Disk, RealDisk
-from quire.runtime.disk_sim import SimulatedDisk
 from quire.runtime.errors import CorruptionError, DiskError, DiskFull
 from quire.runtime.limits import INDEX_RUN_BYTES_MAX, KIB, MIB
+from quire.testing.disk import SimulatedDisk
 from quire.wire import block
 
 from .blocks import make_blocks

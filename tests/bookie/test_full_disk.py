@@ -11,9 +11,9 @@ import pytest
 
 from quire.bookie.room import Room
 from quire.bookie.settings import BookieSettings
-from quire.bookie.storage_sim import SMALL_SETTINGS, SimulatedNode
 from quire.runtime import limits
 from quire.runtime.limits import GIB, KIB, MIB
+from quire.testing.node import SMALL_SETTINGS, SimulatedNode
 from quire.wire.bookie import AddRequest, Status
 from tests.bookie.node import OK, Node, crash, one, restart
 

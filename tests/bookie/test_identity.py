@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from quire.bookie.identity import COOKIE, Identity, open_identity
-from quire.runtime.disk_sim import Power, SimulatedDisk
 from quire.runtime.errors import ConfigurationError, DiskError
+from quire.testing.disk import Power, SimulatedDisk
 from quire.wire.bookie import BookieId
 
 

@@ -12,12 +12,12 @@ from quire.bookie.membership import enter_cluster
 from quire.bookie.registration import Registration
 from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import DIRECTORIES
-from quire.bookie.storage_sim import SMALL_SETTINGS, SimulatedNode
 from quire.metadata import paths
-from quire.metadata.memory import MemoryStore
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError, DiskError
 from quire.runtime.limits import MIB
+from quire.testing.metadata import MemoryStore
+from quire.testing.node import SMALL_SETTINGS, SimulatedNode
 from quire.wire.bookie import BookieId
 
 from .node import OK, Node, one

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.bookie.storage_sim import SimulatedNode
+from quire.testing.node import SimulatedNode
 from quire.wire.block import HEADER_BYTES
 from quire.wire.bookie import Status
 

@@ -8,12 +8,12 @@ from random import Random
 import pytest
 
 from quire.bookie.entry_log import EntryLogs
-from quire.bookie.index import MemoryIndex
 from quire.bookie.read_cache import BlockReader
 from quire.runtime.disk import RealDisk
-from quire.runtime.disk_sim import SimulatedDisk
 from quire.runtime.errors import CorruptionError, DiskError
 from quire.runtime.limits import KIB, MIB, READ_CHUNK_BYTES_MAX
+from quire.testing.disk import SimulatedDisk
+from quire.testing.index import MemoryIndex
 
 from .blocks import make_blocks
 

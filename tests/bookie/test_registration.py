@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from quire.bookie.registration import Registration
-from quire.bookie.storage_sim import SimulatedNode
 from quire.metadata import paths
-from quire.metadata.memory import MemoryStore
 from quire.metadata.records import BookieIntent, BookieRecord, decode, encode
 from quire.runtime.errors import ConfigurationError, OutcomeUnknown, Unavailable
+from quire.testing.metadata import MemoryStore
+from quire.testing.node import SimulatedNode
 
 from .node import OK, Node, one
 

@@ -11,11 +11,11 @@ from quire.bookie.scrub import Scrub
 from quire.bookie.settings import BookieSettings
 from quire.metadata import paths
 from quire.metadata.damage import DamageReports
-from quire.metadata.memory import MemoryStore
 from quire.metadata.records import DamageRecord, decode
 from quire.runtime.clock import ManualClock
 from quire.runtime.disk import RealDisk
 from quire.runtime.limits import MIB
+from quire.testing.metadata import MemoryStore
 from quire.wire.bookie import Status
 
 from .node import OK, Node, one

@@ -9,11 +9,11 @@ import pytest
 
 from quire.bookie.registration import Registration
 from quire.bookie.server import BookieServer
-from quire.bookie.storage_sim import SimulatedNode
 from quire.metadata import paths
-from quire.metadata.memory import MemoryStore
 from quire.metadata.records import BookieRecord, decode
 from quire.runtime.errors import ConfigurationError
+from quire.testing.metadata import MemoryStore
+from quire.testing.node import SimulatedNode
 from quire.wire.bookie import AddRequest, ReadRequest, Status
 from quire.wire.bookie_codec import AddResponse, BookieFrame, BookieFrameCutter, SimpleResponse, encode
 

@@ -9,9 +9,9 @@ import pytest
 
 from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
-from quire.bookie.storage_sim import SimulatedNode
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import KIB, MIB
+from quire.testing.node import SimulatedNode
 from quire.wire.bookie import BookieId, FindHoleRequest, Status
 from tests.bookie.node import OK, Node, crash, one, restart
 

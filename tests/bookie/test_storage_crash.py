@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.bookie.storage_sim import SimulatedNode
 from quire.runtime.errors import DiskError, QuireError
+from quire.testing.node import SimulatedNode
 from quire.wire.bookie import Status
 
 from .node import OK, Node, one

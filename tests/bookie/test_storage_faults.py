@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from quire.bookie.storage import Storage
-from quire.bookie.storage_sim import SMALL_SETTINGS, SimulatedNode
 from quire.runtime.errors import DiskError, QuireError
 from quire.runtime.limits import KIB
+from quire.testing.node import SMALL_SETTINGS, SimulatedNode
 from quire.wire.bookie import BookieId, Status
 from tests.bookie.node import OK, Node, crash, one, restart
 

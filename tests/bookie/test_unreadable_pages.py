@@ -9,10 +9,10 @@ import pytest
 
 from quire.bookie import index_opening
 from quire.bookie.index import Index
-from quire.bookie.storage_sim import SMALL_SETTINGS, SimulatedNode
 from quire.runtime.disk import PAGE_BYTES
 from quire.runtime.errors import DiskError
 from quire.runtime.limits import KIB
+from quire.testing.node import SMALL_SETTINGS, SimulatedNode
 from quire.wire.block import HEADER_BYTES
 from quire.wire.bookie import BookieId, Status
 

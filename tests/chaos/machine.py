@@ -22,22 +22,22 @@ from typing import Any
 
 from quire.bookie.api import LocalBookie
 from quire.bookie.storage import Storage
-from quire.bookie.storage_sim import SMALL_SETTINGS, SimulatedNode
 from quire.ledger.directory import LocalDirectory
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.settings import LedgerSettings
-from quire.metadata.memory import MemoryStore
 from quire.metadata.records import BookieRecord
 from quire.metadata.store import Step
 from quire.runtime.clock import SystemClock
-from quire.runtime.disk_sim import Power
 from quire.runtime.limits import KIB, MIB
 from quire.serving.broker import Broker
 from quire.serving.session.connection import Connection
 from quire.serving.session.table import TABLE
 from quire.serving.settings import BrokerSettings
+from quire.testing.disk import Power
+from quire.testing.metadata import MemoryStore
+from quire.testing.node import SMALL_SETTINGS, SimulatedNode
+from quire.testing.objects import MemoryObjectStore
 from quire.tiering.archive import Archive
-from quire.tiering.memory import MemoryObjectStore
 
 from .raw import Raw
 

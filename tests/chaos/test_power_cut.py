@@ -19,8 +19,8 @@ import pytest
 from quire.bookie import storage as storage_module
 from quire.bookie.journal import Journal
 from quire.ledger.state_log import StateLog
-from quire.runtime import disk_sim
 from quire.runtime.errors import QuireError
+from quire.testing import disk
 
 from .load import Follower, Log, Published, RawStream
 from .machine import Machine, Surprises
@@ -144,13 +144,13 @@ def journal_not_synced(patch: Patch) -> None:
 
 
 def entry_log_not_synced(patch: Patch) -> None:
-    honest = disk_sim._SimulatedFile.sync
+    honest = disk._SimulatedFile.sync
 
     def sync(file: Any) -> None:
         if "logs/" not in file.name:
             honest(file)
 
-    patch.setattr(disk_sim._SimulatedFile, "sync", sync)
+    patch.setattr(disk._SimulatedFile, "sync", sync)
 
 
 def acks_answered_before_they_are_durable(patch: Patch) -> None:

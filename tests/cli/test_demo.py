@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from quire.cli.demo import standard_library, why_no_spark
-from quire.cli.demo_proof import Multiset, Proof
 from quire.cli.output import FAILED
+from quire.demo.proof import Multiset, Proof
 from tests.cli.running import quire
 
 

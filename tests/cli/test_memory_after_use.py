@@ -13,9 +13,9 @@ import pytest
 
 from quire.cli.assemble import Standalone, load_standalone, standalone
 from quire.cli.settings import Given
-from quire.serving import offloading
+from quire.serving.cluster import offloading
+from quire.serving.model.ports import EARLIEST
 from quire.serving.names import TopicName
-from quire.serving.ports import EARLIEST
 from quire.serving.topic import topic as topic_module
 from quire.wire.message import OutgoingMessage, encode_one
 

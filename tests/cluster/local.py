@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from quire.metadata.zookeeper_server import classpath, free_port, java
 from quire.runtime.errors import ConfigurationError
+from quire.testing.zookeeper_server import classpath, free_port, java
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from tests.chaos.raw import Raw, Refused, read_frame

@@ -20,7 +20,6 @@ from quire.ledger.bookie_client import BookieClient
 from quire.ledger.bookies import Bookies
 from quire.ledger.directory import ClusterDirectory
 from quire.ledger.ledgers import Ledgers
-from quire.ledger.memory_cluster import Listener, expected, read_all, write
 from quire.ledger.repair import Repair
 from quire.ledger.retiring import known_bookies
 from quire.ledger.settings import LedgerSettings, RepairSettings
@@ -28,6 +27,7 @@ from quire.metadata.open import open_store
 from quire.metadata.store import MetadataStore
 from quire.runtime.clock import SystemClock
 from quire.runtime.limits import MIB
+from quire.testing.cluster import Listener, expected, read_all, write
 from tests.cluster.zookeeper import ZooKeeper
 
 pytestmark = pytest.mark.timeout(90)

@@ -23,16 +23,16 @@ from quire.bookie.storage import Storage
 from quire.ledger.bookie_client import BookieClient
 from quire.ledger.directory import ClusterDirectory
 from quire.ledger.ledgers import Ledgers, LedgerWriter
-from quire.ledger.memory_cluster import Listener, expected, read_all, write
 from quire.ledger.settings import LedgerSettings
 from quire.metadata import paths
-from quire.metadata.memory import MemoryStore
 from quire.metadata.open import open_store
 from quire.metadata.records import BookieRecord, LedgerState, decode, encode
 from quire.metadata.store import MetadataStore
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import QuireError
 from quire.runtime.limits import KIB, MIB
+from quire.testing.cluster import Listener, expected, read_all, write
+from quire.testing.metadata import MemoryStore
 from quire.wire import block
 from quire.wire.bookie import BookieId, ReadRequest, Status
 from tests.cluster.proxy import Proxy

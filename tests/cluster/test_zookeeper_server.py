@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from quire.metadata import zookeeper_server
-from quire.metadata.zookeeper_server import ZooKeeperServer, classpath, java
 from quire.runtime.errors import ConfigurationError, Unavailable
+from quire.testing import zookeeper_server
+from quire.testing.zookeeper_server import ZooKeeperServer, classpath, java
 from tests.cluster.zookeeper import own_zookeeper
 
 

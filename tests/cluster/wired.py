@@ -24,12 +24,13 @@ import pytest
 
 from quire.cli.local import _zookeeper_answers
 from quire.cli.processes import Child
-from quire.metadata import paths, zookeeper_server
+from quire.metadata import paths
 from quire.metadata.open import open_store
 from quire.metadata.records import BookieRecord, decode
 from quire.metadata.store import MetadataStore
-from quire.metadata.zookeeper_server import free_port
 from quire.runtime.errors import ConfigurationError, NotFound, QuireError, Unavailable
+from quire.testing import zookeeper_server
+from quire.testing.zookeeper_server import free_port
 
 from . import faulty
 from .faulty import Control

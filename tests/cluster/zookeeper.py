@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from quire.metadata.zookeeper_server import ZooKeeperServer, classpath, java
 from quire.runtime.errors import ConfigurationError
+from quire.testing.zookeeper_server import ZooKeeperServer, classpath, java
 
 
 class ZooKeeper(ZooKeeperServer):

@@ -13,8 +13,8 @@ from quire.bookie.server import BookieServer
 from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
 from quire.ledger.bookie_client import BookieClient
-from quire.ledger.memory_bookie import MemoryBookie
 from quire.runtime.limits import MIB
+from quire.testing.bookie import MemoryBookie
 from quire.wire import block
 from quire.wire.bookie import (
     AddRequest,

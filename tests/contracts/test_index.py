@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.bookie.index import Index, IndexRow, MemoryIndex, find_hole
+from quire.bookie.index import Index, IndexRow, find_hole
 from quire.bookie.index_lmdb import LmdbIndex
+from quire.testing.index import MemoryIndex
 
 Reopen = Callable[[Index], Index]
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from quire.metadata.memory import MemoryStore
 from quire.metadata.open import open_store
 from quire.metadata.sqlite import SqliteStore
 from quire.metadata.store import (
@@ -26,6 +25,7 @@ from quire.metadata.store import (
     Put,
 )
 from quire.runtime.errors import AlreadyExists, NotFound, VersionConflict
+from quire.testing.metadata import MemoryStore
 from tests.cluster.zookeeper import ZooKeeper, zookeeper  # noqa: F401
 
 

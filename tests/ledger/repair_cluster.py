@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from random import Random
 
-from quire.ledger.memory_cluster import Listener, MemoryCluster, write
 from quire.ledger.repair import Repair
 from quire.ledger.settings import RepairSettings
 from quire.metadata import paths
@@ -16,6 +15,7 @@ from quire.metadata.records import (
     encode,
 )
 from quire.metadata.wish import touch
+from quire.testing.cluster import Listener, MemoryCluster, write
 
 DELAY_MS = 600_000
 

@@ -10,12 +10,12 @@ import pytest
 
 from quire.ledger.bookie_client import BookieClient
 from quire.ledger.directory import ClusterDirectory
-from quire.ledger.memory_bookie import MemoryBookie
-from quire.ledger.memory_cluster import cut, turns_until
 from quire.metadata import paths
-from quire.metadata.memory import MemoryStore
 from quire.metadata.records import BookieRecord, encode
 from quire.runtime.errors import ConfigurationError
+from quire.testing.bookie import MemoryBookie
+from quire.testing.cluster import cut, turns_until
+from quire.testing.metadata import MemoryStore
 from quire.wire import bookie_codec
 from quire.wire.bookie import (
     AddRequest,

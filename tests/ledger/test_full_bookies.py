@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from quire.ledger.memory_cluster import Listener, MemoryCluster, expected, read_all, write
 from quire.metadata.records import LedgerState
 from quire.runtime.errors import Unavailable
+from quire.testing.cluster import Listener, MemoryCluster, expected, read_all, write
 from quire.wire.bookie import AddRequest
 
 

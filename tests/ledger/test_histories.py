@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 
 from quire.ledger import narrow
 from quire.ledger.ledgers import Ledgers
-from quire.ledger.memory_cluster import Listener, MemoryCluster, expected, read_all, turns_until, write
-from quire.ledger.weather import FarBookie, FarStore, Weather
 from quire.metadata.records import LedgerState
 from quire.runtime.errors import CorruptionError, NotFound, QuireError, Unavailable
+from quire.testing.cluster import Listener, MemoryCluster, expected, read_all, turns_until, write
+from quire.testing.network import FaultyNetwork, RemoteBookie, RemoteStore
 
 
 class History:
@@ -35,15 +35,15 @@ class History:
         self.write_quorum = self.rng.choice((1, 2, 3, 3, 3))
         self.ack_quorum = self.rng.randint(1, self.write_quorum)
         self.cluster = MemoryCluster(self.write_quorum + self.rng.randrange(3), seed)
-        self.weather = Weather(self.rng, self.rng.choice((1, 4, 10)), self.rng.choice((0.0, 0.02, 0.1)))
+        self.network = FaultyNetwork(self.rng, self.rng.choice((1, 4, 10)), self.rng.choice((0.0, 0.02, 0.1)))
         for bookie in self.cluster.bookies:
-            bookie.deliver = self.weather.later
-            self.cluster.directory.join(bookie.record, FarBookie(bookie, self.weather))
+            bookie.deliver = self.network.later
+            self.cluster.directory.join(bookie.record, RemoteBookie(bookie, self.network))
         self.seen: dict[int, bytes] = {}
 
     def process(self) -> Ledgers:
         cluster = self.cluster
-        store: Any = FarStore(cluster.store.join(), self.weather)
+        store: Any = RemoteStore(cluster.store.join(), self.network)
         quarantine_s = self.rng.choice((0, 10))  # the clock stands still: for good
         return Ledgers(
             store, cluster.directory, cluster.clock, self.rng, cluster.settings, quarantine_s=quarantine_s
@@ -101,7 +101,7 @@ class History:
 
     async def end(self, listener: Listener, background: list[asyncio.Task[None]]) -> None:
         await asyncio.gather(*background)
-        self.weather.loss = 0.0
+        self.network.loss = 0.0
         for bookie in self.cluster.bookies:
             bookie.unreachable = False
         records = await asyncio.gather(*(self.recover_in_the_end() for _ in range(2)))

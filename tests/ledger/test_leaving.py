@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from quire.ledger import leaving, states
 from quire.ledger.leaving import Leaving
 from quire.ledger.ledgers import Ledgers
-from quire.ledger.memory_cluster import Listener, MemoryCluster, turns_until, write
 from quire.ledger.settings import LedgerSettings
 from quire.ledger.writer import LedgerWriter
 from quire.metadata.records import BookieIntent
+from quire.testing.cluster import Listener, MemoryCluster, turns_until, write
 
 
 async def test_only_what_names_an_unwanted_bookie_and_a_few_at_a_time(monkeypatch) -> None:

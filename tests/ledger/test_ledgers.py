@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from quire.ledger.memory_bookie import deliver_soon
-from quire.ledger.memory_cluster import Listener, MemoryCluster, cut, expected, read_all, turns_until, write
 from quire.metadata import paths
 from quire.metadata.records import BookieRecord, LedgerState, encode
 from quire.metadata.store import Put
@@ -20,6 +18,8 @@ from quire.runtime.errors import (
     Unavailable,
     VersionConflict,
 )
+from quire.testing.bookie import deliver_soon
+from quire.testing.cluster import Listener, MemoryCluster, cut, expected, read_all, turns_until, write
 from quire.wire.bookie import AddRequest, ReadRequest, ReadResponse, Status
 
 

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from quire.ledger import holes, loss, states
 from quire.ledger.loss import Span
-from quire.ledger.memory_cluster import Listener, MemoryCluster, expected, read_all, write
 from quire.ledger.state_log import StateLog
 from quire.metadata import paths
 from quire.metadata.damage import damage_reports
 from quire.metadata.records import BookieIntent, BookieRecord, Hole, LedgerRecord, LedgerState, decode, encode
 from quire.runtime.errors import LostForGood, Unavailable
+from quire.testing.cluster import Listener, MemoryCluster, expected, read_all, write
 from quire.wire import block
 from quire.wire.bookie import BookieId, ReadRequest, ReadResponse, Status
 from tests.ledger.repair_cluster import Cluster

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from quire.ledger import narrow
-from quire.ledger.memory_cluster import turns_until
 from quire.ledger.narrow import Knock, Narrow
 from quire.metadata import paths
-from quire.metadata.memory import MemoryStore
 from quire.runtime.tasks import Tasks
+from quire.testing.cluster import turns_until
+from quire.testing.metadata import MemoryStore
 
 
 class Fragile:

@@ -8,12 +8,12 @@ import pytest
 
 from quire.ledger import placement, states
 from quire.ledger.idle import PORTION, IdleLacs
-from quire.ledger.memory_cluster import Listener, MemoryCluster, cut, expected, read_all, turns_until, write
 from quire.ledger.settings import LedgerSettings
 from quire.metadata.records import BookieRecord, Fragment, LedgerState
 from quire.runtime.errors import ConfigurationError, OutcomeUnknown, Unavailable
 from quire.runtime.limits import ADD_REQUEST_BYTES_MAX, MIB
 from quire.runtime.tasks import Tasks
+from quire.testing.cluster import Listener, MemoryCluster, cut, expected, read_all, turns_until, write
 from quire.wire import block
 from quire.wire.bookie import AddRequest, BookieId
 

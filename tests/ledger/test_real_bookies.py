@@ -12,14 +12,14 @@ from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
 from quire.ledger.directory import LocalDirectory
 from quire.ledger.ledgers import Ledgers
-from quire.ledger.memory_cluster import Listener, expected, read_all, turns_until, write
 from quire.ledger.settings import LedgerSettings
 from quire.ledger.state_log import StateLog
-from quire.metadata.memory import MemoryStore
 from quire.metadata.records import BookieRecord, LedgerState
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import Fenced, NotFound
 from quire.runtime.limits import MIB
+from quire.testing.cluster import Listener, expected, read_all, turns_until, write
+from quire.testing.metadata import MemoryStore
 from quire.wire.bookie import BookieId
 
 

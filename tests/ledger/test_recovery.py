@@ -8,15 +8,6 @@ from dataclasses import replace
 import pytest
 
 from quire.ledger import recovery
-from quire.ledger.memory_cluster import (
-    QUICK,
-    Listener,
-    MemoryCluster,
-    expected,
-    read_all,
-    turns_until,
-    write,
-)
 from quire.metadata.records import Hole, LedgerRecord, LedgerState, decode
 from quire.runtime.errors import (
     ConfigurationError,
@@ -25,6 +16,7 @@ from quire.runtime.errors import (
     LostForGood,
     Unavailable,
 )
+from quire.testing.cluster import QUICK, Listener, MemoryCluster, expected, read_all, turns_until, write
 from quire.wire.bookie import AddRequest, ReadRequest, ReadResponse, Status, WriteLacRequest
 
 

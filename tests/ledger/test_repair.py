@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from quire.ledger import repair_copy, repair_core, states
-from quire.ledger.memory_cluster import Listener, expected, read_all, turns_until, write
 from quire.ledger.repair_news import WISH_ALL
 from quire.metadata import paths
 from quire.metadata.records import (
@@ -19,6 +18,7 @@ from quire.metadata.records import (
 )
 from quire.metadata.wish import touch
 from quire.runtime.errors import NotFound, Unavailable
+from quire.testing.cluster import Listener, expected, read_all, turns_until, write
 from quire.wire.bookie import ReadRequest, Status
 from tests.ledger.repair_cluster import DELAY_MS, Cluster, one_more
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.ledger.memory_cluster import Listener, turns_until, write
 from quire.metadata import paths
 from quire.metadata.damage import DamageReports, damage_reports
+from quire.testing.cluster import Listener, turns_until, write
 from tests.ledger.repair_cluster import Cluster, one_more
 
 

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from quire.ledger import repair_copy, repair_core, states
-from quire.ledger.memory_cluster import Listener, write
 from quire.ledger.repair_core import Copy, View
 from quire.metadata.records import BookieIntent, LedgerState
+from quire.testing.cluster import Listener, write
 from quire.wire.bookie import Status
 from tests.ledger.repair_cluster import Cluster, one_more
 

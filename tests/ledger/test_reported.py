@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from quire.ledger.memory_cluster import Listener, turns_until, write
 from quire.ledger.writer import LedgerWriter
 from quire.metadata.damage import DamageReports, damage_reports
-from quire.metadata.memory import MemoryStore
+from quire.testing.cluster import Listener, turns_until, write
+from quire.testing.metadata import MemoryStore
 from tests.ledger.repair_cluster import Cluster
 from tests.ledger.test_state_log import Counts, ids
 

@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from quire.ledger.bookies import Bookies
-from quire.ledger.memory_cluster import Listener, cut, turns_until, write
 from quire.ledger.retiring import known_bookies
 from quire.metadata import paths
 from quire.metadata.records import (
@@ -20,6 +19,7 @@ from quire.metadata.records import (
 )
 from quire.metadata.store import Node
 from quire.runtime.errors import NotFound
+from quire.testing.cluster import Listener, cut, turns_until, write
 from quire.wire.bookie import AddRequest, ReadRequest, Status
 from tests.ledger.repair_cluster import Cluster, one_more
 

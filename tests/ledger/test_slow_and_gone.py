@@ -10,17 +10,6 @@ import pytest
 
 from quire.ledger import narrow, placement, states
 from quire.ledger.ledgers import Ledgers
-from quire.ledger.memory_bookie import MemoryBookie
-from quire.ledger.memory_cluster import (
-    QUICK,
-    Listener,
-    MemoryCluster,
-    cut,
-    expected,
-    read_all,
-    turns_until,
-    write,
-)
 from quire.ledger.patience import Patience
 from quire.ledger.placement import Quarantine
 from quire.ledger.replicas import TOLD_AGAIN_S, Replicas
@@ -28,6 +17,8 @@ from quire.ledger.writer_core import Lag, Pending, Replica, WriterCore
 from quire.metadata.records import BookieRecord, Fragment
 from quire.runtime.clock import ManualClock
 from quire.runtime.errors import CorruptionError, QuireError, Unavailable
+from quire.testing.bookie import MemoryBookie
+from quire.testing.cluster import QUICK, Listener, MemoryCluster, cut, expected, read_all, turns_until, write
 from quire.wire.bookie import BookieId, ReadRequest, Status
 
 

@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from quire.ledger.ledgers import Ledgers
-from quire.ledger.memory_cluster import MemoryCluster, turns_until
 from quire.ledger.state_log import RECORD_BYTES_MAX, StateLog
 from quire.metadata import paths
 from quire.metadata.records import StateLogRecord, decode
@@ -20,6 +19,7 @@ from quire.runtime.errors import (
     QuireError,
     Unavailable,
 )
+from quire.testing.cluster import MemoryCluster, turns_until
 from quire.wire.bookie import Status
 
 PATH = "/quire/state/t/n/bundle"

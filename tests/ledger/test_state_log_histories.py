@@ -1,4 +1,4 @@
-"""Random histories of a state log: owners come and go, two at once, in bad weather, while it rolls all the time.
+"""Random histories of a state log: owners come and go, two at once, over a bad network, while it rolls all the time.
 
 Each owner counts; whatever an owner was told is durable is there for every later one, in the order of its deltas, and
 exactly once unless its owner was told that the outcome is unknown.
@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quire.ledger.ledgers import Ledgers
-from quire.ledger.memory_cluster import MemoryCluster
 from quire.ledger.state_log import StateLog
-from quire.ledger.weather import FarBookie, FarStore, Weather
 from quire.runtime.errors import Fenced, OutcomeUnknown, QuireError, Unavailable
+from quire.testing.cluster import MemoryCluster
+from quire.testing.network import FaultyNetwork, RemoteBookie, RemoteStore
 
 PATH = "/quire/state/t/n/b"
 
@@ -72,14 +72,14 @@ class History:
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
         self.cluster = MemoryCluster(4, seed)
-        self.weather = Weather(self.rng, self.rng.choice((1, 4, 8)), self.rng.choice((0.0, 0.01, 0.04)))
+        self.network = FaultyNetwork(self.rng, self.rng.choice((1, 4, 8)), self.rng.choice((0.0, 0.01, 0.04)))
         self.durable: list[bytes] = []
         for bookie in self.cluster.bookies:
-            bookie.deliver = self.weather.later
-            self.cluster.directory.join(bookie.record, FarBookie(bookie, self.weather))
+            bookie.deliver = self.network.later
+            self.cluster.directory.join(bookie.record, RemoteBookie(bookie, self.network))
 
     def process(self) -> Ledgers:
-        store: Any = FarStore(self.cluster.store.join(), self.weather)
+        store: Any = RemoteStore(self.cluster.store.join(), self.network)
         return Ledgers(store, self.cluster.directory, self.cluster.clock, self.rng, self.cluster.settings)
 
     async def run(self) -> None:
@@ -89,7 +89,7 @@ class History:
             for _ in range(self.rng.randrange(300)):
                 await asyncio.sleep(0)
         await asyncio.gather(*running)
-        self.weather.loss = 0.0
+        self.network.loss = 0.0
         await self.check()
 
     async def last_owner(self) -> list[bytes]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quire.ledger.ledgers import Ledgers
-from quire.ledger.memory_cluster import MemoryCluster, turns_until
+from quire.testing.cluster import MemoryCluster, turns_until
 from quire.wire.bookie import AddDone, AddRequest, BookieId
 from tests.ledger.test_state_log import Counts, ids
 

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from quire.ledger.memory_cluster import turns_until
 from quire.metadata import paths
 from quire.metadata.damage import DamageReports, damage_reports
-from quire.metadata.memory import MemoryStore
 from quire.runtime.clock import ManualClock
+from quire.testing.cluster import turns_until
+from quire.testing.metadata import MemoryStore
 
 BOOKIE = "bookie-0:1"
 

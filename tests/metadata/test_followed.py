@@ -9,11 +9,11 @@ import pytest
 
 from quire.metadata import paths
 from quire.metadata.followed import Followed
-from quire.metadata.memory import MemoryStore
 from quire.metadata.records import BrokerRecord, encode
 from quire.metadata.store import ANY_VERSION
 from quire.runtime.errors import CorruptionError
 from quire.runtime.tasks import Tasks
+from quire.testing.metadata import MemoryStore
 
 
 def broker(name: str, url: str = "pulsar://b:1") -> BrokerRecord:

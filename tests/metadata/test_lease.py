@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from quire.metadata.lease import Lease, LeaseCore, LeaseState
-from quire.metadata.memory import MemoryStore
 from quire.metadata.store import SessionEvent
 from quire.runtime.clock import ManualClock
 from quire.runtime.errors import OutcomeUnknown
+from quire.testing.metadata import MemoryStore
 
 HELD, IN_DOUBT, LOST, FREE = LeaseState.HELD, LeaseState.IN_DOUBT, LeaseState.LOST, LeaseState.FREE
 SUSPENDED, RESUMED, GONE = SessionEvent.SUSPENDED, SessionEvent.RESUMED, SessionEvent.LOST

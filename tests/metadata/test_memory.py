@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from quire.metadata.memory import MemoryStore
 from quire.metadata.store import SessionEvent
 from quire.runtime.errors import NotFound, OutcomeUnknown, Unavailable
+from quire.testing.metadata import MemoryStore
 
 
 async def turn() -> None:

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from quire.metadata import paths, topics
-from quire.metadata.memory import MemoryStore
 from quire.metadata.records import SegmentRecord, TopicRecord
 from quire.metadata.store import MetadataStore, Node
 from quire.runtime.errors import CorruptionError, NotFound, OutcomeUnknown, VersionConflict
+from quire.testing.metadata import MemoryStore
 
 PATH = paths.topic("t", "n", "x/y")
 

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from quire.ledger.memory_bookie import MemoryBookie
+from quire.testing.bookie import MemoryBookie
 from quire.wire.bookie import AddRequest, ReadRequest, Status
 from tests.model.machines import BOOKIES, LEDGER, one_entry
 from tests.model.world import Bounds, Label, State, World

@@ -23,8 +23,8 @@ from quire.runtime.disk import (
     pages_up,
     read_around,
 )
-from quire.runtime.disk_sim import SECTOR_BYTES, LoopWorker, Power, SimulatedDisk
 from quire.runtime.errors import ConfigurationError, DiskError, DiskFull, NotFound
+from quire.testing.disk import SECTOR_BYTES, LoopWorker, Power, SimulatedDisk
 
 
 @pytest.fixture(params=["direct", "cached", "simulated"])

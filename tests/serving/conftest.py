@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 import pulsar
 import pytest
 
-from quire.ledger.memory_cluster import MemoryCluster
 from quire.runtime.clock import Clock, SystemClock
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 from quire.serving.settings import BrokerSettings
 from quire.serving.subscription.subscription import Subscription
+from quire.testing.cluster import MemoryCluster
+from quire.testing.objects import MemoryObjectStore
 from quire.tiering.archive import Archive
-from quire.tiering.memory import MemoryObjectStore
 
 T = TypeVar("T")
 

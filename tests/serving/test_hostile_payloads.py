@@ -9,7 +9,7 @@ import zstandard
 
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
-from quire.serving.topic.compaction import Status
+from quire.serving.topic.compaction.compaction import Status
 from quire.serving.topic.topic import Topic
 from quire.wire import commands, message
 from quire.wire import pulsar_pb2 as pb

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from quire.metadata import paths
-from quire.metadata.memory import MemoryStore
 from quire.metadata.records import TopicRecord, encode
 from quire.runtime.clock import SystemClock
 from quire.runtime.slices import Slices
 from quire.runtime.tasks import Tasks
-from quire.serving import topic_lists
-from quire.serving.bundles import split_evenly
+from quire.serving.cluster import topic_lists
+from quire.serving.cluster.bundles import split_evenly
+from quire.serving.cluster.topic_lists import NAMES_A_TURN, TopicList, TopicLists
+from quire.serving.cluster.topic_records import TopicRecords
 from quire.serving.names import TopicName
 from quire.serving.policy.namespaces import Namespaces
-from quire.serving.topic_lists import NAMES_A_TURN, TopicList, TopicLists
-from quire.serving.topic_records import TopicRecords
+from quire.testing.metadata import MemoryStore
 
 COUNT = 4 * NAMES_A_TURN
 

@@ -7,8 +7,8 @@ import pytest
 from quire.runtime.clock import ManualClock
 from quire.runtime.errors import ConfigurationError, LimitExceeded
 from quire.runtime.limits import TOPICS_MATCH_S_MAX, TOPICS_PATTERN_CHARS_MAX
+from quire.serving.model.topics_pattern import TopicsPattern, topics_hash
 from quire.serving.session.topic_watch import NAMES_A_TURN, matching
-from quire.serving.topics_pattern import TopicsPattern, topics_hash
 
 pytest.importorskip("re2", reason="RE2 cannot be installed on this machine")
 TOPIC = "persistent://public/default/orders-eu"

@@ -1,7 +1,7 @@
 """The whole cluster in one process, on virtual time, from a seed.
 
 Everything that Quire takes from outside comes from here: the event loop and its time (`loop`), the network
-(`network`), disks (`machine`, over `quire.runtime.disk_sim`), the metadata store (`metadata`), the object store
+(`network`), disks (`machine`, over `quire.testing.disk`), the metadata store (`metadata`), the object store
 (`objects`). The rest is production code, down to the frames between brokers and bookies. No production code asks
 whether it is simulated.
 

@@ -16,7 +16,7 @@ from quire.runtime.limits import MESSAGE_BYTES_MAX
 from quire.serving import broker as broker_module
 from quire.serving.admin.app import make_app
 from quire.serving.broker import Broker
-from quire.serving.ownership.cluster import ClusterOwnership
+from quire.serving.cluster.ownership import ClusterOwnership
 from quire.serving.settings import BrokerSettings
 from quire.tiering.archive import Archive
 

@@ -43,7 +43,7 @@ from quire.metadata import paths, topics
 from quire.metadata.records import LedgerRecord, LedgerState, TopicRecord, decode
 from quire.runtime.errors import Unavailable
 from quire.serving import broker as broker_module
-from quire.serving import offloading
+from quire.serving.cluster import offloading
 from quire.tiering import offload
 
 from .application import CLIENT, CLIENT_TYPES, CONSUMER, Application

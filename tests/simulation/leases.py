@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from quire.serving.ownership.cluster import ClusterOwnership
+from quire.serving.cluster.ownership import ClusterOwnership
 
 from .broker_host import BrokerHost
 from .world import World

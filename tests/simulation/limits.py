@@ -18,10 +18,12 @@ from quire.ledger.writer_core import Lag, WriterCore
 from quire.serving.session import connection
 from quire.serving.session.connection import Connection, Stop
 from quire.serving.session.lane import Lane
-from quire.serving.subscription import block_source, key_shared, seek, subscription
-from quire.serving.subscription.block_source import BlockSource
-from quire.serving.subscription.delivery import BlockView
-from quire.serving.subscription.key_shared import KeyShared
+from quire.serving.subscription import seek, subscription
+from quire.serving.subscription.delivery import block_source
+from quire.serving.subscription.delivery.block_source import BlockSource
+from quire.serving.subscription.delivery.delivery import BlockView
+from quire.serving.subscription.dispatch import key_shared
+from quire.serving.subscription.dispatch.key_shared import KeyShared
 from quire.serving.subscription.subscription import Subscription
 from quire.serving.topic import deduplication, publish
 from quire.serving.topic.deduplication import Deduplication

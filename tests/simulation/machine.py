@@ -26,12 +26,12 @@ from quire.bookie.scrub import Damage
 from quire.bookie.server import BookieServer
 from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
-from quire.bookie.storage_sim import SMALL_SETTINGS, MemoryHome, SimulatedNode
 from quire.metadata.damage import DamageReports
 from quire.runtime.disk import PAGE_BYTES, Done
-from quire.runtime.disk_sim import LoopWorker, SimulatedDisk
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.limits import KIB
+from quire.testing.disk import LoopWorker, SimulatedDisk
+from quire.testing.node import SMALL_SETTINGS, MemoryHome, SimulatedNode
 from quire.wire.bookie import (
     AddDone,
     AddRequest,

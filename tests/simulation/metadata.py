@@ -16,7 +16,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from quire.metadata.memory import MemoryRows
 from quire.metadata.store import (
     ANY_VERSION,
     Delete,
@@ -31,6 +30,7 @@ from quire.metadata.store import (
 from quire.metadata.tree import PERSISTENT, Tree
 from quire.metadata.watches import Watches
 from quire.runtime.errors import NotFound, OutcomeUnknown, QuireError, Unavailable
+from quire.testing.metadata import MemoryRows
 
 from .loop import Process
 from .world import World

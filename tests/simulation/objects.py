@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from quire.runtime.errors import OutcomeUnknown, Unavailable
-from quire.tiering.memory import MemoryBlockingStore
+from quire.testing.objects import MemoryBlockingStore
 from quire.tiering.store import ObjectStore
 
 from .world import SimulatedClock, World

@@ -17,7 +17,7 @@ from aiohttp.streams import StreamReader
 from aiohttp.test_utils import make_mocked_request
 
 from quire.runtime.errors import Unavailable
-from quire.serving.peers import TIMEOUT_S, Peers, error_of
+from quire.serving.cluster.peers import TIMEOUT_S, Peers, error_of
 
 from .faults import Cluster
 

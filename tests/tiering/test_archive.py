@@ -19,9 +19,9 @@ from quire.runtime.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from quire.testing.objects import MemoryObjectStore
 from quire.tiering.archive import Archive
 from quire.tiering.filesystem import FilesystemStore
-from quire.tiering.memory import MemoryObjectStore
 from quire.tiering.read_back import ArchiveCache
 from quire.tiering.segment_object import SegmentError
 from quire.wire import block

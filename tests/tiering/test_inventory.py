@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from quire.metadata import topics
-from quire.metadata.memory import MemoryStore
 from quire.metadata.records import ArchivePointer, SegmentRecord, TopicRecord
 from quire.serving.names import TopicName
+from quire.testing.metadata import MemoryStore
 from quire.tiering import inventory
 from quire.tiering.inventory import all_topics, count_by_state
 

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from quire.metadata.records import ArchivePointer, SegmentRecord
 from quire.runtime.clock import ManualClock
 from quire.runtime.errors import CorruptionError, Fenced, NotFound, OutcomeUnknown, Unavailable
+from quire.testing.objects import MemoryObjectStore
 from quire.tiering.archive import Archive, SegmentReader
-from quire.tiering.memory import MemoryObjectStore
 from quire.tiering.offload import Action, Offloader, OffloadTopic, next_action, segment_state
 
 from .segments import TOPIC, Source, make_blocks, record_of

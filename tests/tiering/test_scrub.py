@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from quire.metadata import paths, topics
-from quire.metadata.memory import MemoryStore
 from quire.metadata.records import ArchivePointer, SegmentRecord, TopicRecord
 from quire.runtime.clock import ManualClock
 from quire.runtime.errors import CorruptionError, Unavailable
+from quire.testing.metadata import MemoryStore
+from quire.testing.objects import MemoryObjectStore
 from quire.tiering.archive import Archive
-from quire.tiering.memory import MemoryObjectStore
 from quire.tiering.scrub import GRACE_MS, Recorded, recorded_segments, scrub
 from quire.wire.block import Buffer
 

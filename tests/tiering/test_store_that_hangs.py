@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from quire.runtime.clock import ManualClock
+from quire.testing.objects import MemoryBlockingStore
 from quire.tiering import store as store_module
 from quire.tiering.archive import Archive
-from quire.tiering.memory import MemoryBlockingStore
 from quire.tiering.offload import Offloader
 from quire.tiering.store import ObjectStore
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from quire.ledger.memory_cluster import Listener, MemoryCluster, write
 from quire.metadata.records import SegmentRecord
 from quire.runtime.clock import ManualClock
 from quire.runtime.errors import CorruptionError, NotFound
+from quire.testing.cluster import Listener, MemoryCluster, write
 from quire.tiering.archive import Archive, SegmentReader
 from quire.tiering.filesystem import FilesystemStore
 from quire.wire import block

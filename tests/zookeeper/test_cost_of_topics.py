@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 from random import Random
 
 from quire.ledger.ledgers import Ledgers
-from quire.ledger.memory_cluster import QUICK, MemoryCluster
 from quire.metadata import paths
 from quire.metadata.zookeeper import ZooKeeperStore
 from quire.runtime.clock import SystemClock
 from quire.serving.broker import Broker
+from quire.serving.cluster.ownership import REPORT_S, ClusterOwnership
 from quire.serving.names import TopicName
-from quire.serving.ownership.cluster import REPORT_S, ClusterOwnership
 from quire.serving.settings import BrokerSettings
+from quire.testing.cluster import QUICK, MemoryCluster
 from tests.cluster.zookeeper import ZooKeeper
 
 IDLE_S = REPORT_S + 0.5

@@ -9,7 +9,6 @@ import pulsar
 import pytest
 from msgspec.structs import replace
 
-from quire.ledger.memory_cluster import MemoryCluster
 from quire.ledger.repair import Repair
 from quire.ledger.settings import RepairSettings
 from quire.metadata import paths
@@ -17,6 +16,7 @@ from quire.metadata.records import BookieIntent, DamageRecord, LedgerRecord, enc
 from quire.metadata.store import MetadataStore
 from quire.runtime.clock import SystemClock
 from quire.serving.broker import Broker
+from quire.testing.cluster import MemoryCluster
 from quire.wire.bookie import Status
 from tests.cli.running import quire
 from tests.serving.admin.conftest import Rest

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pulsar
 import pytest
 
-from quire.ledger.memory_cluster import MemoryCluster
 from quire.metadata.records import SegmentRecord
 from quire.runtime.errors import LostForGood
 from quire.serving.broker import Broker
 from quire.serving.topic.topic import Topic
-from quire.tiering.memory import MemoryObjectStore
+from quire.testing.cluster import MemoryCluster
+from quire.testing.objects import MemoryObjectStore
 from quire.wire import block
 from tests.cli.running import Ran, quire
 from tests.serving.admin.conftest import TOPIC, Rest

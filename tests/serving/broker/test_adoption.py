@@ -8,11 +8,11 @@ from typing import Any
 import pulsar
 import pytest
 
-from quire.metadata.memory import MemoryStore
 from quire.runtime.errors import Unavailable
-from quire.serving import offloading
+from quire.serving.cluster import offloading
 from quire.serving.names import TopicName
 from quire.serving.topic.topic import Topic
+from quire.testing.metadata import MemoryStore
 from tests.serving.conftest import NAME, QUIET, BrokerHouse, in_thread, publish
 from tests.serving.ownership.cluster import until
 

@@ -10,9 +10,9 @@ import pytest
 from quire.runtime.errors import CorruptionError, Unavailable
 from quire.runtime.limits import MIB
 from quire.serving.broker import Broker
-from quire.serving.ports import EARLIEST, Position
+from quire.serving.model.ports import EARLIEST, Position
 from quire.serving.topic.topic import Topic
-from quire.tiering.memory import MemoryObjectStore
+from quire.testing.objects import MemoryObjectStore
 from tests.serving.conftest import NAME, QUIET, BrokerHouse, in_thread, publish, read_all
 
 SEGMENTS = 3

@@ -13,9 +13,9 @@ from quire.metadata import paths
 from quire.metadata.records import Policies
 from quire.runtime.errors import NotFound, QuireError, Unavailable
 from quire.serving.broker import Broker
+from quire.serving.model.ports import EARLIEST
 from quire.serving.names import TopicName
 from quire.serving.policy.strategy import Strategy
-from quire.serving.ports import EARLIEST
 from quire.serving.schema.definition import Definition
 from quire.wire import commands
 from tests.serving.conftest import BrokerHouse

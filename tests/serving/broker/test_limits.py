@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.serving.ports import EARLIEST, NotAllowed
+from quire.serving.model.ports import EARLIEST, NotAllowed
 from quire.serving.subscription import subscription, subscriptions
 from quire.serving.topic import producers
 from quire.wire import commands

@@ -12,7 +12,7 @@ from quire.metadata import paths
 from quire.metadata.store import NotEmpty
 from quire.runtime.errors import NotFound, Unavailable
 from quire.serving.broker import Broker
-from quire.serving.ports import EARLIEST
+from quire.serving.model.ports import EARLIEST
 from tests.serving.conftest import BrokerHouse
 
 TOPIC = "persistent://public/passing/t"

@@ -11,8 +11,8 @@ import pytest
 from quire.metadata import paths
 from quire.runtime.errors import ConfigurationError, NotFound
 from quire.serving.broker import Broker
+from quire.serving.model.ports import EARLIEST, NotAllowed
 from quire.serving.names import TopicName
-from quire.serving.ports import EARLIEST, NotAllowed
 from quire.wire import commands, message
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.frame import Delivery

@@ -15,11 +15,11 @@ from quire.metadata import topics
 from quire.metadata.store import Delete, Node
 from quire.runtime.errors import AlreadyExists, ConfigurationError, InUse, NotFound, QuireError, Unavailable
 from quire.serving.broker import Broker
-from quire.serving.catalogue import NoPartition
-from quire.serving.fan_out import PartitionAnswers, TopicRequest
+from quire.serving.cluster.catalogue import NoPartition
+from quire.serving.cluster.fan_out import PartitionAnswers, TopicRequest
+from quire.serving.cluster.partitioned import GROWN_MS
+from quire.serving.model.ports import LATEST
 from quire.serving.names import TopicName
-from quire.serving.partitioned import GROWN_MS
-from quire.serving.ports import LATEST
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.serving.broker import Broker
-from quire.serving.ports import LATEST
+from quire.serving.model.ports import LATEST
 from quire.wire import pulsar_pb2 as pb
 from tests.serving.broker.test_partitioned import TOPIC
 from tests.serving.broker.test_partitioned import subscribe as to_partition

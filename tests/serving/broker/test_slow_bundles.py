@@ -9,7 +9,7 @@ import pytest
 
 from quire.ledger.state_log import StateLog
 from quire.metadata.records import Policies
-from quire.serving import bundles
+from quire.serving.cluster import bundles
 from quire.serving.names import TopicName
 from tests.serving.conftest import BrokerHouse
 

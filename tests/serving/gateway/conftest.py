@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from quire.cli.assemble import listen, url_of
+from quire.gateway.gateway import Gateway
 from quire.metadata import paths
-from quire.metadata.memory import MemoryStore
 from quire.metadata.records import BrokerRecord, encode
-from quire.serving.gateway.gateway import Gateway
+from quire.testing.metadata import MemoryStore
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from quire.serving.gateway import connection as module
-from quire.serving.gateway import gateway as gateway_module
+from quire.gateway import connection as module
+from quire.gateway import gateway as gateway_module
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.commands import Command

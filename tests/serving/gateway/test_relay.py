@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quire.serving.gateway.brokers import host_and_port
+from quire.gateway.brokers import host_and_port
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 
@@ -56,7 +56,7 @@ async def test_a_client_of_a_broker_that_died_is_held_until_its_session_is_over(
 async def test_a_broker_that_is_gone_is_told_as_try_again(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quire.serving.gateway.connection.PATIENCE_S", 0.0)
+    monkeypatch.setattr("quire.gateway.connection.PATIENCE_S", 0.0)
     await front.register("a", "pulsar://127.0.0.1:1")
     client = await front.connect("127.0.0.1:1")
     assert (await client.next()).body.error == pb.ServiceNotReady  # type: ignore[attr-defined]
@@ -98,7 +98,7 @@ async def test_a_client_that_does_not_read_holds_its_broker_up_and_loses_nothing
 async def test_clients_of_a_broker_that_hangs_are_let_go_when_its_session_is_over(
     front: Front, script: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quire.serving.gateway.gateway.GONE_S", 0.0)
+    monkeypatch.setattr("quire.gateway.gateway.GONE_S", 0.0)
     hanging, well = await script(), await script()
     await front.register("a", hanging.url)
     await front.register("b", well.url)
@@ -116,7 +116,7 @@ async def test_clients_of_a_broker_that_hangs_are_let_go_when_its_session_is_ove
 async def test_clients_of_a_broker_that_registers_again_stay(
     front: Front, script: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quire.serving.gateway.gateway.GONE_S", 0.05)
+    monkeypatch.setattr("quire.gateway.gateway.GONE_S", 0.05)
     broker = await script()
     await front.register("a", broker.url)
     client = await front.connect(host_and_port(broker.url))

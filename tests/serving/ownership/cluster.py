@@ -11,15 +11,15 @@ import pulsar
 from aiohttp import web
 
 from quire.ledger.ledgers import Ledgers
-from quire.ledger.memory_cluster import MemoryCluster
-from quire.metadata.memory import MemoryStore
 from quire.metadata.store import Node
 from quire.metadata.watches import Watches
 from quire.runtime.clock import SystemClock
 from quire.serving.admin.app import make_app
 from quire.serving.broker import Broker
-from quire.serving.ownership.cluster import ClusterOwnership
+from quire.serving.cluster.ownership import ClusterOwnership
 from quire.serving.settings import BrokerSettings
+from quire.testing.cluster import MemoryCluster
+from quire.testing.metadata import MemoryStore
 from quire.tiering.archive import Archive
 from tests.serving.conftest import BrokerHouse
 

@@ -9,8 +9,8 @@ import aiohttp
 import pytest
 
 from quire.runtime.clock import SystemClock
+from quire.testing.objects import MemoryObjectStore
 from quire.tiering.archive import Archive
-from quire.tiering.memory import MemoryObjectStore
 from tests.serving.conftest import in_thread
 from tests.serving.ownership.cluster import Brokers, Member
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from quire.serving.ownership.balance import SLACK, Balancer, least_loaded
+from quire.serving.cluster.balance import SLACK, Balancer, least_loaded
 
 
 def looks(

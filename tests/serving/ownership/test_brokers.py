@@ -13,9 +13,9 @@ import pulsar
 import pytest
 
 from quire.runtime.errors import NotFound, Unavailable
-from quire.serving.bundles import Bundles
+from quire.serving.cluster import ownership as cluster
+from quire.serving.cluster.bundles import Bundles
 from quire.serving.names import TopicName
-from quire.serving.ownership import cluster
 from tests.serving.conftest import in_thread
 from tests.serving.ownership.cluster import Brokers, Member, until
 

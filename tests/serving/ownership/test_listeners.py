@@ -16,7 +16,7 @@ import pulsar
 import pytest
 
 from quire.metadata.records import BrokerRecord, OwnerRecord, decode
-from quire.serving.ownership.port import Owner
+from quire.serving.cluster.port import Owner
 from tests.serving.ownership.cluster import Brokers, Member
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)

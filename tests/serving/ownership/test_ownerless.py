@@ -11,13 +11,13 @@ import pytest
 from msgspec.structs import replace
 
 from quire.ledger.census import ledger_ids
-from quire.ledger.memory_cluster import Listener
 from quire.ledger.repair import Repair
 from quire.ledger.retiring import known_bookies
 from quire.ledger.settings import RepairSettings
 from quire.metadata import paths
 from quire.metadata.records import BookieIntent, LedgerRecord, LedgerState, decode, encode
 from quire.runtime.clock import SystemClock
+from quire.testing.cluster import Listener
 from quire.wire.bookie import Status
 from tests.serving.conftest import in_thread, look_after_topics
 from tests.serving.ownership.cluster import Brokers, Member

@@ -32,11 +32,11 @@ from typing import Any
 import pytest
 
 from quire.metadata import paths
-from quire.metadata.memory import MemoryStore
 from quire.runtime.clock import ManualClock
 from quire.runtime.errors import QuireError, Unavailable
-from quire.serving.ownership.cluster import ClusterOwnership
-from quire.serving.ownership.port import BundleLoad, Handover, Owner
+from quire.serving.cluster.ownership import ClusterOwnership
+from quire.serving.cluster.port import BundleLoad, Handover, Owner
+from quire.testing.metadata import MemoryStore
 
 SCENARIOS = sorted(Path(__file__).parent.joinpath("scenarios").glob("*.txt"))
 

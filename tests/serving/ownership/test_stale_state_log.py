@@ -16,12 +16,12 @@ from quire.metadata import paths
 from quire.metadata.records import TopicRecord, decode, encode
 from quire.metadata.store import ANY_VERSION, Node
 from quire.runtime.errors import QuireError, Unavailable
+from quire.serving.cluster.owners import path_of
+from quire.serving.cluster.port import NotOwner
+from quire.serving.cluster.topic_factory import subscriptions_of
 from quire.serving.names import TopicName
-from quire.serving.ownership.owners import path_of
-from quire.serving.ownership.port import NotOwner
 from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.topic.topic import Topic
-from quire.serving.topic_factory import subscriptions_of
 from tests.serving.conftest import in_thread
 from tests.serving.ownership.cluster import Brokers, Member, until
 

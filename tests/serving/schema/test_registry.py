@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from quire.metadata import paths
-from quire.metadata.memory import MemoryStore
 from quire.metadata.store import Step
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import LimitExceeded, NotFound, OutcomeUnknown, Unavailable
@@ -22,6 +21,7 @@ from quire.serving.policy.strategy import Strategy
 from quire.serving.schema import registry
 from quire.serving.schema.definition import Definition, SchemaRefused
 from quire.serving.schema.registry import NO_VERSION, Schemas, from_wire, to_wire
+from quire.testing.metadata import MemoryStore
 
 ORDERS = TopicName.parse("orders")
 ANY = Strategy.ALWAYS_COMPATIBLE

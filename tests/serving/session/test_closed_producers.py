@@ -12,8 +12,8 @@ import pytest
 
 from quire.metadata.records import PublishRate
 from quire.serving.broker import Broker
+from quire.serving.model.ports import Position
 from quire.serving.names import TopicName
-from quire.serving.ports import Position
 from quire.serving.topic.producers import Admission
 from quire.wire import block as blocks
 from quire.wire import commands, message

@@ -12,7 +12,7 @@ from quire.runtime.limits import FRAME_BYTES_MAX, MESSAGE_BYTES_MAX
 from quire.serving.broker import Broker
 from quire.serving.session.connection import Connection
 from quire.serving.session.table import TABLE
-from quire.serving.subscription.consumer import Consumer
+from quire.serving.subscription.delivery.consumer import Consumer
 from quire.wire import commands, message
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.commands import Command

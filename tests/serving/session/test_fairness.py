@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from quire.runtime.limits import KIB, MIB
-from quire.serving import topic_lists
 from quire.serving.broker import Broker
+from quire.serving.cluster import topic_lists
 from quire.serving.session.connection import (
     COMMANDS_A_TURN,
     LARGE_COMMAND_BYTES,

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from quire.metadata import followed, paths
-from quire.metadata.memory import MemoryStore
 from quire.metadata.records import TopicRecord, encode
 from quire.runtime.limits import TOPIC_WATCHERS_PER_CONNECTION_MAX
-from quire.serving import topic_lists
 from quire.serving.broker import Broker
+from quire.serving.cluster import topic_lists
+from quire.serving.model.topics_pattern import topics_hash
 from quire.serving.session import topic_watch
-from quire.serving.topics_pattern import topics_hash
+from quire.testing.metadata import MemoryStore
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from tests.serving.conftest import BrokerHouse

@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from quire.serving.ports import ConsumerBusy, Position
-from quire.serving.subscription import stretch
-from quire.serving.subscription.consumer import Consumer
-from quire.serving.subscription.cursor import Cursor, CursorKey
-from quire.serving.subscription.delivery import BlockView, frames
-from quire.serving.subscription.dispatcher import Dispatcher
-from quire.serving.subscription.entry_set import spans
-from quire.serving.subscription.exclusive import Exclusive
-from quire.serving.subscription.failover import Failover
-from quire.serving.subscription.key_owners import ConsumerAssignError
-from quire.serving.subscription.key_shared import KeyShared
-from quire.serving.subscription.positions import Segments, preceding
-from quire.serving.subscription.request import KeySharing
-from quire.serving.subscription.shared import Shared
+from quire.serving.model.ports import ConsumerBusy, Position
+from quire.serving.model.positions import Segments, preceding
+from quire.serving.model.request import KeySharing
+from quire.serving.subscription.cursor.cursor import Cursor, CursorKey
+from quire.serving.subscription.cursor.entry_set import spans
+from quire.serving.subscription.delivery import stretch
+from quire.serving.subscription.delivery.consumer import Consumer
+from quire.serving.subscription.delivery.delivery import BlockView, frames
+from quire.serving.subscription.dispatch.dispatcher import Dispatcher
+from quire.serving.subscription.dispatch.exclusive import Exclusive
+from quire.serving.subscription.dispatch.failover import Failover
+from quire.serving.subscription.dispatch.key_owners import ConsumerAssignError
+from quire.serving.subscription.dispatch.key_shared import KeyShared
+from quire.serving.subscription.dispatch.shared import Shared
 from quire.wire import block
 from quire.wire.hashing import key_slot
 from tests.serving.subscription.fakes import FakePort, FakeTopic, keyed

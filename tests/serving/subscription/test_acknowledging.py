@@ -10,7 +10,7 @@ import pytest
 from quire.ledger.state_log import RECORD_BYTES_MAX
 from quire.runtime.clock import ManualClock
 from quire.runtime.errors import NotFound, QuireError, Unavailable
-from quire.serving.ports import NotAllowed, Position
+from quire.serving.model.ports import NotAllowed, Position
 from quire.serving.subscription.subscriptions import (
     CursorStore,
     Subscriptions,
@@ -107,7 +107,7 @@ async def test_ids_that_do_not_exist_are_passed_over(stand: Stand) -> None:
 async def test_a_consumer_that_holds_too_much_waits_for_its_acknowledgements(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quire.serving.subscription.holding.UNACKED_MESSAGES_MAX", 4)
+    monkeypatch.setattr("quire.serving.subscription.dispatch.holding.UNACKED_MESSAGES_MAX", 4)
     made, port = await stand.consumer(SHARED)
     stand.topic.publish([1] * 4)
     stand.topic.publish([1] * 2)

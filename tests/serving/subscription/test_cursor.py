@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from quire.runtime.errors import CorruptionError
-from quire.serving.ports import Position, SegmentView
-from quire.serving.subscription import cursor_record
-from quire.serving.subscription.cursor import Cursor, CursorKey
-from quire.serving.subscription.cursor_record import Kind
-from quire.serving.subscription.positions import Segments, following
+from quire.serving.model.ports import Position, SegmentView
+from quire.serving.model.positions import Segments, following
+from quire.serving.subscription.cursor import cursor_record
+from quire.serving.subscription.cursor.cursor import Cursor, CursorKey
+from quire.serving.subscription.cursor.cursor_record import Kind
 
 LAST_ENTRIES = {1: 5, 2: -1, 4: 0, 7: 9}
 """Ledger 2 ended empty, ledger 7 is active."""

@@ -9,11 +9,11 @@ import pytest
 from pyroaring import BitMap
 
 from quire.runtime.errors import QuireError, Unavailable
-from quire.serving.ports import Position, SegmentView
-from quire.serving.subscription import cursor_record, cursor_store
-from quire.serving.subscription.cursor import Cursor, CursorKey
-from quire.serving.subscription.cursor_store import CursorStore
-from quire.serving.subscription.positions import Segments
+from quire.serving.model.ports import Position, SegmentView
+from quire.serving.model.positions import Segments
+from quire.serving.subscription.cursor import cursor_record, cursor_store
+from quire.serving.subscription.cursor.cursor import Cursor, CursorKey
+from quire.serving.subscription.cursor.cursor_store import CursorStore
 from quire.serving.topic.dedup import DedupStore, Seen, Snapshot
 
 SEGMENTS = Segments(lambda: [SegmentView(1, 999, 0, 1000, 1000)])

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from quire.metadata.records import DelayedDeliveryPolicy
 from quire.serving.broker import Broker
+from quire.serving.cluster.topic_factory import subscriptions_of
 from quire.serving.names import TopicName
 from quire.serving.subscription import later
 from quire.serving.subscription.subscription import Subscription
-from quire.serving.topic_factory import subscriptions_of
 from tests.serving.conftest import BrokerHouse, in_thread, until_durable
 
 NAME = TopicName.parse("later")

@@ -9,14 +9,14 @@ from types import SimpleNamespace
 import pytest
 from pyroaring import BitMap
 
-from quire.serving.ports import Position
-from quire.serving.subscription.consumer import Consumer
-from quire.serving.subscription.cursor import Cursor, CursorKey
-from quire.serving.subscription.delays import Delays
-from quire.serving.subscription.delivery import BlockView
-from quire.serving.subscription.key_shared import KeyShared
-from quire.serving.subscription.positions import Segments
-from quire.serving.subscription.shared import Shared
+from quire.serving.model.ports import Position
+from quire.serving.model.positions import Segments
+from quire.serving.subscription.cursor.cursor import Cursor, CursorKey
+from quire.serving.subscription.delayed.delays import Delays
+from quire.serving.subscription.delivery.consumer import Consumer
+from quire.serving.subscription.delivery.delivery import BlockView
+from quire.serving.subscription.dispatch.key_shared import KeyShared
+from quire.serving.subscription.dispatch.shared import Shared
 from quire.wire import block as blocks
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.deliver_at import delivery_times

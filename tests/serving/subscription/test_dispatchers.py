@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.serving.ports import Position
+from quire.serving.model.ports import Position
 from tests.serving.subscription.machine import Machine
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))

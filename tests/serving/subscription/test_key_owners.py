@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.serving.subscription.consumer import Consumer
-from quire.serving.subscription.key_owners import AutoSplit, ConsumerAssignError, KeyOwners, Sticky
+from quire.serving.subscription.delivery.consumer import Consumer
+from quire.serving.subscription.dispatch.key_owners import AutoSplit, ConsumerAssignError, KeyOwners, Sticky
 from quire.wire.hashing import SLOTS
 from tests.serving.subscription.fakes import FakePort
 

@@ -14,13 +14,14 @@ from pyroaring import BitMap
 from quire.runtime.clock import ManualClock
 from quire.runtime.errors import Unavailable
 from quire.runtime.limits import DEAL_BYTES_PER_BLOCK_MIN, DEAL_BYTES_PER_ENTRY_MIN
-from quire.serving.ports import Position
-from quire.serving.subscription import blocked, counting, lag
+from quire.serving.model.ports import Position
+from quire.serving.model.request import KeySharing, SubscribeRequest, SubscriptionKind
+from quire.serving.subscription import counting, lag
 from quire.serving.subscription.byte_index import STEP_BYTES, ByteIndex, Point
-from quire.serving.subscription.consumer import Consumer
-from quire.serving.subscription.cursor import Cursor, CursorKey
-from quire.serving.subscription.cursor_store import CursorStore
-from quire.serving.subscription.request import KeySharing, SubscribeRequest, SubscriptionKind
+from quire.serving.subscription.cursor.cursor import Cursor, CursorKey
+from quire.serving.subscription.cursor.cursor_store import CursorStore
+from quire.serving.subscription.delivery.consumer import Consumer
+from quire.serving.subscription.dispatch import blocked
 from quire.serving.subscription.subscription import Subscription
 from quire.serving.subscription.subscriptions import Subscriptions
 from quire.wire import block, commands, message
@@ -179,7 +180,7 @@ async def test_an_unreadable_topic_has_an_estimate(monkeypatch: pytest.MonkeyPat
 
 
 async def test_stats_say_why_nothing_is_dealt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.serving.subscription.holding.UNACKED_MESSAGES_MAX", 4)
+    monkeypatch.setattr("quire.serving.subscription.dispatch.holding.UNACKED_MESSAGES_MAX", 4)
     house = House(SubscriptionKind.SHARED)
     await house.subscriptions.create("s")
 
@@ -245,7 +246,7 @@ async def test_stats_say_what_keys_wait_for(monkeypatch: pytest.MonkeyPatch) -> 
     high.permits = 0
     publish()
     assert (await stats())["blockedReason"] == blocked.NO_PERMITS
-    monkeypatch.setattr("quire.serving.subscription.key_shared.LOOK_AHEAD_ENTRIES_MAX", 1)
+    monkeypatch.setattr("quire.serving.subscription.dispatch.key_shared.LOOK_AHEAD_ENTRIES_MAX", 1)
     assert (await stats())["blockedReason"] == blocked.LOOK_AHEAD
     monkeypatch.undo()
     high.flow(10)

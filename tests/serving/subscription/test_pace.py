@@ -9,15 +9,15 @@ import pytest
 
 from quire.metadata.records import DispatchRate
 from quire.runtime.clock import ManualClock
+from quire.serving.model.positions import preceding
+from quire.serving.model.request import SubscribeRequest, SubscriptionKind
 from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.policy.throttle import BrokerThrottles, DispatchLimits, dispatch_limits, dispatch_throttle
-from quire.serving.subscription import blocked
-from quire.serving.subscription.cursor import Cursor, CursorKey
-from quire.serving.subscription.delivery import BlockView
+from quire.serving.subscription.cursor.cursor import Cursor, CursorKey
+from quire.serving.subscription.delivery.delivery import BlockView
+from quire.serving.subscription.dispatch import blocked
 from quire.serving.subscription.non_persistent import NonPersistentSubscription
 from quire.serving.subscription.pace import Pace
-from quire.serving.subscription.positions import preceding
-from quire.serving.subscription.request import SubscribeRequest, SubscriptionKind
 from quire.serving.subscription.subscriptions import CursorStore, Subscription, Subscriptions
 from quire.wire import block
 from tests.serving.subscription.fakes import FakeLog, FakePort, FakeTopic

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from quire.serving.ports import Position
-from quire.serving.subscription import cursor_record, partial_acks
-from quire.serving.subscription.cursor import Cursor, CursorKey
-from quire.serving.subscription.partial_acks import PartialAcks, width_of
+from quire.serving.model.ports import Position
+from quire.serving.subscription.cursor import cursor_record, partial_acks
+from quire.serving.subscription.cursor.cursor import Cursor, CursorKey
+from quire.serving.subscription.cursor.partial_acks import PartialAcks, width_of
 
 LEDGERS = (1, 7)
 ENTRIES_MAX = 40

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from quire.runtime.errors import Unavailable
-from quire.serving.ports import NotAllowed, Position
+from quire.serving.model.ports import NotAllowed, Position
 from quire.serving.subscription.subscriptions import (
     SubscriptionKind,
 )

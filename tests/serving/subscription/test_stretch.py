@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.serving.subscription import stretch
-from quire.serving.subscription.consumer import Consumer
-from quire.serving.subscription.delivery import BlockView, Delivery, frames
+from quire.serving.subscription.delivery import stretch
+from quire.serving.subscription.delivery.consumer import Consumer
+from quire.serving.subscription.delivery.delivery import BlockView, Delivery, frames
 from quire.wire import block
 from quire.wire.block import BlockHeader, Buffer
 from tests.serving.subscription.fakes import FakePort

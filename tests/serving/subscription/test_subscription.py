@@ -8,8 +8,8 @@ import pytest
 
 from quire.runtime.errors import AlreadyExists, NotFound, Unavailable
 from quire.runtime.tasks import Tasks
-from quire.serving.ports import ConsumerBusy, NotAllowed
-from quire.serving.subscription.block_source import BlockSource, ReadLimit
+from quire.serving.model.ports import ConsumerBusy, NotAllowed
+from quire.serving.subscription.delivery.block_source import BlockSource, ReadLimit
 from quire.serving.subscription.subscriptions import (
     SubscriptionKind,
 )
@@ -49,7 +49,7 @@ async def test_while_blocks_are_dealt_the_next_chunk_is_read(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Two blocks make a chunk.
-    monkeypatch.setattr("quire.serving.subscription.block_source.READ_CHUNK_BYTES", 90)
+    monkeypatch.setattr("quire.serving.subscription.delivery.block_source.READ_CHUNK_BYTES", 90)
     stand.topic.cache = False
     for _ in range(6):
         stand.topic.publish([1])
@@ -60,7 +60,7 @@ async def test_while_blocks_are_dealt_the_next_chunk_is_read(
 
 
 async def test_a_failed_read_is_tried_again(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.serving.subscription.block_source.RETRY_S_MAX", 0)
+    monkeypatch.setattr("quire.serving.subscription.delivery.block_source.RETRY_S_MAX", 0)
     stand.topic.cache = False
     stand.topic.publish([1])
     stand.topic.failure = Unavailable("not now")

@@ -10,15 +10,16 @@ from pyroaring import BitMap
 
 from quire.metadata.records import DelayedDeliveryPolicy
 from quire.runtime.errors import CorruptionError
-from quire.serving.ports import Position
-from quire.serving.subscription import cursor_record, later
-from quire.serving.subscription.cursor import Cursor
-from quire.serving.subscription.delays import Delays
-from quire.serving.subscription.key_shared import KeyShared
-from quire.serving.subscription.positions import Segments
-from quire.serving.subscription.request import SubscriptionKind
-from quire.serving.subscription.shared import Shared
-from quire.serving.subscription.survey import Piece, Survey, Times
+from quire.serving.model.ports import Position
+from quire.serving.model.positions import Segments
+from quire.serving.model.request import SubscriptionKind
+from quire.serving.subscription import later
+from quire.serving.subscription.cursor import cursor_record
+from quire.serving.subscription.cursor.cursor import Cursor
+from quire.serving.subscription.delayed.delays import Delays
+from quire.serving.subscription.delayed.survey import Piece, Survey, Times
+from quire.serving.subscription.dispatch.key_shared import KeyShared
+from quire.serving.subscription.dispatch.shared import Shared
 from quire.wire.message import OutgoingMessage, encode_one
 from tests.serving.subscription.fakes import FakeTopic, ids
 from tests.serving.subscription.stand import Stand, settle

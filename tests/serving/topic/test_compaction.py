@@ -15,14 +15,13 @@ from quire.ledger import census
 from quire.metadata.records import RetentionPolicy
 from quire.runtime.errors import AlreadyExists, QuireError, Unavailable
 from quire.serving.broker import Broker
+from quire.serving.cluster.topic_factory import subscriptions_of
 from quire.serving.names import TopicName
-from quire.serving.topic import compaction
-from quire.serving.topic.compacted import SPAN_ENTRIES
-from quire.serving.topic.compacting import MESSAGES_A_BREATH, LastOfKey
-from quire.serving.topic.compaction import Output
+from quire.serving.topic.compaction.compacted import SPAN_ENTRIES
+from quire.serving.topic.compaction.compacting import MESSAGES_A_BREATH, LastOfKey
+from quire.serving.topic.compaction.compaction import Output, compaction
+from quire.serving.topic.lifecycle.upkeep import COMPACT_AGAIN_S
 from quire.serving.topic.topic import Topic
-from quire.serving.topic.upkeep import COMPACT_AGAIN_S
-from quire.serving.topic_factory import subscriptions_of
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.message import OutgoingMessage, decode, encode_batch, encode_one, seal
 from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread

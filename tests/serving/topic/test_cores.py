@@ -12,7 +12,7 @@ from quire.ledger.state_log import RECORD_BYTES_MAX
 from quire.metadata.records import RetentionPolicy, SegmentRecord
 from quire.runtime.errors import CorruptionError
 from quire.runtime.limits import DEDUPLICATION_PRODUCERS_MAX, NAME_CHARS_MAX
-from quire.serving.ports import EARLIEST, Position
+from quire.serving.model.ports import EARLIEST, Position
 from quire.serving.topic.dedup import (
     INACTIVE_MS_MAX,
     LAST,
@@ -26,7 +26,7 @@ from quire.serving.topic.dedup import (
     encode,
     numbers_of,
 )
-from quire.serving.topic.retention import trimmable
+from quire.serving.topic.lifecycle.retention import trimmable
 from quire.serving.topic.tail_cache import TailCache
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.message import seal

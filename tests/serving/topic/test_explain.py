@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from quire.metadata.records import ArchivePointer, RetentionPolicy, SegmentRecord
-from quire.serving.ports import Position
+from quire.serving.model.ports import Position
 from quire.serving.settings import BrokerSettings
-from quire.serving.topic.explain import Circumstances, explain
-from quire.serving.topic.retention import trimmable
+from quire.serving.topic.lifecycle.explain import Circumstances, explain
+from quire.serving.topic.lifecycle.retention import trimmable
 
 NOW_MS = 1_000_000
 

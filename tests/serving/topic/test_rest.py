@@ -13,8 +13,8 @@ import pytest
 from quire.metadata import paths, topics
 from quire.metadata.records import InactiveTopicPolicy, Policies
 from quire.runtime.errors import NotFound
-from quire.serving import registry as registry_module
 from quire.serving.broker import Broker
+from quire.serving.cluster import registry as registry_module
 from quire.serving.names import TopicName
 from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread, look_after_topics
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import pytest
 
 from quire.metadata import topics
-from quire.metadata.memory import MemoryStore
 from quire.metadata.records import ArchivePointer, TopicRecord
 from quire.metadata.store import Step
-from quire.serving.ports import Position
+from quire.serving.model.ports import Position
 from quire.serving.topic.segments import Active, Segments
+from quire.testing.metadata import MemoryStore
 
 POINTER = ArchivePointer(store="memory://", name="object", bytes=1, crc=0, archived_ms=1)
 

@@ -18,12 +18,12 @@ from quire.metadata.records import (
 )
 from quire.metadata.store import ANY_VERSION, Node
 from quire.runtime.errors import CorruptionError, Fenced, NotFound, OutcomeUnknown, QuireError, Unavailable
-from quire.serving import bundles
 from quire.serving.broker import Broker
+from quire.serving.cluster import bundles
+from quire.serving.model.ports import EARLIEST, Position
 from quire.serving.names import TopicName
 from quire.serving.policy.book import PolicyBook
 from quire.serving.policy.resolved import TopicPolicies
-from quire.serving.ports import EARLIEST, Position
 from quire.serving.subscription.subscriptions import Subscriptions
 from quire.serving.topic import topic as topic_module
 from quire.serving.topic import writing
@@ -386,7 +386,7 @@ async def test_an_interrupted_deletion_is_finished_though_nobody_asks_for_it(
         tries += 1
         raise Unavailable("the state log does not answer")
 
-    monkeypatch.setattr("quire.serving.registry.DELETION_RETRY_S", 0.01)
+    monkeypatch.setattr("quire.serving.cluster.registry.DELETION_RETRY_S", 0.01)
     with monkeypatch.context() as patch:
         patch.setattr(Subscriptions, "forget", fail)
         with pytest.raises(Unavailable):

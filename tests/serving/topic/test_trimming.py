@@ -16,7 +16,7 @@ from quire.metadata.records import (
 )
 from quire.runtime.errors import NotFound
 from quire.serving.broker import Broker
-from quire.serving.ports import EARLIEST, Position
+from quire.serving.model.ports import EARLIEST, Position
 from quire.serving.topic.topic import Topic
 from quire.wire.block import Buffer
 from tests.serving.conftest import NAME, QUIET, BrokerHouse, in_thread, publish, read_all

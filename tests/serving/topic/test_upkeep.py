@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from quire.metadata.records import BacklogQuota, InactiveTopicPolicy, Policies, RetentionPolicy
 from quire.runtime.errors import NotFound
 from quire.serving.broker import Broker
+from quire.serving.cluster.topic_factory import subscriptions_of
+from quire.serving.model.ports import EARLIEST, LATEST, Position, SegmentView
 from quire.serving.names import TopicName
-from quire.serving.ports import EARLIEST, LATEST, Position, SegmentView
-from quire.serving.topic import quota
+from quire.serving.topic.lifecycle import quota
 from quire.serving.topic.topic import Topic
-from quire.serving.topic_factory import subscriptions_of
 from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread, look_after_topics
 
 NAME = TopicName.parse("kept")

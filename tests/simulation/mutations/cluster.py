@@ -12,7 +12,7 @@ from quire.metadata.records import ArchivePointer, SegmentRecord
 from quire.metadata.store import SessionEvent
 from quire.runtime.limits import READ_BYTES_MAX
 from quire.serving.session import connection
-from quire.serving.subscription.cursor_store import CursorStore
+from quire.serving.subscription.cursor.cursor_store import CursorStore
 from quire.serving.topic.segments import Active
 from quire.serving.topic.writing import Writing
 from quire.tiering.archive import Archive

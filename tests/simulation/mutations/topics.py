@@ -8,12 +8,12 @@ from typing import Any
 from unittest.mock import patch
 
 from quire.metadata.records import SegmentState
-from quire.serving import statistics
+from quire.serving.cluster import statistics
+from quire.serving.cluster.partitioned import Partitioned
+from quire.serving.cluster.registry import Registry
 from quire.serving.names import TopicName
-from quire.serving.partitioned import Partitioned
-from quire.serving.registry import Registry
 from quire.serving.session.produce import ProducerEnd
-from quire.serving.subscription.key_shared import KeyShared
+from quire.serving.subscription.dispatch.key_shared import KeyShared
 from quire.serving.topic.governed import Governed
 from quire.serving.topic.publish import Publisher
 from quire.serving.topic.services import Ledgers

@@ -1,0 +1,276 @@
+"""One client connection. Its CONNECT decides what it is.
+
+    CONNECT with proxy_to_broker_url   a relay: the CONNECT goes on to that broker, then bytes both ways as they are
+    CONNECT without                    questions only, which are put to brokers; see `lookups`
+
+Only registered brokers are ever connected to, whatever a client names: a gateway is no door into the network behind.
+The gateway authenticates nobody; a client's credentials travel in its CONNECT to the broker, which judges them.
+
+A client is not read (`Stop`) while its CONNECT is being answered, while it does not read its answers, and while many
+of its questions are open; long answers are fetched one after the other, and only for a client that reads. One that does
+not say CONNECT in time, or no longer answers a PING, is gone. Along a relay it is the broker that pings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
+from enum import Flag, auto
+from typing import Any, Final, Protocol, cast
+
+from quire.gateway.brokers import Brokers
+from quire.gateway.frames import QUESTION_BYTES_MAX, CommandCutter
+from quire.gateway.lookups import ANSWER_OF, Lookups, dial, whole
+from quire.gateway.relay import keep_tcp_alive, splice
+from quire.runtime.errors import LimitExceeded, ProtocolError, QuireError, Unavailable
+from quire.runtime.limits import HANDSHAKE_S, KIB
+from quire.runtime.tasks import Tasks
+from quire.wire import commands
+from quire.wire import pulsar_pb2 as pb
+from quire.wire.commands import Command
+from quire.wire.error_codes import code_of
+
+log = logging.getLogger(__name__)
+
+QUESTIONS_MAX: Final = 1_000
+"""Open questions of one client."""
+
+LONG: Final = frozenset((pb.BaseCommand.GET_TOPICS_OF_NAMESPACE, pb.BaseCommand.GET_SCHEMA))
+"""What has long answers. All others are short, also together."""
+
+WRITE_HIGH_BYTES: Final = 256 * KIB
+
+PATIENCE_S: Final = 8.0
+"""Below the 10 s after which stock clients give a connection up."""
+
+RETRY_S: Final = 0.1
+
+
+class Stop(Flag):
+    """Why a client is not read; see the top of the file."""
+
+    CONNECTING = auto()
+    UNREAD = auto()
+    QUESTIONS = auto()
+
+
+class Host(Protocol):
+    """The gateway, as its connections see it."""
+
+    brokers: Brokers
+    tasks: Tasks
+
+    def opened(self, connection: Connection) -> bool:
+        """False when there are too many connections already."""
+        ...
+
+    def closed(self, connection: Connection) -> None: ...
+
+    def relay_begins(
+        self, connection: Connection, address: str, client: asyncio.Transport, broker: asyncio.Transport
+    ) -> Callable[[], None]:
+        """Answers what to call when it ends."""
+        ...
+
+    def relayed(self, size_bytes: int) -> None: ...
+
+    def looked_up(self) -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """See the top of the file."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._cutter = CommandCutter(QUESTION_BYTES_MAX)
+        self._transport: asyncio.Transport | None = None
+        self._lookups: Lookups | None = None
+        self._stops = Stop(0)
+        self._pending: set[asyncio.Task[None]] = set()
+        self._one_long = asyncio.Lock()
+        self._is_read = asyncio.Event()
+        self._is_read.set()
+        self._handshake: asyncio.TimerHandle | None = None
+        self._was_heard = True
+        self._was_pinged = False
+        self._unsent_bytes = 0
+        """What the write buffer held when we last looked whether the client reads."""
+
+    # -- what asyncio calls ----------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        keep_tcp_alive(self._transport)
+        self._handshake = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._expect_connect)
+        if not self._host.opened(self):
+            self._refuse(LimitExceeded("this gateway has too many connections; try again later"))
+
+    def _expect_connect(self) -> None:
+        self._refuse(ProtocolError(f"no CONNECT came within {HANDSHAKE_S:g} s"))
+
+    def data_received(self, data: bytes) -> None:
+        self._was_heard = True
+        self._cutter.feed(data)
+        self._go_on()
+
+    def pause_writing(self) -> None:
+        self._is_read.clear()
+        self._stop(Stop.UNREAD)
+
+    def resume_writing(self) -> None:
+        self._is_read.set()
+        self._resume(Stop.UNREAD)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._handshake is not None:
+            self._handshake.cancel()
+        for task in self._pending:
+            task.cancel()
+        if self._lookups is not None:
+            self._lookups.close()
+        self._host.closed(self)
+
+    def keep_alive(self) -> None:
+        """To be called once per interval: ping after a silent one, end after two. Reading answers counts as a word."""
+        transport = self._transport
+        if self._lookups is None or transport is None or Stop.CONNECTING in self._stops:
+            return
+        unsent = transport.get_write_buffer_size()
+        if self._was_heard or unsent < self._unsent_bytes:
+            self._was_heard = self._was_pinged = False
+        elif not self._was_pinged:
+            self._was_pinged = True
+            self._write(commands.PING)
+            unsent = transport.get_write_buffer_size()
+        else:
+            log.info("closing a client's connection: silent since it was pinged")
+            transport.abort()
+        self._unsent_bytes = unsent
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- commands --------------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        try:
+            while not self._stops and (command := self._cutter.next()) is not None:
+                self._take(command)
+        except QuireError as error:
+            self._refuse(error)
+
+    def _stop(self, why: Stop) -> None:
+        self._stops |= why
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def _resume(self, why: Stop) -> None:
+        """What was read before comes first, and may be a reason to stop again."""
+        if why not in self._stops:
+            return
+        self._stops &= ~why
+        self._go_on()
+        if not self._stops and self._transport is not None:
+            self._transport.resume_reading()
+
+    def _take(self, command: Command) -> None:
+        if self._lookups is None:
+            self._connect(command)
+        elif command.kind in ANSWER_OF:
+            self._start(self._answer(self._lookups, command))
+        elif command.kind == pb.BaseCommand.PING:
+            self._write(commands.PONG)
+        elif command.kind not in (pb.BaseCommand.PONG, pb.BaseCommand.AUTH_RESPONSE):
+            name = pb.BaseCommand.Type.Name(command.kind)
+            raise ProtocolError(f"{name} needs a broker: look the topic up, then connect with its URL")
+
+    def _connect(self, command: Command) -> None:
+        body = command.body
+        if not isinstance(body, pb.CommandConnect):
+            raise ProtocolError("the first command must be CONNECT")
+        target = body.proxy_to_broker_url
+        body.ClearField("proxy_to_broker_url")
+        address = self._host.brokers.address(target)
+        if target and not address:
+            raise ProtocolError(f"{target} is no registered broker; look the topic up again")
+        if self._handshake is not None:
+            self._handshake.cancel()
+        self._stop(Stop.CONNECTING)
+        self._start(self._relay(address, whole(command)) if target else self._begin(whole(command)))
+
+    async def _relay(self, address: str, hello: bytes) -> None:
+        broker = await self._dial_patiently(address)
+        client = self._transport
+        assert client is not None
+        if client.is_closing() or broker.is_closing():
+            broker.close()
+            client.close()
+            return
+        # Nothing is awaited from here on, so no byte can come between.
+        broker.write(hello + self._cutter.take_rest())
+        splice(client, broker, self._host.relayed, self._host.relay_begins(self, address, client, broker))
+        client.resume_reading()
+
+    async def _dial_patiently(self, address: str) -> asyncio.Transport:
+        """Try as long as the broker is registered and a client waits. Raises `Unavailable`.
+
+        A broker that was killed is named by lookups until its session is over. A client that is refused at once
+        waits longer from time to time, and would be late when its topic is served again; one that is held here
+        comes back in the same moment.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PATIENCE_S
+        while True:
+            try:
+                return await dial(address, asyncio.Protocol)
+            except Unavailable:
+                if loop.time() > deadline or not self._host.brokers.knows_service(address):
+                    raise
+            await asyncio.sleep(RETRY_S)
+
+    async def _begin(self, hello: bytes) -> None:
+        self._lookups = Lookups(self._host.brokers, hello)
+        welcome = await self._lookups.begin()
+        self._write(whole(welcome))
+        if welcome.kind != pb.BaseCommand.CONNECTED:
+            self.close()
+            return
+        self._resume(Stop.CONNECTING)
+
+    async def _answer(self, lookups: Lookups, question: Command) -> None:
+        self._host.looked_up()
+        async with self._one_long if question.kind in LONG else nullcontext():
+            await self._is_read.wait()
+            self._write(await lookups.answer(question))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._host.tasks.start(self._or_refuse(work), "answer a client")
+        self._pending.add(task)
+        task.add_done_callback(self._ended)
+        if len(self._pending) >= QUESTIONS_MAX:
+            self._stop(Stop.QUESTIONS)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._pending.discard(task)
+        self._resume(Stop.QUESTIONS)
+
+    async def _or_refuse(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except QuireError as error:
+            self._refuse(error)
+
+    # -- out -------------------------------------------------------------------------------------------
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _refuse(self, error: QuireError) -> None:
+        log.info("closing a client's connection: %s", error)
+        self._write(commands.error(commands.NO_REQUEST, code_of(error), str(error)))
+        self.close()

@@ -1,0 +1,132 @@
+"""Joins a gateway's parts: who the brokers are, the clients' connections, the REST interface."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Mapping
+from random import Random
+
+from aiohttp import web
+
+from quire.gateway.brokers import Brokers
+from quire.gateway.connection import Connection
+from quire.gateway.http import make_app
+from quire.metadata.store import MetadataStore
+from quire.runtime.tasks import Tasks
+
+BACKLOG = 1024
+
+KEEP_ALIVE_S = 30.0
+"""A client that is silent for so long is pinged, and closed when it is silent for as long again."""
+
+GONE_S = 3.0
+"""How long a broker that is no longer registered may take to end its clients' connections itself."""
+
+_Relay = tuple[asyncio.Transport, asyncio.Transport]
+
+
+class Gateway:
+    """A running gateway between `start` and `stop`. Implements `connection.Host`."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        rng: Random,
+        connections_max: int,
+        more_metrics: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:
+        self.brokers = Brokers(store, rng, self._broker_gone)
+        self.tasks = Tasks("gateway")
+        self._connections_max = connections_max
+        self._more_metrics = more_metrics
+        self._connections: set[Connection] = set()
+        self._relays: dict[str, set[_Relay]] = {}
+        self._connections_total = 0
+        self._relayed_bytes = 0
+        self._lookups = 0
+        self._server: asyncio.Server | None = None
+        self._http: web.AppRunner | None = None
+
+    async def start(self, clients: socket.socket, rest: socket.socket) -> None:
+        """Serve on two bound sockets. Raises `Unavailable` when the metadata store cannot be read."""
+        await self.brokers.start()
+        self._http = web.AppRunner(
+            make_app(self.brokers, self.metrics), access_log=None, shutdown_timeout=1.0
+        )
+        await self._http.setup()
+        await web.SockSite(self._http, rest).start()
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Connection(self), sock=clients, backlog=BACKLOG)
+        self.tasks.start(self._keep_alive(), "keep-alive")
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(KEEP_ALIVE_S)
+            for connection in list(self._connections):
+                connection.keep_alive()
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.close()
+        await self.tasks.stop()
+        if self._http is not None:
+            await self._http.cleanup()
+        await self.brokers.stop()
+
+    def metrics(self) -> Mapping[str, float]:
+        return {
+            "quire_gateway_connections": len(self._connections),
+            "quire_gateway_connections_total": self._connections_total,
+            "quire_gateway_relayed_bytes_total": self._relayed_bytes,
+            "quire_gateway_lookups_total": self._lookups,
+            "quire_gateway_brokers": len(self.brokers.all()),
+            **self._more_metrics(),
+        }
+
+    # -- connections -----------------------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> bool:
+        self._connections.add(connection)
+        self._connections_total += 1
+        return len(self._connections) <= self._connections_max
+
+    def closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+
+    def relay_begins(
+        self, connection: Connection, address: str, client: asyncio.Transport, broker: asyncio.Transport
+    ) -> Callable[[], None]:
+        relay = (client, broker)
+        self._relays.setdefault(address, set()).add(relay)
+
+        def ended() -> None:
+            self.closed(connection)
+            self._relays[address].discard(relay)
+            if not self._relays[address]:
+                del self._relays[address]
+
+        return ended
+
+    def _broker_gone(self, address: str) -> None:
+        """Its session is over and its topics are, or will be, another broker's.
+
+        One that stops in good order ends its connections itself. One that hangs or was cut off does not, and its
+        clients would wait for it until their own time-outs.
+        """
+        asyncio.get_running_loop().call_later(GONE_S, self._cut, address)
+
+    def _cut(self, address: str) -> None:
+        if self.brokers.knows_service(address):
+            return
+        for client, broker in list(self._relays.get(address, ())):
+            client.abort()
+            broker.abort()
+
+    def relayed(self, size_bytes: int) -> None:
+        self._relayed_bytes += size_bytes
+
+    def looked_up(self) -> None:
+        self._lookups += 1

@@ -1,0 +1,206 @@
+"""The REST interface of the cluster at the gateway's address.
+
+A request goes to any broker. One that is for another broker is answered with a redirect, which the gateway follows,
+for the client could not. Only registered brokers are followed to. Answers are streamed, so that reading blocks
+for Spark takes no memory here.
+
+`/metrics` joins all brokers' metrics, each with a label `broker`, to the gateway's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+from quire.gateway.brokers import Brokers, host_and_port
+from quire.metadata.records import BrokerRecord
+from quire.runtime.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+FORWARDED: Final = ("/admin/v2/", "/admin/v3/", "/lookup/", "/quire/v1/")
+REQUEST_BYTES_MAX: Final = 1 << 20
+CHUNK_BYTES: Final = 1 << 18
+HOPS_MAX: Final = 8
+ATTEMPTS_MAX: Final = 3
+METRICS_S: Final = 5.0
+
+_HOP_BY_HOP: Final = frozenset(
+    "connection keep-alive proxy-authenticate proxy-authorization te trailers transfer-encoding upgrade host "
+    "content-length".split()
+)
+
+
+def make_app(brokers: Brokers, own_metrics: Callable[[], Mapping[str, float]]) -> web.Application:
+    """The aiohttp application of one gateway."""
+    application = web.Application(client_max_size=REQUEST_BYTES_MAX)
+    forwarding = Forwarding(brokers)
+    application.cleanup_ctx.append(forwarding.session)
+    for prefix in FORWARDED:
+        application.router.add_route("*", prefix + "{rest:.*}", forwarding.handle)
+    metrics = Metrics(brokers, own_metrics, forwarding)
+
+    async def live(_: web.Request) -> web.Response:
+        return web.json_response({"live": True})
+
+    async def ready(_: web.Request) -> web.Response:
+        reasons = [] if brokers.all() else ["no broker is registered"]
+        return web.json_response({"ready": not reasons, "reasons": reasons}, status=503 if reasons else 200)
+
+    application.add_routes(
+        [
+            web.get("/health", ready),
+            web.get("/health/live", live),
+            web.get("/health/ready", ready),
+            web.get("/metrics", metrics.handle),
+            web.get("/metrics/", metrics.handle),
+        ]
+    )
+    return application
+
+
+class Forwarding:
+    """Requests on their way to brokers."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+        self.client: aiohttp.ClientSession | None = None
+
+    async def session(self, _: web.Application) -> AsyncIterator[None]:
+        """The connections to brokers, for as long as the application runs."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=3, sock_read=60)
+        async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as self.client:
+            yield
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        failed = ""
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                broker = self._brokers.choose(but=failed)
+                failed = host_and_port(broker.service_url)
+                return await self._follow(request, broker.http_url.rstrip("/") + request.raw_path, body)
+            except (Unavailable, aiohttp.ClientConnectorError) as error:
+                problem = str(error)  # nothing was sent, so another broker may be asked
+            except (aiohttp.ClientError, TimeoutError) as error:
+                if request.method not in ("GET", "HEAD"):
+                    return _refusal(502, f"a broker broke off, and may have done it: {error}")
+                problem = str(error) or "a broker does not answer"
+        return _refusal(503, problem)
+
+    async def _follow(self, request: web.Request, url: str, body: bytes) -> web.StreamResponse:
+        assert self.client is not None
+        headers = _end_to_end(request.headers)
+        for _ in range(HOPS_MAX):
+            async with self.client.request(
+                request.method, url, headers=headers, data=body or None, allow_redirects=False
+            ) as answer:
+                location = answer.headers.get("Location", "")
+                if answer.status not in (301, 302, 307, 308) or not location:
+                    return await _stream(request, answer)
+                if not self._brokers.knows_http(location):
+                    return _refusal(502, f"{location}, which a broker redirects to, is no registered broker")
+                url = location
+        return _refusal(503, "brokers redirect to one another; the topic's owner is about to change")
+
+
+async def _stream(request: web.Request, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+    """Pass the answer on as it comes. Once it has begun, an end before its end closes the client's connection."""
+    response = web.StreamResponse(
+        status=answer.status, reason=answer.reason, headers=_end_to_end(answer.headers)
+    )
+    if answer.content_length is not None and request.method != "HEAD":
+        response.content_length = answer.content_length
+    begun = False
+    try:
+        async for chunk in answer.content.iter_chunked(CHUNK_BYTES):
+            if not begun:
+                await response.prepare(request)
+                begun = True
+            await response.write(chunk)
+    except (aiohttp.ClientError, TimeoutError) as error:
+        if not begun:
+            raise
+        log.warning("%s broke off: %s", request.path, error)
+        if request.transport is not None:
+            request.transport.abort()
+        return response
+    if not begun:
+        await response.prepare(request)
+    await response.write_eof()
+    return response
+
+
+def _end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:
+    """Headers without those that concern one connection only."""
+    dropped = _HOP_BY_HOP | {name.strip().lower() for name in headers.get("Connection", "").split(",")}
+    return CIMultiDict((name, value) for name, value in headers.items() if name.lower() not in dropped)
+
+
+def _refusal(status: int, reason: str) -> web.Response:
+    return web.json_response({"reason": reason}, status=status)
+
+
+class _Families(Collector):
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._families
+
+
+class Metrics:
+    """What Prometheus finds here: the whole cluster in one scrape."""
+
+    def __init__(
+        self, brokers: Brokers, own: Callable[[], Mapping[str, float]], forwarding: Forwarding
+    ) -> None:
+        self._brokers = brokers
+        self._own = own
+        self._forwarding = forwarding
+
+    async def handle(self, _: web.Request) -> web.Response:
+        brokers = self._brokers.all()
+        texts = await asyncio.gather(*(self._ask(broker) for broker in brokers))
+        families: dict[str, Metric] = {}
+        for broker, text in zip(brokers, texts, strict=True):
+            _join(families, text, broker.broker_id)
+        registry = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=registry, namespace="quire_gateway")
+        registry.register(_Families([*map(_family, self._own().items()), *families.values()]))
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _ask(self, broker: BrokerRecord) -> str:
+        """One broker's metrics; nothing when it does not answer, which is what its absence says."""
+        assert self._forwarding.client is not None
+        try:
+            async with asyncio.timeout(METRICS_S):
+                async with self._forwarding.client.get(broker.http_url.rstrip("/") + "/metrics") as answer:
+                    return await answer.text() if answer.status == 200 else ""
+        except (aiohttp.ClientError, TimeoutError):
+            return ""
+
+
+def _join(families: dict[str, Metric], text: str, broker_id: str) -> None:
+    for found in text_string_to_metric_families(text):
+        family = families.setdefault(found.name, Metric(found.name, found.documentation, found.type))
+        family.samples += [
+            sample._replace(labels={**sample.labels, "broker": broker_id}) for sample in found.samples
+        ]
+
+
+def _family(metric: tuple[str, float]) -> Metric:
+    name, value = metric
+    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    return kind(name, name.replace("_", " "), value)

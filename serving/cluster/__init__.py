@@ -1,0 +1,21 @@
+"""Which broker serves which topic, and what concerns all topics of a broker, or several brokers.
+
+Topics hash into bundles; a bundle is owned by one broker. Ownership makes things fast and orderly; it does not make
+them safe. Two brokers that both believe to own a topic are told apart by the ledger's fence and by the version of
+the topic's record. Read in this order:
+
+    port         what a broker asks: `Ownership`; and `SoleOwner`, for a process that owns everything
+    table        the bundles of this broker and their states, a core
+    owners       which broker each bundle's node names
+    reports      what brokers tell of their loads
+    probe        is a broker dead? so that nobody is sent there
+    ownership    `ClusterOwnership`: leases, lookups, sessions in doubt, handover
+    balance      which bundles a broker gives away, a core
+
+Then the topics of this broker: `topic_records` (their records), `catalogue` (which there are), `bundles` (what
+those of one bundle share), `bundle_totals` (what they took in), `topic_factory` (makes them), `registry` (loads
+them and lets go of them), `rounds` (looks after them), `topic_lists` (tells clients of new ones), `offloading`
+(brings their segments to the archive), `ownerless` (closes ledgers that nobody else would). And what operators ask
+of more than one: `operations`, `subscription_operations`, `statistics`; `partitioned` lets a topic with partitions
+grow and go as one thing, `fan_out` asks each of them, `peers` other brokers.
+"""

@@ -1,0 +1,39 @@
+"""What the topics of each bundle took in, for metrics and for balance: counted by the topics, added up here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from quire.runtime.clock import Clock
+from quire.serving.cluster.balance import load_of
+from quire.serving.cluster.port import BundleLoad
+from quire.serving.model.rates import Rate, Totals
+
+
+class BundleTotals:
+    """See the top of the file. A bundle that went keeps its counters: what metrics show never falls."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._totals: dict[str, Totals] = {}
+        self._rates: dict[str, Rate] = {}
+
+    def of(self, bundle: str) -> Totals:
+        """Where the bundle's topics count."""
+        return self._totals.setdefault(bundle, Totals())
+
+    def sum(self) -> Totals:
+        """What all topics took in since the start."""
+        every = self._totals.values()
+        return Totals(sum(one.messages_in for one in every), sum(one.bytes_in for one in every))
+
+    def loads(self, topics: Mapping[str, int]) -> dict[str, BundleLoad]:
+        """What bundles cost, by their numbers of loaded `topics`."""
+        now = self._clock.monotonic()
+        return {bundle: BundleLoad(self._load(bundle, count, now), count) for bundle, count in topics.items()}
+
+    def _load(self, bundle: str, topic_count: int, now: float) -> float:
+        totals = self._totals.get(bundle, Totals())
+        rate = self._rates.setdefault(bundle, Rate())
+        messages_per_s, bytes_per_s = rate.per_second(now, totals.messages_in, totals.bytes_in)
+        return load_of(topic_count, messages_per_s, bytes_per_s)

@@ -1,0 +1,261 @@
+"""Bundles: the state that the topics of a part of a namespace share.
+
+A bundle is a range of the hash space of a namespace's topics, owned by one broker. What its topics must remember
+beside their messages, cursors and deduplication, lies in one state log. A log that fails cannot be written to
+again: the bundle is dropped with all its topics, and the next client that asks opens both anew, from what is durable.
+
+One that cannot be read is damage, and the error says whose: without their cursors none of its topics can be loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Container, Iterator
+from typing import Final
+from zlib import crc32
+
+from quire.ledger.ledgers import Ledgers
+from quire.ledger.state_log import StateLog
+from quire.metadata import paths
+from quire.metadata.records import NamespaceRecord
+from quire.metadata.store import MetadataStore
+from quire.runtime.errors import CorruptionError, QuireError
+from quire.runtime.tasks import promise
+from quire.serving.model.request import Done
+from quire.serving.names import TopicName
+from quire.serving.subscription.cursor import cursor_record
+from quire.serving.subscription.cursor.cursor_store import CursorStore
+from quire.serving.topic import dedup
+from quire.serving.topic.dedup import DedupStore, Snapshot
+
+CLOSE_S: Final = 5.0
+"""How long closing waits for a state log that takes no writes: until it ends, nobody else can have the bundle."""
+
+TOPICS_NAMED_MAX: Final = 20
+"""Of the topics that a damaged state log concerns; an error is a sentence, not a list of ten thousand."""
+
+_log = logging.getLogger(__name__)
+
+
+class Bundle:
+    """One bundle's cursors and deduplication snapshots (a `DedupLog` for topics)."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.cursors = CursorStore()
+        self._dedup = DedupStore()
+        self._log: StateLog | None = None
+
+    async def open(
+        self,
+        ledgers: Ledgers,
+        store: MetadataStore,
+        path: str,
+        on_failed: Callable[[QuireError], None],
+    ) -> None:
+        """Replay the state log and begin to write it."""
+        self._log = await StateLog.open(
+            ledgers,
+            store,
+            path,
+            self._apply,
+            self._snapshot,
+            prepare=self._prepare,
+            purpose=f"state:{self.name}",
+            on_failed=on_failed,
+        )
+        self.cursors.attach(self._log)
+
+    async def close(self) -> None:
+        if self._log is not None:
+            await self._log.close()
+
+    def abandon(self) -> None:
+        if self._log is not None:
+            self._log.abandon()
+
+    def leave(self, ledger_ids: Container[int]) -> None:
+        """See `StateLog.leave`."""
+        if self._log is not None:
+            self._log.leave(ledger_ids)
+
+    def _apply(self, record: bytes) -> None:
+        kind = record[:1]
+        if kind == cursor_record.TAG:
+            self.cursors.apply(record)
+        elif kind == dedup.KIND:
+            self._dedup.apply(record)
+        else:
+            raise CorruptionError(
+                f"the state log of bundle {self.name} has a record of unknown kind {kind!r}"
+            )
+
+    async def _prepare(self) -> None:
+        await self.cursors.prepare()
+        for _ in self._dedup.prepare():
+            await asyncio.sleep(0)
+
+    def _snapshot(self) -> Iterator[bytes]:
+        yield from self.cursors.snapshot()
+        yield from self._dedup.snapshot()
+
+    # -- DedupLog --------------------------------------------------------------------------------------
+
+    def find(self, topic: str, generation: int) -> Snapshot | None:
+        return self._dedup.find(topic, generation)
+
+    async def save(self, topic: str, snapshot: Snapshot) -> None:
+        future, done = promise()
+        self.put(topic, snapshot, done)
+        await future
+
+    def put(self, topic: str, snapshot: Snapshot, done: Done | None = None) -> None:
+        assert self._log is not None
+        *first, last = self._dedup.put(topic, snapshot)
+        for record in first:
+            self._log.append(record)
+        self._log.append(last, done)
+
+    async def remove(self, topic: str) -> None:
+        assert self._log is not None
+        record = self._dedup.remove(topic)
+        if record is not None:
+            future, done = promise()
+            self._log.append(record, done)
+            await future
+
+
+class Bundles:
+    """The bundles that this broker has open."""
+
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        store: MetadataStore,
+        on_failed: Callable[[str], None],
+    ) -> None:
+        self._ledgers = ledgers
+        self._store = store
+        self._on_failed = on_failed
+        self._open: dict[str, asyncio.Future[Bundle]] = {}
+        self.damaged: dict[str, str] = {}
+        """Those whose state log could not be read when it was last opened, and what is to be told of each."""
+
+    async def of(self, namespace: NamespaceRecord, topic: TopicName) -> Bundle:
+        """The open bundle of `topic`, which must be this broker's. Raises what opening its state log raised."""
+        name = bundle_of(namespace, topic)
+        opening = self._open.get(name)
+        if opening is None:
+            path = paths.state_log(*name.split("/"))
+            opening = self._open[name] = asyncio.ensure_future(self._begin(name, path, namespace))
+        try:
+            return await asyncio.shield(opening)
+        except QuireError:
+            if self._open.get(name) is opening:
+                del self._open[name]
+            raise
+
+    def is_open(self, name: str) -> bool:
+        """Whether nobody has to wait for its state log."""
+        opening = self._open.get(name)
+        return opening is not None and _has_succeeded(opening)
+
+    async def _begin(self, name: str, path: str, namespace: NamespaceRecord) -> Bundle:
+        bundle = Bundle(name)
+
+        def failed(error: QuireError) -> None:
+            _log.error("the state log of bundle %s failed, its topics are loaded again: %s", name, error)
+            self._open.pop(name, None)
+            self._on_failed(name)
+
+        try:
+            await bundle.open(self._ledgers, self._store, path, failed)
+        except CorruptionError as error:
+            raise _retold(error, await self._damage(name, namespace, error)) from error
+        self.damaged.pop(name, None)
+        return bundle
+
+    async def _damage(self, name: str, namespace: NamespaceRecord, error: CorruptionError) -> str:
+        """What the error says, with the names of all topics that it concerns; told once in the log."""
+        folder = paths.topics_of(namespace.tenant, namespace.name)
+        locals_ = map(paths.decode, await self._store.children(folder))
+        topics = [TopicName("persistent", namespace.tenant, namespace.name, one) for one in locals_]
+        concerned = sorted(str(one) for one in topics if bundle_of(namespace, one) == name)
+        shown = ", ".join(concerned[:TOPICS_NAMED_MAX])
+        more = f" and {len(concerned) - TOPICS_NAMED_MAX} more" if len(concerned) > TOPICS_NAMED_MAX else ""
+        text = (
+            f"the state log of bundle {name} cannot be read, so these topics and their subscriptions cannot be "
+            f"loaded: {shown}{more}: {error}"
+        )
+        if self.damaged.get(name) != text:
+            _log.error("%s", text)
+            self.damaged[name] = text
+        return text
+
+    def of_namespace(self, tenant: str, namespace: str) -> list[str]:
+        """The names of those that are open."""
+        return [name for name in self._open if name.startswith(f"{tenant}/{namespace}/")]
+
+    def leave(self, ledger_ids: Container[int]) -> None:
+        """Go on in another ledger where one of these is written to."""
+        for opening in self._open.values():
+            if _has_succeeded(opening):
+                opening.result().leave(ledger_ids)
+
+    async def close(self) -> None:
+        """Close all state logs."""
+        for name in list(self._open):
+            await self.close_one(name)
+
+    async def close_one(self, name: str) -> None:
+        """Close a bundle's state log, once its topics are closed."""
+        opening = self._open.pop(name, None)
+        if opening is None:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await (await asyncio.shield(opening)).close()
+        except TimeoutError:
+            opening.add_done_callback(_abandon)
+            _log.warning("the state log of bundle %s takes no writes now, it will be recovered", name)
+        except QuireError as error:
+            _log.warning(
+                "the state log of bundle %s could not be closed, it will be recovered: %s", name, error
+            )
+
+    def drop(self, name: str) -> None:
+        """Write nothing more to a bundle's state log: it may be another broker's."""
+        opening = self._open.pop(name, None)
+        if opening is not None:
+            opening.add_done_callback(_abandon)
+
+
+def _has_succeeded(opening: asyncio.Future[Bundle]) -> bool:
+    return opening.done() and not opening.cancelled() and opening.exception() is None
+
+
+def _retold(error: CorruptionError, text: str) -> CorruptionError:
+    """An error of the same kind that says `text`. The one that was met is kept by who met it, and stays as it is."""
+    told = type(error).__new__(type(error), text)
+    told.__dict__.update(error.__dict__)
+    return told
+
+
+def _abandon(opened: asyncio.Future[Bundle]) -> None:
+    if _has_succeeded(opened):
+        opened.result().abandon()
+
+
+def bundle_of(namespace: NamespaceRecord, topic: TopicName) -> str:
+    """The bundle that holds `topic`, `tenant/namespace/low_high`: a range of the 32-bit hash space."""
+    bounds = namespace.boundaries
+    at = bisect_right(bounds, f"{crc32(str(topic).encode()):08x}") - 1
+    at = min(max(at, 0), len(bounds) - 2)
+    return f"{namespace.tenant}/{namespace.name}/{bounds[at]}_{bounds[at + 1]}"
+
+
+def split_evenly(count: int) -> tuple[str, ...]:
+    """The boundaries of `count` bundles of equal size."""
+    return (*(f"{(at << 32) // count:08x}" for at in range(count)), "ffffffff")

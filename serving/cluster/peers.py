@@ -1,0 +1,102 @@
+"""Other brokers, asked over REST: for the parts of an answer that only they have, such as a partition's statistics.
+
+Numbers of several brokers' answers are added up, lists put together (`added_up`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+import aiohttp
+from yarl import URL
+
+from quire.runtime.errors import AlreadyExists, ConfigurationError, InUse, NotFound, QuireError, Unavailable
+from quire.serving.cluster.port import NotOwner
+from quire.serving.model.ports import NotAllowed
+from quire.serving.names import TopicName
+
+TIMEOUT_S: Final = 30.0
+
+
+class Peers:
+    """See the top of the file."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+
+    async def ask(self, method: str, elsewhere: NotOwner, path: str, body: Any = None) -> Any:
+        """The JSON that the owner answers, None when it has nothing to say. Raises as the owner's own methods would.
+
+        `body` is sent as JSON, if there is one.
+        """
+        if elsewhere.owner is None or not elsewhere.owner.http_url:
+            raise elsewhere
+        return await self.ask_at(method, elsewhere.owner.http_url, path, body)
+
+    async def ask_at(
+        self, method: str, http_url: str, path: str, body: Any = None, *, timeout_s: float = TIMEOUT_S
+    ) -> Any:
+        """As `ask`, of the broker whose REST interface is at `http_url`."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession()
+        url = URL(http_url + path, encoded=True)
+        try:
+            async with self._session.request(
+                method, url, json=body, timeout=aiohttp.ClientTimeout(total=timeout_s)
+            ) as answer:
+                text = await answer.text()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise Unavailable(
+                f"the broker at {http_url} does not answer: {str(error) or 'time-out'}"
+            ) from error
+        if answer.status >= 400:
+            raise error_of(answer.status, text)
+        return json.loads(text) if text else None
+
+    async def ask_all(
+        self, method: str, http_urls: Iterable[str], path: str, *, timeout_s: float
+    ) -> list[dict[str, Any] | QuireError]:
+        """What each broker answers, a JSON object, or why there is no answer."""
+
+        async def ask_one(http_url: str) -> dict[str, Any] | QuireError:
+            try:
+                answer: dict[str, Any] = await self.ask_at(method, http_url, path, timeout_s=timeout_s)
+            except QuireError as error:
+                return error
+            return answer
+
+        return await asyncio.gather(*map(ask_one, http_urls))
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+
+def added_up(answers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """One JSON object out of several of the same fields, which are numbers or lists."""
+    total: dict[str, Any] = {}
+    for answer in answers:
+        for name, value in answer.items():
+            total[name] = total[name] + value if name in total else value
+    return total
+
+
+def topic_path(name: TopicName) -> str:
+    """The topic's resource in the REST interface."""
+    return "/admin/v2/" + "/".join(quote(part, safe="") for part in name)
+
+
+def error_of(status: int, text: str) -> QuireError:
+    try:
+        reason = str(json.loads(text)["reason"])
+    except (ValueError, KeyError, TypeError):
+        reason = f"the topic's broker answered {status}"
+    kinds: dict[int, type[QuireError]] = {
+        400: ConfigurationError, 404: NotFound, 405: NotAllowed, 409: AlreadyExists, 412: InUse
+    }  # fmt: skip
+    return kinds.get(status, Unavailable)(reason)

@@ -1,0 +1,69 @@
+"""Why nothing is dealt: the words of `blockedReason` in `stats`. A core.
+
+of a consumer       what it lacks to be dealt something, the first of: permits, room in its connection, acknowledgements
+of a subscription   "" when everything is dealt; that the rest waits for its time; what its consumers lack when none of
+                    them is ready; else what the messages wait for: a rate, a read, or (Key_Shared) other consumers
+"""
+
+from __future__ import annotations
+
+from quire.serving.subscription.delivery.consumer import Consumer
+from quire.serving.subscription.dispatch.dispatcher import Dispatcher
+from quire.serving.subscription.dispatch.exclusive import SingleActive
+from quire.serving.subscription.dispatch.holding import Holding
+from quire.serving.subscription.dispatch.key_shared import KeyShared
+
+NO_CONSUMER = "no consumer is connected"
+NO_PERMITS = "no permits: the client asks for no more messages"
+NOT_WRITABLE = "the connection takes no more bytes: the client does not read them"
+UNACKED = "too many unacknowledged messages"
+RATE_LIMITED = "rate limited: a dispatch rate of the subscription, its topic or the broker is spent"
+DELAYED = "delayed: what is left waits for its time of delivery"
+READING = "a read is in progress"
+DRAINING = "keys wait until the consumer that had them before acknowledges"
+NO_OWNER = "keys wait for a consumer that names their slots"
+LOOK_AHEAD = "too many messages wait for consumers that take none"
+
+
+def of_consumer(dispatcher: Dispatcher, consumer: Consumer) -> str:
+    """What `consumer` lacks; "" when it is ready."""
+    if consumer.permits <= 0:
+        return NO_PERMITS
+    if not consumer.port.writable():
+        return NOT_WRITABLE
+    if isinstance(dispatcher, Holding) and not dispatcher.has_room(consumer):
+        return UNACKED
+    return ""
+
+
+def of_subscription(
+    dispatcher: Dispatcher, *, is_all_read: bool, read_error: str, is_rate_limited: bool = False
+) -> str:
+    """`is_all_read`: the read position is behind the last confirmed entry."""
+    if is_all_read and not (isinstance(dispatcher, Holding) and dispatcher.queue):
+        return DELAYED if isinstance(dispatcher, Holding) and dispatcher.delays else ""
+    candidates = dispatcher.consumers
+    if isinstance(dispatcher, SingleActive):
+        candidates = [dispatcher.active] if dispatcher.active is not None else []
+    if not candidates:
+        return NO_CONSUMER
+    lacks = dict.fromkeys(of_consumer(dispatcher, one) for one in candidates)
+    if "" not in lacks:
+        return "; ".join(lacks)
+    if is_rate_limited:
+        return RATE_LIMITED
+    if dispatcher.wanted() is not None and not (is_all_read and dispatcher.wanted() == dispatcher.read):
+        return f"reading fails: {read_error}" if read_error else READING
+    return _of_keys(dispatcher) if isinstance(dispatcher, KeyShared) else ""
+
+
+def _of_keys(dispatcher: KeyShared) -> str:
+    """Somebody is ready, and nothing that waits is for them."""
+    if dispatcher.wanted() is None:
+        return LOOK_AHEAD
+    if any(dispatcher.draining.values()):
+        return DRAINING
+    if dispatcher.waiting.get(None):
+        return NO_OWNER
+    lacks = (of_consumer(dispatcher, one) for one, some in dispatcher.waiting.items() if one and some)
+    return "; ".join(dict.fromkeys(lack for lack in lacks if lack))

@@ -1,0 +1,158 @@
+"""The window: what the entries between mark-delete and the read position hold, in messages.
+
+Permits and backlogs count messages, acknowledgements name entries. A block's table says how many messages each
+entry has, but the block is gone from memory when the acknowledgement comes; so the window keeps those numbers
+for the entries that were dealt and not yet passed by mark-delete.
+
+Consecutive entries with equal numbers (all of an unbatched topic) are one *run*, whatever their number: a
+consumer that never acknowledges costs nothing. Other runs keep their numbers as an array, four bytes an entry.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from pyroaring import BitMap
+
+from quire.serving.model.ports import Position
+
+ARRAY_ENTRIES_MAX = 4_096
+"""An array this long is not extended: it is trimmed at the front by moving what is behind."""
+
+
+class Run:
+    """Entries `first` .. `stop`-1 of one ledger: `each` messages, or (`each` = 0) what `counts` says."""
+
+    __slots__ = ("counts", "each", "first", "first_index", "ledger_id", "stop")
+
+    def __init__(
+        self, ledger_id: int, first: int, stop: int, first_index: int, each: int, counts: array[int] | None
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.first = first
+        self.stop = stop
+        self.first_index = first_index
+        self.each = each
+        self.counts = counts
+
+    def messages_before(self, entry_id: int) -> int:
+        """Messages of the run's entries before `entry_id`."""
+        if self.counts is None:
+            return (entry_id - self.first) * self.each
+        return sum(self.counts[: entry_id - self.first])
+
+    def messages_of(self, entries: BitMap) -> int:
+        """Messages of those of `entries` that are in the run."""
+        if self.counts is None:
+            return entries.range_cardinality(self.first, self.stop) * self.each
+        if len(entries) == 1:
+            at = entries.min() - self.first
+            return self.counts[at] if 0 <= at < len(self.counts) else 0
+        inside = entries & BitMap(range(self.first, self.stop))
+        return sum(map(self.counts.__getitem__, [entry - self.first for entry in inside]))
+
+    def cut_front(self, first: int) -> None:
+        self.first_index += self.messages_before(first)
+        if self.counts is not None:
+            del self.counts[: first - self.first]
+        self.first = first
+
+
+class Window:
+    """Runs in the topic's order. Entries are pushed at the end and trimmed at the front."""
+
+    __slots__ = ("_runs",)
+
+    def __init__(self) -> None:
+        self._runs: list[Run] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._runs)
+
+    @property
+    def first_index(self) -> int:
+        """Topic-wide index of the first message in the window; only when not empty."""
+        return self._runs[0].first_index
+
+    def push(
+        self, ledger_id: int, first: int, stop: int, first_index: int, each: int, counts: array[int] | None
+    ) -> None:
+        """Entries `first` .. `stop`-1, which follow what is here. `counts` is kept, not copied."""
+        if self._runs:
+            last = self._runs[-1]
+            if last.ledger_id == ledger_id and last.stop == first:
+                if counts is None and last.counts is None and last.each == each:
+                    last.stop = stop
+                    return
+                if last.counts is not None and len(last.counts) < ARRAY_ENTRIES_MAX:
+                    last.counts.extend(counts if counts is not None else [each] * (stop - first))
+                    last.stop = stop
+                    return
+        self._runs.append(Run(ledger_id, first, stop, first_index, each, counts))
+
+    def messages_of(self, ledger_id: int, entries: BitMap) -> int:
+        """Messages of `entries`, as far as they are in the window."""
+        runs = self._runs
+        if len(runs) == 1 and runs[0].ledger_id == ledger_id:
+            return runs[0].messages_of(entries)
+        last = entries.max()
+        total = 0
+        for run in runs[self._at(ledger_id, entries.min()) :]:
+            if run.ledger_id != ledger_id or run.first > last:
+                break
+            total += run.messages_of(entries)
+        return total
+
+    def index_at(self, position: Position) -> int:
+        """Topic-wide index of the first message of the entry at `position`, which is in the window."""
+        run = self._runs[self._at(*position)]
+        assert run.ledger_id == position.ledger_id and run.first <= position.entry_id < run.stop
+        return run.first_index + run.messages_before(position.entry_id)
+
+    def trim(self, mark_delete: Position) -> None:
+        """Forget everything up to and with `mark_delete`."""
+        runs = self._runs
+        if not runs or runs[0].ledger_id > mark_delete.ledger_id:
+            return
+        behind = mark_delete.entry_id + 1
+        gone = 0
+        for run in runs:
+            if run.ledger_id > mark_delete.ledger_id or (
+                run.ledger_id == mark_delete.ledger_id and run.stop > behind
+            ):
+                break
+            gone += 1
+        del runs[:gone]
+        if runs and runs[0].ledger_id == mark_delete.ledger_id and runs[0].first < behind:
+            runs[0].cut_front(behind)
+
+    def spans(self) -> Iterator[tuple[int, int, int]]:
+        """(ledger id, first, stop) of what is in the window, in order."""
+        for run in self._runs:
+            yield run.ledger_id, run.first, run.stop
+
+    def behind(self, position: Position) -> Iterator[Run]:
+        """What begins at `position` or behind it, in order; a run that it lies in is cut there."""
+        for run in self._runs:
+            if (run.ledger_id, run.stop) <= position:
+                continue
+            first = max(run.first, position.entry_id) if run.ledger_id == position.ledger_id else run.first
+            cut = Run(
+                run.ledger_id, run.first, run.stop, run.first_index, run.each, run.counts and run.counts[:]
+            )
+            cut.cut_front(first)
+            yield cut
+
+    def clear(self) -> None:
+        self._runs.clear()
+
+    def _at(self, ledger_id: int, entry_id: int) -> int:
+        """Which run would hold the entry."""
+        at = bisect_right(self._runs, (ledger_id, entry_id), key=_start) - 1
+        return max(at, 0)
+
+
+def _start(run: Run) -> tuple[int, int]:
+    return run.ledger_id, run.first

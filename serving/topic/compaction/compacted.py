@@ -1,0 +1,297 @@
+"""The result of a compaction, and the topic as a reader of compacted data sees it.
+
+The result is one ledger of ordinary blocks. Its entries are the retained ones in the topic's order, each behind its
+place in the topic; so the number of an entry in the ledger is its rank among all that are retained. Behind them lies
+the index, an entry for each of the topic's ledgers up to the *horizon*, the last entry that compaction has read:
+
+    entries 0 .. n-1     8 ledger, 8 entry (big-endian), 4 length m, m bytes with a bit set for each message of a batch
+                         that is left (none: all are; little-endian), then the entry as publishers' clients make them
+    entries n ..         8 ledger, 8 last entry (signed), then the roaring bitmap of the retained entries
+
+A block's `first index` is here the number of messages beyond one an entry that come before it in the result.
+
+`CompactedView` is a `TopicPort`: up to the horizon it answers from the result, behind it it is the topic. Dispatchers
+know only consecutive entries; so the view fills up the gaps with empty ones, and `gaps` says which these are: the
+subscription counts them as acknowledged, hence they are never dealt. What is between two retained entries costs eight
+bytes of a block's table an entry, and nothing on the wire. Ledgers that the topic has trimmed are still in the view:
+the last value of a key outlives retention.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from struct import Struct
+from typing import Final
+
+from pyroaring import BitMap
+
+from quire.metadata.records import CompactedRecord, DelayedDeliveryPolicy
+from quire.runtime.errors import CorruptionError, NotFound
+from quire.runtime.limits import READ_BYTES_MAX
+from quire.serving.model.ports import Position, SegmentView, TopicPort
+from quire.serving.policy.throttle import DispatchLimits
+from quire.serving.topic.reading import LedgerOpener, SegmentReader
+from quire.wire import block as blocks
+from quire.wire.block import Buffer
+
+PLACE: Final = Struct(">QQI")
+INDEX: Final = Struct(">Qq")
+SPAN_ENTRIES: Final = 1 << 14
+"""A block of the view has at most so many entries, gaps among them."""
+
+SPANS_PER_READ: Final = 16
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """A result that is being read. Parallel lists by ledger, in the topic's order."""
+
+    record: CompactedRecord
+    reader: SegmentReader
+    ledger_ids: list[int]
+    last_entries: list[int]
+    retained: list[BitMap]
+    ranks: list[int] = field(init=False)
+    """Retained entries before each ledger's."""
+    entries_before: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        ranks = accumulate(map(len, self.retained), initial=0)
+        entries = accumulate((last + 1 for last in self.last_entries), initial=0)
+        object.__setattr__(self, "ranks", list(ranks))
+        object.__setattr__(self, "entries_before", list(entries))
+
+    @property
+    def horizon(self) -> Position:
+        return Position(self.record.horizon_ledger, self.record.horizon_entry)
+
+    def at(self, ledger_id: int) -> int:
+        """Which of the lists' places is the ledger's. Raises `NotFound`."""
+        at = bisect_left(self.ledger_ids, ledger_id)
+        if at == len(self.ledger_ids) or self.ledger_ids[at] != ledger_id:
+            raise NotFound(f"ledger {ledger_id} is not in the compacted topic")
+        return at
+
+    def rank(self, position: Position) -> int:
+        """How many retained entries come before `position`."""
+        at = self.at(position.ledger_id)
+        inside = self.retained[at].rank(position.entry_id - 1) if position.entry_id > 0 else 0
+        return self.ranks[at] + inside
+
+    def last_retained(self) -> Position:
+        """(-1, -1) when nothing is retained."""
+        for ledger_id, retained in zip(reversed(self.ledger_ids), reversed(self.retained), strict=True):
+            if retained:
+                return Position(ledger_id, retained.max())
+        return Position(-1, -1)
+
+
+async def load(ledgers: LedgerOpener, record: CompactedRecord) -> Compacted:
+    """Read the index of a result. Raises `NotFound`, `Unavailable`, `CorruptionError`."""
+    reader = await ledgers.open(record.ledger_id)
+    found = Compacted(record, reader, [], [], [])
+    next_entry, last = record.entries, record.entries + record.index_entries - 1
+    while next_entry <= last:
+        read = await reader.read(next_entry, READ_BYTES_MAX)
+        if not read:
+            raise CorruptionError(f"compacted ledger {record.ledger_id} has no entry {next_entry}")
+        for buffer in read:
+            header = blocks.peek(buffer)
+            if blocks.is_blank(header):
+                raise CorruptionError(f"the index of compacted ledger {record.ledger_id} was lost")
+            for entry in blocks.entries(buffer, header)[next_entry - header.first_entry :]:
+                ledger_id, last_entry = INDEX.unpack_from(entry)
+                found.ledger_ids.append(ledger_id)
+                found.last_entries.append(last_entry)
+                found.retained.append(BitMap.deserialize(bytes(entry[INDEX.size :])))
+            next_entry = header.last_entry + 1
+    return Compacted(record, reader, found.ledger_ids, found.last_entries, found.retained)
+
+
+class CompactedView:
+    """See the top of the file."""
+
+    def __init__(self, topic: TopicPort, compacted: Compacted) -> None:
+        self._topic = topic
+        self._compacted = compacted
+        self.name = topic.name
+        record = compacted.record
+        # Indexes count gaps as one message each, and meet the topic's own behind the horizon.
+        self._masks: dict[Position, tuple[int, int]] = {}
+        self._first_index = record.horizon_index - compacted.entries_before[-1] - record.extra_messages
+
+    @property
+    def dispatch_limits(self) -> DispatchLimits | None:
+        return self._topic.dispatch_limits
+
+    @property
+    def delayed_delivery(self) -> DelayedDeliveryPolicy:
+        return self._topic.delayed_delivery
+
+    @property
+    def last_confirmed(self) -> Position:
+        return self._topic.last_confirmed
+
+    @property
+    def confirmed_index(self) -> int:
+        return self._topic.confirmed_index
+
+    def segments(self) -> Sequence[SegmentView]:
+        compacted = self._compacted
+        live = [view for view in self._topic.segments() if view.ledger_id >= compacted.horizon.ledger_id]
+        first_live = live[0].ledger_id if live else compacted.horizon.ledger_id + 1
+        before = [
+            SegmentView(ledger_id, last, 0, last + 1, 0)
+            for ledger_id, last in zip(compacted.ledger_ids, compacted.last_entries, strict=True)
+            if ledger_id < first_live
+        ]
+        return before + live
+
+    def first_position(self) -> Position:
+        return Position(self.segments()[0].ledger_id, 0)
+
+    def next_position(self, position: Position) -> Position:
+        following = Position(position.ledger_id, position.entry_id + 1)
+        for view in self.segments():
+            if view.ledger_id == position.ledger_id and position.entry_id < view.last_entry:
+                return following
+            if view.ledger_id > position.ledger_id:
+                return Position(view.ledger_id, 0)
+        return following
+
+    def cached(self, position: Position) -> Sequence[Buffer]:
+        return () if position <= self._compacted.horizon else self._topic.cached(position)
+
+    async def compacted_view(self) -> CompactedView:
+        return self
+
+    def acknowledged_up_to(self, subscription: str) -> None:
+        self._topic.acknowledged_up_to(subscription)
+
+    async def find_time(self, time_ms: int) -> Position:
+        return await self._topic.find_time(time_ms)
+
+    def gaps(self) -> list[tuple[int, BitMap]]:
+        """What is not retained: (ledger id, entries), in the topic's order."""
+        compacted = self._compacted
+        found = []
+        for at, ledger_id in enumerate(compacted.ledger_ids):
+            entries = BitMap(range(compacted.last_entries[at] + 1)) - compacted.retained[at]
+            if entries:
+                found.append((ledger_id, entries))
+        return found
+
+    def left_of(self, ledger_id: int, first: int, stop: int) -> list[tuple[Position, int, int]]:
+        """Batches among entries `first` .. `stop`-1 that lost messages: (position, bits that are left, messages)."""
+        masks = self._masks
+        for gone in [one for one in masks if one < (ledger_id, first)]:
+            del masks[gone]
+        found = [one for one in masks if one < (ledger_id, stop)]
+        return [(one, *masks[one]) for one in found]
+
+    async def last_message(self) -> tuple[Position, int]:
+        compacted = self._compacted
+        confirmed = self._topic.last_confirmed
+        if confirmed > compacted.horizon and confirmed.entry_id >= 0:  # else what was behind it is trimmed
+            return await self._topic.last_message()
+        last = compacted.last_retained()
+        if last.ledger_id < 0:
+            return last, -1
+        entries = await self._entries(compacted.record.entries - 1, 1)
+        (entry,) = entries
+        if entry.left:
+            return last, entry.left.bit_length() - 1
+        return last, entry.messages - 1 if entry.messages > 1 else -1
+
+    async def index_of(self, position: Position) -> int:
+        if position > self._compacted.horizon:
+            return await self._topic.index_of(position)
+        entries = await self._entries(self._compacted.rank(position), 1)
+        return self._index(position, entries)
+
+    async def read(self, position: Position, bytes_max: int) -> Sequence[Buffer]:
+        """As `TopicPort.read`; up to the horizon the blocks are made here."""
+        compacted = self._compacted
+        if position > compacted.horizon:
+            return await self._topic.read(position, bytes_max)
+        at = compacted.at(position.ledger_id)
+        rank = compacted.rank(position)
+        entries = await self._entries(rank, bytes_max)
+        inside = [one for one in entries if one.place.ledger_id == position.ledger_id]
+        whole = rank + len(inside) >= compacted.ranks[at + 1]
+        stop = compacted.last_entries[at] + 1 if whole else inside[-1].place.entry_id + 1
+        index = self._index(position, entries)
+        self._masks |= {one.place: (one.left, one.messages) for one in inside if one.left}
+        return _spans(position, stop, inside, index)
+
+    def _index(self, position: Position, behind: Sequence[_Retained]) -> int:
+        """The index at `position`; `behind` begins with the first retained entry from there on, if there is any."""
+        compacted = self._compacted
+        extra = behind[0].extra_before if behind else compacted.record.extra_messages
+        before = compacted.entries_before[compacted.at(position.ledger_id)]
+        return self._first_index + before + position.entry_id + extra
+
+    async def _entries(self, rank: int, bytes_max: int) -> list[_Retained]:
+        """Some retained entries from number `rank` on; none behind the last."""
+        compacted = self._compacted
+        if rank >= compacted.record.entries:
+            return []
+        return read_entries(await compacted.reader.read(rank, bytes_max), rank, compacted.record.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class _Retained:
+    """An entry of a result: its place in the topic, its messages, and those beyond one an entry before it."""
+
+    place: Position
+    data: memoryview
+    messages: int
+    left: int
+    """A bit for each message of a batch that is left, 0: all are."""
+    extra_before: int
+
+
+def read_entries(read: Sequence[Buffer], first: int, stop: int) -> list[_Retained]:
+    """The retained entries number `first` .. `stop`-1 in blocks of a result, as far as they reach."""
+    found = []
+    for buffer in read:
+        header = blocks.peek(buffer)
+        if blocks.is_blank(header):
+            raise CorruptionError(
+                f"retained entries of compacted ledger {header.ledger_id} were lost; read the topic without compaction"
+            )
+        extra = header.first_index
+        counts = blocks.message_counts(buffer, header)
+        for number, (entry, count) in enumerate(
+            zip(blocks.entries(buffer, header), counts, strict=True), header.first_entry
+        ):
+            if first <= number < stop:
+                ledger_id, entry_id, mask_bytes = PLACE.unpack_from(entry)
+                begin = PLACE.size + mask_bytes
+                left = int.from_bytes(entry[PLACE.size : begin], "little")
+                place = Position(ledger_id, entry_id)
+                found.append(_Retained(place, entry[begin:], count, left, extra))
+            extra += count - 1
+    return found
+
+
+def _spans(position: Position, stop: int, inside: Sequence[_Retained], index: int) -> list[Buffer]:
+    """Blocks of the entries from `position` up to `stop`, with what is retained of them, the rest empty."""
+    made: list[Buffer] = []
+    start, at = position.entry_id, 0
+    while start < stop and len(made) < SPANS_PER_READ:
+        end = min(stop, start + SPAN_ENTRIES)
+        entries: list[Buffer] = [b""] * (end - start)
+        counts = [1] * (end - start)
+        while at < len(inside) and inside[at].place.entry_id < end:
+            one = inside[at]
+            entries[one.place.entry_id - start] = one.data
+            counts[one.place.entry_id - start] = one.messages
+            at += 1
+        made.append(blocks.cut(position.ledger_id, start, -1, 0, index, entries, counts))
+        index += sum(counts)
+        start = end
+    return made
