@@ -1,4 +1,4 @@
-"""A network that delays, loses and repeats between a process and its bookies and metadata store, for simulations: seeded, and without a clock.
+"""A network for simulations, between a process and its bookies and metadata store: seeded, and without a clock.
 
 What travels takes a random number of turns of the loop, so requests of different connections overtake each other;
 `loss` is the chance that a request does not arrive, that its answer does not, or that the outcome of a metadata put

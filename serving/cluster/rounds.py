@@ -1,7 +1,7 @@
 """What is done for every loaded topic every few seconds, when nobody asks.
 
     tend    seals what is old or must leave a bookie; nothing in it waits for anything
-    look    acts by the policies (`topic/upkeep`), which may read from bookies and from the archive
+    look    acts by the policies (`topic/lifecycle/upkeep`), which may read from bookies and from the archive
     rest    unloads what is idle, and loads what has rested until there is work again
 
 No topic waits for another: each `look` is a task of its own, and a topic whose look is still under way, for its archive

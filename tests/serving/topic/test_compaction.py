@@ -19,7 +19,8 @@ from quire.serving.cluster.topic_factory import subscriptions_of
 from quire.serving.names import TopicName
 from quire.serving.topic.compaction.compacted import SPAN_ENTRIES
 from quire.serving.topic.compaction.compacting import MESSAGES_A_BREATH, LastOfKey
-from quire.serving.topic.compaction.compaction import Output, compaction
+from quire.serving.topic.compaction import compaction
+from quire.serving.topic.compaction.compaction import Output
 from quire.serving.topic.lifecycle.upkeep import COMPACT_AGAIN_S
 from quire.serving.topic.topic import Topic
 from quire.wire import pulsar_pb2 as pb
