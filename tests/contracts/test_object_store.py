@@ -13,6 +13,7 @@ from moto.server import ThreadedMotoServer
 
 from quire.runtime.errors import AlreadyExists, CorruptionError, NotFound
 from quire.runtime.limits import ARCHIVE_PART_BYTES, MIB
+from quire.testing.objects import MemoryObjectStore
 from quire.tiering.open import open_store
 from quire.tiering.store import ObjectStore
 from quire.wire.block import Buffer
@@ -45,7 +46,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 async def store(url: str) -> AsyncIterator[ObjectStore]:
-    opened = open_store(url)
+    opened = MemoryObjectStore() if url == "memory://" else open_store(url)
     yield opened
     await opened.close()
 

@@ -145,7 +145,6 @@ async def test_urls(tmp_path: Path) -> None:
     store = await open_store(f"sqlite://{tmp_path}/with%20space/m.db")
     await store.close()
     assert (tmp_path / "with space" / "m.db").exists()
-    await (await open_store("memory://")).close()
 
 
 async def test_a_refusal_is_freed_without_the_collector(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from quire.runtime.errors import AlreadyExists, QuireError, Unavailable
 from quire.serving.broker import Broker
 from quire.serving.cluster.topic_factory import subscriptions_of
 from quire.serving.names import TopicName
+from quire.serving.topic.compaction import compaction
 from quire.serving.topic.compaction.compacted import SPAN_ENTRIES
 from quire.serving.topic.compaction.compacting import MESSAGES_A_BREATH, LastOfKey
-from quire.serving.topic.compaction import compaction
 from quire.serving.topic.compaction.compaction import Output
 from quire.serving.topic.lifecycle.upkeep import COMPACT_AGAIN_S
 from quire.serving.topic.topic import Topic
