@@ -39,7 +39,7 @@ async def registration(node: Node, store: MemoryStore) -> AsyncIterator[Registra
 
 
 async def until(condition: Callable[[], Awaitable[object]]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -132,7 +132,7 @@ async def test_a_restart_tells_repair_what_the_bookie_is_now(node: Node, store: 
     assert not news.is_set()
     again = Registration(store, node.storage, "127.0.0.1:3181")
     await again.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await news.wait()
     assert decode(BookieRecord, (await other.get(path)).value, path).intent is BookieIntent.STAY
     await again.stop()

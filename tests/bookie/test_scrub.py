@@ -78,7 +78,7 @@ async def test_one_flipped_byte_is_found_named_and_told_to_the_cluster(node: Nod
     await scrub.run_once()
     assert scrub.damaged == 1
     path = paths.damage(node.id.uuid, 5)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not await store.children(paths.damage_of(node.id.uuid)):  # noqa: ASYNC110
             await asyncio.sleep(0)
     record = decode(DamageRecord, (await store.get(path)).value, path)

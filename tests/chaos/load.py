@@ -239,7 +239,7 @@ class Log:
         found: list[tuple[Position, list[int]]] = []
         taken = 0
         while last[1] >= 0 and (not found or found[-1][0] < last):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 one = await raw.delivered.get()
             if one is None:
                 raise ConnectionResetError(f"{self.topic}: the connection broke while it was read")

@@ -194,7 +194,7 @@ async def test_a_flipped_bit_in_the_archive_stops_its_reader(server: Server) -> 
     server.settings |= {"segment_bytes_max": "16KiB", "archive_lag_ms": "0", "flush_interval_ms": "50ms"}
     await fill(server)
     path = f"/admin/v2/{TOPICS[0].replace('://', '/')}/internalStats"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await server.rest("GET", path))["ledgers"][0]["state"] != "released":
             await server.rest("POST", "/quire/v1/archive/run")
     await server.stop()
@@ -241,7 +241,7 @@ async def test_a_full_disk_stops_writing_and_nothing_else(small_filesystem: Path
             await again.producer(TOPICS[0])
         grow = ["mount", "-o", "remount,size=768m", str(small_filesystem)]
         await asyncio.to_thread(subprocess.run, grow, check=True)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:  # writing goes on when there is room again
                 try:
                     await again.producer(TOPICS[0])

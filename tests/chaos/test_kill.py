@@ -86,7 +86,7 @@ class History:
         self._reached.clear()
         self._target = self._receipts + count
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await self._reached.wait()
         except TimeoutError:
             pytest.fail(f"nothing is acknowledged any more\n{self.server.tail()}")
@@ -149,7 +149,7 @@ class History:
         for follower in self.followers:
             follower.holds_back = False
         following = [asyncio.ensure_future(follower.run(self.connect)) for follower in self.followers]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not await self._is_drained():
                 pass
         await asyncio.to_thread(self.stock.stop)

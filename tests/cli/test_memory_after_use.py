@@ -21,7 +21,7 @@ from quire.wire.message import OutgoingMessage, encode_one
 
 TOPICS = 500
 AT_ONCE = 50
-BYTES_PER_TOPIC_MAX = 850
+BYTES_PER_TOPIC_MAX = 1000
 """With one durable subscription, and one ledger that the bookie keeps."""
 
 

@@ -114,7 +114,7 @@ class FakeBroker:
         if not holds():
             future = asyncio.get_running_loop().create_future()
             self._watchers.append((holds, future))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await future
 
     def look(self) -> None:

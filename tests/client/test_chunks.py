@@ -228,7 +228,7 @@ async def test_two_shared_consumers_give_back_what_has_no_beginning(real: Broker
     async with (
         ours.consumer("t", "s", start=EARLIEST, type="shared", settings=settings) as one,
         ours.consumer("t", "s", start=EARLIEST, type="shared", settings=settings) as two,
-        asyncio.timeout(30),
+        asyncio.timeout(60),
     ):
         found: list[bytes | None] = []
 

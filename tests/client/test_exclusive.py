@@ -86,7 +86,7 @@ async def test_who_waits_for_exclusive_access_gets_its_turn(real: Broker) -> Non
         assert not done, "longer than a request may take"
         await first.send(b"a")
         await first.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await waiting
         await second.send(b"b")
         await second.close()

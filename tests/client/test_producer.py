@@ -379,7 +379,7 @@ async def test_growth_is_noticed(broker: FakeBroker) -> None:
         broker.partitions[TOPIC] = 3
         await broker.until(lambda: len(broker.all(pb.CommandProducer)) == 3)
         seen: set[int] = set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while len(seen) < 3:
                 seen.add((await producer.send(b"")).message_id.partition)
     assert seen == {0, 1, 2}

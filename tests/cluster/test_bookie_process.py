@@ -71,7 +71,7 @@ class Process:
     async def start(self) -> None:
         await self.begin()
         assert self.process.stdout is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             line = (await self.process.stdout.readline()).decode()
         if not line:
             raise AssertionError((await self.ends())[1])
@@ -81,7 +81,7 @@ class Process:
         self.http = http[0] if http else ""
 
     async def ends(self) -> tuple[int, str]:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             _, told = await self.process.communicate()
         return self.process.returncode or 0, told.decode()
 
@@ -115,7 +115,7 @@ class Cluster:
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Processes tell nothing when they are done; so it is looked, again and again."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
@@ -198,7 +198,7 @@ async def test_repair_then_drain_then_retired(cluster: Cluster) -> None:
     spare = cluster.bookie()
     await spare.start()
     assert (await operator.decommission(drained.address))["state"] == "draining"
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while leaving in await known_bookies(cluster.store):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
     await until_nobody_names(cluster, records, leaving)
@@ -225,7 +225,7 @@ async def test_a_bookie_without_a_chance_to_be_drained_stops_at_once_and_comes_b
 
 
 async def until_nobody_names(cluster: Cluster, records, uuid: str) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             now = [await cluster.ledgers.info(record.ledger_id) for record in records]
             named = {name for each in now for fragment in each.fragments for name in fragment.bookies}

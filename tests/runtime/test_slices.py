@@ -31,7 +31,7 @@ async def test_each_has_a_turn_of_its_own_in_the_order_of_asking() -> None:
     await asyncio.sleep(0)
     assert len(slices) == 3
     count()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await waiting
         while len(slices):
             await slices.turn()
@@ -44,7 +44,7 @@ async def test_who_gave_up_waiting_keeps_nobody_else_from_his_turn() -> None:
     gone, other = asyncio.ensure_future(slices.turn()), asyncio.ensure_future(slices.turn())
     await asyncio.sleep(0)
     gone.cancel()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await other
 
 
@@ -80,7 +80,7 @@ async def test_the_pause_is_as_long_as_the_slices_are() -> None:
         await slices.turn()
         work()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await asyncio.gather(*(woken() for _ in range(3)))
         slices.put(work)
         while len(begins) < 4:
@@ -112,7 +112,7 @@ async def test_who_finds_the_share_spent_goes_on_in_turn_with_turns_in_between()
     assert share.is_spent
     for name in "abc":
         share.wait(60, lambda name=name: work(name, 2))  # type: ignore[misc]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(done) < 6:  # noqa: ASYNC110
             await asyncio.sleep(0)
     assert [name for _, name in done] == ["a", "b", "c", "a", "b", "c"]

@@ -11,7 +11,7 @@ import pytest
 
 from quire.runtime.threads import Breather, DaemonThreads
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 def test_results_and_errors_come_back() -> None:

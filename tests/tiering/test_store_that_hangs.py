@@ -54,7 +54,7 @@ async def test_the_driver_and_the_archive_stop_while_a_call_hangs(stuck: str) ->
     if stuck == "size":  # asked before the bookies' copy goes
         await offloader.run_once()
     offloader.start()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await blocking.is_stuck.wait()
         await offloader.stop()
         await archive.close()

@@ -80,7 +80,7 @@ async def test_a_bookie_is_drained_under_an_open_topic_and_retired(
     bookie = cluster.bookies[0]
     bookie.refuses = Status.READ_ONLY  # as a real one does when it reads its record
     cluster.directory.join(replace(bookie.record(), intent=BookieIntent.DRAIN), bookie)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await rest.get(f"{BOOKIES}/bookie-0")).status != 404:
             repair._news.told()
             await repair.look()

@@ -134,7 +134,7 @@ async def test_a_consumer_that_waited_goes_on_by_itself(
     rest: Rest, ledger: int, client: pulsar.Client
 ) -> None:
     waiting = asyncio.create_task(received(client, pulsar.ConsumerType.Shared, len(LEFT)))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (await rest.get(f"{TOPIC}/stats")).body["lostForGood"]:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     await give_up(rest, ledger)
@@ -236,7 +236,7 @@ async def test_who_reads_compacted_data_goes_on_behind_what_was_lost_after_the_c
     rolling = topic.roll()
     assert rolling is not None
     await rolling
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await topic.compaction.start()
     assert str(topic.compaction.status) == "SUCCESS"
     await publish(client, 10)

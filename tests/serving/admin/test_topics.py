@@ -391,7 +391,7 @@ async def test_a_partitioned_topic_is_unloaded_and_looked_into_as_one(
     assert (await rest.put(f"{TOPIC}/unload")).status == 204
     assert not broker.registry.loaded()
     assert (await rest.put(f"{TOPIC}/compaction")).status == 204
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (await rest.get(f"{TOPIC}/compaction")).body["status"] != "SUCCESS":  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert (await rest.get(f"{TOPIC}-partition-1/lastMessageId")).body["partitionIndex"] == 1

@@ -27,7 +27,7 @@ async def test_a_stop_while_a_segment_is_on_its_way(
     broker = await house.start()
     await in_thread(lambda: publish(broker.service_url))
     by_hand = asyncio.ensure_future(broker.archive_run(seal=True, here=True))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await blocking.is_stuck.wait()
         await house.stop(broker)
         by_hand.cancel()  # as the REST interface does with requests that are open at its end

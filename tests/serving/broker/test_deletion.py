@@ -83,7 +83,7 @@ async def assert_nothing_is_left(broker: Broker) -> None:
 
 async def deleted(broker: Broker) -> None:
     """Returns when the topic is gone: whoever asks makes the broker go on."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             try:
                 await broker.delete_topic(TOPIC, force=True)

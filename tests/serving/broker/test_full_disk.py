@@ -47,7 +47,7 @@ async def consume(client: Client, count: int, subscription: str) -> list[int]:
     """Read and acknowledge so many, from the earliest on for a new subscription."""
     found = []
     async with client.consumer(TOPIC, subscription, start=EARLIEST) as consumer:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(found) < count:
                 message = await consumer.receive()
                 found.append(int(message.payload))
@@ -60,7 +60,7 @@ async def backlog(broker: Broker, subscription: str) -> int:
 
 
 async def published_again(client: Client, payload: bytes) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             try:
                 async with client.producer(TOPIC) as producer:

@@ -356,7 +356,7 @@ async def test_a_deletion_that_was_interrupted_is_finished_by_who_meets_it(
     assert [str(name) for name in await broker.registry.records.names("public", "default")] == [TOPIC]
     with pytest.raises(Unavailable, match="being deleted"):
         await broker.create_partitioned(TOPIC, 3)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await broker.registry.records.names("public", "default"):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     await broker.create_partitioned(TOPIC, 3)
@@ -375,7 +375,7 @@ async def test_who_finishes_a_deletion_late_spares_the_next_topic_of_that_name(h
         if waiting:
             waiting.pop()
             await topics.delete(store, await broker.registry.records.load(NAME))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while broker.clock.now_ms() <= former.record.generation:  # noqa: ASYNC110
                     await asyncio.sleep(0.001)
             await broker.create_partitioned(TOPIC, 3)
@@ -411,7 +411,7 @@ async def test_a_late_deletion_spares_the_next_topic_of_that_name(house: BrokerH
     await broker.create_partitioned(TOPIC, 1)
     former = (await broker.registry.records.load(NAME)).record.generation
     await broker.delete_partitioned(TOPIC)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while broker.clock.now_ms() <= former:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     await broker.create_partitioned(TOPIC, 1)
@@ -551,7 +551,7 @@ async def intrude(broker: Broker, dice: random.Random, is_over: asyncio.Event) -
         for _ in range(dice.randrange(20)):
             await asyncio.sleep(0)
         client.received()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while client.connection.has_unanswered:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     client.connection.connection_lost(None)
@@ -572,7 +572,7 @@ async def test_a_deletion_among_intruders_leaves_nothing(house: BrokerHouse, see
             await asyncio.sleep(0)
         deleting.cancel()
         await asyncio.wait([deleting])
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             try:
                 await broker.delete_partitioned(TOPIC, force=True)

@@ -34,7 +34,7 @@ async def test_waiting_for_a_state_log_holds_no_slot_of_loads(
     monkeypatch.setattr(bundles, "StateLog", Slow)
     slow = [TopicName.parse(f"public/slow/{number}") for number in range(2 * SLOTS)]
     waiting = [asyncio.ensure_future(broker.registry.open(name, create=True)) for name in slow]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await asked.wait()
         for _ in range(100):
             await asyncio.sleep(0)  # the others come as far as they can

@@ -56,7 +56,7 @@ async def test_topics_of_a_dead_broker_are_loaded_so_that_their_ledgers_can_leav
     settings = RepairSettings(repair_delay_ms=0)
     repair = Repair(cluster.store.join(), cluster.directory, SystemClock(), Random(1), settings, "test")
     repair.on_open(two.broker.ownerless.want)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while record.uuid in await known_bookies(cluster.store):
             await repair.look()
             await look_after_topics(two.broker)

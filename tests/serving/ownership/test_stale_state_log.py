@@ -176,7 +176,7 @@ async def is_current_again(brokers: Brokers, one: Member, two: Member) -> None:
 
 async def topic_of(member: Member, subscription: str) -> Topic:
     """The topic, loaded and with that subscription; however often its bundle is loaded anew."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             try:
                 topic = await member.broker.registry.open(TOPIC, create=True)

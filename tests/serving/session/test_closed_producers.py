@@ -242,7 +242,7 @@ async def test_a_producer_that_is_closed_and_made_again_in_one_breath(broker: Br
         topic.gate.open()
         await asyncio.sleep(0.001)
     said: list[str] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while "PRODUCER_SUCCESS" not in said:
             await asyncio.sleep(0)
             said += kinds(client.received())

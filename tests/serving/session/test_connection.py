@@ -88,7 +88,7 @@ class Client:
     async def answers(self, count: int) -> list[Command]:
         """The next `count` commands."""
         found: list[Command] = []
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(found) < count:
                 await asyncio.sleep(0)
                 found += self.received()
@@ -452,7 +452,7 @@ async def test_who_takes_broker_entry_metadata_is_told_the_index_of_each_last_me
     await peer.answers(3)
     before_ms = broker.clock.now_ms()
     peer.send(subscribe(2), commands.flow(1, 100))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while b"".join(peer.transport.writes).count(b"\x0e\x01") < 3:  # noqa: ASYNC110
             await asyncio.sleep(0)
     told = entry_metadata_in(b"".join(peer.transport.writes))
@@ -468,7 +468,7 @@ async def test_who_takes_broker_entry_metadata_is_told_the_index_of_each_last_me
     part.ack_set.append(0b100)
     peer.transport.writes.clear()
     peer.send(commands.ack(1, [part]), commands.redeliver(1))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while b"".join(peer.transport.writes).count(b"\x0e\x01") < 3:  # noqa: ASYNC110
             await asyncio.sleep(0)
     again = entry_metadata_in(b"".join(peer.transport.writes))

@@ -338,7 +338,7 @@ async def play(broker: Broker, seed: int) -> None:
             await asyncio.sleep(0)
         for one in talkers:
             one.listen()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not all(one.is_settled for one in talkers):
             await asyncio.sleep(0.001)
             for one in talkers:

@@ -50,7 +50,7 @@ class Peer:
 
     async def settled(self, backlog: int, delayed: int) -> None:
         """Wait until the client has sent its acknowledgements, which it gathers for a tenth of a second."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (await self.subscription.backlog(), await self.delayed()) != (backlog, delayed):  # noqa: ASYNC110  it is the client's
                 await asyncio.sleep(0.01)
 

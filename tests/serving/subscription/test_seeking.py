@@ -144,6 +144,6 @@ async def test_a_reader_that_sought_finds_its_subscription_and_one_that_left_lea
     await asyncio.sleep(0.001)
     assert port.positions() == [(1, 2)]
     await again.subscription.seek_time(0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while stand.subscriptions.get("s") is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.001)

@@ -432,7 +432,7 @@ async def test_a_restart_redelivers_exactly_what_was_not_acknowledged(
 
     await in_thread(before)
     expected = [text for text in numbers(200) if int(text) >= 150 or int(text) % 3 == 0]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (await broker.stats(topic))["subscriptions"]["s"]["msgBacklog"] != len(expected):  # noqa: ASYNC110
             await asyncio.sleep(0)
     if ending == "kill":

@@ -451,7 +451,7 @@ async def test_one_that_is_interrupted_while_it_is_recorded_deletes_the_former_r
     running = compaction.start()
     await asyncio.wait([running])
     assert running.cancelled()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             await asyncio.sleep(0)
             left = [one async for one in census.ledger_ids(table.broker.services.store)]

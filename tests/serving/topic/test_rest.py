@@ -215,7 +215,7 @@ async def test_a_topic_that_was_unloaded_is_freed_without_the_collector(
     gc.disable()
     try:
         await broker.registry.unload(NAME)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while topic() is not None or subscription() is not None:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     finally:

@@ -333,13 +333,13 @@ async def test_a_topic_whose_archive_hangs_holds_up_nobody(
             active = other.segment_list.active
             await broker.rounds.tend()
             await broker.rounds.look()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while looks[other] < expected or other.segment_list.active is active:
                     await asyncio.sleep(0.01)
                     await broker.rounds.tend()
         assert looks[hanging] == 1
         comes_back.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while looks[hanging] < 2:
                 await asyncio.sleep(0.01)
                 await broker.rounds.look()
