@@ -13,6 +13,7 @@ from quire.serving.cluster.port import NotOwner, Ownership
 from quire.serving.cluster.topic_records import TopicRecords
 from quire.serving.names import TopicName
 from quire.serving.policy.book import PolicyBook
+from quire.serving.subscription.delivery.block_source import ReadLimit
 from quire.serving.subscription.non_persistent import NonPersistentSubscriptions
 from quire.serving.subscription.subscriptions import Subscriptions
 from quire.serving.topic.non_persistent import AnyTopic, NonPersistentTopic
@@ -42,6 +43,7 @@ class TopicFactory:
         self._policies = policies
         self._totals = totals
         self._lost = lost
+        self._read_limit = ReadLimit()
 
     async def load(self, name: TopicName, namespace: NamespaceRecord, snapshot: topics.Topic) -> Topic:
         """The topic, recovered and open, with its subscriptions. Raises what recovery does, and `NotOwner`."""
@@ -61,7 +63,7 @@ class TopicFactory:
         totals, policies = self._totals.of(bundle.name), await self._policies.of(name)
         topic = Topic(name, self._services, snapshot, policies, bundle, self._lost, totals)
         topic.subscriptions = Subscriptions(
-            topic, bundle.cursors, topic.generation, self._services.clock, name.partition
+            topic, bundle.cursors, topic.generation, self._services.clock, name.partition, self._read_limit
         )
         return topic
 

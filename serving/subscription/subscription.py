@@ -52,7 +52,7 @@ from quire.serving.subscription.byte_index import ByteIndex
 from quire.serving.subscription.cursor.cursor import Cursor
 from quire.serving.subscription.cursor.cursor_record import bits_of
 from quire.serving.subscription.cursor.cursor_store import CursorStore
-from quire.serving.subscription.delivery.block_source import BlockSource
+from quire.serving.subscription.delivery.block_source import BlockSource, ReadLimit
 from quire.serving.subscription.delivery.consumer import Consumer
 from quire.serving.subscription.delivery.delivery import BlockView, frames
 from quire.serving.subscription.delivery.meter import Meter
@@ -82,6 +82,7 @@ class Subscription:
         partition: int = -1,
         ended: Callable[[Subscription], None] = lambda _: None,
         byte_index: ByteIndex | None = None,
+        read_limit: ReadLimit | None = None,
     ) -> None:
         self.name = cursor.key.subscription
         self.topic = topic
@@ -104,7 +105,8 @@ class Subscription:
         self._ended = ended
         self._segments = Segments(lambda: self.topic.segments())
         self.dispatcher: Dispatcher = Exclusive(cursor, self._segments)
-        self._source = BlockSource(topic, self, tasks)
+        self._read_limit = read_limit or ReadLimit()
+        self._source = BlockSource(topic, self, tasks, self._read_limit)
         self._lock = asyncio.Lock()
         self._arrivals = 0
         self._output: dict[Consumer, list[Buffer]] = {}
@@ -390,7 +392,7 @@ class Subscription:
             return
         self._view, self.topic = view, view or self.plain
         self._source.close()
-        self._source = BlockSource(self.topic, self, self._tasks)
+        self._source = BlockSource(self.topic, self, self._tasks, self._read_limit)
         self.dispatcher.reset()
         self._pass_gaps()
 

@@ -33,6 +33,7 @@ from quire.serving.subscription.byte_index import ByteIndex
 from quire.serving.subscription.cursor.cursor import NO_PROPERTIES, Cursor, CursorKey
 from quire.serving.subscription.cursor.cursor_store import CursorStore
 from quire.serving.subscription.delivery import stretch
+from quire.serving.subscription.delivery.block_source import ReadLimit
 from quire.serving.subscription.delivery.consumer import Consumer
 from quire.serving.subscription.subscription import Subscription
 from quire.wire import pulsar_pb2 as pb
@@ -52,16 +53,26 @@ _log = logging.getLogger(__name__)
 
 
 class Subscriptions:
-    """All subscriptions of a loaded topic. `partition` is -1 for a topic that is none."""
+    """All subscriptions of a loaded topic. `partition` is -1 for a topic that is none.
+
+    `read_limit` is for all subscriptions of a broker.
+    """
 
     def __init__(
-        self, topic: TopicPort, store: CursorStore, generation: int, clock: Clock, partition: int = -1
+        self,
+        topic: TopicPort,
+        store: CursorStore,
+        generation: int,
+        clock: Clock,
+        partition: int = -1,
+        read_limit: ReadLimit | None = None,
     ) -> None:
         self._topic = topic
         self._store = store
         self._generation = generation
         self._clock = clock
         self._partition = partition
+        self._read_limit = read_limit or ReadLimit()
         self._segments = Segments(topic.segments)
         self._by_name: dict[str, Subscription] = {}
         self._creating = asyncio.Lock()
@@ -249,6 +260,7 @@ class Subscriptions:
             self._partition,
             self._remove,
             self._byte_index,
+            self._read_limit,
         )
         self._by_name[subscription.name] = subscription
         return subscription

@@ -91,13 +91,10 @@ class ReadLimit:
             reading.wake()
 
 
-PROCESS = ReadLimit()
-
-
 class BlockSource:
     """The blocks of one topic for one subscription."""
 
-    def __init__(self, topic: TopicPort, reading: Reading, tasks: Tasks, limit: ReadLimit = PROCESS) -> None:
+    def __init__(self, topic: TopicPort, reading: Reading, tasks: Tasks, limit: ReadLimit) -> None:
         self._topic = topic
         self._reading: Reading = reading
         self._tasks = tasks

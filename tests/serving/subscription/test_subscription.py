@@ -257,7 +257,7 @@ async def test_a_mistake_while_reading_is_no_end_of_reading() -> None:
     position = topic.publish([1])
     topic.cache = False
     topic.failure = ValueError("a mistake")  # type: ignore[assignment]
-    source = BlockSource(topic, woken, Tasks("test"))
+    source = BlockSource(topic, woken, Tasks("test"), ReadLimit())
     for expected in (None, position):
         woken.event.clear()
         source.fetch(position)
