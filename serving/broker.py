@@ -361,41 +361,45 @@ class Broker(Operations):
         return to_wire(found.number), found.definition.message()
 
     async def ensure_subscription(self, topic: AnyTopic, name: str) -> None:
-        if subscriptions_of(topic).get(name) is not None:
-            return
-        await self.partitioned.subscribed(topic.topic_name, name, earliest=True)
-        try:
-            await subscriptions_of(topic).create(name, earliest=True)
-        except AlreadyExists:
-            return
-        await self._made(topic, name, {}, earliest=True)
+        subscriptions = subscriptions_of(topic)
+        found = subscriptions.get(name)
+        if found is None:
+            await self.partitioned.subscribed(topic.topic_name, name, earliest=True)
+            with suppress(AlreadyExists):
+                await subscriptions.create(name, earliest=True)
+            found = subscriptions.get(name)
+        if found is not None:
+            await self._prove(topic, found, None, earliest=True)
 
     async def subscribe(
         self, topic: AnyTopic, command: pb.CommandSubscribe, port: ConsumerPort, address: str
     ) -> tuple[ConsumerHandle, SubscriptionHandle]:
         request = SubscribeRequest.of(command, address)
         subscriptions = subscriptions_of(topic)
-        is_new = request.durable and subscriptions.get(request.subscription) is None
-        if not is_new or topic.topic_name.parent is None:
-            consumer = await subscriptions.subscribe(request, port)
-            return consumer, consumer.subscription
-        earliest, name, its = request.initial_earliest, request.subscription, request.properties
-        # First elsewhere: found here it counts as made everywhere.
-        await self.partitioned.subscribed(topic.topic_name, name, its, earliest=earliest)
+        earliest, name = request.initial_earliest, request.subscription
+        if request.durable and subscriptions.get(name) is None:
+            # First elsewhere: found here it counts as made everywhere.
+            await self.partitioned.subscribed(topic.topic_name, name, request.properties, earliest=earliest)
         consumer = await subscriptions.subscribe(request, port)
-        await self._made(topic, name, its, earliest=earliest)
+        await self._prove(topic, consumer.subscription, consumer, earliest=earliest)
         return consumer, consumer.subscription
 
-    async def _made(
-        self, topic: AnyTopic, subscription: str, properties: Mapping[str, str], *, earliest: bool
+    async def _prove(
+        self, topic: AnyTopic, subscription: SubscriptionHandle, consumer: Consumer | None, *, earliest: bool
     ) -> None:
-        """The topic may have begun to grow meanwhile. Where this fails the subscription goes again, if it still can."""
+        """The topic may have begun to grow while it was made. Where this fails it goes again, if nobody else has it."""
+        assert isinstance(subscription, Subscription)
+        if subscription.is_on_all_partitions:
+            return
+        properties = subscription.cursor.properties
         try:
-            await self.partitioned.subscribed(topic.topic_name, subscription, properties, earliest=earliest)
+            await self.partitioned.subscribed(
+                topic.topic_name, subscription.name, properties, earliest=earliest
+            )
         except QuireError:
-            with suppress(NotFound):
-                await subscriptions_of(topic).delete(subscription, force=True)
+            await subscription.withdraw(consumer)
             raise
+        subscription.is_on_all_partitions = True
 
     async def unsubscribe(
         self, subscription: SubscriptionHandle, consumer: ConsumerHandle, *, force: bool = False

@@ -94,6 +94,8 @@ class Subscription:
         self._later = Later(cursor, store, clock, self.wake)
         self._pace: Pace | None = None
         self.is_deleted = self._is_closed = False
+        self.is_on_all_partitions = True
+        """False after it was made, until whoever was told of it can know that partitions added meanwhile have it."""
         self.meter = Meter()
         self.byte_index = byte_index or ByteIndex()
         self._oldest: tuple[Position, int] | None = None
@@ -505,11 +507,23 @@ class Subscription:
         """Close all consumers and delete the cursor; durable when it returns."""
         async with self._lock:
             self._check_is_here()
-            self.disconnect()
-            self._end()
-            if self._store is not None:
-                await self._store.delete(self.cursor)
-            self.topic.acknowledged_up_to(self.name)
+            await self._delete()
+
+    async def _delete(self) -> None:
+        self.disconnect()
+        self._end()
+        if self._store is not None:
+            await self._store.delete(self.cursor)
+        self.topic.acknowledged_up_to(self.name)
+
+    async def withdraw(self, consumer: Consumer | None) -> None:
+        """Delete it as if it had never been made, unless others than `consumer` were told of it, or are about to be."""
+        if consumer is not None:
+            consumer.close()
+        async with self._lock:
+            is_over = self.is_deleted or self._is_closed
+            if not (is_over or self.consumers or self.is_on_all_partitions):
+                await self._delete()
 
     def disconnect(self) -> None:
         """CLOSE_CONSUMER to all: they will look the topic up and subscribe again."""

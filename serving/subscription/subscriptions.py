@@ -229,7 +229,9 @@ class Subscriptions:
         key = CursorKey(self._topic.name, self._generation, name)
         cursor = self._store.create(key, preceding(position), properties)
         await self._store.save(cursor)
-        return self._add(cursor, self._store)
+        made = self._add(cursor, self._store)
+        made.is_on_all_partitions = False
+        return made
 
     async def _first_for(self, request: SubscribeRequest, topic: TopicPort) -> Position:
         """The entry that a new subscription reads first; `topic` is this one, or its compacted view."""

@@ -207,6 +207,39 @@ async def test_a_subscription_that_cannot_be_made_on_new_partitions_is_not_made(
     assert await broker.subscriptions(TOPIC) == []
 
 
+async def test_a_subscription_that_others_were_told_of_stays_though_one_that_asked_for_it_is_refused(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both find that it is not there. What is published once one has it is kept though the other's check fails."""
+    await broker.create_partitioned(TOPIC, 1)
+    checked, both_check, refused = broker.partitioned.subscribed, asyncio.Event(), asyncio.Event()
+    asked = 0
+
+    async def fails_late(*args: Any, **kwargs: Any) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 4:
+            both_check.set()
+            await refused.wait()
+            raise QuireError("no")
+        if asked == 3:
+            await both_check.wait()
+        await checked(*args, **kwargs)
+
+    monkeypatch.setattr(broker.partitioned, "subscribed", fails_late)
+    client = Client(broker)
+    await client.connect()
+    client.send(subscribe(1, 0), subscribe(2, 0, consumer_id=2))
+    assert kinds(await client.answers(1)) == ["SUCCESS"]
+    await publish(broker, [0], 3)
+    refused.set()
+    assert kinds(await client.answers(1)) == ["ERROR"]
+    assert await backlogs(broker, "late") == [3]
+    client.send(subscribe(3, 0, consumer_id=2))
+    assert kinds(await client.answers(1)) == ["SUCCESS"]
+    client.connection.connection_lost(None)
+
+
 async def test_a_subscription_is_made_on_new_partitions_though_its_topic_goes_meanwhile(
     house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
