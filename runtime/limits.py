@@ -129,7 +129,15 @@ UNACKED_MESSAGES_MAX: Final = 50_000
 """A consumer of a shared subscription that holds this many gets no more until it acknowledges (Pulsar's own)."""
 
 LOOK_AHEAD_ENTRIES_MAX: Final = 100_000
-"""Entries of a Key_Shared subscription that may wait for their consumer while others go on: four bytes each."""
+"""Entries of a Key_Shared subscription, or chunks of a shared one, that may wait for their consumer while others go on:
+four bytes each."""
+
+FIRST_CHUNK_BYTES_MIN: Final = MESSAGE_BYTES_MIN // 2
+"""A smaller entry begins no message in chunks: producers cut at what a broker takes, and no broker takes so little."""
+
+CHUNKED_MESSAGES_MAX: Final = 1_000
+"""Messages in chunks of which one shared subscription knows who holds the beginning; a producer may begin and never end
+them. Chunks of those before go to anybody."""
 
 DEAL_BYTES_PER_TURN: Final = 1 * MIB
 """Dealt by one subscription in one turn of the loop; then the others have their turn."""
@@ -189,6 +197,9 @@ COMPACTION_UNCOMPRESSED_BYTES_MAX: Final = 32 * MIB
 
 NAME_CHARS_MAX: Final = 512
 """A tenant, namespace, topic, subscription, producer or consumer name."""
+
+CHUNK_UUID_CHARS_MAX: Final = 2 * NAME_CHARS_MAX
+"""What the chunks of one message have in common; clients make it of the producer's name and a number."""
 
 ENDS_PER_CONNECTION_MAX: Final = 10_000
 """Producers of one connection, and consumers; each with its properties."""

@@ -10,6 +10,7 @@ Read in this order:
     message        an entry from the inside: metadata, batches (compression, hashing, checksum, varint help)
     sticky_key     the key of an entry that key-shared subscriptions go by
     deliver_at     when delayed entries are due
+    chunks         which entries are pieces of one message
     block          the unit of everything behind the socket
     bookie         the requests between brokers and bookies, and the port they travel through
     bookie_codec   their bytes

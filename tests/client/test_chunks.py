@@ -18,14 +18,14 @@ from quire.client import (
     PublishFailed,
 )
 from quire.client.chunks import Incomplete, Joined, Joiner, cut
-from quire.runtime.limits import MIB
+from quire.runtime.limits import MESSAGE_BYTES_MIN, MIB
 from quire.serving.broker import Broker
 from quire.wire import commands, message
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.compression import NAMES
 from quire.wire.message import Undecodable
 from tests.client.fake_broker import FakeBroker
-from tests.serving.conftest import in_thread
+from tests.serving.conftest import BrokerHouse, in_thread
 
 TOPIC = "persistent://public/default/t"
 CHUNKED = ProducerSettings(chunking=True)
@@ -184,6 +184,15 @@ async def test_a_reader_that_comes_back_begins_with_the_first_chunk(
         assert (await reader.read(5)).payload == b"abcdef"
 
 
+async def test_a_shared_consumer_gives_back_what_has_no_beginning(broker: FakeBroker, client: Client) -> None:
+    first, *others = entries(b"abcdef", 2)
+    for entry in [*others, first]:
+        broker.publish(TOPIC, entry)
+    settings = ConsumerSettings(nack_delay_ms=10)
+    async with client.consumer("t", "s", start=EARLIEST, type="shared", settings=settings) as consumer:
+        assert (await consumer.receive(5)).payload == b"abcdef"
+
+
 # -- A real one ----------------------------------------------------------------------------------------
 
 
@@ -220,31 +229,40 @@ async def test_an_ack_covers_all_chunks(real: Broker, ours: Client) -> None:
         assert (await real.stats(TOPIC))["subscriptions"]["s"]["msgBacklog"] == 0
 
 
-async def test_two_shared_consumers_give_back_what_has_no_beginning(real: Broker, ours: Client) -> None:
-    settings = ConsumerSettings(nack_delay_ms=10, prefetch_messages_max=2)
-    async with ours.producer("t", settings=CHUNKED) as producer:
-        for _ in range(4):
-            await producer.send(LARGE)
-    async with (
-        ours.consumer("t", "s", start=EARLIEST, type="shared", settings=settings) as one,
-        ours.consumer("t", "s", start=EARLIEST, type="shared", settings=settings) as two,
-        asyncio.timeout(60),
-    ):
-        found: list[bytes | None] = []
+async def test_shared_consumers_get_whole_messages_and_nothing_twice(house: BrokerHouse) -> None:
+    broker = await house.start(message_bytes_max=MESSAGE_BYTES_MIN)
+    settings = ConsumerSettings(prefetch_messages_max=2)
+    large = LARGE[: 4 * MESSAGE_BYTES_MIN]
+    async with Client(broker.service_url) as ours:
+        async with ours.producer("t", settings=CHUNKED) as producer, ours.producer("t") as beside:
+            for _ in range(4):
+                await producer.send(large)
+                await beside.send(b"small")
+        async with (
+            ours.consumer("t", "s", start=EARLIEST, type="shared", settings=settings) as one,
+            ours.consumer("t", "s", start=EARLIEST, type="shared", settings=settings) as two,
+            asyncio.timeout(60),
+        ):
+            found: list[bytes | None] = []
 
-        async def take(consumer: Consumer[bytes]) -> None:
-            while len(found) < 4:
-                try:
-                    message = await consumer.receive(0.1)
-                except TimeoutError:
-                    continue
-                found.append(message.payload)
-                await consumer.ack(message)
-            await consumer.flush_acks()
+            async def take(consumer: Consumer[bytes]) -> None:
+                while len(found) < 8:
+                    try:
+                        message = await consumer.receive(0.1)
+                    except TimeoutError:
+                        continue
+                    assert message.redelivery_count == 0
+                    found.append(message.payload)
+                    await consumer.ack(message)
+                await consumer.flush_acks()
 
-        await asyncio.gather(take(one), take(two))
-        assert found == [LARGE] * 4
-        assert (await real.stats(TOPIC))["subscriptions"]["s"]["msgBacklog"] == 0
+            await asyncio.gather(take(one), take(two))
+            assert sorted(found, key=len) == [b"small"] * 4 + [large] * 4
+            subscription = (await broker.stats(TOPIC))["subscriptions"]["s"]
+            assert subscription["msgBacklog"] == 0
+            assert subscription["msgOutCounter"] == 4 * 5 + 4, (
+                "five chunks each, and what is small, dealt once"
+            )
 
 
 async def test_a_nack_brings_the_whole_message_again(ours: Client) -> None:

@@ -15,7 +15,7 @@ from copy import copy
 from itertools import accumulate, groupby
 from operator import itemgetter, sub
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyroaring import BitMap
 
@@ -23,6 +23,7 @@ from quire.serving.subscription.cursor.cursor_record import words_of
 from quire.serving.subscription.cursor.entry_set import span
 from quire.wire import block, commands, entry_frames
 from quire.wire.block import BlockHeader, Buffer
+from quire.wire.chunks import Chunk, chunks_of
 from quire.wire.sticky_key import slots_of
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 JOIN_ENTRY_BYTES = 2 * 1024
 _U32 = Struct(">I")
 _stop = itemgetter(0)
+_NO_CHUNKS: Final[dict[int, Chunk]] = {}
 
 
 class BlockView:
@@ -42,6 +44,7 @@ class BlockView:
 
     __slots__ = (
         "_all",
+        "_chunks",
         "_clocks",
         "_slots",
         "_sums",
@@ -69,6 +72,7 @@ class BlockView:
         """The view of all of the block, which keeps what was found out, if this one is the head of it."""
         self._all: tuple[list[memoryview], list[int]] | None = None
         self._slots: list[int] | None = None
+        self._chunks: dict[int, dict[int, Chunk]] = {}
         table_end = header.entries_offset
         column = bytes(memoryview(buffer)[table_end - 4 * count : table_end])
         self.counts: array[int] | None = None
@@ -165,6 +169,24 @@ class BlockView:
         if self._slots is None:
             self._slots = slots_of(self.buffer, self.header)
         return self._slots
+
+    def chunks(self, bytes_min: int) -> dict[int, Chunk]:
+        """By offset, those entries of the block of at least `bytes_min` that are chunks; found out once for all."""
+        if self.header.length < bytes_min:
+            return _NO_CHUNKS
+        if self._whole is not None:
+            return self._whole.chunks(bytes_min)
+        found = self._chunks.get(bytes_min)
+        if found is None:
+            found = self._chunks[bytes_min] = self._chunks_from(bytes_min)
+        return found
+
+    def _chunks_from(self, bytes_min: int) -> dict[int, Chunk]:
+        entries, lengths = self.all_entries()
+        if max(lengths) < bytes_min:
+            return _NO_CHUNKS
+        large = [at for at, length in enumerate(lengths) if length >= bytes_min]
+        return {large[at]: chunk for at, chunk in chunks_of([entries[at] for at in large]).items()}
 
     def _accumulate(self, counts: array[int]) -> list[int]:
         self._sums = list(accumulate(counts, initial=0))

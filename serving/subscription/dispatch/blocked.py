@@ -2,7 +2,7 @@
 
 of a consumer       what it lacks to be dealt something, the first of: permits, room in its connection, acknowledgements
 of a subscription   "" when everything is dealt; that the rest waits for its time; what its consumers lack when none of
-                    them is ready; else what the messages wait for: a rate, a read, or (Key_Shared) other consumers
+                    them is ready; else what the messages wait for: a rate, a read, or other consumers
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from quire.serving.subscription.dispatch.dispatcher import Dispatcher
 from quire.serving.subscription.dispatch.exclusive import SingleActive
 from quire.serving.subscription.dispatch.holding import Holding
 from quire.serving.subscription.dispatch.key_shared import KeyShared
+from quire.serving.subscription.dispatch.shared import Shared
 
 NO_CONSUMER = "no consumer is connected"
 NO_PERMITS = "no permits: the client asks for no more messages"
@@ -22,6 +23,7 @@ DELAYED = "delayed: what is left waits for its time of delivery"
 READING = "a read is in progress"
 DRAINING = "keys wait until the consumer that had them before acknowledges"
 NO_OWNER = "keys wait for a consumer that names their slots"
+CHUNKS = "chunks wait for the consumer that has the first of their message"
 LOOK_AHEAD = "too many messages wait for consumers that take none"
 
 
@@ -40,7 +42,7 @@ def of_subscription(
     dispatcher: Dispatcher, *, is_all_read: bool, read_error: str, is_rate_limited: bool = False
 ) -> str:
     """`is_all_read`: the read position is behind the last confirmed entry."""
-    if is_all_read and not (isinstance(dispatcher, Holding) and dispatcher.queue):
+    if is_all_read and not (isinstance(dispatcher, Holding) and dispatcher.has_waiting):
         return DELAYED if isinstance(dispatcher, Holding) and dispatcher.delays else ""
     candidates = dispatcher.consumers
     if isinstance(dispatcher, SingleActive):
@@ -54,7 +56,9 @@ def of_subscription(
         return RATE_LIMITED
     if dispatcher.wanted() is not None and not (is_all_read and dispatcher.wanted() == dispatcher.read):
         return f"reading fails: {read_error}" if read_error else READING
-    return _of_keys(dispatcher) if isinstance(dispatcher, KeyShared) else ""
+    if isinstance(dispatcher, KeyShared):
+        return _of_keys(dispatcher)
+    return CHUNKS if isinstance(dispatcher, Shared) and dispatcher.aside else ""
 
 
 def _of_keys(dispatcher: KeyShared) -> str:

@@ -5,6 +5,7 @@
     the queue      redeliver, detach of its consumer                 ack, being dealt
     acked          ack (cursor, from any place)                      mark-delete passing over it
     delays         being offered before its time                     ack; its time: into the queue
+    aside          being offered while its consumer is not ready     ack, being dealt, or into the queue (see `shared`)
     (all)          the last consumer leaving rewinds: no place, it is behind the read position again
 
 An entry of the window is in exactly one of these. A consumer that holds `UNACKED_MESSAGES_MAX` messages is dealt
@@ -75,6 +76,11 @@ class Holding(Dispatcher):
         for ledger_id, entries in held.items():
             self._left(ledger_id, entries)
             self._enqueue(ledger_id, entries)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether anything was read that nobody holds and may be dealt."""
+        return bool(self.queue)
 
     # -- what subclasses add to it -----------------------------------------------------------------------
 

@@ -21,10 +21,19 @@ def keyed(key: str, position: Position) -> bytes:
     return message.encode_one(message.OutgoingMessage(text, key=key), "p", position.entry_id, 0)
 
 
+def chunked(uuid: str, number: int, count: int, position: Position, size: int) -> bytes:
+    """An entry of `size` bytes or more that is a chunk, whose text names its position."""
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=0, uuid=uuid)
+    metadata.chunk_id, metadata.num_chunks_from_msg, metadata.total_chunk_msg_size = number, count, count
+    return message.seal(metadata, f"{position.ledger_id}:{position.entry_id} ".encode().ljust(size))
+
+
 def text_of(entry: bytes) -> str:
-    """What an entry of `FakeTopic`, or a `keyed` one, says of its position."""
+    """What an entry of `FakeTopic`, a `keyed` or a `chunked` one, says of its position."""
     try:
         return (message.decode(entry)[0].payload or b"").decode()
+    except message.Chunk:
+        return bytes(message.read_metadata(entry)[1]).decode().rstrip()
     except message.Undecodable:
         return entry[2:].split(b" ")[0].decode()
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
+from quire.runtime.limits import FIRST_CHUNK_BYTES_MIN
 from quire.serving.model.ports import ConsumerBusy, Position
 from quire.serving.model.positions import Segments, preceding
 from quire.serving.model.request import KeySharing
 from quire.serving.subscription.cursor.cursor import Cursor, CursorKey
-from quire.serving.subscription.cursor.entry_set import spans
+from quire.serving.subscription.cursor.entry_set import EntrySet, spans
 from quire.serving.subscription.delivery import stretch
 from quire.serving.subscription.delivery.consumer import Consumer
 from quire.serving.subscription.delivery.delivery import BlockView, frames
@@ -22,7 +24,7 @@ from quire.serving.subscription.dispatch.key_shared import KeyShared
 from quire.serving.subscription.dispatch.shared import Shared
 from quire.wire import block
 from quire.wire.hashing import key_slot
-from tests.serving.subscription.fakes import FakePort, FakeTopic, keyed
+from tests.serving.subscription.fakes import FakePort, FakeTopic, chunked, keyed
 
 
 def dispatcher_of(kind: str, cursor: Cursor, topic: FakeTopic, partition: int = -1) -> Dispatcher:
@@ -64,6 +66,12 @@ class Machine:
         self.dealt: dict[Position, str] = {}
         """Who holds an entry."""
         self.arrivals = 0
+        self.chunks: dict[Position, tuple[str, int, int]] = {}
+        """Of every entry that is a chunk: of what, which, of how many."""
+        self.begun: dict[str, tuple[str, Position]] = {}
+        """Who was dealt the first chunk of a message, and where that is; until the last one is dealt."""
+        self.forgets_beginnings = False
+        """Whether more messages in chunks may be under way than the dispatcher knows of."""
 
     # -- events ----------------------------------------------------------------------------------------
 
@@ -80,6 +88,24 @@ class Machine:
         self.topic.publish([1] * len(keys), [keyed(*pair) for pair in zip(keys, places, strict=True)])
         for key, at in zip(keys, places, strict=True):
             self.left[at], self.slots[at] = 1, key_slot(key.encode())
+
+    def publish_chunks(self, words: list[str]) -> None:
+        """A block of chunks `UUID:NUMBER/COUNT`, and entries that are none (`-`)."""
+        ledger_id = self.topic.ledgers[-1]
+        first = self.topic.last_entry(ledger_id) + 1
+        entries: list[bytes] = []
+        for at, word in enumerate(words, first):
+            place = Position(ledger_id, at)
+            self.left[place] = 1
+            if word == "-":
+                entries.append(b"\x0e\x01" + f"{ledger_id}:{at}".encode())
+                continue
+            uuid, _, numbers = word.partition(":")
+            number, count = map(int, numbers.split("/"))
+            self.chunks[place] = uuid, number, count
+            # The last chunk has what is left, however little; what begins a message is as large as may be.
+            entries.append(chunked(uuid, number, count, place, FIRST_CHUNK_BYTES_MIN if number == 0 else 1))
+        self.topic.publish([1] * len(words), entries)
 
     def attach(
         self, name: str, priority_level: int = 0, key_ranges: Sequence[tuple[int, int]] = ()
@@ -202,6 +228,7 @@ class Machine:
 
     def _dealt(self, delivery: Any) -> tuple[str, str]:
         consumer, view = delivery.consumer, delivery.view
+        self._kept_together(delivery)
         assert self.consumers.get(consumer.name) is consumer, "dealt to a consumer that is gone"
         messages = 0
         for entry in delivery.entries():
@@ -239,6 +266,39 @@ class Machine:
         last = self.was_dealt.get(slot, Position(-1, -1))
         assert all(one <= last for one in older), f"{at} was dealt before one of {older}"
         self.was_dealt[slot] = max(last, at)
+
+    def _kept_together(self, delivery: Any) -> None:
+        """A chunk goes to whoever holds the first one of its message, if anybody does."""
+        name = delivery.consumer.name
+        for entry in delivery.entries():
+            at = Position(delivery.view.ledger_id, entry)
+            if at not in self.chunks or not isinstance(self.dispatcher, Shared):
+                continue
+            uuid, number, count = self.chunks[at]
+            who, first = self.begun.get(uuid, (name, at))
+            is_held = self.dealt.get(first) == who
+            assert who == name or not is_held or self.forgets_beginnings, (
+                f"{at} was dealt to {name}, not {who}"
+            )
+            if number == 0:
+                self.begun[uuid] = name, at
+            elif number == count - 1:
+                self.begun.pop(uuid, None)
+
+    def _shared_is_in_its_places(self) -> None:
+        """What nobody holds waits: for anybody only if nobody is ready, and aside only for who is not."""
+        dispatcher = self.dispatcher
+        assert isinstance(dispatcher, Shared)
+        ready = [one for one in dispatcher.consumers if one.is_ready and dispatcher.has_room(one)]
+        waiting = [*_places(dispatcher.queue), *chain.from_iterable(map(_places, dispatcher.aside.values()))]
+        left = [at for at, bits in self.left.items() if bits and at < dispatcher.read]
+        assert sorted([*waiting, *self.dealt]) == left
+        assert not ready or not dispatcher.queue, "somebody is ready and the queue is not dealt"
+        assert not set(ready) & dispatcher.aside.keys(), "chunks are aside for who is ready"
+        for holder in dispatcher.aside:
+            assert any(begun.holder is holder for begun in dispatcher.begun.values())
+        for begun in dispatcher.begun.values():
+            assert begun.first in begun.holder.holds
 
     def _nobody_is_stalled(self) -> None:
         """Whoever can take something has been dealt all of its keys that no other consumer holds."""
@@ -281,5 +341,11 @@ class Machine:
                 ]
         if self.is_keyed:
             self._nobody_is_stalled()
+        if isinstance(dispatcher, Shared):
+            self._shared_is_in_its_places()
         for made in passed:
             assert not self.left[made] or made in self.dealt or self.is_shared
+
+
+def _places(entries: EntrySet) -> list[Position]:
+    return [Position(ledger_id, entry) for ledger_id, some in entries.items() for entry in some]

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.serving.model.ports import Position
+from quire.serving.subscription.dispatch import shared
 from tests.serving.subscription.machine import Machine
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
@@ -45,6 +46,8 @@ def do(machine: Machine, what: str, given_: object) -> None:
             machine.publish(counts)
         case "publish keys", list(keys):
             machine.publish_keys(keys)
+        case "publish chunks", list(words):
+            machine.publish_chunks(words)
         case "flow", (name, permits):
             if name in machine.consumers:
                 machine.flow(name, permits)
@@ -80,7 +83,11 @@ def test_every_message_is_dealt_until_acknowledged_and_to_one_at_a_time(
     machine = Machine(kind, pace=pace, joins=joins)
     for what, value in history:
         do(machine, what, value)
-    # Whatever happened: a consumer with permits gets all that is left, and when it is acknowledged nothing is.
+    deal_the_rest(machine)
+
+
+def deal_the_rest(machine: Machine) -> None:
+    """Whatever happened: a consumer with permits gets all that is left, and when it is acknowledged nothing is."""
     for name in list(machine.consumers):
         machine.detach(name)
     machine.attach("z")
@@ -118,6 +125,45 @@ def test_keys_keep_their_order_while_consumers_come_and_go(
         do(machine, what, value)
 
 
+BOTH_READY = [("attach", ("a", 0)), ("attach", ("b", 0)), ("flow", ("a", 9)), ("flow", ("b", 9))]
+chunks = st.sampled_from(["u:0/3", "u:1/3", "u:2/3", "v:0/2", "v:1/2", "w:0/2", "w:1/2", "-"])
+chunked_steps = st.one_of(
+    st.tuples(st.just("publish chunks"), st.lists(chunks, min_size=1, max_size=5)),
+    st.tuples(
+        st.just("publish chunks"), st.sampled_from([["u:0/3"], ["u:1/3"], ["u:2/3"], ["v:0/2"], ["v:1/2"]])
+    ),
+    st.tuples(st.just("attach"), st.tuples(names, st.integers(0, 1))),
+    st.tuples(st.just("flow"), st.tuples(names, st.sampled_from([1, 1, 2, 5]))),
+    st.tuples(st.just("ack"), entries),
+    st.tuples(st.just("ack part"), st.tuples(st.integers(0, 12), st.integers(0, 1))),
+    st.tuples(st.just("again"), st.tuples(names, st.one_of(st.none(), entries))),
+    st.tuples(st.just("detach"), names),
+    st.tuples(st.just("roll"), st.none()),
+    st.tuples(st.just("seek"), st.integers(0, 12)),
+)
+
+
+@pytest.mark.parametrize("under_way_max", [1, 1_000])
+@settings(max_examples=150, deadline=None)
+@given(
+    history=st.lists(chunked_steps, min_size=8, max_size=40),
+    pace=st.sampled_from([0, 0, 1]),
+    joins=st.booleans(),
+    look_ahead=st.sampled_from([1, 100]),
+)
+def test_chunks_go_to_the_holder_of_the_first(
+    under_way_max: int, history: list[tuple[str, object]], pace: int, joins: bool, look_ahead: int
+) -> None:
+    machine = Machine("shared", pace=pace, joins=joins)
+    machine.forgets_beginnings = under_way_max == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shared, "CHUNKED_MESSAGES_MAX", under_way_max)
+        patch.setattr(shared, "LOOK_AHEAD_ENTRIES_MAX", look_ahead)
+        for what, value in [*BOTH_READY, *history]:
+            do(machine, what, value)
+        deal_the_rest(machine)
+
+
 # -- scenarios -----------------------------------------------------------------------------------------
 
 
@@ -141,6 +187,8 @@ def say(machine: Machine, line: str) -> list[str]:
             machine.publish([int(count) for count in words])
         case "publish-keys":
             machine.publish_keys(words)
+        case "publish-chunks":
+            machine.publish_chunks(words)
         case "attach":
             ranges = [tuple(map(int, one.split(".."))) for one in words if ".." in one]
             level = int(words[1]) if len(words) > 1 and not ranges else 0
