@@ -297,6 +297,7 @@ class Machine:
         assert not set(ready) & dispatcher.aside.keys(), "chunks are aside for who is ready"
         for holder in dispatcher.aside:
             assert any(begun.holder is holder for begun in dispatcher.begun.values())
+        assert dispatcher.begun.keys() <= self.begun.keys(), "a message that is whole is remembered"
         for begun in dispatcher.begun.values():
             assert begun.first in begun.holder.holds
 

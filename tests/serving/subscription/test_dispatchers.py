@@ -164,6 +164,20 @@ def test_chunks_go_to_the_holder_of_the_first(
         deal_the_rest(machine)
 
 
+def test_of_too_many_messages_in_chunks_the_oldest_goes_to_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "CHUNKED_MESSAGES_MAX", 2)
+    machine = Machine("shared")
+    machine.forgets_beginnings = True
+    for what, value in BOTH_READY:
+        do(machine, what, value)
+    machine.consumers["a"].permits = 1
+    for words in (["u:0/3"], ["u:1/3"], ["v:0/2"]):
+        do(machine, "publish chunks", words)
+    assert list(machine.dealt.values()) == ["a", "b"], "a chunk waits for a"
+    do(machine, "publish chunks", ["w:0/2"])
+    assert machine.dealt[Position(1, 1)] == "b"
+
+
 # -- scenarios -----------------------------------------------------------------------------------------
 
 
