@@ -11,13 +11,14 @@ from itertools import pairwise
 from typing import Any
 
 from quire.ledger.holes import lost_messages
+from quire.ledger.ledgers import Ledgers
 from quire.metadata.records import CompactedRecord, SegmentRecord, SegmentState, TopicRecord
 from quire.runtime.errors import QuireError
 from quire.serving.cluster.topic_factory import subscriptions_of
 from quire.serving.model.ports import Position
 from quire.serving.topic.lifecycle.explain import Circumstances, explain
 from quire.serving.topic.non_persistent import AnyTopic
-from quire.serving.topic.services import Ledgers, Services
+from quire.serving.topic.services import Services
 from quire.serving.topic.topic import Topic
 from quire.tiering.offload import segment_state
 

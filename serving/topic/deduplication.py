@@ -19,9 +19,12 @@ from typing import Final, Protocol
 
 from quire.runtime.clock import Clock
 from quire.runtime.errors import NotFound
-from quire.serving.model.ports import Position, ProducerPort, TopicPort
-from quire.serving.topic.dedup import INACTIVE_MS_MAX, Deduplicator, Snapshot, Verdict, numbers_of
+from quire.serving.model.ports import Position, ProducerPort
+from quire.serving.topic.dedup import INACTIVE_MS_MAX, Deduplicator, Seen, Snapshot, Verdict, numbers_of
+from quire.serving.topic.finding import find_clock
 from quire.serving.topic.publish import NO_ENTRY, Publisher
+from quire.serving.topic.reading import TopicReader
+from quire.serving.topic.segments import Segments
 from quire.wire import block as blocks
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
@@ -34,7 +37,7 @@ SNAPSHOT_ENTRIES: Final = 10_000
 
 
 class DedupLog(Protocol):
-    """Where snapshots of deduplication are kept: the bundle's state log."""
+    """Where snapshots of deduplication are kept: the bundle's state log, which the room `cluster` has."""
 
     def find(self, topic: str, generation: int) -> Snapshot | None: ...
 
@@ -49,20 +52,21 @@ class DedupLog(Protocol):
         ...
 
 
-class Remembered(TopicPort, Protocol):
-    """The topic whose producers are remembered."""
-
-    @property
-    def generation(self) -> int: ...
-
-    async def find_clock(self, wanted_ms: int) -> Position: ...
-
-
 class Deduplication:
     """See the top of the file. One topic's, while its policies ask for it."""
 
-    def __init__(self, topic: Remembered, publisher: Publisher, log: DedupLog, clock: Clock) -> None:
-        self._topic = topic
+    def __init__(
+        self,
+        name: str,
+        segments: Segments,
+        reader: TopicReader,
+        publisher: Publisher,
+        log: DedupLog,
+        clock: Clock,
+    ) -> None:
+        self._name = name
+        self._segments = segments
+        self._reader = reader
         self._publisher = publisher
         self._log = log
         self._clock = clock
@@ -109,7 +113,7 @@ class Deduplication:
         else:
             text = (
                 f"an entry of producer {producer.name} names another one, or none that can be remembered: "
-                f"topic {self._topic.name} deduplicates and does not take it"
+                f"topic {self._name} deduplicates and does not take it"
             )
             answers = [commands.send_error_of(head, pb.ChecksumError, text) for head in heads]
         written = b"".join(answers)
@@ -126,35 +130,36 @@ class Deduplication:
     def snapshot(self) -> None:
         """Write down what was accepted, as soon as all of it is confirmed; see `dedup`."""
         self._entries_since = 0
-        topic = self._topic
-        seen = self._seen.capture(self._clock.now_ms())
-        snapshot = Snapshot(topic.generation, topic.last_confirmed, seen)
-        self._publisher.when_answered(lambda: self._log.put(topic.name, snapshot))
+        snapshot = self._with_position(self._seen.capture(self._clock.now_ms()))
+        self._publisher.when_answered(lambda: self._log.put(self._name, snapshot))
+
+    def _with_position(self, seen: dict[str, Seen]) -> Snapshot:
+        return Snapshot(self._segments.record.generation, self._segments.last_position(), seen)
 
     async def begin(self) -> None:
         """Know what producers sent: see the top of the file. Raises `NotFound` when some of it is gone."""
-        topic = self._topic
-        known = self._log.find(topic.name, topic.generation)
+        segments = self._segments
+        known = self._log.find(self._name, segments.record.generation)
         if known is None:
-            await self._log.save(topic.name, Snapshot(topic.generation, topic.last_confirmed, {}))
+            await self._log.save(self._name, self._with_position({}))
             return
         self._seen = Deduplicator(known.seen)
-        first = max(topic.next_position(known.position), topic.first_position())
-        if first <= topic.last_confirmed:
-            remembered = await topic.find_clock(self._clock.now_ms() - INACTIVE_MS_MAX)
-            await self._replay(max(first, remembered))
+        first = max(segments.next_position(known.position), segments.first_position())
+        if first <= segments.last_position():
+            oldest_ms = self._clock.now_ms() - INACTIVE_MS_MAX
+            await self._replay(max(first, await find_clock(segments, self._reader, oldest_ms)))
 
     async def _replay(self, position: Position) -> None:
-        topic = self._topic
-        while position <= topic.last_confirmed:
-            found = await topic.read(position, REPLAY_BYTES)
+        segments = self._segments
+        while position <= segments.last_position():
+            found = await self._reader.read(position, REPLAY_BYTES)
             for block in found:
                 header = blocks.peek(block)
                 for entry in blocks.entries(block, header):
                     self._seen.learn(entry, header.clock_ms)
-                position = topic.next_position(Position(header.ledger_id, header.last_entry))
+                position = segments.next_position(Position(header.ledger_id, header.last_entry))
                 await asyncio.sleep(0)
             if not found:
                 raise NotFound(
-                    f"topic {topic.name} has no block at {position}, so duplicates cannot be known"
+                    f"topic {self._name} has no block at {position}, so duplicates cannot be known"
                 )

@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final, Protocol
 
+from quire.ledger.writer import LedgerWriter
 from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import Clock
 from quire.runtime.limits import (
@@ -42,14 +43,6 @@ NO_ENTRY: Final = 2**64 - 1
 
 
 _log = logging.getLogger(__name__)
-
-
-class Writer(Protocol):
-    """What publishing needs of a `LedgerWriter`."""
-
-    ledger_id: int
-
-    def add(self, block: Buffer, header_last_entry: int) -> None: ...
 
 
 class Sink(Protocol):
@@ -240,7 +233,7 @@ class Publisher:
         self._turn = turn
         self._budget = budget
         self._sink = sink
-        self._writer: Writer | None = None
+        self._writer: LedgerWriter | None = None
         self._waiting: list[Waiting] = []
         self._flights: list[Flight] = []
         """Short, both: an empty deque takes 760 bytes, and most topics of a broker are silent."""
@@ -262,7 +255,7 @@ class Publisher:
         """Call `done` once when half of what makes it full is answered, or all was dropped."""
         self._drained.append(done)
 
-    def attach(self, writer: Writer, next_index: int, clock_ms: int) -> None:
+    def attach(self, writer: LedgerWriter, next_index: int, clock_ms: int) -> None:
         """Write to a new, empty ledger; its first message has `next_index`, no block an earlier clock."""
         assert not self._flights
         self._writer = writer

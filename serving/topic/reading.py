@@ -12,42 +12,20 @@ few segments that are being read, since opening one costs metadata.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
-from quire.metadata.records import ArchivePointer, SegmentRecord
+from quire.ledger.ledgers import Ledgers
+from quire.metadata.records import SegmentRecord
 from quire.runtime.errors import CorruptionError, LostForGood, NotFound, QuireError, Unavailable
 from quire.serving.model.ports import Position
 from quire.serving.topic.segments import Segments
+from quire.tiering.archive import Archive, SegmentReader
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
 
 READERS_MAX: Final = 8
 
 T = TypeVar("T")
-
-
-class SegmentReader(Protocol):
-    """See docs/architecture.md."""
-
-    async def read(self, first_entry: int, bytes_max: int) -> list[Buffer]: ...
-
-    async def find_time(self, time_ms: int) -> int: ...
-
-
-class LedgerOpener(Protocol):
-    """What is needed of `Ledgers`."""
-
-    async def open(self, ledger_id: int, confirmed: Callable[[], int] | None = None) -> SegmentReader: ...
-
-    def found_elsewhere(self, ledger_id: int) -> None: ...
-
-
-class ArchiveOpener(Protocol):
-    """What is needed of `Archive`."""
-
-    def open(self, pointer: ArchivePointer) -> SegmentReader: ...
-
-    def note_damage(self, pointer: ArchivePointer, segment: str, error: QuireError) -> str: ...
 
 
 class CombinedReader:
@@ -71,7 +49,7 @@ class CombinedReader:
 class TopicReader:
     """The readers of one topic's segments."""
 
-    def __init__(self, segments: Segments, ledgers: LedgerOpener, archive: ArchiveOpener | None) -> None:
+    def __init__(self, segments: Segments, ledgers: Ledgers, archive: Archive | None) -> None:
         self._segments = segments
         self._ledgers = ledgers
         self._archive = archive

@@ -101,7 +101,9 @@ class Topic(Governed):
         self._reader = TopicReader(self.segment_list, services.ledgers, services.archive)
         self._tail = services.tail_cache.tail()
         self._dedup = (
-            Deduplication(self, self._publisher, dedup_log, services.clock)
+            Deduplication(
+                self.name, self.segment_list, self._reader, self._publisher, dedup_log, services.clock
+            )
             if policies.deduplication
             else None
         )

@@ -32,12 +32,13 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
+from quire.ledger.writer import LedgerWriter
 from quire.metadata.records import LedgerRecord, PersistencePolicy, SegmentRecord
 from quire.metadata.store import Step
 from quire.runtime.errors import CorruptionError, Fenced, NotFound, QuireError, Unavailable
 from quire.serving.topic.publish import Publisher
 from quire.serving.topic.segments import Active, Segments
-from quire.serving.topic.services import LedgerWriter, Services
+from quire.serving.topic.services import Services
 from quire.wire import block as blocks
 
 RETRY_FIRST_S: Final = 0.1

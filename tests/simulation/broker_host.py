@@ -148,7 +148,7 @@ class BrokerHost(SimulatedHost):
         if broker is not None:
             self.broker = None
             await broker.stop()
-            await broker.services.ledgers.stop()  # type: ignore[attr-defined]
+            await broker.services.ledgers.stop()
             if self.process is process:
                 self.kill(restart_s=RETRY_S)
 

@@ -28,12 +28,13 @@ from typing import Final
 
 from pyroaring import BitMap
 
+from quire.ledger.ledgers import Ledgers
+from quire.ledger.reader import LedgerReader
 from quire.metadata.records import CompactedRecord, DelayedDeliveryPolicy
 from quire.runtime.errors import CorruptionError, NotFound
 from quire.runtime.limits import READ_BYTES_MAX
 from quire.serving.model.ports import Position, SegmentView, TopicPort
 from quire.serving.policy.throttle import DispatchLimits
-from quire.serving.topic.reading import LedgerOpener, SegmentReader
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
 
@@ -50,7 +51,7 @@ class Compacted:
     """A result that is being read. Parallel lists by ledger, in the topic's order."""
 
     record: CompactedRecord
-    reader: SegmentReader
+    reader: LedgerReader
     ledger_ids: list[int]
     last_entries: list[int]
     retained: list[BitMap]
@@ -89,7 +90,7 @@ class Compacted:
         return Position(-1, -1)
 
 
-async def load(ledgers: LedgerOpener, record: CompactedRecord) -> Compacted:
+async def load(ledgers: Ledgers, record: CompactedRecord) -> Compacted:
     """Read the index of a result. Raises `NotFound`, `Unavailable`, `CorruptionError`."""
     reader = await ledgers.open(record.ledger_id)
     found = Compacted(record, reader, [], [], [])

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 from pyroaring import BitMap
 
+from quire.ledger.writer import LedgerWriter
 from quire.metadata.records import CompactedRecord
 from quire.runtime.errors import AlreadyExists, DiskFull, NotFound, QuireError
 from quire.runtime.limits import BLOCK_BYTES_MAX, BLOCK_ENTRIES_MAX
@@ -41,7 +42,7 @@ from quire.serving.topic.compaction.compacted import (
     read_entries,
 )
 from quire.serving.topic.compaction.compacting import LastOfKey
-from quire.serving.topic.services import LedgerWriter, Services
+from quire.serving.topic.services import Services
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quire.ledger.writer import LedgerWriter
 from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import ManualClock
 from quire.runtime.errors import QuireError
@@ -25,6 +27,8 @@ from quire.wire.block import BlockHeader, Buffer
 
 
 class Writer:
+    """What is used of a `LedgerWriter`: its blocks can be looked at, and are confirmed by hand."""
+
     def __init__(self, ledger_id: int) -> None:
         self.ledger_id = ledger_id
         self.blocks: list[Buffer] = []
@@ -94,7 +98,7 @@ class World:
 
     def attach(self, ledger_id: int, next_index: int = 0) -> Writer:
         writer = Writer(ledger_id)
-        self.publisher.attach(writer, next_index, 0)
+        self.publisher.attach(cast(LedgerWriter, writer), next_index, 0)
         return writer
 
     def publish(self, producer: Producer, *sizes: int, counts: list[int] | None = None) -> None:

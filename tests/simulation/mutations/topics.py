@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
 
+from quire.ledger.ledgers import Ledgers
 from quire.metadata.records import SegmentState
 from quire.serving.cluster import statistics
 from quire.serving.cluster.partitioned import Partitioned
@@ -16,7 +17,6 @@ from quire.serving.session.produce import ProducerEnd
 from quire.serving.subscription.dispatch.key_shared import KeyShared
 from quire.serving.topic.governed import Governed
 from quire.serving.topic.publish import Publisher
-from quire.serving.topic.services import Ledgers
 from quire.serving.topic.topic import Topic
 from quire.wire import block
 
