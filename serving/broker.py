@@ -49,7 +49,7 @@ from quire.serving.cluster.registry import Registry
 from quire.serving.cluster.rounds import Rounds
 from quire.serving.cluster.topic_factory import subscriptions_of
 from quire.serving.cluster.topic_lists import Listener, TopicLists, Watched
-from quire.serving.model.ports import ConsumerHandle, ConsumerPort, SubscriptionHandle
+from quire.serving.model.ports import ConsumerPort
 from quire.serving.model.request import SubscribeRequest
 from quire.serving.names import NON_PERSISTENT, TopicName
 from quire.serving.policy.namespaces import Namespaces
@@ -373,7 +373,7 @@ class Broker(Operations):
 
     async def subscribe(
         self, topic: AnyTopic, command: pb.CommandSubscribe, port: ConsumerPort, address: str
-    ) -> tuple[ConsumerHandle, SubscriptionHandle]:
+    ) -> Consumer:
         request = SubscribeRequest.of(command, address)
         subscriptions = subscriptions_of(topic)
         earliest, name = request.initial_earliest, request.subscription
@@ -381,14 +381,15 @@ class Broker(Operations):
             # First elsewhere: found here it counts as made everywhere.
             await self.partitioned.subscribed(topic.topic_name, name, request.properties, earliest=earliest)
         consumer = await subscriptions.subscribe(request, port)
-        await self._prove(topic, consumer.subscription, consumer, earliest=earliest)
-        return consumer, consumer.subscription
+        made = consumer.subscription
+        assert isinstance(made, Subscription)
+        await self._prove(topic, made, consumer, earliest=earliest)
+        return consumer
 
     async def _prove(
-        self, topic: AnyTopic, subscription: SubscriptionHandle, consumer: Consumer | None, *, earliest: bool
+        self, topic: AnyTopic, subscription: Subscription, consumer: Consumer | None, *, earliest: bool
     ) -> None:
         """The topic may have begun to grow while it was made. Where this fails it goes again, if nobody else has it."""
-        assert isinstance(subscription, Subscription)
         if subscription.is_on_all_partitions:
             return
         properties = subscription.cursor.properties
@@ -400,12 +401,6 @@ class Broker(Operations):
             await subscription.withdraw(consumer)
             raise
         subscription.is_on_all_partitions = True
-
-    async def unsubscribe(
-        self, subscription: SubscriptionHandle, consumer: ConsumerHandle, *, force: bool = False
-    ) -> None:
-        assert isinstance(subscription, Subscription) and isinstance(consumer, Consumer)
-        await subscription.unsubscribe(consumer, force=force)
 
     # -- what an operator asks: AdminTarget ------------------------------------------------------------
 

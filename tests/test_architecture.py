@@ -51,7 +51,7 @@ IN_SERVING: dict[str, set[str]] = {
     "topic": {"settings", "names", "policy", "model"},
     "subscription": {"policy", "model"},
     "cluster": {"settings", "names", "policy", "schema", "model", "topic", "subscription"},
-    "session": {"names", "model", "topic", "cluster"},
+    "session": {"names", "model", "topic", "subscription", "cluster"},
     "admin": {"settings", "names", "policy", "schema", "model", "cluster"},
     "broker": {
         "settings",

@@ -2,14 +2,14 @@
 
 A *session* is one client connection. A *topic* is one loaded partition: it takes entries, answers blocks. A
 *subscription* reads its topic, keeps a cursor and deals messages to *consumers*, each of which belongs to a
-session. The three rooms (`session/`, `topic/`, `subscription/`) import this file and not one another; `broker`
-joins them.
+session. `topic/` and `subscription/` know each other by this file alone, and neither knows `session/`; `cluster/` joins
+topics and subscriptions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 from pyroaring import BitMap
 
@@ -256,49 +256,3 @@ class SubscriptionsPort(Protocol):
     async def forget(self) -> None:
         """The topic is deleted: its cursors are, too."""
         ...
-
-
-class SubscriptionHandle(Protocol):
-    """One subscription, as the session of one of its consumers sees it."""
-
-    @property
-    def mark_delete(self) -> Position: ...
-
-    def tell_end(self) -> None: ...
-
-    async def backlog(self) -> int:
-        """Messages that are still to be acknowledged."""
-        ...
-
-    async def seek(self, to: pb.MessageIdData) -> None: ...
-
-    async def seek_time(self, time_ms: int) -> None: ...
-
-
-class ConsumerHandle(Protocol):
-    """One consumer, as its session calls it. After `close` every call does nothing."""
-
-    @property
-    def is_open(self) -> bool:
-        """Neither its session nor its subscription has closed it."""
-        ...
-
-    def flow(self, permits: int) -> None: ...
-
-    def ack(
-        self,
-        ids: Iterable[pb.MessageIdData],
-        *,
-        cumulative: bool = False,
-        done: Callable[[QuireError | None], None] | None = None,
-    ) -> None: ...
-
-    def redeliver(self, ids: Iterable[pb.MessageIdData] = ()) -> None: ...
-
-    def resumed(self) -> None:
-        """The connection's write buffer has drained."""
-        ...
-
-    def close(self) -> None: ...
-
-    def stats(self) -> dict[str, Any]: ...

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from quire.runtime.errors import NotFound, QuireError, Unavailable
 from quire.runtime.limits import ENDS_PER_CONNECTION_MAX, KEY_RANGES_MAX
-from quire.serving.model.ports import ConsumerHandle, NotAllowed, SubscriptionHandle
+from quire.serving.model.ports import NotAllowed
 from quire.serving.session.bounds import refused_names, refused_properties
 from quire.serving.session.connection import Connection, Handler
 from quire.serving.session.lane import Lane
@@ -22,6 +22,7 @@ from quire.wire.commands import Command
 from quire.wire.packed_ids import PackedIds
 
 if TYPE_CHECKING:
+    from quire.serving.subscription.delivery.consumer import Consumer
     from quire.serving.topic.non_persistent import AnyTopic
 
 
@@ -35,12 +36,11 @@ class ConsumerEnd:
 
     __slots__ = (
         "connection",
+        "consumer",
         "consumer_id",
-        "handle",
         "is_closed",
         "lane",
         "read_compacted",
-        "subscription",
         "subscription_name",
         "topic",
         "topic_name",
@@ -56,8 +56,7 @@ class ConsumerEnd:
         self.read_compacted = body.read_compacted
         self.lane = Lane(connection)
         self.topic: AnyTopic | None = None
-        self.handle: ConsumerHandle | None = None
-        self.subscription: SubscriptionHandle | None = None
+        self.consumer: Consumer | None = None
         self.is_closed = False
 
     @property
@@ -86,44 +85,44 @@ class ConsumerEnd:
 
     def close(self) -> None:
         """One that is still being let in has no answer yet: it is let in by whoever serves the topic then."""
-        if self.handle is not None:
+        if self.consumer is not None:
             self._end()
             self.connection.write(commands.close_consumer(self.consumer_id, commands.NO_REQUEST))
 
     # -- what the connection does to it ----------------------------------------------------------------
 
     def resumed(self) -> None:
-        if self.handle is not None:
-            self.handle.resumed()
+        if self.consumer is not None:
+            self.consumer.resumed()
 
     def abandon(self) -> None:
         """The connection is gone."""
-        handle = self.handle
+        consumer = self.consumer
         self._end()
-        if handle is not None:
-            handle.close()
+        if consumer is not None:
+            consumer.close()
 
     async def open(self, body: pb.CommandSubscribe) -> None:
         """Find the topic, subscribe, answer. The connection may be gone when this ends."""
         connection = self.connection
         try:
-            topic, handle, subscription = await connection.patiently(lambda: self._enter(body))
+            topic, consumer = await connection.patiently(lambda: self._enter(body))
         except QuireError as error:
             connection.refuse_request("SUBSCRIBE", body.request_id, error)
             self._end()
             return
         if connection.is_closed:
-            handle.close()
+            consumer.close()
             return
-        self.topic, self.handle, self.subscription = topic, handle, subscription
+        self.topic, self.consumer = topic, consumer
         connection.write(commands.success(body.request_id))
         if topic.is_terminated:
-            subscription.tell_end()
+            consumer.subscription.tell_end()
 
     def ask_again(self, body: pb.CommandSubscribe) -> None:
         """A client that gave up its SUBSCRIBE, or thinks that it lost the consumer, asks for the same one."""
         connection = self.connection
-        if self.handle is None:
+        if self.consumer is None:
             code, text = (
                 pb.ServiceNotReady,
                 f"consumer {self.consumer_id} of this connection is being created",
@@ -138,23 +137,23 @@ class ConsumerEnd:
             return
         connection.write(commands.error(body.request_id, code, text))
 
-    async def _enter(self, body: pb.CommandSubscribe) -> tuple[AnyTopic, ConsumerHandle, SubscriptionHandle]:
+    async def _enter(self, body: pb.CommandSubscribe) -> tuple[AnyTopic, Consumer]:
         host = self.connection.host
         topic = await host.open_topic(body.topic, create=body.force_topic_creation)
         if body.read_compacted and not topic.topic_name.is_persistent:
             raise NotAllowed(f"topic {topic.name} keeps nothing, so nothing of it can be read compacted")
         if body.HasField("schema"):
             await host.admit_consumer_schema(topic, body.schema)
-        handle, subscription = await host.subscribe(topic, body, self, self.connection.address)
-        if topic.is_closed or not handle.is_open:
-            handle.close()
+        consumer = await host.subscribe(topic, body, self, self.connection.address)
+        if topic.is_closed or not consumer.is_open:
+            consumer.close()
             raise Unavailable(f"topic {topic.name}, or its subscription, was closed meanwhile")
-        return topic, handle, subscription
+        return topic, consumer
 
     def acknowledge(self, ids: list[pb.MessageIdData]) -> None:
         """Individual ids."""
-        if self.handle is not None:
-            self.handle.ack(ids)
+        if self.consumer is not None:
+            self.consumer.ack(ids)
 
     def close_on_request(self, request_id: int) -> None:
         self.connection.write(commands.success(request_id))
@@ -162,7 +161,7 @@ class ConsumerEnd:
 
     def _end(self) -> None:
         self.is_closed = True
-        self.handle = self.subscription = None  # They know it, too: circles would stay, see `Topic`.
+        self.consumer = None  # It knows this one, too: circles would stay, see `Topic`.
         consumers = self.connection.consumers
         if consumers.get(self.consumer_id) is self:
             del consumers[self.consumer_id]
@@ -201,8 +200,8 @@ def _refusal(connection: Connection, body: pb.CommandSubscribe) -> str:
 
 def flow(connection: Connection, body: pb.CommandFlow) -> None:
     end = connection.consumers.get(body.consumer_id)
-    if end is not None and end.handle is not None:
-        end.handle.flow(body.messagePermits)
+    if end is not None and end.consumer is not None:
+        end.consumer.flow(body.messagePermits)
 
 
 def ack(connection: Connection, body: pb.CommandAck) -> None:
@@ -215,7 +214,7 @@ def ack(connection: Connection, body: pb.CommandAck) -> None:
     consumer_id, request_id = body.consumer_id, body.request_id
     is_awaited = body.HasField("request_id")
     end = connection.consumers.get(consumer_id)
-    handle = None if end is None else end.handle
+    consumer = None if end is None else end.consumer
 
     def answer(error: QuireError | None) -> None:
         """It does not know the command, which its ids would stay with."""
@@ -223,14 +222,14 @@ def ack(connection: Connection, body: pb.CommandAck) -> None:
             code, text = (None, None) if error is None else connection.why_refused("ACK", error)
             connection.write(commands.ack_response(consumer_id, request_id, code, text))
 
-    if end is None or handle is None:
+    if end is None or consumer is None:
         answer(NotFound("the consumer is closed"))
     elif many:
         ids = PackedIds(body)
         end.lane.hold(_ack_in_slices(end, ids, answer), "ACK", ids.byte_count)
     else:
         done = answer if is_awaited else None
-        handle.ack(body.message_id, cumulative=cumulative, done=done)
+        consumer.ack(body.message_id, cumulative=cumulative, done=done)
 
 
 async def _ack_in_slices(
@@ -238,28 +237,28 @@ async def _ack_in_slices(
 ) -> None:
     """Each id of a part of a batch takes ten microseconds, and a command has a hundred thousand."""
     while ids.has_more():
-        if end.handle is None:
+        if end.consumer is None:
             answer(NotFound("the consumer is closed"))
             return
         some = ids.take(IDS_A_SLICE)
-        end.handle.ack(some, done=None if ids.has_more() else answer)
+        end.consumer.ack(some, done=None if ids.has_more() else answer)
         await end.connection.host.slices.turn()
 
 
 def redeliver(connection: Connection, body: pb.CommandRedeliverUnacknowledgedMessages) -> None:
     end = connection.consumers.get(body.consumer_id)
-    if end is None or end.handle is None:
+    if end is None or end.consumer is None:
         return
     if len(body.message_ids) > IDS_AT_ONCE_MAX:
         ids = PackedIds(body)
         end.lane.hold(_redeliver_in_slices(end, ids), "REDELIVER", ids.byte_count)
     else:
-        end.handle.redeliver(body.message_ids)
+        end.consumer.redeliver(body.message_ids)
 
 
 async def _redeliver_in_slices(end: ConsumerEnd, ids: PackedIds) -> None:
-    while ids.has_more() and end.handle is not None:
-        end.handle.redeliver(ids.take(IDS_A_SLICE))
+    while ids.has_more() and end.consumer is not None:
+        end.consumer.redeliver(ids.take(IDS_A_SLICE))
         await end.connection.host.slices.turn()
 
 
@@ -302,8 +301,8 @@ def _hold(
 
 def unsubscribe(connection: Connection, body: pb.CommandUnsubscribe) -> None:
     async def work(end: ConsumerEnd) -> bytes:
-        subscription, handle = _opened(end)
-        await connection.host.unsubscribe(subscription, handle, force=body.force)
+        consumer = _opened(end)
+        await consumer.subscription.unsubscribe(consumer, force=body.force)
         end._end()
         return commands.success(body.request_id)
 
@@ -312,7 +311,7 @@ def unsubscribe(connection: Connection, body: pb.CommandUnsubscribe) -> None:
 
 def seek(connection: Connection, body: pb.CommandSeek) -> None:
     async def work(end: ConsumerEnd) -> bytes:
-        subscription, _ = _opened(end)
+        subscription = _opened(end).subscription
         if body.HasField("message_publish_time"):
             await subscription.seek_time(body.message_publish_time)
         else:
@@ -324,7 +323,7 @@ def seek(connection: Connection, body: pb.CommandSeek) -> None:
 
 def get_last_message_id(connection: Connection, body: pb.CommandGetLastMessageId) -> None:
     async def work(end: ConsumerEnd) -> bytes:
-        subscription, _ = _opened(end)
+        subscription = _opened(end).subscription
         topic = end.topic
         assert topic is not None
         partition = topic.topic_name.partition
@@ -347,15 +346,15 @@ async def _consumer_stats(connection: Connection, body: pb.CommandConsumerStats)
     try:
         if end is None:
             raise NotFound("there is no such consumer")
-        subscription, handle = _opened(end)
-        answer.msgBacklog = await subscription.backlog()
+        consumer = _opened(end)
+        answer.msgBacklog = await consumer.subscription.backlog()
     except NotFound as error:
         _, answer.error_message = connection.why_refused("CONSUMER_STATS", error)
         answer.error_code = pb.ConsumerNotFound
     except QuireError as error:
         answer.error_code, answer.error_message = connection.why_refused("CONSUMER_STATS", error)
     else:
-        _describe(answer, handle.stats())
+        _describe(answer, consumer.stats())
         answer.address = connection.address
         answer.type = end.type_name
     connection.write(commands.consumer_stats(answer))
@@ -373,10 +372,10 @@ def _describe(answer: pb.CommandConsumerStatsResponse, stats: dict[str, Any]) ->
     answer.connectedSince = str(stats.get("connectedSince", ""))
 
 
-def _opened(end: ConsumerEnd) -> tuple[SubscriptionHandle, ConsumerHandle]:
-    if end.subscription is None or end.handle is None or end.is_closed:
+def _opened(end: ConsumerEnd) -> Consumer:
+    if end.consumer is None or end.is_closed:
         raise NotFound("the consumer is closed")
-    return end.subscription, end.handle
+    return end.consumer
 
 
 HANDLERS: Final[dict[int, Handler]] = {

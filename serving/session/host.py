@@ -10,8 +10,9 @@ from quire.runtime.slices import Share, Slices
 from quire.runtime.tasks import Tasks
 from quire.serving.cluster.port import Owner
 from quire.serving.cluster.topic_lists import Listener, Watched
-from quire.serving.model.ports import ConsumerHandle, ConsumerPort, SubscriptionHandle
+from quire.serving.model.ports import ConsumerPort
 from quire.serving.session.frame_room import FrameRoom
+from quire.serving.subscription.delivery.consumer import Consumer
 from quire.serving.topic.non_persistent import AnyTopic
 from quire.wire import pulsar_pb2 as pb
 
@@ -102,10 +103,4 @@ class SessionHost(Protocol):
 
     async def subscribe(
         self, topic: AnyTopic, command: pb.CommandSubscribe, port: ConsumerPort, address: str
-    ) -> tuple[ConsumerHandle, SubscriptionHandle]: ...
-
-    async def unsubscribe(
-        self, subscription: SubscriptionHandle, consumer: ConsumerHandle, *, force: bool = False
-    ) -> None:
-        """Delete a subscription that has no other consumer, or (`force`) close all that it has."""
-        ...
+    ) -> Consumer: ...

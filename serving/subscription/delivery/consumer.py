@@ -11,15 +11,34 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from quire.runtime.errors import NotFound
-from quire.serving.model.ports import ConsumerPort, SubscriptionHandle
+from quire.serving.model.ports import ConsumerPort, Position
 from quire.serving.model.request import Done
 from quire.serving.subscription.cursor.entry_set import EntrySet
 from quire.serving.subscription.delivery.meter import Meter
 from quire.wire import pulsar_pb2 as pb
 
 
-class Dealer(SubscriptionHandle, Protocol):
-    """The subscription, as its consumers see it."""
+class Dealer(Protocol):
+    """The subscription, as its consumers see it, and those that come to it by one of them."""
+
+    @property
+    def mark_delete(self) -> Position: ...
+
+    def tell_end(self) -> None:
+        """The topic takes no more messages: tell the consumers, if all is acknowledged."""
+        ...
+
+    async def backlog(self) -> int:
+        """Messages that are still to be acknowledged."""
+        ...
+
+    async def seek(self, to: pb.MessageIdData) -> None: ...
+
+    async def seek_time(self, time_ms: int) -> None: ...
+
+    async def unsubscribe(self, consumer: Consumer, *, force: bool = False) -> None:
+        """Delete the subscription. Raises `ConsumerBusy` when it has others than `consumer`, unless `force`."""
+        ...
 
     def wake(self) -> None:
         """A consumer may be ready that was not."""

@@ -486,7 +486,7 @@ async def test_acknowledgements_of_one_read_are_told_as_one_before_what_follows_
     ids = [one.body.message_id for one in receipts]
     (end,) = peer.connection.consumers.values()
     subscription = broker.registry.loaded()[0].subscriptions.get("s")
-    assert end.handle is not None and subscription is not None
+    assert end.consumer is not None and subscription is not None
     told: list[list[int]] = []
     original = Consumer.ack
 
