@@ -47,6 +47,7 @@ class Deletion:
             silent = [bookie for bookie in await asyncio.gather(*answers) if bookie is not None]
             if silent:
                 raise Silent(ledger_id, silent)
+            states.may_be_removed(record, states.LedgerEvent.FORGOTTEN)
             await self._store.delete(path, version)
         except NotFound:
             return

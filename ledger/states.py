@@ -1,41 +1,69 @@
-"""What a ledger's metadata record may become. Every change is one of these functions, then a put by version.
+"""What a ledger's metadata record may become. Each change is a function here, then a put by version.
 
-    from          to            by                               changes
-    -             OPEN          its writer, before any block     one fragment from entry 0 (may start narrow)
-    OPEN          OPEN          its writer                       fragments, from LAC + 1 (an ensemble change)
-    OPEN          CLOSED        its writer                       last entry; fragments stay
-    OPEN          IN_RECOVERY   whoever takes over               nothing else: the writer's next change conflicts
-    IN_RECOVERY   CLOSED        any recovery                     last entry, and the fragments it made meanwhile
-    CLOSED        CLOSED        an operator (`ledger.loss`)      holes are added: entries that are lost and given up
-    CLOSED        CLOSED        repair                           bookies of a fragment, when they have every block of it
-    OPEN          (removed)     its writer                       nothing was ever written, so no bookie knows of it
-    any           DELETING      whoever deletes                  nothing else; bookies' tombstones carry the version
-    DELETING      (removed)     whoever deletes                  when every replica has answered or was retired
+Three parties change it: its writer while it is OPEN, any recovery, and whoever deletes. Taking over changes nothing but
+the state, so the writer's next change conflicts; deleting, too, and the bookies' tombstones carry that version. The
+record is removed when every replica has answered the tombstone or was retired; at once where the writer wrote nothing,
+so that no bookie knows of the ledger.
 
 A *fragment* says who holds the entries from its first one on, up to the next fragment. Its length is the write
-quorum that holds for it: a fragment without a full set of bookies is *narrow*, never below the ack quorum.
-Fragments only ever grow at the end, from the entry behind the last confirmed one; an empty last fragment is
+quorum that holds for it: a fragment without a full set of bookies is *narrow*, never below the ack quorum; the first
+may be. Fragments only ever grow at the end, from the entry after the last confirmed one; an empty last fragment is
 replaced, and the bookies that leave the record with it are remembered in `former`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from itertools import pairwise
+from typing import Final
 
 from msgspec.structs import replace
 
 from quire.metadata.records import Fragment, Hole, LedgerRecord, LedgerState
+from quire.runtime.transitions import Transitions
 from quire.wire.bookie import BookieId
+
+
+class LedgerEvent(Enum):
+    CREATED = "its writer writes the intent, before any block"
+    CHANGED = "its writer changes the ensemble"
+    DISCARDED = "its writer removes it, to which nothing was written"
+    TAKEN_OVER = "whoever takes over begins to recover it"
+    CLOSED = "its writer or a recovery writes its end"
+    REPAIRED = "repair names bookies that have every block of a fragment"
+    GIVEN_UP = "an operator gives lost entries up"
+    DELETED = "whoever deletes says so"
+    FORGOTTEN = "every replica has the tombstone or was retired"
+
+
+TRANSITIONS: Final = Transitions[LedgerState | None, LedgerEvent](
+    "a ledger",
+    {
+        (None, LedgerEvent.CREATED): LedgerState.OPEN,
+        (LedgerState.OPEN, LedgerEvent.CHANGED): LedgerState.OPEN,
+        (LedgerState.OPEN, LedgerEvent.CLOSED): LedgerState.CLOSED,
+        (LedgerState.OPEN, LedgerEvent.TAKEN_OVER): LedgerState.IN_RECOVERY,
+        (LedgerState.OPEN, LedgerEvent.DISCARDED): None,
+        (LedgerState.IN_RECOVERY, LedgerEvent.CLOSED): LedgerState.CLOSED,
+        (LedgerState.CLOSED, LedgerEvent.REPAIRED): LedgerState.CLOSED,
+        (LedgerState.CLOSED, LedgerEvent.GIVEN_UP): LedgerState.CLOSED,
+        (LedgerState.OPEN, LedgerEvent.DELETED): LedgerState.DELETING,
+        (LedgerState.IN_RECOVERY, LedgerEvent.DELETED): LedgerState.DELETING,
+        (LedgerState.CLOSED, LedgerEvent.DELETED): LedgerState.DELETING,
+        (LedgerState.DELETING, LedgerEvent.FORGOTTEN): None,
+    },
+)
 
 
 def opened(
     ledger_id: int, write_quorum: int, ack_quorum: int, bookies: Sequence[BookieId], purpose: str, now_ms: int
 ) -> LedgerRecord:
-    """The intent of a new ledger."""
+    """The intent of a new ledger: one fragment, from entry 0 on."""
     assert 1 <= ack_quorum <= len(bookies) <= write_quorum
     return LedgerRecord(
         ledger_id=ledger_id,
+        state=_after(None, LedgerEvent.CREATED),
         write_quorum=write_quorum,
         ack_quorum=ack_quorum,
         fragments=(fragment(0, bookies),),
@@ -51,13 +79,12 @@ def has_priority(record: LedgerRecord) -> bool:
 
 def changed(record: LedgerRecord, fragments: tuple[Fragment, ...]) -> LedgerRecord:
     """The record with an ensemble change in it."""
-    assert record.state is LedgerState.OPEN
-    return replace(record, fragments=fragments, former=_former(record, fragments))
+    state = _after(record, LedgerEvent.CHANGED)
+    return replace(record, state=state, fragments=fragments, former=_former(record, fragments))
 
 
 def in_recovery(record: LedgerRecord) -> LedgerRecord:
-    assert record.state is LedgerState.OPEN
-    return replace(record, state=LedgerState.IN_RECOVERY)
+    return replace(record, state=_after(record, LedgerEvent.TAKEN_OVER))
 
 
 def closed(
@@ -74,11 +101,10 @@ def closed(
     `tried` names bookies that were written to and left again before anything was confirmed, `cut_off` what an operator
     gave up after the end.
     """
-    assert record.state in (LedgerState.OPEN, LedgerState.IN_RECOVERY)
     assert last_entry >= record.fragments[-1].first_entry - 1, "a confirmed entry would lie beyond the end"
     return replace(
         record,
-        state=LedgerState.CLOSED,
+        state=_after(record, LedgerEvent.CLOSED),
         fragments=fragments,
         former=_former(record, fragments, tried),
         last_entry=last_entry,
@@ -90,21 +116,21 @@ def closed(
 
 def repaired(record: LedgerRecord, index: int, bookies: Sequence[BookieId]) -> LedgerRecord:
     """The record with other bookies in one fragment; those that leave are remembered until the ledger is deleted."""
-    assert record.state is LedgerState.CLOSED
+    state = _after(record, LedgerEvent.REPAIRED)
     assert record.ack_quorum <= len(bookies) <= record.write_quorum
     assert len({bookie.uuid for bookie in bookies}) == len(bookies), "two copies on one bookie"
     old = record.fragments[index]
     new = fragment(old.first_entry, bookies)
     fragments = (*record.fragments[:index], new, *record.fragments[index + 1 :])
-    return replace(record, fragments=fragments, former=_former(record, fragments))
+    return replace(record, state=state, fragments=fragments, former=_former(record, fragments))
 
 
 def given_up(record: LedgerRecord, found: Sequence[Hole]) -> LedgerRecord:
     """The record with more holes; those that it has stay."""
-    assert record.state is LedgerState.CLOSED
+    state = _after(record, LedgerEvent.GIVEN_UP)
     holes = sorted([*record.holes, *found], key=lambda hole: hole.first_entry)
     assert all(one.last_entry < next_one.first_entry for one, next_one in pairwise(holes)), "holes overlap"
-    return replace(record, holes=tuple(holes))
+    return replace(record, state=state, holes=tuple(holes))
 
 
 def _former(
@@ -117,7 +143,19 @@ def _former(
 
 
 def deleting(record: LedgerRecord) -> LedgerRecord:
-    return replace(record, state=LedgerState.DELETING)
+    return replace(record, state=_after(record, LedgerEvent.DELETED))
+
+
+def may_be_removed(record: LedgerRecord, event: LedgerEvent) -> None:
+    """Asserts it, before the node is deleted."""
+    gone = TRANSITIONS.next(record.state, event)
+    assert gone is None
+
+
+def _after(record: LedgerRecord | None, event: LedgerEvent) -> LedgerState:
+    state = TRANSITIONS.next(None if record is None else record.state, event)
+    assert state is not None
+    return state
 
 
 def fragment(first_entry: int, bookies: Sequence[BookieId]) -> Fragment:

@@ -240,6 +240,7 @@ class LedgerWriter(BlockWriter):
         async with self._metadata:
             if self._error is not None:
                 raise self._error
+            states.may_be_removed(self._record, states.LedgerEvent.DISCARDED)
             try:
                 await self._parts.store.transact([Delete(self._path, self._version), *beside])
             except (VersionConflict, NotFound) as error:

@@ -26,7 +26,7 @@ class ClusterRecord(Record, frozen=True):
 
 
 class LedgerState(StrEnum):
-    """See `ledger-rules`: OPEN -> IN_RECOVERY -> CLOSED -> DELETING; OPEN -> CLOSED by its own writer."""
+    """What follows what: the table in `quire.ledger.states`."""
 
     OPEN = "open"
     IN_RECOVERY = "in-recovery"

@@ -68,6 +68,7 @@ IN_SERVING: dict[str, set[str]] = {
 """What each folder, or file, of `serving/` may import of the others: types, too."""
 
 CORES = (
+    "runtime/transitions.py",
     "wire/*.py",
     "metadata/paths.py",
     "metadata/records.py",

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import draw_states
+
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "deploy" / "README.md", *(ROOT / "docs").rglob("*.md")])
 FOLDERS = {
@@ -44,6 +46,10 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
             continue
         found = [folder / name, folder / f"{name}.py"]
         assert any(file.exists() for file in found), f"{name_of(page)} names {name}"
+
+
+def test_the_diagrams_of_states_are_those_of_the_tables() -> None:
+    assert draw_states.PAGE.read_text() == draw_states.page(), "draw them anew: python -m tests.draw_states"
 
 
 def test_the_glossary_explains_each_word_once_and_in_order() -> None:
