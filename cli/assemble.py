@@ -185,14 +185,14 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
         broker.budget.add_gauge(lambda: storage.bytes_unflushed)
         storage.on_flushed(broker.budget.look_again)
         broker.watch(lambda: storage.why_not_ready)
-        broker.http_url = url_of("http", rest)
+        broker.addresses.http_url = url_of("http", rest)
         await serve_http(broker, rest, stack, lambda: bookie_metrics(storage), watchdog.metrics)
         await broker.start(clients)
         stack.push_async_callback(broker.stop)
         keep_heap()
         watchdog.start()  # nobody was served before
         stack.callback(watchdog.stop)
-        yield Standalone(storage, broker, broker.service_url, broker.http_url)
+        yield Standalone(storage, broker, broker.service_url, broker.addresses.http_url)
 
 
 async def serve_http(

@@ -154,7 +154,7 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         settings = replace(settings, advertise=service_url)
         running = Broker(settings, store, ledgers, archive, clock, ownership=ownership)
         running.budget.add_gauge(lambda: ledgers.bytes_lagging)
-        running.http_url = http_url
+        running.addresses.http_url = http_url
         await serve_http(running, rest, stack, watchdog.metrics)
         await running.start(clients)
         stack.push_async_callback(running.stop)
@@ -223,4 +223,4 @@ def command(config: Path | None, **flags: Any) -> None:
 
 async def _run(configuration: BrokerConfiguration) -> None:
     async with broker(configuration) as running:
-        await ready(running.service_url, running.http_url)
+        await ready(running.service_url, running.addresses.http_url)

@@ -6,7 +6,7 @@
       namespaces    what tenants and namespaces prescribe
       bundles       the state logs that topics share
       ownership     which bundles are this broker's
-      operations    what an operator asks (its base class)
+      admin         what an operator asks that is more than one call
       offloading    sealed segments on their way to the archive
       rounds        what is done for topics every few seconds
 
@@ -19,15 +19,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
-from urllib.parse import quote
+from typing import Final
 from zlib import crc32
 
-from quire.ledger.bookies import Bookies
 from quire.ledger.ledgers import Ledgers
-from quire.ledger.losses import Losses
 from quire.metadata.store import MetadataStore
 from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import Clock
@@ -36,15 +33,16 @@ from quire.runtime.limits import HELD_SHARE_OF_BYTES_IN_FLIGHT
 from quire.runtime.settings import parse_address
 from quire.runtime.slices import Share, Slices
 from quire.runtime.tasks import Tasks
-from quire.serving.cluster import statistics
+from quire.serving.cluster.addresses import Addresses
+from quire.serving.cluster.admin import Admin
 from quire.serving.cluster.bundles import Bundles, split_evenly
 from quire.serving.cluster.fan_out import FanOut
+from quire.serving.cluster.local_bundles import LocalBundles
 from quire.serving.cluster.offloading import Offloading
-from quire.serving.cluster.operations import Operations
 from quire.serving.cluster.ownerless import Ownerless
 from quire.serving.cluster.partitioned import Partitioned
-from quire.serving.cluster.peers import Peers, added_up
-from quire.serving.cluster.port import BundleLoad, Handover, NotOwner, Owner, Ownership, SoleOwner
+from quire.serving.cluster.peers import Peers
+from quire.serving.cluster.port import Owner, Ownership, SoleOwner
 from quire.serving.cluster.registry import Registry
 from quire.serving.cluster.rounds import Rounds
 from quire.serving.cluster.topic_factory import subscriptions_of
@@ -76,10 +74,6 @@ HANDOVER_S: Final = 7.0
 """How long stopping waits for bundles to be handed over; containers are killed ten seconds after they are told."""
 
 STOP_STEP_S: Final = 0.01
-ARCHIVE_RUN_S: Final = 3_600.0
-"""How long other brokers may take to archive everything; a person who waits for it gives up later than that."""
-
-ASK_S: Final = 10.0
 WARNINGS_MAX: Final = 20
 """Lost ledgers that a health check tells of; `quire ledgers lost` has all."""
 
@@ -95,8 +89,8 @@ NAME_PARTS: Final = 36**3
 _log = logging.getLogger(__name__)
 
 
-class Broker(Operations):
-    """See the top of the file. Implements `SessionHost` and, with its base class, `AdminTarget`."""
+class Broker:
+    """See the top of the file. A `SessionHost`."""
 
     def __init__(
         self,
@@ -119,7 +113,7 @@ class Broker(Operations):
         self.slices = Slices()
         self.read_share = Share(READ_WEIGHT_MAX)
         self.tasks = Tasks("broker")
-        self.http_url = ""
+        self.addresses = Addresses(settings.advertise, settings.listeners)
         self.ownership: Ownership = ownership or SoleOwner()
         self.peers = Peers()
         self.namespaces = Namespaces(
@@ -137,13 +131,10 @@ class Broker(Operations):
             tasks=self.tasks,
             throttles=BrokerThrottles.of(settings, clock),
         )
-        self.helpers = self.services.helpers
         self._ledgers = ledgers
-        self.bookies = Bookies(ledgers)
-        self.losses = Losses(ledgers, archive)
         self._bundles = Bundles(ledgers, store, self._bundle_failed)
         self.registry = Registry(self.services, self.namespaces, self._bundles, self.ownership)
-        self.fan_out = FanOut(self.registry.records, self.peers)
+        self.fan_out = FanOut(self.registry, self.peers, self.ownership, self.addresses)
         self.partitioned = Partitioned(self.registry, self.services, self.fan_out)
         self._offloading = (
             None
@@ -153,12 +144,17 @@ class Broker(Operations):
             )
         )
         self.rounds = Rounds(self.registry, ledgers, self._bundles, self._offloading, clock, self.tasks)
+        self.bundles = LocalBundles(
+            self.registry, self._bundles, self.ownership, self._offloading, self.peers, self.addresses
+        )
+        self.admin = Admin(
+            self.services, ledgers, archive, self.registry, self.partitioned, self.fan_out, self._offloading
+        )
         self.ownerless = Ownerless(self.registry, self.ownership, self.services)
         self._topic_lists = TopicLists(store, self.tasks, self.slices)
         self._server: asyncio.Server | None = None
         self._sessions: dict[Connection, None] = {}
         """In the order in which they came."""
-        self._address = ""
         self._started_ms = clock.now_ms()
         self._names_given = 0
         self._why_not: list[Callable[[], str]] = []
@@ -181,8 +177,9 @@ class Broker(Operations):
                 f"cannot listen on {settings.listen}: {error.strerror or error}"
             ) from error
         host, port = self._server.sockets[0].getsockname()[:2]
-        self._address = f"pulsar://[{host}]:{port}" if ":" in host else f"pulsar://{host}:{port}"
-        await self.ownership.start(self)
+        bound = f"pulsar://[{host}]:{port}" if ":" in host else f"pulsar://{host}:{port}"
+        self.addresses.service_url = settings.advertise or bound
+        await self.ownership.start(self.bundles)
         if self._offloading is not None:
             self._offloading.start()
         self.tasks.start(self._every(settings.keep_alive_ms / 1000, self._keep_alive), "keep-alive")
@@ -213,7 +210,7 @@ class Broker(Operations):
         for session in list(self._sessions):
             session.close()
         await self.tasks.stop()
-        self.helpers.close(0.0)
+        self.services.helpers.close(0.0)
         await self.peers.close()
 
     async def _hand_over_all(self) -> None:
@@ -244,48 +241,12 @@ class Broker(Operations):
     def _bundle_failed(self, bundle: str) -> None:
         self.tasks.start(self.registry.unload_bundle(bundle), f"unload bundle {bundle}")
 
-    # -- what ownership asks: BundleHost ---------------------------------------------------------------
-
-    def gained(self, bundle: str) -> None:
-        # What a hand-over that was broken off left here: others may have gone on since.
-        self.registry.drop_bundles({bundle})
-        if self._offloading is not None:
-            self._offloading.adopt()
-
-    async def hand_over(self, bundle: str) -> Handover:
-        used = self.registry.used(bundle)
-        topics = await self.registry.close_bundle(bundle)
-
-        def send_away(service_url: str) -> None:
-            self.registry.let_go(topics, service_url)
-
-        try:
-            await self._bundles.close_one(bundle)
-        except BaseException:
-            send_away("")
-            raise
-        return Handover(used, send_away)
-
-    async def invite(self, heir: Owner, bundle: str, topics: Sequence[str]) -> None:
-        path = f"/quire/v1/brokers/bundles/{bundle}/take"
-        await self.peers.ask("PUT", NotOwner(bundle, heir), path, {"topics": list(topics)})
-
-    def drop(self, bundles: Collection[str]) -> None:
-        self.registry.drop_bundles(bundles)
-
-    def bundle_loads(self) -> Mapping[str, BundleLoad]:
-        return self.registry.bundle_loads()
-
     # -- what sessions ask: SessionHost ----------------------------------------------------------------
 
     @property
     def service_url(self) -> str:
         """`pulsar://host:port` for clients."""
-        return self.settings.advertise or self._address
-
-    @property
-    def listeners(self) -> Mapping[str, str]:
-        return self.settings.listeners
+        return self.addresses.service_url
 
     @property
     def entry_metadata(self) -> bool:
@@ -331,7 +292,7 @@ class Broker(Operations):
         """None of a namespace that is not there: it may come, and clients ask again."""
         try:
             if domain == NON_PERSISTENT:
-                return await self.list_topics(tenant, namespace, domain)
+                return await self.fan_out.topics(tenant, namespace, domain)
             await self.namespaces.get(tenant, namespace)
         except NotFound:
             return []
@@ -402,11 +363,7 @@ class Broker(Operations):
             raise
         subscription.is_on_all_partitions = True
 
-    # -- what an operator asks: AdminTarget ------------------------------------------------------------
-
-    @property
-    def cluster(self) -> str:
-        return self.settings.cluster
+    # -- what probes ask -------------------------------------------------------------------------------
 
     def why_not_ready(self) -> Sequence[str]:
         """Reasons why this broker should get no traffic now; empty when it should."""
@@ -450,61 +407,6 @@ class Broker(Operations):
             **self.services.store.counts.metrics(),
             **self.ownership.metrics(),
         }
-
-    async def list_topics(
-        self, tenant: str, namespace: str, domain: str = "persistent", *, here: bool = False
-    ) -> list[str]:
-        """As records have them; topics that keep nothing are where they are used, so every broker is asked for them.
-
-        A broker that does not answer now has none to show.
-        """
-        mine = await super().list_topics(tenant, namespace, domain)
-        if here or domain != NON_PERSISTENT:
-            return mine
-        path = "/admin/v2/" + "/".join(quote(part, safe="") for part in (domain, tenant, namespace))
-        answers, _ = await self._ask_others("GET", f"{path}?here=true", ASK_S)
-        return sorted({*mine, *(name for names in answers for name in names)})
-
-    async def archive_run(self, *, seal: bool, here: bool) -> dict[str, Any]:
-        work = self._archive_work()
-        if here:
-            return await work.run(seal=seal)
-        path = f"/quire/v1/archive/run?seal={str(seal).lower()}&here=true"
-        others = self._ask_others("POST", path, ARCHIVE_RUN_S)
-        mine, (answers, silent) = await asyncio.gather(work.run(seal=seal, or_nobodys=True), others)
-        return added_up([mine, *answers, {"failed": len(silent), "errors": silent}])
-
-    async def archive_status(self, *, here: bool) -> dict[str, Any]:
-        work = self._archive_work()
-        if here:
-            return work.status()
-        answers, silent = await self._ask_others("GET", "/quire/v1/archive/status?here=true", ASK_S)
-        status = added_up([work.status(), *answers, {"failing": silent}])
-        return {**status, "segments": await work.count_by_state()}
-
-    async def archive_verify(self, *, delete_orphans: bool) -> dict[str, Any]:
-        return await self._archive_work().verify(delete_orphans=delete_orphans)
-
-    async def archive_repair(self, *, here: bool) -> dict[str, Any]:
-        work = self._archive_work()
-        if here:
-            return await work.repair()
-        others = self._ask_others("POST", "/quire/v1/archive/repair?here=true", ARCHIVE_RUN_S)
-        mine, (answers, silent) = await asyncio.gather(work.repair(or_nobodys=True), others)
-        return added_up([mine, *answers, {"errors": silent}])
-
-    async def explain(self, topic: str) -> dict[str, Any]:
-        """Why each segment is still here, and when it will go; see `quire.serving.topic.lifecycle.explain`."""
-        loaded = await self._topic(topic)
-        failures = {}
-        if self._offloading is not None:
-            failures = self._offloading.offloader.failures(loaded.name)
-        return statistics.explained(loaded, self.services, failures)
-
-    def _archive_work(self) -> Offloading:
-        if self._offloading is None:
-            raise ConfigurationError("this broker has no archive; start it with --archive URL")
-        return self._offloading
 
 
 def _letters(number: int) -> str:

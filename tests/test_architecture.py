@@ -52,7 +52,7 @@ IN_SERVING: dict[str, set[str]] = {
     "subscription": {"policy", "model"},
     "cluster": {"settings", "names", "policy", "schema", "model", "topic", "subscription"},
     "session": {"names", "model", "topic", "subscription", "cluster"},
-    "admin": {"settings", "names", "policy", "schema", "model", "cluster"},
+    "admin": {"names", "policy", "schema", "model", "cluster", "broker"},
     "broker": {
         "settings",
         "names",

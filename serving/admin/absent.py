@@ -15,8 +15,8 @@ from aiohttp import web
 
 from quire.runtime.errors import ConfigurationError, NotFound
 from quire.serving.admin.requests import Absent, json_of, no_content, topic_of
-from quire.serving.admin.target import AdminTarget
 from quire.serving.admin.topics import TOPIC
+from quire.serving.broker import Broker
 
 ADMIN: Final = "/admin/v2"
 NAMESPACE: Final = f"{ADMIN}/namespaces/{{tenant}}/{{namespace}}"
@@ -80,12 +80,12 @@ PERMISSIONS: Final = (
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def routes(target: AdminTarget) -> list[web.RouteDef]:
+def routes(broker: Broker) -> list[web.RouteDef]:
     async def there_is_the_namespace(request: web.Request) -> None:
-        await target.namespaces.get(request.match_info["tenant"], request.match_info["namespace"])
+        await broker.namespaces.get(request.match_info["tenant"], request.match_info["namespace"])
 
     async def there_is_the_topic(request: web.Request) -> None:
-        await target.partitions(topic_of(request))
+        await broker.fan_out.partitions(topic_of(request))
 
     found: list[web.RouteDef] = []
     for word, why in OF_NAMESPACES.items():
@@ -95,7 +95,7 @@ def routes(target: AdminTarget) -> list[web.RouteDef]:
     found += _permissions(NAMESPACE, there_is_the_namespace)
     found += _permissions(TOPIC, there_is_the_topic)
     found += [web.route(method, path, _refusal(why)) for method, path, why in ACTIONS]
-    return found + _replication(target) + _cluster(target) + _configuration(target)
+    return found + _replication(broker) + _cluster(broker) + _configuration(broker)
 
 
 def _refusal(why: str) -> Handler:
@@ -133,21 +133,21 @@ def _permissions(parent: str, check: Callable[[web.Request], Awaitable[None]]) -
     return found if parent == NAMESPACE else [*found, web.delete(role, none)]
 
 
-def _replication(target: AdminTarget) -> list[web.RouteDef]:
+def _replication(broker: Broker) -> list[web.RouteDef]:
     """Namespaces and topics are in this cluster, and that can be said."""
 
     async def get(request: web.Request) -> web.Response:
-        await target.namespaces.get(request.match_info["tenant"], request.match_info["namespace"])
-        return web.json_response([target.cluster])
+        await broker.namespaces.get(request.match_info["tenant"], request.match_info["namespace"])
+        return web.json_response([broker.settings.cluster])
 
     async def post(request: web.Request) -> web.Response:
-        await target.namespaces.get(request.match_info["tenant"], request.match_info["namespace"])
-        if await json_of(request) not in ([target.cluster], []):
-            raise Absent(f"nothing is replicated to other clusters than this one, {target.cluster}")
+        await broker.namespaces.get(request.match_info["tenant"], request.match_info["namespace"])
+        if await json_of(request) not in ([broker.settings.cluster], []):
+            raise Absent(f"nothing is replicated to other clusters than this one, {broker.settings.cluster}")
         return no_content()
 
     async def offloaded(request: web.Request) -> web.Response:
-        await target.partitions(topic_of(request))
+        await broker.fan_out.partitions(topic_of(request))
         return web.json_response({"status": "NOT_RUN", "lastError": ""})
 
     found = [web.get(f"{TOPIC}/offload", offloaded)]
@@ -156,13 +156,13 @@ def _replication(target: AdminTarget) -> list[web.RouteDef]:
     return found
 
 
-def _cluster(target: AdminTarget) -> list[web.RouteDef]:
+def _cluster(broker: Broker) -> list[web.RouteDef]:
     """Other clusters are not known, and this one has no parts that are kept apart."""
     one = f"{ADMIN}/clusters/{{cluster}}"
 
     def answer(value: Any) -> Handler:
         async def handle(request: web.Request) -> web.Response:
-            _check_cluster(target, request)
+            _check_cluster(broker, request)
             return web.json_response(value)
 
         return handle
@@ -172,18 +172,18 @@ def _cluster(target: AdminTarget) -> list[web.RouteDef]:
 
     async def leader(_: web.Request) -> web.Response:
         """Brokers balance among themselves: what is asked of Pulsar's leader any of them answers."""
-        broker_id = target.http_url.partition("://")[2]
-        return web.json_response({"brokerId": broker_id, "serviceUrl": target.http_url})
+        broker_id = broker.addresses.http_url.partition("://")[2]
+        return web.json_response({"brokerId": broker_id, "serviceUrl": broker.addresses.http_url})
 
     async def owned(request: web.Request) -> web.Response:
-        _check_cluster(target, request)
+        _check_cluster(broker, request)
         wanted = request.match_info["broker"]
         names = {
             row["broker"]
-            for row in target.ownership.brokers()
+            for row in broker.ownership.brokers()
             if wanted in (row["broker"], row["httpUrl"].partition("://")[2])
         }
-        bundles = [row["bundle"] for row in target.ownership.bundles() if row["broker"] in names]
+        bundles = [row["bundle"] for row in broker.ownership.bundles() if row["broker"] in names]
         status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
         return web.json_response(dict.fromkeys(bundles, status))
 
@@ -200,7 +200,7 @@ def _cluster(target: AdminTarget) -> list[web.RouteDef]:
     ]
 
 
-def _configuration(target: AdminTarget) -> list[web.RouteDef]:
+def _configuration(broker: Broker) -> list[web.RouteDef]:
     """Settings are given at the start; none changes while a broker runs."""
 
     async def names(_: web.Request) -> web.Response:
@@ -210,8 +210,8 @@ def _configuration(target: AdminTarget) -> list[web.RouteDef]:
         return web.json_response({})
 
     async def runtime(_: web.Request) -> web.Response:
-        assert is_dataclass(target.settings)
-        return web.json_response({name: str(value) for name, value in asdict(target.settings).items()})
+        assert is_dataclass(broker.settings)
+        return web.json_response({name: str(value) for name, value in asdict(broker.settings).items()})
 
     async def refuse(request: web.Request) -> web.Response:
         name = request.match_info["name"]
@@ -228,7 +228,7 @@ def _configuration(target: AdminTarget) -> list[web.RouteDef]:
     ]
 
 
-def _check_cluster(target: AdminTarget, request: web.Request) -> None:
-    named = request.match_info.get("cluster", target.cluster)
-    if named != target.cluster:
-        raise NotFound(f"there is no cluster {named}, only {target.cluster}")
+def _check_cluster(broker: Broker, request: web.Request) -> None:
+    named = request.match_info.get("cluster", broker.settings.cluster)
+    if named != broker.settings.cluster:
+        raise NotFound(f"there is no cluster {named}, only {broker.settings.cluster}")

@@ -44,7 +44,7 @@ from quire.serving.admin import (
     topics,
 )
 from quire.serving.admin.requests import Absent
-from quire.serving.admin.target import AdminTarget
+from quire.serving.broker import Broker
 from quire.serving.cluster.catalogue import NoPartition
 from quire.serving.cluster.port import NotOwner
 from quire.serving.model.ports import ConsumerBusy, NotAllowed
@@ -56,7 +56,7 @@ REQUEST_BYTES_MAX = 1 << 20
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def make_app(target: AdminTarget, more_metrics: Sequence[probes.MetricSource] = ()) -> web.Application:
+def make_app(broker: Broker, more_metrics: Sequence[probes.MetricSource] = ()) -> web.Application:
     """The REST interface of one broker. `more_metrics` are those of its process's other parts."""
     application = web.Application(middlewares=[_errors_as_json], client_max_size=REQUEST_BYTES_MAX)
     for resource in (
@@ -76,8 +76,8 @@ def make_app(target: AdminTarget, more_metrics: Sequence[probes.MetricSource] = 
         ledgers,
         blocks,
     ):
-        application.add_routes(resource.routes(target))
-    application.add_routes(probes.routes(target, more_metrics))
+        application.add_routes(resource.routes(broker))
+    application.add_routes(probes.routes(broker, more_metrics))
     return application
 
 

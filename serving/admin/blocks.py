@@ -9,24 +9,25 @@ from aiohttp import web
 
 from quire.runtime.limits import READ_BYTES_MAX
 from quire.serving.admin.requests import natural, topic_of
-from quire.serving.admin.target import AdminTarget
+from quire.serving.broker import Broker
 from quire.serving.model.ports import Position
 
 TOPIC = "/quire/v1/topics/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 
 
-def routes(target: AdminTarget) -> list[web.RouteDef]:
+def routes(broker: Broker) -> list[web.RouteDef]:
     async def segments(request: web.Request) -> web.Response:
-        return web.json_response(await target.segments(topic_of(request)))
+        return web.json_response(await broker.admin.statistics.segments(topic_of(request)))
 
     async def blocks(request: web.Request) -> web.Response:
         position = Position(_number(request, "ledger"), _number(request, "entry"))
         bytes_max = min(_number(request, "bytes", READ_BYTES_MAX), READ_BYTES_MAX)
-        found = await target.blocks(topic_of(request), position, bytes_max)
+        topic = await broker.registry.open_persistent(topic_of(request))
+        found = await topic.read(position, bytes_max)
         return web.Response(body=b"".join(found), content_type="application/octet-stream")
 
     async def explain(request: web.Request) -> web.Response:
-        return web.json_response(await target.explain(topic_of(request)))
+        return web.json_response(await broker.admin.statistics.explain(topic_of(request)))
 
     return [
         web.get(f"{TOPIC}/segments", segments),

@@ -9,15 +9,15 @@ from aiohttp import web
 
 from quire.runtime.errors import QuireError
 from quire.serving.admin.requests import flag, no_content
-from quire.serving.admin.target import AdminTarget
+from quire.serving.broker import Broker
 
 BOOKIES = "/quire/v1/bookies"
 REPAIR = "/quire/v1/repair"
 ORPHANS = "/quire/v1/ledgers/orphans"
 
 
-def routes(target: AdminTarget) -> list[web.RouteDef]:
-    bookies = target.bookies
+def routes(broker: Broker) -> list[web.RouteDef]:
+    bookies = broker.admin.bookies
 
     async def list_all(_: web.Request) -> web.Response:
         return web.json_response(await bookies.all())

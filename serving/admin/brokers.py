@@ -9,22 +9,22 @@ from aiohttp import web
 
 from quire.runtime.errors import ConfigurationError
 from quire.serving.admin.requests import fields_of, json_of, no_content
-from quire.serving.admin.target import AdminTarget
+from quire.serving.broker import Broker
 
 BROKERS = "/quire/v1/brokers"
 
 
-def routes(target: AdminTarget) -> list[web.RouteDef]:
+def routes(broker: Broker) -> list[web.RouteDef]:
     async def brokers(_: web.Request) -> web.Response:
-        return web.json_response(target.ownership.brokers())
+        return web.json_response(broker.ownership.brokers())
 
     async def bundles(_: web.Request) -> web.Response:
-        return web.json_response(target.ownership.bundles())
+        return web.json_response(broker.ownership.bundles())
 
     async def unload(request: web.Request) -> web.Response:
         part = request.match_info
         bundle = f"{part['tenant']}/{part['namespace']}/{part['bundle']}"
-        await target.ownership.release(bundle, "an operator asked for it")
+        await broker.ownership.release(bundle, "an operator asked for it")
         return no_content()
 
     async def take(request: web.Request) -> web.Response:
@@ -33,7 +33,7 @@ def routes(target: AdminTarget) -> list[web.RouteDef]:
         topics = fields_of(await json_of(request) or {}, topics=list).get("topics", [])
         if not all(isinstance(topic, str) for topic in topics):
             raise ConfigurationError("topics must be a list of names")
-        await target.take_bundle(bundle, topics)
+        await broker.bundles.take(bundle, topics)
         return no_content()
 
     return [

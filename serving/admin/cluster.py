@@ -7,25 +7,29 @@ from importlib.metadata import version
 from aiohttp import web
 
 from quire.runtime.errors import NotFound
-from quire.serving.admin.target import AdminTarget
+from quire.serving.broker import Broker
 
 V2 = "/admin/v2"
 
 
-def routes(target: AdminTarget) -> list[web.RouteDef]:
+def routes(broker: Broker) -> list[web.RouteDef]:
     async def clusters(_: web.Request) -> web.Response:
-        return web.json_response([target.cluster])
+        return web.json_response([broker.settings.cluster])
 
     def check_cluster(request: web.Request) -> None:
-        if request.match_info["cluster"] != target.cluster:
-            raise NotFound(f"there is no cluster {request.match_info['cluster']}, only {target.cluster}")
+        if request.match_info["cluster"] != broker.settings.cluster:
+            raise NotFound(
+                f"there is no cluster {request.match_info['cluster']}, only {broker.settings.cluster}"
+            )
 
     async def cluster(request: web.Request) -> web.Response:
         check_cluster(request)
-        return web.json_response({"serviceUrl": target.http_url, "brokerServiceUrl": target.service_url})
+        return web.json_response(
+            {"serviceUrl": broker.addresses.http_url, "brokerServiceUrl": broker.service_url}
+        )
 
     async def brokers(_: web.Request) -> web.Response:
-        return web.json_response([one["httpUrl"].partition("://")[2] for one in target.ownership.brokers()])
+        return web.json_response([one["httpUrl"].partition("://")[2] for one in broker.ownership.brokers()])
 
     async def brokers_of_cluster(request: web.Request) -> web.Response:
         check_cluster(request)
@@ -35,7 +39,7 @@ def routes(target: AdminTarget) -> list[web.RouteDef]:
         return web.Response(text=version("quire"))
 
     async def health(_: web.Request) -> web.Response:
-        reasons = target.why_not_ready()
+        reasons = broker.why_not_ready()
         return web.Response(text="ok") if not reasons else web.Response(status=503, text="; ".join(reasons))
 
     return [

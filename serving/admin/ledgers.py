@@ -5,13 +5,13 @@ from __future__ import annotations
 from aiohttp import web
 
 from quire.serving.admin.requests import flag, natural
-from quire.serving.admin.target import AdminTarget
+from quire.serving.broker import Broker
 
 LEDGERS = "/quire/v1/ledgers"
 
 
-def routes(target: AdminTarget) -> list[web.RouteDef]:
-    losses = target.losses
+def routes(broker: Broker) -> list[web.RouteDef]:
+    losses = broker.admin.losses
 
     async def lost(_: web.Request) -> web.Response:
         return web.json_response(await losses.known())

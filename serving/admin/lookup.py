@@ -7,14 +7,14 @@ from typing import Final
 from aiohttp import web
 
 from quire.serving.admin.requests import flag, topic_of
-from quire.serving.admin.target import AdminTarget
+from quire.serving.broker import Broker
 
 LISTENER_HEADER: Final = "X-Pulsar-ListenerName"
 
 
-def routes(target: AdminTarget) -> list[web.RouteDef]:
+def routes(broker: Broker) -> list[web.RouteDef]:
     async def lookup(request: web.Request) -> web.Response:
-        owner = await target.look_up(topic_of(request), take=flag(request, "authoritative"))
+        owner = await broker.look_up(str(topic_of(request)), take=flag(request, "authoritative"))
         listener = request.query.get("listenerName", "") or request.headers.get(LISTENER_HEADER, "")
         if not owner.owns:
             named = {"listenerName": listener} if listener else {}

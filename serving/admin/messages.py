@@ -18,8 +18,8 @@ from quire.runtime.clock import iso_time
 from quire.runtime.errors import ConfigurationError
 from quire.serving.admin.requests import natural, topic_of
 from quire.serving.admin.subscriptions import ONE
-from quire.serving.admin.target import AdminTarget
 from quire.serving.admin.topics import TOPIC
+from quire.serving.broker import Broker
 from quire.serving.model.ports import Position
 from quire.wire.message import Undecodable, is_batch, plain_payload, read_metadata
 
@@ -27,21 +27,23 @@ HEADER_CHARS_MAX: Final = 4096
 """Of the two long ones each: with them all headers are within what most HTTP clients and proxies take."""
 
 
-def routes(target: AdminTarget) -> list[web.RouteDef]:
+def routes(broker: Broker) -> list[web.RouteDef]:
     async def peek(request: web.Request) -> web.Response:
         number = natural(request.match_info["position"], "the position in the path")
         if number == 0:
             raise ConfigurationError("positions in a backlog count from 1")
-        position, entry = await target.peek(topic_of(request), request.match_info["subscription"], number)
-        return await target.helpers.run(partial(_entry, position, entry))  # it may grow to 128 MiB
+        position, entry = await broker.admin.subscriptions.peek(
+            topic_of(request), request.match_info["subscription"], number
+        )
+        return await broker.services.helpers.run(partial(_entry, position, entry))  # it may grow to 128 MiB
 
     async def by_id(request: web.Request) -> web.Response:
         part = request.match_info
         position = Position(
             natural(part["ledger"], "the ledger in the path"), natural(part["entry"], "the entry in the path")
         )
-        entry = await target.message(topic_of(request), position)
-        return await target.helpers.run(partial(_entry, position, entry))
+        entry = await broker.admin.topics.message(topic_of(request), position)
+        return await broker.services.helpers.run(partial(_entry, position, entry))
 
     return [
         web.get(f"{ONE}/position/{{position}}", peek),

@@ -18,7 +18,7 @@ from quire.runtime.errors import ConfigurationError, NotFound
 from quire.serving.admin import policy_json
 from quire.serving.admin.namespace_json import namespace_of
 from quire.serving.admin.requests import json_of, no_content
-from quire.serving.admin.target import AdminTarget
+from quire.serving.broker import Broker
 
 NAMESPACES = "/admin/v2/namespaces"
 ONE = f"{NAMESPACES}/{{tenant}}/{{namespace}}"
@@ -30,20 +30,20 @@ MODES: Final = {
 }
 
 
-def routes(target: AdminTarget) -> list[web.RouteDef]:
+def routes(broker: Broker) -> list[web.RouteDef]:
     return [
-        web.get(f"{NAMESPACES}/{{tenant}}", _list(target)),
-        web.get(ONE, _show(target)),
-        web.put(ONE, _create(target)),
-        web.delete(ONE, _delete(target)),
-        web.get(f"{ONE}/topics", _topics(target)),
-        web.get(f"{ONE}/bundles", _bundles(target)),
-        web.put(f"{ONE}/unload", _unload(target)),
-        web.put(f"{ONE}/{{bundle:{BUNDLE}}}/unload", _unload(target)),
-        web.post(f"{ONE}/clearBacklog", _clear(target)),
-        web.post(f"{ONE}/clearBacklog/{{subscription}}", _clear(target)),
-        web.post(f"{ONE}/unsubscribe/{{subscription}}", _unsubscribe(target)),
-        web.delete(f"{ONE}/permissions/{{role}}", _revoke(target)),
+        web.get(f"{NAMESPACES}/{{tenant}}", _list(broker)),
+        web.get(ONE, _show(broker)),
+        web.put(ONE, _create(broker)),
+        web.delete(ONE, _delete(broker)),
+        web.get(f"{ONE}/topics", _topics(broker)),
+        web.get(f"{ONE}/bundles", _bundles(broker)),
+        web.put(f"{ONE}/unload", _unload(broker)),
+        web.put(f"{ONE}/{{bundle:{BUNDLE}}}/unload", _unload(broker)),
+        web.post(f"{ONE}/clearBacklog", _clear(broker)),
+        web.post(f"{ONE}/clearBacklog/{{subscription}}", _clear(broker)),
+        web.post(f"{ONE}/unsubscribe/{{subscription}}", _unsubscribe(broker)),
+        web.delete(f"{ONE}/permissions/{{role}}", _revoke(broker)),
     ]
 
 
@@ -54,17 +54,17 @@ def _names(request: web.Request) -> tuple[str, str]:
     return request.match_info["tenant"], request.match_info["namespace"]
 
 
-def _list(target: AdminTarget) -> Handler:
+def _list(broker: Broker) -> Handler:
     async def handle(request: web.Request) -> web.Response:
-        return web.json_response(await target.namespaces.list(request.match_info["tenant"]))
+        return web.json_response(await broker.namespaces.list(request.match_info["tenant"]))
 
     return handle
 
 
-def _show(target: AdminTarget) -> Handler:
+def _show(broker: Broker) -> Handler:
     async def handle(request: web.Request) -> web.Response:
-        record = await target.namespaces.get(*_names(request))
-        shown = policy_json.shown(record.policies, target.cluster)
+        record = await broker.namespaces.get(*_names(request))
+        shown = policy_json.shown(record.policies, broker.settings.cluster)
         shown["bundles"] = _bundles_of(record)
         return web.json_response(shown)
 
@@ -76,74 +76,78 @@ def _bundles_of(record: NamespaceRecord) -> dict[str, Any]:
     return {"boundaries": edges, "numBundles": len(edges) - 1}
 
 
-def _bundles(target: AdminTarget) -> Handler:
+def _bundles(broker: Broker) -> Handler:
     async def handle(request: web.Request) -> web.Response:
-        return web.json_response(_bundles_of(await target.namespaces.get(*_names(request))))
+        return web.json_response(_bundles_of(await broker.namespaces.get(*_names(request))))
 
     return handle
 
 
-def _unload(target: AdminTarget) -> Handler:
+def _unload(broker: Broker) -> Handler:
     async def handle(request: web.Request) -> web.Response:
         bundle = request.match_info.get("bundle")
         if bundle is None:
-            await target.unload_namespace(*_names(request))
+            await broker.bundles.unload_namespace(*_names(request))
             return no_content()
-        edges = (await target.namespaces.get(*_names(request))).boundaries
+        edges = (await broker.namespaces.get(*_names(request))).boundaries
         wanted = bundle.replace("0x", "")
         if wanted not in {f"{low}_{high}" for low, high in pairwise(edges)}:
             raise NotFound(f"namespace {'/'.join(_names(request))} has no bundle {bundle}")
-        await target.unload_bundle("/".join((*_names(request), wanted)))
+        await broker.bundles.unload("/".join((*_names(request), wanted)))
         return no_content()
 
     return handle
 
 
-def _clear(target: AdminTarget) -> Handler:
+def _clear(broker: Broker) -> Handler:
     async def handle(request: web.Request) -> web.Response:
-        await target.clear_backlog(*_names(request), request.match_info.get("subscription"))
+        await broker.admin.subscriptions.clear_backlog(
+            *_names(request), request.match_info.get("subscription")
+        )
         return no_content()
 
     return handle
 
 
-def _unsubscribe(target: AdminTarget) -> Handler:
+def _unsubscribe(broker: Broker) -> Handler:
     async def handle(request: web.Request) -> web.Response:
-        await target.delete_subscriptions(*_names(request), request.match_info["subscription"])
+        await broker.admin.subscriptions.delete_everywhere(
+            *_names(request), request.match_info["subscription"]
+        )
         return no_content()
 
     return handle
 
 
-def _create(target: AdminTarget) -> Handler:
+def _create(broker: Broker) -> Handler:
     async def handle(request: web.Request) -> web.Response:
-        policies, boundaries = namespace_of(await json_of(request), target.cluster)
-        await target.namespaces.create(*_names(request), policies, boundaries)
+        policies, boundaries = namespace_of(await json_of(request), broker.settings.cluster)
+        await broker.namespaces.create(*_names(request), policies, boundaries)
         return no_content()
 
     return handle
 
 
-def _delete(target: AdminTarget) -> Handler:
+def _delete(broker: Broker) -> Handler:
     async def handle(request: web.Request) -> web.Response:
-        await target.namespaces.delete(*_names(request))
+        await broker.namespaces.delete(*_names(request))
         return no_content()
 
     return handle
 
 
-def _topics(target: AdminTarget) -> Handler:
+def _topics(broker: Broker) -> Handler:
     async def handle(request: web.Request) -> web.Response:
         mode = request.query.get("mode", "PERSISTENT").upper()
         if mode not in MODES:
             raise ConfigurationError(f"{mode[:40]!r} is no mode of topics: use {', '.join(MODES)}")
-        found = [await target.list_topics(*_names(request), domain) for domain in MODES[mode]]
+        found = [await broker.fan_out.topics(*_names(request), domain) for domain in MODES[mode]]
         return web.json_response(sorted(name for names in found for name in names))
 
     return handle
 
 
-def _revoke(target: AdminTarget) -> Handler:
+def _revoke(broker: Broker) -> Handler:
     async def handle(request: web.Request) -> web.Response:
         role = request.match_info["role"]
 
@@ -151,7 +155,7 @@ def _revoke(target: AdminTarget) -> Handler:
             rest = {name: actions for name, actions in all.permissions.items() if name != role}
             return replace(all, permissions=rest)
 
-        await target.change_namespace_policies(*_names(request), change)
+        await broker.admin.policies.change_namespace(*_names(request), change)
         return no_content()
 
     return handle

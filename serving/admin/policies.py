@@ -18,7 +18,8 @@ from quire.metadata.records import Policies
 from quire.runtime.errors import ConfigurationError
 from quire.serving.admin.policy_json import POLICIES, QUOTAS, PolicyJson, quotas_shown
 from quire.serving.admin.requests import flag, json_of, natural, no_content, topic_of
-from quire.serving.admin.target import AdminTarget
+from quire.serving.broker import Broker
+from quire.serving.names import TopicName
 
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 TOPIC = "/admin/v2/{domain:persistent}/{tenant}/{namespace}/{topic}"
@@ -39,38 +40,40 @@ class _Level:
     change: Callable[[web.Request, Change], Awaitable[None]]
 
 
-def _of_namespaces(target: AdminTarget) -> _Level:
+def _of_namespaces(broker: Broker) -> _Level:
     async def read(request: web.Request) -> Policies:
         part = request.match_info
-        return (await target.namespaces.get(part["tenant"], part["namespace"])).policies
+        return (await broker.namespaces.get(part["tenant"], part["namespace"])).policies
 
     async def change(request: web.Request, change: Change) -> None:
         part = request.match_info
-        await target.change_namespace_policies(part["tenant"], part["namespace"], change)
+        await broker.admin.policies.change_namespace(part["tenant"], part["namespace"], change)
 
     return _Level(read, change)
 
 
-def _of_topics(target: AdminTarget) -> _Level:
+def _of_topics(broker: Broker) -> _Level:
     async def read(request: web.Request) -> Any:
         topic = topic_of(request)
         if flag(request, "applied"):
-            return await target.applied_policies(topic)
-        return await target.topic_policies(topic)
+            return await broker.admin.policies.applied(topic)
+        return await broker.admin.policies.of_topic(topic)
 
     async def change(request: web.Request, change: Change) -> None:
-        await target.change_topic_policies(topic_of(request), change)
+        await broker.admin.policies.change_topic(topic_of(request), change)
 
     return _Level(read, change)
 
 
-def routes(target: AdminTarget) -> list[web.RouteDef]:
+def routes(broker: Broker) -> list[web.RouteDef]:
     async def refresh(request: web.Request) -> web.Response:
         part = request.match_info
-        await target.refresh_policies(part["tenant"], part["namespace"], request.query.get("topic"))
+        topic = request.query.get("topic")
+        name = None if topic is None else TopicName.parse(topic)
+        await broker.admin.policies.refresh(part["tenant"], part["namespace"], name)
         return no_content()
 
-    namespaces, topics = _of_namespaces(target), _of_topics(target)
+    namespaces, topics = _of_namespaces(broker), _of_topics(broker)
     found = [web.put(REFRESH, refresh)]
     found += _quota_routes(NAMESPACE, namespaces) + _quota_routes(TOPIC, topics)
     for policy in POLICIES:

@@ -11,6 +11,7 @@ from aiohttp import web
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.limits import PROPERTIES_BYTES_MAX
 from quire.serving.model.ports import EARLIEST, LATEST, Position
+from quire.serving.names import TopicName
 
 INT64_MAX = (1 << 63) - 1
 _UINT64_MAX = (1 << 64) - 1
@@ -24,11 +25,11 @@ class Absent(QuireError):
     """Pulsar has it and Quire does not (501): better than to take what nobody heeds."""
 
 
-def topic_of(request: web.Request) -> str:
-    """`/{domain}/{tenant}/{namespace}/{topic}` as a full topic name."""
+def topic_of(request: web.Request) -> TopicName:
+    """`/{domain}/{tenant}/{namespace}/{topic}`. Raises `ConfigurationError`."""
     part = request.match_info
     domain = part.get("domain", "persistent")
-    return f"{domain}://{part['tenant']}/{part['namespace']}/{part['topic']}"
+    return TopicName.parse(f"{domain}://{part['tenant']}/{part['namespace']}/{part['topic']}")
 
 
 def flag(request: web.Request, name: str, default: bool = False) -> bool:

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from quire.runtime.errors import ConfigurationError, NotFound
 from quire.serving.admin.requests import fields_of, json_of, natural
-from quire.serving.admin.target import AdminTarget
+from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 from quire.serving.policy.strategy import Strategy
 from quire.serving.schema.definition import Definition, SchemaRefused, from_text, to_text
@@ -22,8 +22,8 @@ from quire.serving.schema.registry import Version
 ONE = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 
 
-def routes(target: AdminTarget) -> list[web.RouteDef]:
-    return _reading(target) + _changing(target) + _asking(target)
+def routes(broker: Broker) -> list[web.RouteDef]:
+    return _reading(broker) + _changing(broker) + _asking(broker)
 
 
 def _name(request: web.Request) -> TopicName:
@@ -53,22 +53,22 @@ async def _definition(request: web.Request) -> Definition:
     return from_text(found["type"], found.get("schema", ""), properties)
 
 
-def _reading(target: AdminTarget) -> list[web.RouteDef]:
+def _reading(broker: Broker) -> list[web.RouteDef]:
     async def newest(request: web.Request) -> web.Response:
-        found = await target.schemas.find(_name(request))
+        found = await broker.registry.schemas.find(_name(request))
         if found is None:
             raise NotFound(f"topic {_name(request)} has no schema")
         return web.json_response(_shown(found))
 
     async def one(request: web.Request) -> web.Response:
         number = natural(request.match_info["version"], "the version in the path")
-        found = await target.schemas.find(_name(request), number)
+        found = await broker.registry.schemas.find(_name(request), number)
         if found is None:
             raise NotFound(f"topic {_name(request)} has no version {number} of its schema")
         return web.json_response(_shown(found))
 
     async def every(request: web.Request) -> web.Response:
-        found = await target.schemas.versions(_name(request))
+        found = await broker.registry.schemas.versions(_name(request))
         return web.json_response({"getSchemaResponses": [_shown(one) for one in found]})
 
     return [
@@ -78,32 +78,32 @@ def _reading(target: AdminTarget) -> list[web.RouteDef]:
     ]
 
 
-def _changing(target: AdminTarget) -> list[web.RouteDef]:
+def _changing(broker: Broker) -> list[web.RouteDef]:
     async def add(request: web.Request) -> web.Response:
         name, definition = _name(request), await _definition(request)
-        strategy = await _strategy(target, name)
-        return web.json_response({"version": await target.schemas.add(name, definition, strategy)})
+        strategy = await _strategy(broker, name)
+        return web.json_response({"version": await broker.registry.schemas.add(name, definition, strategy)})
 
     async def delete(request: web.Request) -> web.Response:
-        return web.json_response({"version": await target.schemas.delete(_name(request))})
+        return web.json_response({"version": await broker.registry.schemas.delete(_name(request))})
 
     return [web.post(f"{ONE}/schema", add), web.delete(f"{ONE}/schema", delete)]
 
 
-def _asking(target: AdminTarget) -> list[web.RouteDef]:
+def _asking(broker: Broker) -> list[web.RouteDef]:
     async def number(request: web.Request) -> web.Response:
         name = _name(request)
-        found = await target.schemas.number_of(name, await _definition(request))
+        found = await broker.registry.schemas.number_of(name, await _definition(request))
         if found is None:
             raise NotFound(f"topic {name} has no such schema")
         return web.json_response({"version": found})
 
     async def compatible(request: web.Request) -> web.Response:
         name, definition = _name(request), await _definition(request)
-        strategy = await _strategy(target, name)
+        strategy = await _strategy(broker, name)
         said: dict[str, Any] = {"compatibility": True, "schemaCompatibilityStrategy": str(strategy)}
         try:
-            await target.schemas.check(name, definition, strategy)
+            await broker.registry.schemas.check(name, definition, strategy)
         except SchemaRefused as error:
             said |= {"compatibility": False, "reason": str(error)}
         return web.json_response(said)
@@ -111,6 +111,6 @@ def _asking(target: AdminTarget) -> list[web.RouteDef]:
     return [web.post(f"{ONE}/version", number), web.post(f"{ONE}/compatibility", compatible)]
 
 
-async def _strategy(target: AdminTarget, name: TopicName) -> Strategy:
+async def _strategy(broker: Broker, name: TopicName) -> Strategy:
     """What holds for the topic, there or not. Raises `NotFound` for an unknown namespace."""
-    return Strategy((await target.policies_of(name)).schema_compatibility)
+    return Strategy((await broker.registry.policies.of(name)).schema_compatibility)

@@ -14,49 +14,55 @@ from quire.serving.admin.requests import (
     properties_of,
     topic_of,
 )
-from quire.serving.admin.target import AdminTarget
 from quire.serving.admin.topics import TOPIC
+from quire.serving.broker import Broker
 from quire.serving.model.ports import EARLIEST, LATEST, Position
 
 ONE = f"{TOPIC}/subscription/{{subscription}}"
 
 
-def routes(target: AdminTarget) -> list[web.RouteDef]:
-    return _list_and_delete(target) + _move(target)
+def routes(broker: Broker) -> list[web.RouteDef]:
+    return _list_and_delete(broker) + _move(broker)
 
 
 def _name(request: web.Request) -> str:
     return request.match_info["subscription"]
 
 
-def _list_and_delete(target: AdminTarget) -> list[web.RouteDef]:
+def _list_and_delete(broker: Broker) -> list[web.RouteDef]:
     async def names(request: web.Request) -> web.Response:
-        return web.json_response(await target.subscriptions(topic_of(request)))
+        return web.json_response(await broker.admin.subscriptions.names(topic_of(request)))
 
     async def create(request: web.Request) -> web.Response:
         body = await json_of(request)
         properties = properties_of(body.get("properties") if isinstance(body, dict) else None)
-        await target.create_subscription(topic_of(request), _name(request), position_of(body), properties)
+        await broker.admin.subscriptions.create(
+            topic_of(request), _name(request), position_of(body), properties
+        )
         return no_content()
 
     async def delete(request: web.Request) -> web.Response:
-        await target.delete_subscription(topic_of(request), _name(request), force=flag(request, "force"))
+        await broker.admin.subscriptions.delete(
+            topic_of(request), _name(request), force=flag(request, "force")
+        )
         return no_content()
 
     return [web.get(f"{TOPIC}/subscriptions", names), web.put(ONE, create), web.delete(ONE, delete)]
 
 
-def _move(target: AdminTarget) -> list[web.RouteDef]:
+def _move(broker: Broker) -> list[web.RouteDef]:
     async def skip_all(request: web.Request) -> web.Response:
-        await target.skip_messages(topic_of(request), _name(request), None)
+        await broker.admin.subscriptions.skip(topic_of(request), _name(request), None)
         return no_content()
 
     async def skip(request: web.Request) -> web.Response:
-        await target.skip_messages(topic_of(request), _name(request), _number(request, "count"))
+        await broker.admin.subscriptions.skip(topic_of(request), _name(request), _number(request, "count"))
         return no_content()
 
     async def reset_to_time(request: web.Request) -> web.Response:
-        await target.reset_cursor(topic_of(request), _name(request), _number(request, "time"))
+        await broker.admin.subscriptions.reset_cursor(
+            topic_of(request), _name(request), _number(request, "time")
+        )
         return no_content()
 
     async def reset_to_position(request: web.Request) -> web.Response:
@@ -64,12 +70,12 @@ def _move(target: AdminTarget) -> list[web.RouteDef]:
         to = position_of(body)
         if _is_excluded(body) and to not in (EARLIEST, LATEST):
             to = Position(to.ledger_id, to.entry_id + 1)
-        await target.reset_cursor(topic_of(request), _name(request), to)
+        await broker.admin.subscriptions.reset_cursor(topic_of(request), _name(request), to)
         return no_content()
 
     async def expire(request: web.Request) -> web.Response:
         name = request.match_info.get("subscription")
-        await target.expire_messages(topic_of(request), name, 1000 * _number(request, "seconds"))
+        await broker.admin.subscriptions.expire(topic_of(request), name, 1000 * _number(request, "seconds"))
         return no_content()
 
     async def expire_up_to(request: web.Request) -> web.Response:
@@ -79,7 +85,7 @@ def _move(target: AdminTarget) -> list[web.RouteDef]:
             raise ConfigurationError("messages expire up to an entry: name its ledgerId and entryId")
         if _is_excluded(body):
             to = Position(to.ledger_id, to.entry_id - 1)
-        await target.expire_up_to(topic_of(request), _name(request), to)
+        await broker.admin.subscriptions.expire_up_to(topic_of(request), _name(request), to)
         return no_content()
 
     return [

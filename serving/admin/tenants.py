@@ -8,7 +8,7 @@ from aiohttp import web
 
 from quire.metadata.records import TenantRecord
 from quire.serving.admin.requests import Absent, fields_of, json_of, no_content
-from quire.serving.admin.target import AdminTarget
+from quire.serving.broker import Broker
 
 TENANTS = "/admin/v2/tenants"
 
@@ -21,8 +21,8 @@ def _record(name: str, body: Any, cluster: str) -> TenantRecord:
     return TenantRecord(name=name, allowed_clusters=clusters)
 
 
-def routes(target: AdminTarget) -> list[web.RouteDef]:
-    namespaces = target.namespaces
+def routes(broker: Broker) -> list[web.RouteDef]:
+    namespaces = broker.namespaces
 
     async def names(_: web.Request) -> web.Response:
         return web.json_response(await namespaces.tenants())
@@ -33,12 +33,12 @@ def routes(target: AdminTarget) -> list[web.RouteDef]:
 
     async def put(request: web.Request) -> web.Response:
         name = request.match_info["tenant"]
-        await namespaces.create_tenant(name, _record(name, await json_of(request), target.cluster))
+        await namespaces.create_tenant(name, _record(name, await json_of(request), broker.settings.cluster))
         return no_content()
 
     async def post(request: web.Request) -> web.Response:
         name = request.match_info["tenant"]
-        await namespaces.update_tenant(name, _record(name, await json_of(request), target.cluster))
+        await namespaces.update_tenant(name, _record(name, await json_of(request), broker.settings.cluster))
         return no_content()
 
     async def delete(request: web.Request) -> web.Response:

@@ -17,9 +17,8 @@ from quire.serving.admin.requests import (
     topic_of,
     whole,
 )
-from quire.serving.admin.target import AdminTarget
+from quire.serving.broker import Broker
 from quire.serving.model.ports import Position
-from quire.serving.names import TopicName
 
 DOMAIN = "/admin/v2/{domain:persistent|non-persistent}"
 NAMESPACE = f"{DOMAIN}/{{tenant}}/{{namespace}}"
@@ -27,25 +26,29 @@ TOPIC = f"{NAMESPACE}/{{topic}}"
 PARTITIONS_MAX = 10_000
 
 
-def routes(target: AdminTarget) -> list[web.RouteDef]:
-    return _lists(target) + _partitions(target) + _one(target) + _properties(target) + _statistics(target)
+def routes(broker: Broker) -> list[web.RouteDef]:
+    return _lists(broker) + _partitions(broker) + _one(broker) + _properties(broker) + _statistics(broker)
 
 
-def _lists(target: AdminTarget) -> list[web.RouteDef]:
+def _lists(broker: Broker) -> list[web.RouteDef]:
     async def names(request: web.Request) -> web.Response:
-        part = request.match_info
-        found = await target.list_topics(
-            part["tenant"], part["namespace"], part["domain"], here=flag(request, "here")
-        )
+        tenant, namespace, domain = _of_namespace(request)
+        if flag(request, "here"):
+            found, _ = await broker.registry.catalogue.names(tenant, namespace, domain)
+        else:
+            found = await broker.fan_out.topics(tenant, namespace, domain)
         return web.json_response(found)
 
     async def partitioned(request: web.Request) -> web.Response:
-        part = request.match_info
-        return web.json_response(
-            await target.list_partitioned(part["tenant"], part["namespace"], part["domain"])
-        )
+        _, found = await broker.registry.catalogue.names(*_of_namespace(request))
+        return web.json_response(found)
 
     return [web.get(NAMESPACE, names), web.get(f"{NAMESPACE}/partitioned", partitioned)]
+
+
+def _of_namespace(request: web.Request) -> tuple[str, str, str]:
+    part = request.match_info
+    return part["tenant"], part["namespace"], part["domain"]
 
 
 async def _partitioned(request: web.Request) -> tuple[int, dict[str, str]]:
@@ -61,30 +64,31 @@ async def _partitioned(request: web.Request) -> tuple[int, dict[str, str]]:
     return count, properties
 
 
-def _partitions(target: AdminTarget) -> list[web.RouteDef]:
+def _partitions(broker: Broker) -> list[web.RouteDef]:
     async def get(request: web.Request) -> web.Response:
         # As clients ask that look topics up over HTTP: 0 when it does not exist and would be created on use.
         topic = topic_of(request)
         if flag(request, "checkAllowAutoCreation"):
-            return web.json_response({"partitions": await target.client_partitions(topic, create=True)})
-        return web.json_response({"partitions": await target.partitions(topic)})
+            count = await broker.client_partitions(str(topic), create=True)
+            return web.json_response({"partitions": count})
+        return web.json_response({"partitions": await broker.fan_out.partitions(topic)})
 
     async def put(request: web.Request) -> web.Response:
         count, properties = await _partitioned(request)
-        await target.create_partitioned(topic_of(request), count, properties)
+        await broker.registry.create(topic_of(request), count, properties)
         return no_content()
 
     async def post(request: web.Request) -> web.Response:
         count, _ = await _partitioned(request)
-        await target.update_partitions(topic_of(request), count)
+        await broker.partitioned.grow(topic_of(request), count)
         return no_content()
 
     async def delete(request: web.Request) -> web.Response:
-        await target.delete_partitioned(topic_of(request), force=flag(request, "force"))
+        await broker.partitioned.delete(topic_of(request), force=flag(request, "force"))
         return no_content()
 
     async def missed(request: web.Request) -> web.Response:
-        await target.create_missed_partitions(topic_of(request))
+        await broker.partitioned.make_missed(topic_of(request))
         return no_content()
 
     path = f"{TOPIC}/partitions"
@@ -97,14 +101,14 @@ def _partitions(target: AdminTarget) -> list[web.RouteDef]:
     ]
 
 
-def _one(target: AdminTarget) -> list[web.RouteDef]:
+def _one(broker: Broker) -> list[web.RouteDef]:
     async def create(request: web.Request) -> web.Response:
-        await target.create_topic(topic_of(request), properties_of(await json_of(request)))
+        await broker.registry.create(topic_of(request), properties=properties_of(await json_of(request)))
         return no_content()
 
     async def delete(request: web.Request) -> web.Response:
         generation = request.query.get("parentGeneration")
-        await target.delete_topic(
+        await broker.admin.topics.delete(
             topic_of(request),
             force=flag(request, "force"),
             parent_generation=None if generation is None else natural(generation, "parentGeneration"),
@@ -112,21 +116,21 @@ def _one(target: AdminTarget) -> list[web.RouteDef]:
         return no_content()
 
     async def unload(request: web.Request) -> web.Response:
-        await target.unload_topic(topic_of(request))
+        await broker.admin.topics.unload(topic_of(request))
         return no_content()
 
     async def compact(request: web.Request) -> web.Response:
-        await target.compact_topic(topic_of(request))
+        await broker.admin.topics.compact(topic_of(request))
         return no_content()
 
     async def compaction(request: web.Request) -> web.Response:
-        return web.json_response(await target.compaction_status(topic_of(request)))
+        return web.json_response(await broker.admin.topics.compaction_status(topic_of(request)))
 
     async def terminate(request: web.Request) -> web.Response:
-        return _where(request, await target.terminate_topic(topic_of(request)))
+        return _where(request, await broker.admin.topics.terminate(topic_of(request)))
 
     async def terminate_partitions(request: web.Request) -> web.Response:
-        last = await target.terminate_partitions(topic_of(request))
+        last = await broker.admin.topics.terminate_partitions(topic_of(request))
         return web.json_response({number: position_json(at, number) for number, at in last.items()})
 
     return [
@@ -140,9 +144,9 @@ def _one(target: AdminTarget) -> list[web.RouteDef]:
     ]
 
 
-def _properties(target: AdminTarget) -> list[web.RouteDef]:
+def _properties(broker: Broker) -> list[web.RouteDef]:
     async def get(request: web.Request) -> web.Response:
-        return web.json_response(await target.properties(topic_of(request)))
+        return web.json_response(await broker.admin.topics.properties(topic_of(request)))
 
     async def put(request: web.Request) -> web.Response:
         more = properties_of(await json_of(request))
@@ -150,7 +154,7 @@ def _properties(target: AdminTarget) -> list[web.RouteDef]:
         def change(known: dict[str, str]) -> dict[str, str]:
             return properties_of({**known, **more})
 
-        await target.change_properties(topic_of(request), change)
+        await broker.admin.topics.change_properties(topic_of(request), change)
         return no_content()
 
     async def delete(request: web.Request) -> web.Response:
@@ -159,42 +163,42 @@ def _properties(target: AdminTarget) -> list[web.RouteDef]:
         def change(known: dict[str, str]) -> dict[str, str]:
             return {key: value for key, value in known.items() if key != gone}
 
-        await target.change_properties(topic_of(request), change)
+        await broker.admin.topics.change_properties(topic_of(request), change)
         return no_content()
 
     path = f"{TOPIC}/properties"
     return [web.get(path, get), web.put(path, put), web.delete(path, delete)]
 
 
-def _statistics(target: AdminTarget) -> list[web.RouteDef]:
+def _statistics(broker: Broker) -> list[web.RouteDef]:
     async def stats(request: web.Request) -> web.Response:
-        return web.json_response(_as_asked(request, await target.stats(topic_of(request))))
+        return web.json_response(_as_asked(request, await broker.admin.statistics.stats(topic_of(request))))
 
     async def partitioned(request: web.Request) -> web.Response:
         topic = topic_of(request)
-        if not await target.partitions(topic):
+        if not await broker.fan_out.partitions(topic):
             raise NotFound(f"{topic} has no partitions")
-        shown = _as_asked(request, await target.stats(topic))
+        shown = _as_asked(request, await broker.admin.statistics.stats(topic))
         return web.json_response(
             shown if flag(request, "perPartition", True) else {**shown, "partitions": {}}
         )
 
     async def internal(request: web.Request) -> web.Response:
-        return web.json_response(await target.internal_stats(topic_of(request)))
+        return web.json_response(await broker.admin.statistics.internal(topic_of(request)))
 
     async def partitioned_internal(request: web.Request) -> web.Response:
-        return web.json_response(await target.partitioned_internal_stats(topic_of(request)))
+        return web.json_response(await broker.admin.statistics.partitioned_internal(topic_of(request)))
 
     async def last(request: web.Request) -> web.Response:
-        return _where(request, await target.last_position(topic_of(request)))
+        return _where(request, (await broker.registry.open_persistent(topic_of(request))).last_confirmed)
 
     async def by_index(request: web.Request) -> web.Response:
         index = natural(request.query.get("index", ""), "index in the query")
-        return _where(request, await target.position_of_index(topic_of(request), index))
+        return _where(request, await broker.admin.topics.position_of_index(topic_of(request), index))
 
     async def by_time(request: web.Request) -> web.Response:
         time_ms = natural(request.match_info["time"], "the time in the path")
-        return _where(request, await target.position_at_time(topic_of(request), time_ms))
+        return _where(request, await broker.admin.topics.position_at_time(topic_of(request), time_ms))
 
     return [
         web.get(f"{TOPIC}/getMessageIdByIndex", by_index),
@@ -208,7 +212,7 @@ def _statistics(target: AdminTarget) -> list[web.RouteDef]:
 
 
 def _where(request: web.Request, position: Position) -> web.Response:
-    return web.json_response(position_json(position, TopicName.parse(topic_of(request)).partition))
+    return web.json_response(position_json(position, topic_of(request).partition))
 
 
 def _as_asked(request: web.Request, stats: dict[str, Any]) -> dict[str, Any]:

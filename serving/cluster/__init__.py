@@ -15,7 +15,10 @@ the topic's record. Read in this order:
 Then the topics of this broker: `topic_records` (their records), `catalogue` (which there are), `bundles` (what
 those of one bundle share), `bundle_totals` (what they took in), `topic_factory` (makes them), `registry` (loads
 them and lets go of them), `rounds` (looks after them), `topic_lists` (tells clients of new ones), `offloading`
-(brings their segments to the archive), `ownerless` (closes ledgers that nobody else would). And what operators ask
-of more than one: `operations`, `subscription_operations`, `statistics`; `partitioned` lets a topic with partitions
-grow and go as one thing, `fan_out` asks each of them, `peers` other brokers.
+(brings their segments to the archive), `ownerless` (closes ledgers that nobody else would), `local_bundles` (what
+ownership asks of all these).
+
+Then what operators ask. `fan_out` asks each partition of a topic, and each of the other brokers, by `peers`;
+`addresses` is where this one is reached. `partitioned` lets a topic with partitions grow and go as one thing. `admin`
+lists the rest: `topic_admin`, `statistics`, `subscription_admin`, `policy_admin`, `archive_admin`.
 """

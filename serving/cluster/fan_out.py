@@ -1,9 +1,12 @@
-"""Asks each partition of a topic, whichever broker it is on.
+"""Asks each partition of a topic, whichever broker it is on, or each of the other brokers.
 
 What an operator asks of a partitioned topic is asked of its partitions, which are topics of their own: here by a plain
 call, elsewhere by the same request of the REST interface (`peers`). A `TopicRequest` knows both ways; whoever makes it
 says which refusals of single partitions are no failure of the whole. A partition that nobody has used yet has no
 record, and is left out of what is asked of the used ones.
+
+What is asked of the whole cluster is asked of all other brokers at once; one that does not answer keeps nobody waiting
+for long, and is told of.
 """
 
 from __future__ import annotations
@@ -12,16 +15,22 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeVar
+from urllib.parse import quote
 
 from quire.metadata.records import TopicRecord
-from quire.runtime.errors import QuireError
+from quire.runtime.errors import NotFound, QuireError
+from quire.serving.cluster.addresses import Addresses
 from quire.serving.cluster.peers import Peers, topic_path
-from quire.serving.cluster.port import NotOwner
-from quire.serving.cluster.topic_records import TopicRecords
-from quire.serving.names import TopicName
+from quire.serving.cluster.port import NotOwner, Ownership
+from quire.serving.cluster.registry import Registry
+from quire.serving.model.ports import NotAllowed
+from quire.serving.names import NON_PERSISTENT, TopicName
 
 ASKED_AT_ONCE: Final = 100
 """Partitions that are asked at the same time: each may have to be loaded first."""
+
+ASK_S: Final = 10.0
+"""How long other brokers may take for what is no work."""
 
 T = TypeVar("T")
 Refusals = tuple[type[QuireError], ...]
@@ -38,7 +47,7 @@ class TopicRequest(Generic[T]):
     `read` makes of the JSON of another broker's answer what `here` returns.
     """
 
-    here: Callable[[str], Awaitable[T]]
+    here: Callable[[TopicName], Awaitable[T]]
     method: str
     path: str = ""
     body: Any = None
@@ -58,25 +67,60 @@ class PartitionAnswers(NamedTuple, Generic[T]):
         return self.found
 
 
+class BrokerAnswers(NamedTuple):
+    """The JSON that other brokers answered, and why some did not."""
+
+    said: list[Any]
+    silent: list[str]
+
+
 class FanOut:
     """See the top of the file."""
 
-    def __init__(self, records: TopicRecords, peers: Peers) -> None:
-        self._records = records
+    def __init__(self, registry: Registry, peers: Peers, ownership: Ownership, addresses: Addresses) -> None:
+        self._catalogue = registry.catalogue
+        self._records = registry.records
         self._peers = peers
+        self._ownership = ownership
+        self._addresses = addresses
+
+    # -- partitions ------------------------------------------------------------------------------------
+
+    async def partitions(self, name: TopicName) -> int:
+        """0 for a topic without partitions. Raises `NotFound` when there is neither."""
+        try:
+            return await self._catalogue.partitions(name)
+        except NotFound:
+            # A partition that nobody has used yet is there all the same.
+            if name.parent is None:
+                raise
+            await self._catalogue.covering(name)
+            return 0
+
+    async def refuse_parent(self, name: TopicName, what: str) -> None:
+        """Raise `NotAllowed` for a topic that has partitions."""
+        if await self.partitions(name):
+            raise NotAllowed(
+                f"{what} of the partitioned topic {name} is not allowed; ask one of its partitions"
+            )
+
+    async def record(self, name: TopicName) -> TopicRecord:
+        """Of a topic with partitions. Raises `NotFound`, and `Unavailable` while it is being deleted."""
+        if not await self._catalogue.partitions(name):
+            raise NotFound(f"{name} has no partitions")
+        return (await self._records.load(name)).record
 
     async def used(self, name: TopicName, record: TopicRecord) -> list[TopicName]:
         """Those that were used, or are prepared; of a topic that keeps nothing all, for only their brokers know."""
         names = [name.of_partition(index) for index in range(record.extent)]
         return await self._records.there(names) if name.is_persistent else names
 
-    async def ask(self, partition: TopicName, request: TopicRequest[T]) -> T:
-        """Raises as the partition's own broker would."""
-        try:
-            return await request.here(str(partition))
-        except NotOwner as error:
-            path = topic_path(partition) + request.path
-            return request.read(await self._peers.ask(request.method, error, path, request.body))
+    async def whole(self, name: TopicName, request: TopicRequest[T], refusals: Refusals = ()) -> list[T]:
+        """What a topic answers, or its used partitions do. Raises as `each`, and a refusal when all refuse."""
+        if not await self.partitions(name):
+            return [await request.here(name)]
+        used = await self.used(name, await self.record(name))
+        return list((await self.each(used, request, refusals)).some().values())
 
     async def each(
         self, partitions: Iterable[TopicName], request: TopicRequest[T], refusals: Refusals = ()
@@ -86,7 +130,7 @@ class FanOut:
 
         async def ask(partition: TopicName) -> T:
             async with slots:
-                return await self.ask(partition, request)
+                return await self._ask(partition, request)
 
         said = await asyncio.gather(*map(ask, names), return_exceptions=True)
         answers: PartitionAnswers[T] = PartitionAnswers({}, [])
@@ -98,3 +142,40 @@ class FanOut:
             else:
                 answers.found[name] = one
         return answers
+
+    async def _ask(self, partition: TopicName, request: TopicRequest[T]) -> T:
+        """Raises as the partition's own broker would."""
+        try:
+            return await request.here(partition)
+        except NotOwner as error:
+            path = topic_path(partition) + request.path
+            return request.read(await self._peers.ask(request.method, error, path, request.body))
+
+    # -- brokers ---------------------------------------------------------------------------------------
+
+    async def others(self, method: str, path: str, *, timeout_s: float = ASK_S) -> BrokerAnswers:
+        """Ask all other brokers of the cluster."""
+        urls = {row["httpUrl"] for row in self._ownership.brokers()} - {self._addresses.http_url}
+        asked = [self._peers.ask_at(method, url, path, timeout_s=timeout_s) for url in sorted(urls)]
+        answers = BrokerAnswers([], [])
+        for one in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(one, QuireError):
+                answers.silent.append(str(one))
+            elif isinstance(one, BaseException):
+                raise one
+            else:
+                answers.said.append(one)
+        return answers
+
+    async def topics(self, tenant: str, namespace: str, domain: str) -> list[str]:
+        """Full names, partitions one by one, their parents not. Raises `NotFound`.
+
+        Topics that keep nothing are where they are used, so every broker is asked for them; one that does not answer
+        now has none to show.
+        """
+        names, _ = await self._catalogue.names(tenant, namespace, domain)
+        if domain != NON_PERSISTENT:
+            return names
+        path = "/admin/v2/" + "/".join(quote(part, safe="") for part in (domain, tenant, namespace))
+        answers = await self.others("GET", f"{path}?here=true")
+        return sorted({*names, *(name for said in answers.said for name in said)})

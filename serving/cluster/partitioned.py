@@ -68,12 +68,6 @@ class Partitioned:
         """Whose interrupted deletion is being finished."""
         registry.catalogue.on_deleting = self._go_on_deleting
 
-    async def record(self, name: TopicName) -> TopicRecord:
-        """Of a topic with partitions. Raises `NotFound`, and `Unavailable` while it is being deleted."""
-        if not await self._registry.catalogue.partitions(name):
-            raise NotFound(f"{name} has no partitions")
-        return (await self._records.load(name)).record
-
     # -- growing ---------------------------------------------------------------------------------------
 
     async def grow(self, name: TopicName, count: int) -> None:
@@ -127,7 +121,7 @@ class Partitioned:
 
     async def make_missed(self, name: TopicName) -> None:
         """Make the records of those partitions that nobody has used yet; whose brokers need not know. `NotFound`."""
-        record = await self.record(name)
+        record = await self._fan_out.record(name)
         namespace = await self._registry.catalogue.namespace(name)
         for partition in map(name.of_partition, range(record.partitions if name.is_persistent else 0)):
             await self._registry.catalogue.find_or_create(partition, namespace, True)
@@ -137,8 +131,8 @@ class Partitioned:
     def list_subscriptions(self) -> TopicRequest[list[str]]:
         """Which durable subscriptions a topic has, in order."""
 
-        async def here(topic: str) -> list[str]:
-            found = subscriptions_of(await self._registry.open(TopicName.parse(topic)))
+        async def here(topic: TopicName) -> list[str]:
+            found = subscriptions_of(await self._registry.open(topic))
             return sorted(one.name for one in found if one.is_durable)
 
         return TopicRequest(here, "GET", "/subscriptions")
@@ -146,8 +140,8 @@ class Partitioned:
     def _durable(self) -> TopicRequest[Mapping[str, Mapping[str, str]]]:
         """The properties of each durable subscription of a topic."""
 
-        async def here(topic: str) -> Mapping[str, Mapping[str, str]]:
-            found = subscriptions_of(await self._registry.open(TopicName.parse(topic)))
+        async def here(topic: TopicName) -> Mapping[str, Mapping[str, str]]:
+            found = subscriptions_of(await self._registry.open(topic))
             return {one.name: one.cursor.properties for one in found if one.is_durable}
 
         def read(stats: dict[str, Any]) -> Mapping[str, Mapping[str, str]]:
@@ -168,7 +162,7 @@ class Partitioned:
         Raises `AlreadyExists` when all have it.
         """
         made, done = 0, 0
-        while (count := (await self.record(name)).extent) > done:
+        while (count := (await self._fan_out.record(name)).extent) > done:
             some = [name.of_partition(index) for index in range(done, count)]
             made += await self._make_everywhere(some, subscription, start, properties)
             done = count
@@ -206,8 +200,8 @@ class Partitioned:
     ) -> int:
         """How many did not have it."""
 
-        async def here(partition: str) -> None:
-            loaded = await self._registry.open(TopicName.parse(partition), create=True)
+        async def here(partition: TopicName) -> None:
+            loaded = await self._registry.open(partition, create=True)
             await create_subscription(loaded, subscription, start, properties)
 
         where = {"ledgerId": start.ledger_id, "entryId": start.entry_id, "properties": dict(properties)}
@@ -236,11 +230,10 @@ class Partitioned:
             self._deleting.discard(name)
 
     async def _refuse_if_used(self, name: TopicName, record: TopicRecord) -> None:
-        async def here(partition: str) -> None:
-            parsed = TopicName.parse(partition)
-            loaded = self._registry.find(parsed)
+        async def here(partition: TopicName) -> None:
+            loaded = self._registry.find(partition)
             if loaded is None:
-                await self._registry.require(parsed)
+                await self._registry.require(partition)
             else:
                 refuse_if_used(loaded)
 
@@ -253,8 +246,8 @@ class Partitioned:
         await self._fan_out.each(used, TopicRequest(here, "GET", "/stats", read=read), (NotFound,))
 
     async def _delete(self, name: TopicName, marked: TopicRecord) -> None:
-        async def here(partition: str) -> None:
-            await self.delete_partition(TopicName.parse(partition), marked.generation)
+        async def here(partition: TopicName) -> None:
+            await self.delete_partition(partition, marked.generation)
 
         path = f"?force=true&parentGeneration={marked.generation}"
         used = await self._fan_out.used(name, marked)

@@ -5,7 +5,6 @@ Numbers of several brokers' answers are added up, lists put together (`added_up`
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -56,20 +55,6 @@ class Peers:
         if answer.status >= 400:
             raise error_of(answer.status, text)
         return json.loads(text) if text else None
-
-    async def ask_all(
-        self, method: str, http_urls: Iterable[str], path: str, *, timeout_s: float
-    ) -> list[dict[str, Any] | QuireError]:
-        """What each broker answers, a JSON object, or why there is no answer."""
-
-        async def ask_one(http_url: str) -> dict[str, Any] | QuireError:
-            try:
-                answer: dict[str, Any] = await self.ask_at(method, http_url, path, timeout_s=timeout_s)
-            except QuireError as error:
-                return error
-            return answer
-
-        return await asyncio.gather(*map(ask_one, http_urls))
 
     async def close(self) -> None:
         if self._session is not None:

@@ -13,9 +13,13 @@ from typing import Any
 from quire.ledger.holes import lost_messages
 from quire.ledger.ledgers import Ledgers
 from quire.metadata.records import CompactedRecord, SegmentRecord, SegmentState, TopicRecord
-from quire.runtime.errors import QuireError
+from quire.runtime.errors import NotFound, QuireError
+from quire.serving.cluster.fan_out import FanOut, TopicRequest
+from quire.serving.cluster.offloading import Offloading
+from quire.serving.cluster.registry import Registry
 from quire.serving.cluster.topic_factory import subscriptions_of
 from quire.serving.model.ports import Position
+from quire.serving.names import TopicName
 from quire.serving.topic.lifecycle.explain import Circumstances, explain
 from quire.serving.topic.non_persistent import AnyTopic
 from quire.serving.topic.services import Services
@@ -45,6 +49,62 @@ _SUBSCRIPTION_SUMMED = (
     "bytesOutCounter",
     "lostMessages",
 )
+
+
+class Statistics:
+    """See the top of the file."""
+
+    def __init__(
+        self, registry: Registry, services: Services, fan_out: FanOut, offloading: Offloading | None
+    ) -> None:
+        self._registry = registry
+        self._services = services
+        self._fan_out = fan_out
+        self._offloading = offloading
+
+    async def stats(self, name: TopicName) -> dict[str, Any]:
+        """As Pulsar's `stats`; of a partitioned topic the sums of its partitions."""
+
+        async def here(one: TopicName) -> dict[str, Any]:
+            return await of_topic(await self._registry.open(one), self._services)
+
+        if not await self._fan_out.partitions(name):
+            return await here(name)
+        record, found = await self._of_partitions(name, TopicRequest(here, "GET", "/stats"))
+        return of_partitions(found, record)
+
+    async def internal(self, name: TopicName) -> dict[str, Any]:
+        """As Pulsar's `internalStats`; each of `ledgers` has a `state` and an `archive`."""
+        return await internal(await self._registry.open_persistent(name), self._services)
+
+    async def partitioned_internal(self, name: TopicName) -> dict[str, Any]:
+        """As Pulsar's `partitioned-internalStats`: those of each partition that was used. Raises `NotFound`."""
+        request = TopicRequest(self.internal, "GET", "/internalStats")
+        record, found = await self._of_partitions(name, request)
+        return {"metadata": metadata_of(record), "partitions": found}
+
+    async def _of_partitions(
+        self, name: TopicName, request: TopicRequest[dict[str, Any]]
+    ) -> tuple[TopicRecord, dict[str, dict[str, Any]]]:
+        """A topic's record, and what each of its used partitions answers, by its full name."""
+        record = await self._fan_out.record(name)
+        used = await self._fan_out.used(name, record)
+        answers = await self._fan_out.each(used, request, (NotFound,))
+        return record, {str(one): said for one, said in answers.found.items()}
+
+    async def segments(self, name: TopicName) -> dict[str, Any]:
+        """The JSON of `GET /quire/v1/topics/…/segments`; see `quire.spark_source.plan`."""
+        count = await self._fan_out.partitions(name)
+        if count:
+            return {"topic": str(name), "partitions": count, "segments": [], "end": None}
+        return await plan(await self._registry.open_persistent(name), self._services.ledgers)
+
+    async def explain(self, name: TopicName) -> dict[str, Any]:
+        """Why each segment is still here, and when it will go; see `quire.serving.topic.lifecycle.explain`."""
+        loaded = await self._registry.open_persistent(name)
+        failures = {} if self._offloading is None else self._offloading.offloader.failures(loaded.name)
+        return explained(loaded, self._services, failures)
+
 
 # -- stats -------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from quire.bookie import storage as storage_module
 from quire.bookie.journal import Journal
 from quire.ledger.state_log import StateLog
 from quire.runtime.errors import QuireError
+from quire.serving.names import TopicName
 from quire.testing import disk
 
 from .load import Follower, Log, Published, RawStream
@@ -105,7 +106,9 @@ class History:
     async def _check_backlog(self, follower: Follower) -> None:
         log = self.logs[follower.topic]
         messages = len(log.numbers())
-        rows = (await self.machine.broker.stats(follower.topic))["subscriptions"]
+        rows = (await self.machine.broker.admin.statistics.stats(TopicName.parse(follower.topic)))[
+            "subscriptions"
+        ]
         if follower.name in rows:
             follower.check_backlog(log, rows[follower.name]["msgBacklog"], messages, messages)
         else:

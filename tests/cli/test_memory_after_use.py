@@ -38,12 +38,12 @@ class Silent:
 async def use(running: Standalone, number: int) -> None:
     """A topic with a message that its subscription acknowledged, unloaded."""
     broker, text = running.broker, f"persistent://public/default/topic-{number}"
-    await broker.create_subscription(text, "s", EARLIEST)
+    await broker.admin.subscriptions.create(TopicName.parse(text), "s", EARLIEST)
     topic = await broker.registry.open_persistent(TopicName.parse(text))
     entry = encode_one(OutgoingMessage(bytes(100)), "p", 1, 1)
     topic._publisher.publish(Silent(), [b"\x08\x01\x10\x01"], [entry], None)  # type: ignore[arg-type]
     await topic.flushed()
-    await broker.skip_messages(text, "s", None)
+    await broker.admin.subscriptions.skip(TopicName.parse(text), "s", None)
     await broker.registry.unload(topic.topic_name)
 
 

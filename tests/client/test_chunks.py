@@ -20,6 +20,7 @@ from quire.client import (
 from quire.client.chunks import Incomplete, Joined, Joiner, cut
 from quire.runtime.limits import MESSAGE_BYTES_MIN, MIB
 from quire.serving.broker import Broker
+from quire.serving.names import TopicName
 from quire.wire import commands, message
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.compression import NAMES
@@ -226,7 +227,9 @@ async def test_an_ack_covers_all_chunks(real: Broker, ours: Client) -> None:
         await consumer.ack(one)
         await consumer.ack(two.id)
         await consumer.flush_acks()
-        assert (await real.stats(TOPIC))["subscriptions"]["s"]["msgBacklog"] == 0
+        assert (await real.admin.statistics.stats(TopicName.parse(TOPIC)))["subscriptions"]["s"][
+            "msgBacklog"
+        ] == 0
 
 
 async def test_shared_consumers_get_whole_messages_and_nothing_twice(house: BrokerHouse) -> None:
@@ -258,7 +261,7 @@ async def test_shared_consumers_get_whole_messages_and_nothing_twice(house: Brok
 
             await asyncio.gather(take(one), take(two))
             assert sorted(found, key=len) == [b"small"] * 4 + [large] * 4
-            subscription = (await broker.stats(TOPIC))["subscriptions"]["s"]
+            subscription = (await broker.admin.statistics.stats(TopicName.parse(TOPIC)))["subscriptions"]["s"]
             assert subscription["msgBacklog"] == 0
             assert subscription["msgOutCounter"] == 4 * 5 + 4, (
                 "five chunks each, and what is small, dealt once"

@@ -23,6 +23,7 @@ from quire.client.crypto import DATA_KEY_S, Decryptor, Encryptor
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import MIB
 from quire.serving.broker import Broker
+from quire.serving.names import TopicName
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.message import Encrypted
 from tests.serving.conftest import in_thread
@@ -148,7 +149,7 @@ async def test_without_a_key_it_is_as_the_settings_say(
         assert message.payload == b"open"
         await consumer.ack(message)
         await consumer.flush_acks()
-    found = (await real.stats(TOPIC))["subscriptions"]
+    found = (await real.admin.statistics.stats(TopicName.parse(TOPIC)))["subscriptions"]
     assert (found["fail"]["msgBacklog"], found["discard"]["msgBacklog"]) == (1, 0)
     with pytest.raises(ConfigurationError, match="crypto_failure"):
         ConsumerSettings(crypto_failure="hope").validate()

@@ -12,6 +12,7 @@ from quire.client import EARLIEST, Client, ClientSettings, ConsumerSettings, Dea
 from quire.client.pattern import Pattern
 from quire.runtime.errors import ConfigurationError, Unavailable
 from quire.serving.broker import Broker
+from quire.serving.names import TopicName
 from tests.client.fake_broker import FakeBroker
 from tests.serving.conftest import BrokerHouse
 
@@ -82,7 +83,7 @@ async def test_a_topic_that_goes_is_not_made_again(told: Client, real: Broker) -
     async with told.consumer(re.compile("orders-.*"), "s", start=EARLIEST) as consumer:
         for _ in range(2):
             await consumer.ack(await consumer.receive(10))
-        await real.delete_topic("persistent://public/default/orders-a", force=True)
+        await real.admin.topics.delete(TopicName.parse("persistent://public/default/orders-a"), force=True)
         async with asyncio.timeout(60):
             while len(consumer.topics) > 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -98,7 +99,9 @@ async def test_a_topic_that_is_made_again_at_once_is_consumed_again(told: Client
     async with told.consumer(re.compile("orders-.*"), "s", start=EARLIEST) as consumer:
         await consumer.ack(await consumer.receive(10))
         for number in range(2, 6):
-            await real.delete_topic("persistent://public/default/orders-a", force=True)
+            await real.admin.topics.delete(
+                TopicName.parse("persistent://public/default/orders-a"), force=True
+            )
             await publish(told, "orders-a", b"%d" % number)
             assert (await consumer.receive(10)).payload == b"%d" % number
 
@@ -123,7 +126,7 @@ async def test_a_topic_that_cannot_be_asked_about_at_once_is_not_forgotten(
 
 async def test_partitions_count_as_their_topic(told: Client, real: Broker) -> None:
     async with told.consumer(re.compile("orders-.*"), "s", type="shared") as consumer:
-        await real.create_partitioned("persistent://public/default/orders-a", 3)
+        await real.registry.create(TopicName.parse("persistent://public/default/orders-a"), 3)
         async with told.producer("orders-a") as producer:
             for i in range(9):
                 await producer.send(b"%d" % i, key=str(i))

@@ -22,6 +22,7 @@ from quire.client.dead_letter import DeadLetters
 from quire.client.nack import delay_ms
 from quire.runtime.errors import ConfigurationError, Unavailable
 from quire.serving.broker import Broker
+from quire.serving.names import TopicName
 from tests.client.test_schemas import Order
 from tests.serving.conftest import in_thread
 
@@ -177,7 +178,7 @@ async def test_a_message_that_comes_too_often_is_a_dead_letter(
 async def until_done(real: Broker, topic: str = TOPIC) -> None:
     """Until nothing is unacknowledged any more."""
     async with asyncio.timeout(60):
-        while (await real.stats(topic))["subscriptions"]["s"]["msgBacklog"]:  # noqa: ASYNC110
+        while (await real.admin.statistics.stats(TopicName.parse(topic)))["subscriptions"]["s"]["msgBacklog"]:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -261,7 +262,7 @@ async def test_dead_letters_keep_their_schema(real: Broker, ours: Client) -> Non
 
 
 async def test_dead_letters_of_partitions_go_to_one_topic(real: Broker, ours: Client) -> None:
-    await real.create_partitioned(TOPIC, 2)
+    await real.registry.create(TopicName.parse(TOPIC), 2)
     async with ours.producer("t") as producer:
         for i in range(4):
             await producer.send(b"%d" % i, key=str(i))

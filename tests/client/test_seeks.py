@@ -12,6 +12,7 @@ from quire.serving.names import TopicName
 from tests.serving.conftest import BrokerHouse
 
 TOPIC = "persistent://public/default/t"
+NAME = TopicName.parse(TOPIC)
 FIVE_A_BATCH = ProducerSettings(batch_messages_max=5, batch_delay_ms=5_000)
 
 
@@ -36,7 +37,7 @@ async def test_an_operators_reset_shows_what_a_seek_into_a_batch_left_out(
     async with ours.consumer("t", "s", start=EARLIEST) as consumer:
         await consumer.seek(to)
         assert numbers([await consumer.receive(5) for _ in range(2)]) == [3, 4]
-        await real.reset_cursor(TOPIC, "s", 1)
+        await real.admin.subscriptions.reset_cursor(NAME, "s", 1)
         seen: dict[int, None] = {}
         async with asyncio.timeout(60):
             while len(seen) < 5:
@@ -108,17 +109,21 @@ async def test_a_reader_leaves_nothing_behind(real: Broker, ours: Client) -> Non
     async with ours.reader("t", start=EARLIEST) as reader:
         await reader.read(5)
         await reader.seek(ids[2])
-    assert (await real.stats(TOPIC))["subscriptions"] == {}
+    assert (await real.admin.statistics.stats(NAME))["subscriptions"] == {}
 
 
 async def test_a_reader_of_a_topic_that_grows_leaves_nothing_behind(real: Broker) -> None:
-    await real.create_partitioned(TOPIC, 1)
+    await real.registry.create(NAME, 1)
     async with Client(real.service_url, settings=ClientSettings(partitions_poll_ms=20)) as client:
         async with client.reader("t", start=EARLIEST) as reader:
-            await real.update_partitions(TOPIC, 2)
+            await real.partitioned.grow(NAME, 2)
             async with client.producer(f"{TOPIC}-partition-1") as producer:
                 await producer.send(b"7")
             assert (await reader.read(10)).payload == b"7"
-            (found,) = (await real.stats(f"{TOPIC}-partition-1"))["subscriptions"].values()
+            (found,) = (await real.admin.statistics.stats(TopicName.parse(f"{TOPIC}-partition-1")))[
+                "subscriptions"
+            ].values()
             assert not found["isDurable"]
-        assert (await real.stats(f"{TOPIC}-partition-1"))["subscriptions"] == {}
+        assert (await real.admin.statistics.stats(TopicName.parse(f"{TOPIC}-partition-1")))[
+            "subscriptions"
+        ] == {}

@@ -26,10 +26,10 @@ async def do(broker: Broker, what: str) -> None:
         topic = await broker.registry.open(TopicName.parse("java-compacted"))
         await topic.compaction.start()
     elif what == "terminate":
-        await broker.terminate_topic("java-ended")
+        await broker.admin.topics.terminate(TopicName.parse("java-ended"))
     else:
         if what == "catch up":
-            await broker.skip_messages("java-quota", "s", None)
+            await broker.admin.subscriptions.skip(TopicName.parse("java-quota"), "s", None)
         topic = await broker.registry.open(TopicName.parse("java-quota"))
         await topic.upkeep.look()
 
@@ -38,8 +38,10 @@ async def test_java(house: BrokerHouse) -> None:
     """One process for all scenarios: starting Java takes longer than what it does then."""
     jars = class_path()
     broker = await house.start(broker_entry_metadata=True)
-    await broker.create_topic("java-quota")
-    await broker.change_topic_policies("java-quota", lambda old: replace(old, backlog_quota=QUOTA))
+    await broker.registry.create(TopicName.parse("java-quota"))
+    await broker.admin.policies.change_topic(
+        TopicName.parse("java-quota"), lambda old: replace(old, backlog_quota=QUOTA)
+    )
     process = await asyncio.create_subprocess_exec(
         "java", "-XX:TieredStopAtLevel=1", "-cp", jars, str(PROGRAM), broker.service_url, *SCENARIOS,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from quire.serving.names import TopicName
 from tests.serving.conftest import BrokerHouse, house
 
 __all__ = ["house"]
@@ -43,10 +44,14 @@ async def test_java(house: BrokerHouse) -> None:
     """One process for all scenarios: starting Java takes longer than what it does then."""
     jars = class_path()
     broker = await house.start()
-    await broker.create_topic("java-small")
-    await broker.change_topic_policies("java-small", lambda old: replace(old, message_bytes_max=1000))
-    await broker.create_topic("java-chunks")
-    await broker.change_topic_policies("java-chunks", lambda old: replace(old, deduplication=True))
+    await broker.registry.create(TopicName.parse("java-small"))
+    await broker.admin.policies.change_topic(
+        TopicName.parse("java-small"), lambda old: replace(old, message_bytes_max=1000)
+    )
+    await broker.registry.create(TopicName.parse("java-chunks"))
+    await broker.admin.policies.change_topic(
+        TopicName.parse("java-chunks"), lambda old: replace(old, deduplication=True)
+    )
     process = await asyncio.create_subprocess_exec(
         "java", "-XX:TieredStopAtLevel=1", "-cp", jars, str(PROGRAM), broker.service_url, *SCENARIOS,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,

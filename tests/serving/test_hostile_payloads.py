@@ -18,6 +18,7 @@ from tests.serving.conftest import BrokerHouse, Turns
 from tests.serving.session.test_connection import Client, producer
 
 TOPIC = "persistent://public/default/hostile"
+NAME = TopicName.parse(TOPIC)
 
 
 def bomb(messages: int, *, payload_bytes: int = 0) -> bytes:
@@ -73,7 +74,7 @@ async def published(broker: Broker, *entries: bytes) -> Client:
 async def test_compacting_batches_that_grow(turns: Turns, house: BrokerHouse, entries: list[bytes]) -> None:
     broker = await house.start()
     await published(broker, *entries)
-    topic = broker.registry.find(TopicName.parse(TOPIC))
+    topic = broker.registry.find(NAME)
     assert isinstance(topic, Topic)
     async with asyncio.timeout(60):
         await topic.compaction.start()
@@ -108,8 +109,8 @@ async def test_dealing_and_finding_what_is_large_inside(
     command.redeliverUnacknowledgedMessages.CopyFrom(again)
     client.send(commands.frame(command))
     await client.answers(2)
-    topic = broker.registry.find(TopicName.parse(TOPIC))
+    topic = broker.registry.find(NAME)
     assert isinstance(topic, Topic)
     assert (await topic.last_message())[0] == topic.last_confirmed
-    await broker.reset_cursor(TOPIC, "s", 1)
-    assert await broker.stats(TOPIC)
+    await broker.admin.subscriptions.reset_cursor(NAME, "s", 1)
+    assert await broker.admin.statistics.stats(NAME)

@@ -17,6 +17,7 @@ from quire.serving import broker as broker_module
 from quire.serving.admin.app import make_app
 from quire.serving.broker import Broker
 from quire.serving.cluster.ownership import ClusterOwnership
+from quire.serving.names import TopicName
 from quire.serving.settings import BrokerSettings
 from quire.tiering.archive import Archive
 
@@ -133,7 +134,7 @@ class BrokerHost(SimulatedHost):
         ownership = ClusterOwnership(store, self.clock, f"{self.host}:{PORT}", unique=self._unique)
         with mock.patch.object(broker_module, "Peers", lambda: SimulatedPeers(self.cluster, self.host)):
             broker = Broker(self.settings, store, base.ledgers, archive, self.clock, ownership=ownership)
-        broker.http_url = self.http_url
+        broker.addresses.http_url = self.http_url
         await broker.start()
         base.repair.start()
         return broker
@@ -164,7 +165,7 @@ class BrokerHost(SimulatedHost):
     async def compact(self, topic: str) -> None:
         if self.broker is not None:
             try:
-                await self.broker.compact_topic(topic)
+                await self.broker.admin.topics.compact(TopicName.parse(topic))
                 self.world.saw("compaction begun")
             except QuireError as error:
                 self.world.note(f"{self.host} cannot compact {topic}: {error}")
@@ -172,7 +173,7 @@ class BrokerHost(SimulatedHost):
     async def unload(self, topic: str) -> None:
         if self.broker is not None:
             try:
-                await asyncio.wait_for(self.broker.unload_topic(topic), 5)
+                await asyncio.wait_for(self.broker.admin.topics.unload(TopicName.parse(topic)), 5)
                 self.world.saw("topic unloaded")
             except (QuireError, TimeoutError) as error:
                 self.world.note(f"{self.host} cannot unload {topic}: {error}")

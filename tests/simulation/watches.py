@@ -82,7 +82,7 @@ async def take_plan(world: World, host: BrokerHost, topic: str) -> None:
     if host.broker is None:
         return
     try:
-        plan = await host.broker.segments(PREFIX + topic)
+        plan = await host.broker.admin.statistics.segments(TopicName.parse(PREFIX + topic))
     except QuireError as error:
         world.note(f"{host.host} has no plan of {topic}: {error}")
         return

@@ -61,7 +61,7 @@ async def rest(broker: Broker) -> AsyncIterator[Rest]:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     host, port = runner.addresses[0][:2]
-    broker.http_url = f"http://{host}:{port}"
+    broker.addresses.http_url = f"http://{host}:{port}"
     async with aiohttp.ClientSession() as session:
-        yield Rest(session, broker.http_url)
+        yield Rest(session, broker.addresses.http_url)
     await runner.cleanup()

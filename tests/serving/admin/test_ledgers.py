@@ -12,6 +12,7 @@ import pytest
 from quire.metadata.records import SegmentRecord
 from quire.runtime.errors import LostForGood
 from quire.serving.broker import Broker
+from quire.serving.names import TopicName
 from quire.serving.topic.topic import Topic
 from quire.testing.cluster import MemoryCluster
 from quire.testing.objects import MemoryObjectStore
@@ -21,6 +22,7 @@ from tests.serving.admin.conftest import TOPIC, Rest
 from tests.serving.admin.test_quire import NAME, publish
 from tests.serving.conftest import BrokerHouse, in_thread
 
+ORDERS = TopicName.parse(NAME)
 LOST = range(3, 6)
 LEFT = [number for number in range(10) if number not in LOST]
 
@@ -38,8 +40,10 @@ async def house() -> AsyncIterator[BrokerHouse]:
 async def ledger(broker: Broker, house: BrokerHouse, client: pulsar.Client) -> int:
     """A sealed segment of ten messages, of which some were lost in the journal of the only bookie."""
     await publish(client, 10)
-    await broker.unload_topic(NAME)
-    [segment] = [one for one in (await broker.segments(NAME))["segments"] if one["messages"]]
+    await broker.admin.topics.unload(ORDERS)
+    [segment] = [
+        one for one in (await broker.admin.statistics.segments(ORDERS))["segments"] if one["messages"]
+    ]
     ledger_id: int = segment["ledger_id"]
     lose(house, ledger_id)
     return ledger_id
@@ -150,7 +154,11 @@ async def test_the_archive_keeps_what_is_there_and_names_the_hole(
     assert (await rest.post("/quire/v1/archive/verify")).body["damaged"] == []
     [row] = [one for one in (await rest.get(f"{TOPIC}/internalStats")).body["ledgers"] if one["entries"]]
     assert row["offloaded"] and row["lostMessages"] == len(LOST)
-    [segment] = [one for one in (await broker._topic(NAME)).segment_list.sealed if one.last_entry >= 0]
+    [segment] = [
+        one
+        for one in (await broker.registry.open_persistent(ORDERS)).segment_list.sealed
+        if one.last_entry >= 0
+    ]
     assert segment.archive is not None and segment.archive.lost_messages == len(LOST)
     reader = house.archive.open(segment.archive)
     headers = []
@@ -164,7 +172,7 @@ async def archived(rest: Rest, client: pulsar.Client, house: BrokerHouse, broker
     """A segment of ten messages that the archive has whole, and the only bookie not any more."""
     await publish(client, 10)
     assert (await rest.post("/quire/v1/archive/run?seal=true")).body["archived"] == 1
-    topic = await broker._topic(NAME)
+    topic = await broker.registry.open_persistent(ORDERS)
     assert isinstance(topic, Topic)
     [segment] = [one for one in topic.segment_list.sealed if one.last_entry >= 0]
     lose(house, segment.ledger_id)
@@ -206,7 +214,7 @@ async def test_a_topic_whose_own_ledger_cannot_be_recovered_says_so_and_loads_af
 ) -> None:
     """One rotten bit of the only bookie's journal: the open ledger's end is nobody's to tell."""
     await publish(client, 10)
-    active = (await broker._topic(NAME)).segment_list.active
+    active = (await broker.registry.open_persistent(ORDERS)).segment_list.active
     assert active is not None
     await house.kill(broker)
     [bookie] = house.cluster.bookies
@@ -216,13 +224,13 @@ async def test_a_topic_whose_own_ledger_cannot_be_recovered_says_so_and_loads_af
     async def loaded() -> Topic:
         while True:
             try:
-                return await other._topic(NAME)
+                return await other.registry.open_persistent(ORDERS)
             except LostForGood as error:  # the bundle's state log, then the topic's own
                 assert list(other.services.ledgers.lost()) == [error.ledger_id]
-                await other.losses.give_up(error.ledger_id)
+                await other.admin.losses.give_up(error.ledger_id)
 
     with pytest.raises(LostForGood, match="--accept-loss"):
-        await other._topic(NAME)
+        await other.registry.open_persistent(ORDERS)
     topic = await loaded()
     record = await other._ledgers.info(active.ledger_id)
     assert (record.last_entry, record.holes) == (9, ()) and topic.last_confirmed == (active.ledger_id, 9)
@@ -232,7 +240,7 @@ async def test_who_reads_compacted_data_goes_on_behind_what_was_lost_after_the_c
     rest: Rest, broker: Broker, house: BrokerHouse, client: pulsar.Client
 ) -> None:
     await publish(client, 1)
-    topic = await broker._topic(NAME)
+    topic = await broker.registry.open_persistent(ORDERS)
     rolling = topic.roll()
     assert rolling is not None
     await rolling
@@ -240,8 +248,10 @@ async def test_who_reads_compacted_data_goes_on_behind_what_was_lost_after_the_c
         await topic.compaction.start()
     assert str(topic.compaction.status) == "SUCCESS"
     await publish(client, 10)
-    await broker.unload_topic(NAME)
-    [segment] = [one for one in (await broker.segments(NAME))["segments"] if one["messages"] == 10]
+    await broker.admin.topics.unload(ORDERS)
+    [segment] = [
+        one for one in (await broker.admin.statistics.segments(ORDERS))["segments"] if one["messages"] == 10
+    ]
     ledger_id: int = segment["ledger_id"]
     [bookie] = house.cluster.bookies
     bookie.limbo = True

@@ -128,7 +128,7 @@ async def test_permissions_that_nobody_heeds_are_not_taken(rest: Rest, broker: B
     def granted(policies: Policies) -> Policies:
         return replace(policies, permissions={"app": ("produce",)})
 
-    await broker.change_namespace_policies("public", "default", granted)
+    await broker.admin.policies.change_namespace("public", "default", granted)
     assert (await rest.delete(f"{ONE}/permissions/app")).status == 204, "of former times"
     assert not (await broker.namespaces.get("public", "default")).policies.permissions
 
@@ -231,7 +231,7 @@ async def test_a_policy_that_is_not_here_is_never_set(rest: Rest, parent: str) -
 
 async def test_what_tools_ask_of_a_cluster_has_an_answer(rest: Rest, broker: Broker) -> None:
     leader = (await rest.get("/admin/v2/brokers/leaderBroker")).body
-    assert leader["serviceUrl"] == broker.http_url
+    assert leader["serviceUrl"] == broker.addresses.http_url
     assert (await rest.get("/admin/v2/brokers/configuration")).body == []
     assert (await rest.get("/admin/v2/brokers/configuration/values")).body == {}
     assert (await rest.get("/admin/v2/brokers/configuration/runtime")).body["cluster"] == "standalone"
@@ -241,7 +241,9 @@ async def test_what_tools_ask_of_a_cluster_has_an_answer(rest: Rest, broker: Bro
     assert (await rest.put("/admin/v2/clusters/far", {"serviceUrl": "http://far"})).status == 501
     await rest.put("/admin/v2/persistent/public/default/orders")
     await rest.get("/admin/v2/persistent/public/default/orders/stats")
-    owned = f"/admin/v2/brokers/standalone/{broker.http_url.removeprefix('http://')}/ownedNamespaces"
+    owned = (
+        f"/admin/v2/brokers/standalone/{broker.addresses.http_url.removeprefix('http://')}/ownedNamespaces"
+    )
     assert list((await rest.get(owned)).body) == ["public/default/00000000_ffffffff"]
     assert (await rest.get(f"{ONE}/replication")).body == ["standalone"]
     assert (await rest.post(f"{ONE}/replication", ["standalone"])).status == 204
@@ -302,7 +304,7 @@ async def test_what_is_no_http_is_a_line_and_no_traceback(
     log.addFilter(malformed_in_a_line)
     caplog.set_level(logging.INFO)
     try:
-        host, _, port = broker.http_url.removeprefix("http://").partition(":")
+        host, _, port = broker.addresses.http_url.removeprefix("http://").partition(":")
         for request in (b"GET / HTTP/1.1\r\nHost: a\r\nno header\r\n\r\n", b"\x16\x03\x01\x02\r\n\r\n"):
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(request)
@@ -319,9 +321,9 @@ async def test_what_is_no_http_is_a_line_and_no_traceback(
 async def test_the_cluster_describes_itself(rest: Rest, broker: Broker) -> None:
     assert (await rest.get("/admin/v2/clusters")).body == ["standalone"]
     one = (await rest.get("/admin/v2/clusters/standalone")).body
-    assert one == {"serviceUrl": broker.http_url, "brokerServiceUrl": broker.service_url}
+    assert one == {"serviceUrl": broker.addresses.http_url, "brokerServiceUrl": broker.service_url}
     assert (await rest.get("/admin/v2/clusters/other")).status == 404
-    address = broker.http_url.removeprefix("http://")
+    address = broker.addresses.http_url.removeprefix("http://")
     assert (await rest.get("/admin/v2/brokers")).body == [address]
     assert (await rest.get("/admin/v2/brokers/standalone")).body == [address]
     assert (await rest.get("/admin/v2/brokers/health")).body == "ok"

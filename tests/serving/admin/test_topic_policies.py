@@ -160,8 +160,8 @@ async def test_policies_survive_a_restart_and_go_with_the_topic(
     await house.stop(broker)
     again = await house.start()
     assert (await again.registry.open(NAME)).policies.message_ttl_ms == 5_000
-    await again.delete_topic(str(NAME))
-    await again.create_topic(str(NAME))
+    await again.admin.topics.delete(NAME)
+    await again.registry.create(NAME)
     assert (await again.registry.open(NAME)).policies.message_ttl_ms == 0
 
 

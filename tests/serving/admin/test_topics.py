@@ -246,13 +246,17 @@ async def test_a_terminated_topic_takes_no_more_and_gives_what_it_has(
 
 async def test_a_lookup_names_this_broker(rest: Rest, broker: Broker) -> None:
     found = await rest.get("/lookup/v2/topic/persistent/public/default/orders")
-    assert found.body["brokerUrl"] == broker.service_url and found.body["httpUrl"] == broker.http_url
+    assert (
+        found.body["brokerUrl"] == broker.service_url and found.body["httpUrl"] == broker.addresses.http_url
+    )
     assert (await rest.get("/lookup/v2/topic/persistent/no/where/orders")).status == 404
 
 
 async def test_the_stock_client_looks_up_over_http(rest: Rest, broker: Broker) -> None:
     def work() -> bytes:
-        client = pulsar.Client(broker.http_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        client = pulsar.Client(
+            broker.addresses.http_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        )
         consumer = client.subscribe(NAME, "audit")
         client.create_producer(NAME).send(b"by http")
         data: bytes = consumer.receive(5000).data()

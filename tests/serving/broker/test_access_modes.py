@@ -90,7 +90,7 @@ async def test_the_epoch_outlives_the_broker(house: BrokerHouse, how: str) -> No
     client = await connected(broker)
     assert (await ask(client, 2, "Exclusive")).topic_epoch == 1
     if how == "unload":
-        await broker.unload_topic(TOPIC)
+        await broker.admin.topics.unload(NAME)
     else:
         await (house.stop(broker) if how == "stop" else house.kill(broker))
         broker = await house.start()
@@ -151,7 +151,7 @@ async def test_unloading_sends_away_who_has_access_and_who_waits(broker: Broker)
     first, second = await connected(broker), await connected(broker)
     await ask(first, 1, "Exclusive")
     await ask(second, 2, "WaitForExclusive")
-    await broker.unload_topic(TOPIC)
+    await broker.admin.topics.unload(NAME)
     for client in (first, second):
         assert kinds(await client.answers(1)) == ["CLOSE_PRODUCER"]
 
@@ -168,13 +168,13 @@ async def test_nobody_comes_in_while_a_topic_is_terminated(
         await update(change)
 
     monkeypatch.setattr(topic.segment_list, "update", slow)
-    terminating = asyncio.ensure_future(broker.terminate_topic(TOPIC))
+    terminating = asyncio.ensure_future(broker.admin.topics.terminate(NAME))
     await asyncio.sleep(0)
     assert (await ask(client, 1, "Shared")).error == pb.TopicTerminatedError
     go_on.set()
     last = await terminating
     assert (await ask(client, 2, "Exclusive")).error == pb.TopicTerminatedError
-    assert await broker.terminate_topic(TOPIC) == last
+    assert await broker.admin.topics.terminate(NAME) == last
 
 
 async def test_stock_clients_relieve_each_other(clients: Callable[[], pulsar.Client]) -> None:

@@ -69,7 +69,7 @@ async def test_a_topic_is_adopted_for_an_old_segment_that_was_not_archived_while
         return await open_reader(ledger_id)
 
     broker._offloading.open_reader = open_all_but_one  # type: ignore[method-assign]
-    assert (await broker.archive_run(seal=False, here=True))["failed"] == 1
+    assert (await broker.admin.archive.run(seal=False, here=True))["failed"] == 1
     for number in range(8):
         ledger_id = topic.segment_list.sealed[number].ledger_id
         if ledger_id != failing:

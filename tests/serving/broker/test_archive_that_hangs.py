@@ -26,7 +26,7 @@ async def test_a_stop_while_a_segment_is_on_its_way(
     house.archive = Archive(ObjectStore(blocking), SystemClock())
     broker = await house.start()
     await in_thread(lambda: publish(broker.service_url))
-    by_hand = asyncio.ensure_future(broker.archive_run(seal=True, here=True))
+    by_hand = asyncio.ensure_future(broker.admin.archive.run(seal=True, here=True))
     async with asyncio.timeout(60):
         await blocking.is_stuck.wait()
         await house.stop(broker)

@@ -32,12 +32,12 @@ class Archived:
     @classmethod
     async def make(cls, house: BrokerHouse, **settings: Any) -> Archived:
         broker = await house.start(**settings)
-        await broker.create_subscription(str(NAME), "audit", EARLIEST)
+        await broker.admin.subscriptions.create(NAME, "audit", EARLIEST)
         client = pulsar.Client(broker.service_url, logger=QUIET)
         for number in range(SEGMENTS):
             first = EACH * number
             await in_thread(lambda first=first: publish(client, range(first, first + EACH)))
-            assert (await broker.archive_run(seal=True, here=True))["archived"] == 1
+            assert (await broker.admin.archive.run(seal=True, here=True))["archived"] == 1
         await in_thread(client.close)
         topic = broker.registry.find(NAME)
         assert isinstance(topic, Topic)
@@ -100,10 +100,14 @@ async def test_what_neither_has_is_damage_and_what_bookies_may_have_again_is_not
     with monkeypatch.context() as patched:
         patched.setattr(archived.broker.services.ledgers, "open", away)
         with pytest.raises(Unavailable, match=f"{name} is missing in .*no bookie answers"):
-            await archived.broker.blocks(str(NAME), Position(archived.ledgers[1], 0), 1000)
+            await (await archived.broker.registry.open_persistent(NAME)).read(
+                Position(archived.ledgers[1], 0), 1000
+            )
     await archived.lose_copy(1)
     with pytest.raises(CorruptionError, match=f"segment {archived.ledgers[1]} of {NAME} .*{name} is missing"):
-        await archived.broker.blocks(str(NAME), Position(archived.ledgers[1], 0), 1000)
+        await (await archived.broker.registry.open_persistent(NAME)).read(
+            Position(archived.ledgers[1], 0), 1000
+        )
 
 
 async def test_damage_blinds_nobody_who_asks_about_the_topic(house: BrokerHouse) -> None:
@@ -112,20 +116,20 @@ async def test_damage_blinds_nobody_who_asks_about_the_topic(house: BrokerHouse)
     for number in range(SEGMENTS):
         await archived.lose_copy(number)
     name = archived.damage(0)
-    await broker.unload_topic(str(NAME))  # nobody knows how many messages lie where any more
-    stats = await broker.stats(str(NAME))
+    await broker.admin.topics.unload(NAME)  # nobody knows how many messages lie where any more
+    stats = await broker.admin.statistics.stats(NAME)
     audit = stats["subscriptions"]["audit"]
     assert audit["msgBacklog"] == SEGMENTS * EACH
     assert name in audit["lastReadError"] and not audit["msgBacklogExact"]
     [damaged] = stats["damagedSegments"]
     assert damaged["ledgerId"] == archived.ledgers[0] and damaged["archive"]["name"] == name
-    rows = (await broker.internal_stats(str(NAME)))["ledgers"]
+    rows = (await broker.admin.statistics.internal(NAME))["ledgers"]
     assert [name in row["damage"] for row in rows] == [True, False, False, False]
-    segments = (await broker.explain(str(NAME)))["segments"]
+    segments = (await broker.admin.statistics.explain(NAME))["segments"]
     assert [name in row["damage"] for row in segments] == [True, False, False, False]
     with pytest.raises(CorruptionError, match=name):
-        await broker.peek(str(NAME), "audit", 1)
-    position, _ = await broker.peek(str(NAME), "audit", EACH + 1)
+        await broker.admin.subscriptions.peek(NAME, "audit", 1)
+    position, _ = await broker.admin.subscriptions.peek(NAME, "audit", EACH + 1)
     assert position.ledger_id == topic.segment_list.sealed[1].ledger_id
 
 
@@ -135,22 +139,24 @@ async def test_a_repair_uploads_again_what_bookies_have_and_tells_of_the_rest(ho
     await archived.lose_copy(2)
     gone, damaged = archived.damage(0, "missing"), archived.damage(1)
     lost = archived.damage(2)
-    await broker.unload_topic(str(NAME))
-    report = await broker.archive_repair(here=False)
+    await broker.admin.topics.unload(NAME)
+    report = await broker.admin.archive.repair(here=False)
     assert (report["segments"], report["repaired"], report["errors"]) == (SEGMENTS, 2, [])
     [line] = report["damaged"]
     assert lost in line and str(archived.ledgers[2]) in line and str(NAME) in line
     assert list(house.archive.damaged) == [lost]
     assert damaged not in archived.faults.objects and gone not in archived.faults.objects
-    verified = await broker.archive_verify(delete_orphans=False)
+    verified = await broker.admin.archive.verify(delete_orphans=False)
     assert len(verified["damaged"]) == 1 and lost in verified["damaged"][0]
     loaded = broker.registry.find(NAME)
     assert isinstance(loaded, Topic)
     for number in (0, 1):
         await loaded.segment_list.off_bookies(archived.ledgers[number])
         await broker.services.ledgers.delete(archived.ledgers[number])
-        assert await broker.blocks(str(NAME), Position(archived.ledgers[number], 0), 1000)
-    assert (await broker.stats(str(NAME)))["damagedSegments"][0]["ledgerId"] == archived.ledgers[2]
+        assert await loaded.read(Position(archived.ledgers[number], 0), 1000)
+    assert (await broker.admin.statistics.stats(NAME))["damagedSegments"][0]["ledgerId"] == archived.ledgers[
+        2
+    ]
 
 
 @pytest.mark.parametrize("first_on_bookies", [True, False])
@@ -168,7 +174,7 @@ async def test_a_repair_puts_together_what_is_damaged_in_different_places(
         producer.close()
 
     await in_thread(publish_large)
-    assert (await broker.archive_run(seal=True, here=True))["archived"] == 1
+    assert (await broker.admin.archive.run(seal=True, here=True))["archived"] == 1
     topic = broker.registry.find(NAME)
     assert isinstance(topic, Topic) and isinstance(house.archive.store, MemoryObjectStore)
     topic._tail.clear()
@@ -180,7 +186,7 @@ async def test_a_repair_puts_together_what_is_damaged_in_different_places(
     for bookie in house.cluster.bookies:
         if segment.ledger_id in bookie.ledgers:
             bookie.flip(segment.ledger_id, 0 if first_on_bookies else 2)
-    report = await broker.archive_repair(here=False)
+    report = await broker.admin.archive.repair(here=False)
     assert (report["repaired"], report["errors"], report["damaged"]) == (1, [], [])
     assert not house.archive.damaged
     await topic.segment_list.off_bookies(segment.ledger_id)
@@ -195,10 +201,10 @@ async def test_an_explanation_says_why_archiving_fails(house: BrokerHouse) -> No
     await in_thread(lambda: publish(client, range(EACH)))
     assert isinstance(house.archive.store, MemoryObjectStore)
     house.archive.store.faults.fail_next("write", Unavailable("the bucket is away"))
-    await broker.archive_run(seal=True, here=True)
-    [sealed, _] = (await broker.explain(str(NAME)))["segments"]
+    await broker.admin.archive.run(seal=True, here=True)
+    [sealed, _] = (await broker.admin.statistics.explain(NAME))["segments"]
     assert "tried again" in sealed["bookies"]["why"] and "the bucket is away" in sealed["bookies"]["why"]
-    assert (await broker.archive_run(seal=False, here=True))["archived"] == 1
-    [sealed, _] = (await broker.explain(str(NAME)))["segments"]
+    assert (await broker.admin.archive.run(seal=False, here=True))["archived"] == 1
+    [sealed, _] = (await broker.admin.statistics.explain(NAME))["segments"]
     assert sealed["bookies"]["by"] == "lag"
     await in_thread(client.close)

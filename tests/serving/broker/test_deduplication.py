@@ -9,6 +9,7 @@ import pulsar
 import pytest
 
 from quire.serving.broker import Broker
+from quire.serving.names import TopicName
 from quire.serving.topic.dedup import INACTIVE_MS_MAX
 from quire.serving.topic.topic import Topic
 from quire.wire import commands, message
@@ -59,7 +60,7 @@ async def test_a_duplicate_is_answered_and_not_written(house: BrokerHouse, batch
     assert await in_thread(lambda: publish(url, range(1, 11), batched=batched)) == last
     assert await in_thread(lambda: publish(url, range(11, 16), batched=batched)) == last
     assert await in_thread(lambda: read_all(url)) == [b"%d" % i for i in range(1, 16)]
-    assert (await broker.stats(TOPIC))["deduplicationStatus"] == "Enabled"
+    assert (await broker.admin.statistics.stats(TopicName.parse(TOPIC)))["deduplicationStatus"] == "Enabled"
 
 
 async def test_duplicates_that_come_in_one_read_are_written_once(house: BrokerHouse) -> None:
@@ -83,7 +84,7 @@ async def test_it_remembers_over_a_restart(house: BrokerHouse, how: str) -> None
     broker = await house.start(deduplication=True)
     await in_thread(lambda: publish(broker.service_url, range(1, 11)))
     if how == "unload":
-        await broker.unload_topic(TOPIC)
+        await broker.admin.topics.unload(TopicName.parse(TOPIC))
     else:
         await (house.stop(broker) if how == "stop" else house.kill(broker))
         broker = await house.start(deduplication=True)

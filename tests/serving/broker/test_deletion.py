@@ -53,9 +53,9 @@ class Cut:
 
 async def furnish(broker: Broker) -> None:
     """A topic with messages, a subscription, policies, a schema and a producer that is remembered."""
-    await broker.create_topic(TOPIC)
-    await broker.create_subscription(TOPIC, "s", EARLIEST)
-    await broker.change_topic_policies(TOPIC, lambda old: replace(old, message_ttl_ms=1000))
+    await broker.registry.create(NAME)
+    await broker.admin.subscriptions.create(NAME, "s", EARLIEST)
+    await broker.admin.policies.change_topic(NAME, lambda old: replace(old, message_ttl_ms=1000))
     await broker.registry.schemas.add(NAME, SCHEMA, Strategy.FULL)
     client = Client(broker)
     await client.connect()
@@ -68,15 +68,15 @@ async def furnish(broker: Broker) -> None:
 
 async def assert_nothing_is_left(broker: Broker) -> None:
     """To a new topic of that name."""
-    await broker.create_topic(TOPIC)
-    assert await broker.topic_policies(TOPIC) == Policies()
+    await broker.registry.create(NAME)
+    assert await broker.admin.policies.of_topic(NAME) == Policies()
     assert await broker.registry.schemas.find(NAME) is None
-    assert await broker.subscriptions(TOPIC) == []
+    assert await broker.admin.subscriptions.names(NAME) == []
     topic = await broker.registry.open_persistent(NAME)
     assert topic.last_sequence_id("p") == -1
     bundle: Any = topic._dedup_log
     assert bundle.cursors.of_topic(TOPIC) == []
-    await broker.delete_topic(TOPIC)
+    await broker.admin.topics.delete(NAME)
     bodies = await broker.services.store.children(paths.schema_folders("public", "default")[1])
     assert bodies == []
 
@@ -86,7 +86,7 @@ async def deleted(broker: Broker) -> None:
     async with asyncio.timeout(60):
         while True:
             try:
-                await broker.delete_topic(TOPIC, force=True)
+                await broker.admin.topics.delete(NAME, force=True)
             except NotFound:
                 return
             except QuireError:
@@ -99,7 +99,7 @@ async def test_a_broker_that_dies_at_any_moment_of_a_deletion(house: BrokerHouse
         broker = await house.start(deduplication=True)
         await furnish(broker)
         cut = Cut(broker, at, is_done=is_done)
-        deletion = asyncio.ensure_future(broker.delete_topic(TOPIC))
+        deletion = asyncio.ensure_future(broker.admin.topics.delete(NAME))
         met = asyncio.ensure_future(cut.met.wait())
         await asyncio.wait([deletion, met], return_when=asyncio.FIRST_COMPLETED)
         await house.kill(broker)
@@ -129,7 +129,7 @@ async def test_a_deletion_that_meets_an_error_goes_on(
 
     monkeypatch.setattr(broker.registry.policies, "forget", fail_once)
     with pytest.raises(Unavailable):
-        await broker.delete_topic(TOPIC)
+        await broker.admin.topics.delete(NAME)
     await deleted(broker)
     await assert_nothing_is_left(broker)
 

@@ -56,7 +56,7 @@ async def consume(client: Client, count: int, subscription: str) -> list[int]:
 
 
 async def backlog(broker: Broker, subscription: str) -> int:
-    return int((await broker.stats(TOPIC))["subscriptions"][subscription]["msgBacklog"])
+    return int((await broker.admin.statistics.stats(NAME))["subscriptions"][subscription]["msgBacklog"])
 
 
 async def published_again(client: Client, payload: bytes) -> None:
@@ -124,9 +124,9 @@ async def test_topics_are_deleted_and_made_on_full_disks(
     await publish(mine, range(5))
     await consume(mine, 2, "s")
     fill(house)
-    await broker.delete_topic(TOPIC, force=True)
+    await broker.admin.topics.delete(NAME, force=True)
     with pytest.raises(NotFound):
-        await broker.stats(TOPIC)
+        await broker.admin.statistics.stats(NAME)
     for bookie in house.cluster.bookies:
         assert all(
             ledger.is_deleted

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire.serving.model.ports import EARLIEST, NotAllowed
+from quire.serving.names import TopicName
 from quire.serving.subscription import subscription, subscriptions
 from quire.serving.topic import producers
 from quire.wire import commands
@@ -31,9 +32,9 @@ async def test_one_too_many_is_refused(house: BrokerHouse, monkeypatch: pytest.M
     monkeypatch.setattr(producers, "PRODUCERS_PER_TOPIC_MAX", 2)
     broker = await house.start()
     for name in ("s0", "s1"):
-        await broker.create_subscription(TOPIC, name, EARLIEST)
+        await broker.admin.subscriptions.create(TopicName.parse(TOPIC), name, EARLIEST)
     with pytest.raises(NotAllowed, match="has 2 subscriptions"):
-        await broker.create_subscription(TOPIC, "s2", EARLIEST)
+        await broker.admin.subscriptions.create(TopicName.parse(TOPIC), "s2", EARLIEST)
     client = Client(broker)
     await client.connect()
     for number in (1, 2):
@@ -44,5 +45,5 @@ async def test_one_too_many_is_refused(house: BrokerHouse, monkeypatch: pytest.M
         (answer,) = await client.answers(1)
         assert isinstance(answer.body, pb.CommandError)
         assert answer.body.error == code and "takes no more" in answer.body.message
-    await broker.delete_subscription(TOPIC, "s1")
-    await broker.create_subscription(TOPIC, "s2", EARLIEST)
+    await broker.admin.subscriptions.delete(TopicName.parse(TOPIC), "s1")
+    await broker.admin.subscriptions.create(TopicName.parse(TOPIC), "s2", EARLIEST)

@@ -13,9 +13,11 @@ from quire.metadata.store import NotEmpty
 from quire.runtime.errors import NotFound, Unavailable
 from quire.serving.broker import Broker
 from quire.serving.model.ports import EARLIEST
+from quire.serving.names import TopicName
 from tests.serving.conftest import BrokerHouse
 
 TOPIC = "persistent://public/passing/t"
+NAME = TopicName.parse(TOPIC)
 FOLDERS = (
     paths.policies_of("public", "passing"),
     paths.state_logs_of("public", "passing"),
@@ -37,10 +39,10 @@ async def ledgers_of(broker: Broker) -> set[str]:
 async def use(broker: Broker) -> None:
     """The namespace, and a topic in it that was used and is gone again."""
     await broker.namespaces.create("public", "passing")
-    await broker.create_topic(TOPIC)
-    await broker.create_subscription(TOPIC, "s", EARLIEST)
-    await broker.change_topic_policies(TOPIC, lambda old: replace(old, message_ttl_ms=1000))
-    await broker.delete_topic(TOPIC)
+    await broker.registry.create(NAME)
+    await broker.admin.subscriptions.create(NAME, "s", EARLIEST)
+    await broker.admin.policies.change_topic(NAME, lambda old: replace(old, message_ttl_ms=1000))
+    await broker.admin.topics.delete(NAME)
 
 
 async def test_nothing_stays_of_a_namespace(house: BrokerHouse) -> None:
@@ -70,7 +72,7 @@ async def test_a_deletion_that_was_cut_short_goes_on(
     with pytest.raises(Unavailable):
         await broker.namespaces.delete("public", "passing")
     with pytest.raises(NotFound, match="being deleted"):
-        await broker.create_topic(TOPIC)
+        await broker.registry.create(NAME)
     monkeypatch.undo()
     await broker.namespaces.delete("public", "passing")
     assert await left_of(broker) == []
@@ -80,10 +82,10 @@ async def test_a_deletion_that_was_cut_short_goes_on(
 async def test_one_that_has_topics_stays_as_it_is(house: BrokerHouse, topic: str) -> None:
     broker = await house.start()
     await broker.namespaces.create("public", "passing")
-    await broker.create_partitioned(topic, 2)
+    await broker.registry.create(TopicName.parse(topic), 2)
     with pytest.raises(NotEmpty):
         await broker.namespaces.delete("public", "passing")
-    assert await broker.partitions(topic) == 2
+    assert await broker.fan_out.partitions(TopicName.parse(topic)) == 2
 
 
 async def test_a_topic_that_is_made_meanwhile_is_refused_or_keeps_its_namespace(house: BrokerHouse) -> None:
@@ -100,17 +102,17 @@ async def test_a_topic_that_is_made_meanwhile_is_refused_or_keeps_its_namespace(
     await broker.namespaces.create("public", "passing")
     store.transact = delete_before
     with pytest.raises(NotFound):
-        await broker.create_topic(TOPIC)
+        await broker.registry.create(NAME)
     assert await store.children(paths.topics_of("public", "passing")) == []
 
     async def create_before(*arguments: Any) -> Any:
         store.put = put
-        await broker.create_topic(TOPIC)
+        await broker.registry.create(NAME)
         return await put(*arguments)
 
     await broker.namespaces.create("public", "passing")
     store.put = create_before
     with pytest.raises(NotEmpty):
         await broker.namespaces.delete("public", "passing")
-    await broker.delete_topic(TOPIC)
+    await broker.admin.topics.delete(NAME)
     await broker.namespaces.delete("public", "passing")

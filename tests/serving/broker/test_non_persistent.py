@@ -65,7 +65,7 @@ async def deliveries(client: Client) -> list[Delivery]:
 
 
 async def subscription_stats(broker: Broker) -> dict[str, Any]:
-    found: dict[str, Any] = (await broker.stats(TOPIC))["subscriptions"]["s"]
+    found: dict[str, Any] = (await broker.admin.statistics.stats(NAME))["subscriptions"]["s"]
     return found
 
 
@@ -80,7 +80,7 @@ async def test_it_is_answered_without_anything_being_written(broker: Broker) -> 
     with pytest.raises(NotFound):
         await store.get(NAME.path)
     assert await store.children(paths.topics_of("public", "default", NAME.domain)) == []
-    assert (await broker.stats(TOPIC))["msgInCounter"] == 3
+    assert (await broker.admin.statistics.stats(NAME))["msgInCounter"] == 3
 
 
 async def test_what_nobody_can_take_is_dropped_and_counted(broker: Broker) -> None:
@@ -95,7 +95,7 @@ async def test_what_nobody_can_take_is_dropped_and_counted(broker: Broker) -> No
     assert await deliveries(consumer) == [], "what was dropped does not come back"
     send(client, 5)
     assert [one.body.message_id.entryId for one in await deliveries(consumer)] == [5]
-    assert (await broker.stats(TOPIC))["msgDropCounter"] == 3
+    assert (await broker.admin.statistics.stats(NAME))["msgDropCounter"] == 3
 
 
 async def test_a_consumer_that_does_not_read_loses_and_holds_nobody_up(broker: Broker) -> None:
@@ -151,17 +151,21 @@ async def test_seek_is_refused_and_changes_nothing(broker: Broker) -> None:
 
 async def test_what_needs_messages_is_refused_by_name(broker: Broker) -> None:
     await publishing(broker)
-    for asked in (broker.internal_stats, broker.terminate_topic, broker.segments, broker.last_position):
+    for asked in (
+        broker.admin.statistics.internal,
+        broker.admin.topics.terminate,
+        broker.admin.statistics.segments,
+    ):
         with pytest.raises(ConfigurationError, match="keeps no messages"):
-            await asked(TOPIC)
+            await asked(NAME)
     with pytest.raises(NotAllowed, match="keeps nothing"):
-        await broker.create_subscription(TOPIC, "s", EARLIEST)
+        await broker.admin.subscriptions.create(NAME, "s", EARLIEST)
 
 
 async def test_it_lasts_as_long_as_it_is_loaded(broker: Broker) -> None:
     client, consumer = await publishing(broker), await subscribed(broker)
-    assert await broker.list_topics("public", "default", "non-persistent") == [TOPIC]
-    assert await broker.list_topics("public", "default") == []
+    assert await broker.fan_out.topics("public", "default", "non-persistent") == [TOPIC]
+    assert await broker.fan_out.topics("public", "default", "persistent") == []
     client.send(
         commands.frame(
             pb.BaseCommand(
@@ -173,16 +177,16 @@ async def test_it_lasts_as_long_as_it_is_loaded(broker: Broker) -> None:
         )
     )
     assert list((await client.answers(1))[0].body.topics) == [TOPIC]  # type: ignore[attr-defined]
-    await broker.unload_topic(TOPIC)
+    await broker.admin.topics.unload(NAME)
     assert kinds(await client.answers(1)) == ["CLOSE_PRODUCER"]
     assert kinds(await consumer.answers(1)) == ["CLOSE_CONSUMER"]
     with pytest.raises(NotFound):
-        await broker.stats(TOPIC)
+        await broker.admin.statistics.stats(NAME)
 
 
 async def test_a_partitioned_one(broker: Broker) -> None:
-    await broker.create_partitioned(TOPIC, 2)
-    assert await broker.partitions(TOPIC) == 2
+    await broker.registry.create(NAME, 2)
+    assert await broker.fan_out.partitions(NAME) == 2
     refused = await connected(broker)
     refused.send(producer(1, topic=TOPIC))
     assert kinds(await refused.answers(1)) == ["ERROR"]
@@ -190,11 +194,11 @@ async def test_a_partitioned_one(broker: Broker) -> None:
     client.send(producer(1, topic=f"{TOPIC}-partition-1"))
     assert kinds(await client.answers(1)) == ["PRODUCER_SUCCESS"]
     send(client, 0)
-    assert (await broker.stats(TOPIC))["msgInCounter"] == 1
-    assert await broker.list_partitioned("public", "default", "non-persistent") == [TOPIC]
-    await broker.delete_partitioned(TOPIC, force=True)
+    assert (await broker.admin.statistics.stats(NAME))["msgInCounter"] == 1
+    assert (await broker.registry.catalogue.names("public", "default", "non-persistent"))[1] == [TOPIC]
+    await broker.partitioned.delete(NAME, force=True)
     with pytest.raises(NotFound):
-        await broker.partitions(TOPIC)
+        await broker.fan_out.partitions(NAME)
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Failover", "KeyShared"])
@@ -215,7 +219,7 @@ async def test_stock_clients(broker: Broker, client: pulsar.Client, kind: str, b
         return found
 
     assert await in_thread(run) == [b"%d" % number for number in range(100)]
-    assert (await broker.stats(TOPIC))["subscriptions"] == {}
+    assert (await broker.admin.statistics.stats(NAME))["subscriptions"] == {}
 
 
 async def test_a_stock_reader_gets_a_large_message(client: pulsar.Client) -> None:

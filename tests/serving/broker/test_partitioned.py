@@ -63,7 +63,7 @@ async def publish(broker: Broker, partitions: Iterable[int], count: int = 1) -> 
 
 async def backlogs(broker: Broker, subscription: str) -> list[int | None]:
     """Of each partition that was used; None where there is no such subscription."""
-    shown = (await broker.stats(TOPIC))["partitions"]
+    shown = (await broker.admin.statistics.stats(NAME))["partitions"]
     found = (one["subscriptions"].get(subscription) for _, one in sorted(shown.items()))
     return [None if one is None else one["msgBacklog"] for one in found]
 
@@ -91,14 +91,14 @@ async def test_what_a_new_partition_is_sent_waits_for_the_subscriptions_of_the_o
 ) -> None:
     """A stock consumer asks for new partitions once a minute, and then for the latest message."""
     broker = await house.start()
-    await broker.create_partitioned(TOPIC, 1)
+    await broker.registry.create(NAME, 1)
 
     def open_both() -> tuple[pulsar.Client, pulsar.Consumer]:
         client = pulsar.Client(broker.service_url, logger=QUIET)
         return client, client.subscribe(TOPIC, "billing", pulsar.ConsumerType.Shared)
 
     client, consumer = await in_thread(open_both)
-    await broker.update_partitions(TOPIC, 2)
+    await broker.partitioned.grow(NAME, 2)
 
     def go_on() -> set[int]:
         routing = pulsar.PartitionsRoutingMode.RoundRobinDistribution
@@ -118,9 +118,9 @@ async def test_growth_that_was_interrupted_shows_nothing_and_is_taken_up_again(
     house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = await house.start()
-    await broker.create_partitioned(TOPIC, 1)
+    await broker.registry.create(NAME, 1)
     for name in ("a", "b"):
-        await broker.create_subscription(TOPIC, name, LATEST)
+        await broker.admin.subscriptions.create(NAME, name, LATEST)
     make, made = broker.partitioned._make_everywhere, []
 
     async def dies(names: Iterable[TopicName], subscription: str, *more: Any) -> int:
@@ -131,38 +131,38 @@ async def test_growth_that_was_interrupted_shows_nothing_and_is_taken_up_again(
 
     monkeypatch.setattr(broker.partitioned, "_make_everywhere", dies)
     with pytest.raises(Unavailable):
-        await broker.update_partitions(TOPIC, 3)
-    assert await broker.partitions(TOPIC) == 1
-    assert await broker.list_topics("public", "default") == [f"{TOPIC}-partition-0"]
+        await broker.partitioned.grow(NAME, 3)
+    assert await broker.fan_out.partitions(NAME) == 1
+    assert await broker.fan_out.topics("public", "default", "persistent") == [f"{TOPIC}-partition-0"]
     assert await broker.client_topics("public", "default", "persistent") == [f"{TOPIC}-partition-0"]
     await house.kill(broker)
     broker = await house.start()
     with pytest.raises(ConfigurationError, match="is being given 3"):
-        await broker.update_partitions(TOPIC, 2)
-    await broker.update_partitions(TOPIC, 4)
-    assert await broker.partitions(TOPIC) == 4
+        await broker.partitioned.grow(NAME, 2)
+    await broker.partitioned.grow(NAME, 4)
+    assert await broker.fan_out.partitions(NAME) == 4
     await publish(broker, range(1, 4))
     assert await backlogs(broker, "a") == await backlogs(broker, "b") == [0, 1, 1, 1]
-    await broker.update_partitions(TOPIC, 4)
+    await broker.partitioned.grow(NAME, 4)
     with pytest.raises(ConfigurationError, match="only be more"):
-        await broker.update_partitions(TOPIC, 3)
+        await broker.partitioned.grow(NAME, 3)
 
 
 async def test_a_subscription_made_while_the_topic_grows_is_made_on_the_new_partitions(
     house: BrokerHouse,
 ) -> None:
     broker = await house.start()
-    await broker.create_partitioned(TOPIC, 1)
+    await broker.registry.create(NAME, 1)
     client = Client(broker)
     await client.connect()
 
     async def subscribes() -> None:
         client.send(subscribe(1, 0))
         assert kinds(await client.answers(1)) == ["SUCCESS"]
-        await broker.create_subscription(TOPIC, "by-rest", LATEST)
+        await broker.admin.subscriptions.create(NAME, "by-rest", LATEST)
 
     before_prepared(broker, subscribes)
-    await broker.update_partitions(TOPIC, 3)
+    await broker.partitioned.grow(NAME, 3)
     await publish(broker, range(3))
     assert await backlogs(broker, "late") == [1, 1, 1]
     assert await backlogs(broker, "by-rest") == [1, 1, 1]
@@ -173,8 +173,8 @@ async def test_who_asked_before_the_growth_and_subscribes_behind_it_misses_nothi
 ) -> None:
     house.clock = clock = AdvancedClock()
     broker = await house.start()
-    await broker.create_partitioned(TOPIC, 2)
-    await broker.update_partitions(TOPIC, 3)
+    await broker.registry.create(NAME, 2)
+    await broker.partitioned.grow(NAME, 3)
     client = Client(broker)
     await client.connect()
     client.send(subscribe(1, 0))
@@ -193,8 +193,8 @@ async def test_a_subscription_that_cannot_be_made_on_new_partitions_is_not_made(
     house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = await house.start()
-    await broker.create_partitioned(TOPIC, 1)
-    await broker.update_partitions(TOPIC, 2)
+    await broker.registry.create(NAME, 1)
+    await broker.partitioned.grow(NAME, 2)
 
     async def fails(*_: object) -> int:
         raise QuireError("no")
@@ -204,14 +204,14 @@ async def test_a_subscription_that_cannot_be_made_on_new_partitions_is_not_made(
     await client.connect()
     client.send(subscribe(1, 0))
     assert kinds(await client.answers(1)) == ["ERROR"]
-    assert await broker.subscriptions(TOPIC) == []
+    assert await broker.admin.subscriptions.names(NAME) == []
 
 
 async def test_a_subscription_that_others_were_told_of_stays_though_one_that_asked_for_it_is_refused(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both find that it is not there. What is published once one has it is kept though the other's check fails."""
-    await broker.create_partitioned(TOPIC, 1)
+    await broker.registry.create(NAME, 1)
     checked, both_check, refused = broker.partitioned.subscribed, asyncio.Event(), asyncio.Event()
     asked = 0
 
@@ -245,8 +245,8 @@ async def test_a_subscription_is_made_on_new_partitions_though_its_topic_goes_me
 ) -> None:
     """Its client is let in by whoever serves the topic next, and must not find it made here alone."""
     broker = await house.start()
-    await broker.create_partitioned(TOPIC, 1)
-    await broker.update_partitions(TOPIC, 2)
+    await broker.registry.create(NAME, 1)
+    await broker.partitioned.grow(NAME, 2)
     make, failures = broker.partitioned._make_everywhere, [Unavailable("not now")]
 
     async def fails_once(*asked: Any) -> int:
@@ -267,10 +267,10 @@ async def test_partitions_of_several_brokers_grow_with_their_subscriptions() -> 
     brokers = Brokers()
     try:
         one, two = await brokers.start(), await brokers.start()
-        await one.broker.create_partitioned(TOPIC, 2)
+        await one.broker.registry.create(NAME, 2)
         client = await in_thread(brokers.client)
         await in_thread(lambda: client.subscribe(TOPIC, "billing", pulsar.ConsumerType.Shared).close())
-        await two.broker.update_partitions(TOPIC, 12)
+        await two.broker.partitioned.grow(NAME, 12)
 
         def send() -> None:
             for index in range(12):
@@ -282,33 +282,33 @@ async def test_partitions_of_several_brokers_grow_with_their_subscriptions() -> 
         assert one.topics() and two.topics()
         for member in (one, two):
             assert await backlogs(member.broker, "billing") == [1] * 12
-            assert await member.broker.subscriptions(TOPIC) == ["billing"]
-        await one.broker.create_subscription(TOPIC, "audit", LATEST)
+            assert await member.broker.admin.subscriptions.names(NAME) == ["billing"]
+        await one.broker.admin.subscriptions.create(NAME, "audit", LATEST)
         with pytest.raises(AlreadyExists):
-            await two.broker.create_subscription(TOPIC, "audit", LATEST)
-        await two.broker.reset_cursor(TOPIC, "audit", 0)
+            await two.broker.admin.subscriptions.create(NAME, "audit", LATEST)
+        await two.broker.admin.subscriptions.reset_cursor(NAME, "audit", 0)
         assert await backlogs(one.broker, "audit") == [1] * 12
-        await one.broker.skip_messages(TOPIC, "audit", None)
+        await one.broker.admin.subscriptions.skip(NAME, "audit", None)
         assert await backlogs(two.broker, "audit") == [0] * 12
-        await one.broker.delete_subscription(TOPIC, "audit")
+        await one.broker.admin.subscriptions.delete(NAME, "audit")
         with pytest.raises(NotFound):
-            await two.broker.delete_subscription(TOPIC, "audit")
-        assert len(await one.broker.terminate_partitions(TOPIC)) == 12
-        assert (await two.broker.compaction_status(TOPIC))["status"] == "NOT_RUN"
-        assert len((await two.broker.partitioned_internal_stats(TOPIC))["partitions"]) == 12
+            await two.broker.admin.subscriptions.delete(NAME, "audit")
+        assert len(await one.broker.admin.topics.terminate_partitions(NAME)) == 12
+        assert (await two.broker.admin.topics.compaction_status(NAME))["status"] == "NOT_RUN"
+        assert len((await two.broker.admin.statistics.partitioned_internal(NAME))["partitions"]) == 12
         with_consumer = await in_thread(lambda: client.subscribe(TOPIC, "billing"))
         for member in (one, two):
             with pytest.raises(InUse):
-                await member.broker.delete_partitioned(TOPIC)
-        assert await one.broker.partitions(TOPIC) == 12, "a refused deletion leaves no mark"
+                await member.broker.partitioned.delete(NAME)
+        assert await one.broker.fan_out.partitions(NAME) == 12, "a refused deletion leaves no mark"
         await in_thread(with_consumer.close)
-        await one.broker.clear_backlog("public", "default", "billing")
+        await one.broker.admin.subscriptions.clear_backlog("public", "default", "billing")
         assert await backlogs(two.broker, "billing") == [0] * 12
-        await two.broker.unload_topic(TOPIC)
+        await two.broker.admin.topics.unload(NAME)
         assert not one.topics() and not two.topics()
-        await two.broker.stats(TOPIC)
-        await one.broker.unload_namespace("public", "default")
-        await two.broker.delete_partitioned(TOPIC)
+        await two.broker.admin.statistics.stats(NAME)
+        await one.broker.bundles.unload_namespace("public", "default")
+        await two.broker.partitioned.delete(NAME)
         assert await one.broker.registry.records.names("public", "default") == []
     finally:
         await brokers.close()
@@ -321,7 +321,7 @@ async def test_producers_that_come_back_leave_nothing_for_the_next_topic_of_that
     house: BrokerHouse,
 ) -> None:
     broker = await house.start()
-    await broker.create_partitioned(TOPIC, 2)
+    await broker.registry.create(NAME, 2)
 
     def begin() -> tuple[pulsar.Client, pulsar.Producer]:
         client = pulsar.Client(broker.service_url, logger=QUIET, operation_timeout_seconds=3)
@@ -331,7 +331,7 @@ async def test_producers_that_come_back_leave_nothing_for_the_next_topic_of_that
         return client, sender
 
     client, sender = await in_thread(begin)
-    await broker.delete_partitioned(TOPIC, force=True)
+    await broker.partitioned.delete(NAME, force=True)
 
     def go_on() -> None:
         for _ in range(2):
@@ -341,17 +341,17 @@ async def test_producers_that_come_back_leave_nothing_for_the_next_topic_of_that
     await in_thread(go_on)
     assert await broker.registry.records.names("public", "default") == []
     await in_thread(client.close)
-    await broker.create_partitioned(TOPIC, 2)
+    await broker.registry.create(NAME, 2)
     await publish(broker, range(2))
-    assert (await broker.stats(TOPIC))["msgInCounter"] == 2
-    shown = (await broker.partitioned_internal_stats(TOPIC))["partitions"].values()
+    assert (await broker.admin.statistics.stats(NAME))["msgInCounter"] == 2
+    shown = (await broker.admin.statistics.partitioned_internal(NAME))["partitions"].values()
     assert [one["numberOfEntries"] for one in shown] == [1, 1]
 
 
 async def test_a_partition_used_while_its_topic_is_deleted_is_not_made(house: BrokerHouse) -> None:
     """It was allowed a moment before the topic was marked, and is to be made a moment later."""
     broker = await house.start()
-    await broker.create_partitioned(TOPIC, 2)
+    await broker.registry.create(NAME, 2)
     catalogue = broker.registry.catalogue
     permit, may_go = catalogue.permit, asyncio.Event()
 
@@ -363,7 +363,7 @@ async def test_a_partition_used_while_its_topic_is_deleted_is_not_made(house: Br
     catalogue.permit = permits  # type: ignore[method-assign]
     opening = asyncio.ensure_future(broker.open_topic(f"{TOPIC}-partition-1"))
     await asyncio.sleep(0)
-    await broker.delete_partitioned(TOPIC)
+    await broker.partitioned.delete(NAME)
     may_go.set()
     with pytest.raises(NotFound):
         await opening
@@ -374,7 +374,7 @@ async def test_a_deletion_that_was_interrupted_is_finished_by_who_meets_it(
     house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = await house.start()
-    await broker.create_partitioned(TOPIC, 2)
+    await broker.registry.create(NAME, 2)
     await publish(broker, range(2))
 
     async def dies(*_: object) -> None:
@@ -383,23 +383,23 @@ async def test_a_deletion_that_was_interrupted_is_finished_by_who_meets_it(
     with monkeypatch.context() as patched:
         patched.setattr(broker.registry, "delete_parent", dies)
         with pytest.raises(Unavailable):
-            await broker.delete_partitioned(TOPIC)
+            await broker.partitioned.delete(NAME)
         await house.kill(broker)
     broker = await house.start()
     assert [str(name) for name in await broker.registry.records.names("public", "default")] == [TOPIC]
     with pytest.raises(Unavailable, match="being deleted"):
-        await broker.create_partitioned(TOPIC, 3)
+        await broker.registry.create(NAME, 3)
     async with asyncio.timeout(60):
         while await broker.registry.records.names("public", "default"):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    await broker.create_partitioned(TOPIC, 3)
-    assert await broker.partitions(TOPIC) == 3
+    await broker.registry.create(NAME, 3)
+    assert await broker.fan_out.partitions(NAME) == 3
 
 
 async def test_who_finishes_a_deletion_late_spares_the_next_topic_of_that_name(house: BrokerHouse) -> None:
     """Each broker that meets the mark finishes the deletion; one of them is slower than all others."""
     broker = await house.start()
-    await broker.create_partitioned(TOPIC, 1)
+    await broker.registry.create(NAME, 1)
     former = await broker.registry.records.load(NAME)
     schemas, store = broker.registry.schemas, broker.services.store
     read, waiting = schemas._read, [NAME]
@@ -411,22 +411,22 @@ async def test_who_finishes_a_deletion_late_spares_the_next_topic_of_that_name(h
             async with asyncio.timeout(60):
                 while broker.clock.now_ms() <= former.record.generation:  # noqa: ASYNC110
                     await asyncio.sleep(0.001)
-            await broker.create_partitioned(TOPIC, 3)
-            await broker.change_topic_policies(TOPIC, lambda old: replace(old, message_ttl_ms=7_000))
+            await broker.registry.create(NAME, 3)
+            await broker.admin.policies.change_topic(NAME, lambda old: replace(old, message_ttl_ms=7_000))
         return await read(name)
 
     schemas._read = others_are_faster  # type: ignore[method-assign]
-    await broker.delete_partitioned(TOPIC)
-    assert await broker.partitions(TOPIC) == 3
-    assert (await broker.topic_policies(TOPIC)).message_ttl_ms == 7_000
-    await broker.delete_partitioned(TOPIC)
+    await broker.partitioned.delete(NAME)
+    assert await broker.fan_out.partitions(NAME) == 3
+    assert (await broker.admin.policies.of_topic(NAME)).message_ttl_ms == 7_000
+    await broker.partitioned.delete(NAME)
 
 
 async def test_a_deletion_that_cannot_take_all_with_it_ends_and_says_so(
     house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = await house.start()
-    await broker.create_partitioned(TOPIC, 1)
+    await broker.registry.create(NAME, 1)
 
     async def of_nothing(_: TopicName) -> list[Delete]:
         return [Delete("/quire/not-there")]
@@ -434,23 +434,25 @@ async def test_a_deletion_that_cannot_take_all_with_it_ends_and_says_so(
     with monkeypatch.context() as patched:
         patched.setattr(broker.registry.schemas, "removal", of_nothing)
         with pytest.raises(Unavailable, match="delete it again"):
-            await broker.delete_partitioned(TOPIC)
-    await broker.delete_partitioned(TOPIC)
+            await broker.partitioned.delete(NAME)
+    await broker.partitioned.delete(NAME)
     assert await broker.registry.records.names("public", "default") == []
 
 
 async def test_a_late_deletion_spares_the_next_topic_of_that_name(house: BrokerHouse) -> None:
     broker = await house.start()
-    await broker.create_partitioned(TOPIC, 1)
+    await broker.registry.create(NAME, 1)
     former = (await broker.registry.records.load(NAME)).record.generation
-    await broker.delete_partitioned(TOPIC)
+    await broker.partitioned.delete(NAME)
     async with asyncio.timeout(60):
         while broker.clock.now_ms() <= former:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-    await broker.create_partitioned(TOPIC, 1)
+    await broker.registry.create(NAME, 1)
     await publish(broker, [0])
-    await broker.delete_topic(f"{TOPIC}-partition-0", force=True, parent_generation=former)
-    assert (await broker.stats(TOPIC))["msgInCounter"] == 1
+    await broker.admin.topics.delete(
+        TopicName.parse(f"{TOPIC}-partition-0"), force=True, parent_generation=former
+    )
+    assert (await broker.admin.statistics.stats(NAME))["msgInCounter"] == 1
 
 
 # -- names -------------------------------------------------------------------------------------------------
@@ -467,13 +469,13 @@ async def test_a_partition_of_no_topic_is_made_by_nobody(house: BrokerHouse) -> 
     found = answers[pb.BaseCommand.LOOKUP_RESPONSE]
     assert found.response == pb.CommandLookupTopicResponse.Connect  # type: ignore[attr-defined]
     with pytest.raises(NoPartition):
-        await broker.create_topic(partition)
-    await broker.create_partitioned(TOPIC, 1)
+        await broker.registry.create(TopicName.parse(partition))
+    await broker.registry.create(NAME, 1)
     with pytest.raises(NoPartition, match="has 1 partitions"):
-        await broker.create_topic(partition)
+        await broker.registry.create(TopicName.parse(partition))
     with pytest.raises(NoPartition):
-        await broker.create_partitioned(f"{TOPIC}-partition-0", 3)
-    await broker.create_topic(f"{TOPIC}-partition-0")
+        await broker.registry.create(TopicName.parse(f"{TOPIC}-partition-0"), 3)
+    await broker.registry.create(TopicName.parse(f"{TOPIC}-partition-0"))
     assert await broker.registry.records.names("public", "default") == [NAME, NAME.of_partition(0)]
 
 
@@ -484,12 +486,12 @@ async def test_a_topic_that_has_such_a_name_from_former_times_opens_and_keeps_it
     await broker.registry.records.create(NAME.of_partition(1))
     await publish(broker, [1])
     with pytest.raises(AlreadyExists):
-        await broker.create_partitioned(TOPIC, 2)
-    await broker.create_partitioned(TOPIC, 1)
+        await broker.registry.create(NAME, 2)
+    await broker.registry.create(NAME, 1)
     with pytest.raises(AlreadyExists):
-        await broker.update_partitions(TOPIC, 2)
-    await broker.delete_topic(f"{TOPIC}-partition-1")
-    await broker.update_partitions(TOPIC, 2)
+        await broker.partitioned.grow(NAME, 2)
+    await broker.admin.topics.delete(TopicName.parse(f"{TOPIC}-partition-1"))
+    await broker.partitioned.grow(NAME, 2)
 
 
 class Growing:
@@ -537,7 +539,7 @@ class Growing:
         count = 1
         while count < 6:
             count += self.dice.randrange(1, 3)
-            growing = asyncio.ensure_future(self.broker.update_partitions(TOPIC, count))
+            growing = asyncio.ensure_future(self.broker.partitioned.grow(NAME, count))
             if self.dice.random() < 0.3:
                 await self.some_turns()
                 growing.cancel()
@@ -545,11 +547,11 @@ class Growing:
             else:
                 await growing
             await self.some_turns()
-        count = (await self.broker.partitioned.record(NAME)).extent
-        await self.broker.update_partitions(TOPIC, count)
+        count = (await self.broker.fan_out.record(NAME)).extent
+        await self.broker.partitioned.grow(NAME, count)
 
     async def check(self) -> None:
-        shown = (await self.broker.stats(TOPIC))["partitions"]
+        shown = (await self.broker.admin.statistics.stats(NAME))["partitions"]
         for name, before in self.before.items():
             for partition, sent in self.published.items():
                 stats = shown[f"{TOPIC}-partition-{partition}"]["subscriptions"].get(name)
@@ -562,7 +564,7 @@ async def test_whoever_subscribes_while_a_topic_grows_gets_what_is_published_fro
     house: BrokerHouse, seed: int
 ) -> None:
     broker = await house.start()
-    await broker.create_partitioned(TOPIC, 1)
+    await broker.registry.create(NAME, 1)
     world = Growing(broker, seed)
     subscribers = [world.subscribe(f"s{number}") for number in range(6)]
     await asyncio.gather(world.grow(), *subscribers, world.publish(), world.publish())
@@ -594,12 +596,12 @@ async def intrude(broker: Broker, dice: random.Random, is_over: asyncio.Event) -
 async def test_a_deletion_among_intruders_leaves_nothing(house: BrokerHouse, seed: int) -> None:
     broker = await house.start()
     dice, is_over = random.Random(seed), asyncio.Event()
-    await broker.create_partitioned(TOPIC, 4)
+    await broker.registry.create(NAME, 4)
     Growing(broker, seed)  # for the latency of its store
     intruders = [asyncio.ensure_future(intrude(broker, dice, is_over)) for _ in range(3)]
     for _ in range(dice.randrange(300)):
         await asyncio.sleep(0)
-    deleting = asyncio.ensure_future(broker.delete_partitioned(TOPIC, force=True))
+    deleting = asyncio.ensure_future(broker.partitioned.delete(NAME, force=True))
     if dice.random() < 0.5:
         for _ in range(dice.randrange(100)):
             await asyncio.sleep(0)
@@ -608,7 +610,7 @@ async def test_a_deletion_among_intruders_leaves_nothing(house: BrokerHouse, see
     async with asyncio.timeout(60):
         while True:
             try:
-                await broker.delete_partitioned(TOPIC, force=True)
+                await broker.partitioned.delete(NAME, force=True)
             except NotFound:
                 break
             except QuireError:
@@ -619,8 +621,8 @@ async def test_a_deletion_among_intruders_leaves_nothing(house: BrokerHouse, see
     assert await broker.registry.records.names("public", "default") == [], "nor does anybody make one"
     is_over.set()
     await asyncio.gather(*intruders)
-    await broker.create_partitioned(TOPIC, 4)
+    await broker.registry.create(NAME, 4)
     await publish(broker, range(4))
-    shown = (await broker.partitioned_internal_stats(TOPIC))["partitions"].values()
+    shown = (await broker.admin.statistics.partitioned_internal(NAME))["partitions"].values()
     assert [one["numberOfEntries"] for one in shown] == [1] * 4
-    assert await broker.subscriptions(TOPIC) == []
+    assert await broker.admin.subscriptions.names(NAME) == []

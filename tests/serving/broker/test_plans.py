@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from quire.serving.broker import Broker
+from quire.serving.names import TopicName
 from quire.spark_source.plan import what_lacks
 from quire.wire import commands
 from tests.serving.conftest import BrokerHouse
@@ -17,6 +18,7 @@ from tests.serving.ownership.cluster import until
 from tests.serving.session.test_connection import Client, entry, producer
 
 TOPIC = "persistent://public/default/rolling"
+NAME = TopicName.parse(TOPIC)
 PLANS = 300
 SEGMENT_BYTES = 64 * 1024
 
@@ -61,7 +63,7 @@ async def publisher(house: BrokerHouse) -> AsyncIterator[Publisher]:
 
 
 async def several_segments(broker: Broker, count: int) -> None:
-    topic = await broker._topic(TOPIC)
+    topic = await broker.registry.open_persistent(NAME)
     await until(lambda: len(topic.segments()) >= count)
 
 
@@ -74,17 +76,17 @@ async def test_plans_are_whole_while_a_topic_rolls_is_archived_and_trimmed(
 ) -> None:
     [broker] = house.running
     await several_segments(broker, 3)
-    topic = await broker._topic(TOPIC)
+    topic = await broker.registry.open_persistent(NAME)
     trimmed = 0
     seen: set[tuple[int, int]] = set()
     lacking = []
     deadline = time.monotonic() + 60
     for number in range(PLANS):
-        plan = await broker.segments(TOPIC)
+        plan = await broker.admin.statistics.segments(NAME)
         seen.update(rows(plan))
         lacking += filter(None, [what_lacks(plan)])
         if number % 60 == 30:
-            await broker.archive_run(seal=False, here=True)
+            await broker.admin.archive.run(seal=False, here=True)
             trimmed += await topic.trim()
         assert time.monotonic() < deadline, f"{number} plans in a minute"
         await asyncio.sleep(0.001)
@@ -97,7 +99,7 @@ async def test_a_segment_that_rolls_while_the_bookies_are_asked_is_in_the_plan(
 ) -> None:
     [broker] = house.running
     await several_segments(broker, 3)
-    topic = await broker._topic(TOPIC)
+    topic = await broker.registry.open_persistent(NAME)
 
     async def is_flushed(ledger_id: int) -> bool:
         before = topic.last_confirmed.ledger_id
@@ -105,10 +107,10 @@ async def test_a_segment_that_rolls_while_the_bookies_are_asked_is_in_the_plan(
         return True
 
     monkeypatch.setattr(broker.services.ledgers, "is_flushed", is_flushed)
-    plan = await broker.segments(TOPIC)
+    plan = await broker.admin.statistics.segments(NAME)
     assert not what_lacks(plan)
     assert plan["end"]["ledger"] == plan["segments"][-1]["ledger_id"]
-    ledgers = [one["ledgerId"] for one in (await broker.internal_stats(TOPIC))["ledgers"]]
+    ledgers = [one["ledgerId"] for one in (await broker.admin.statistics.internal(NAME))["ledgers"]]
     assert ledgers == sorted(ledgers)
     views = [view.ledger_id for view in topic.segments()]
     assert ledgers == views[: len(ledgers)], "none is left out"

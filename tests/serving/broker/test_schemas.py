@@ -35,7 +35,7 @@ class Other(Record):  # type: ignore[misc]
 
 
 async def number_of_versions(broker: Broker, topic: str) -> int:
-    return len(await broker.schemas.versions(TopicName.parse(topic)))
+    return len(await broker.registry.schemas.versions(TopicName.parse(topic)))
 
 
 def avro(record: type) -> object:
@@ -80,7 +80,7 @@ async def test_what_does_not_fit_is_refused(broker: Broker, client: pulsar.Clien
 
 
 async def test_partitions_have_one_schema(broker: Broker, client: pulsar.Client) -> None:
-    await broker.create_partitioned("orders", 3)
+    await broker.registry.create(TopicName.parse("orders"), 3)
 
     def work() -> None:
         producer = client.create_producer("orders", schema=JsonSchema(Order))
@@ -91,7 +91,7 @@ async def test_partitions_have_one_schema(broker: Broker, client: pulsar.Client)
 
     await in_thread(work)
     assert await number_of_versions(broker, "orders") == 1
-    await broker.delete_partitioned("orders", force=True)
+    await broker.partitioned.delete(TopicName.parse("orders"), force=True)
     assert await number_of_versions(broker, "orders") == 0
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from quire.serving.broker import Broker
 from quire.serving.cluster.topic_factory import subscriptions_of
+from quire.serving.names import TopicName
 from tests.serving.conftest import BrokerHouse, in_thread, until_durable
 
 WAIT_MS = 10_000
@@ -61,7 +62,7 @@ async def test_batches_in_every_compression(broker: Broker, client: pulsar.Clien
         assert receive(consumer, 1000) == [b"message %d" % i for i in range(1000)]
 
     await in_thread(work)
-    stats = await broker.internal_stats(topic)
+    stats = await broker.admin.statistics.internal(TopicName.parse(topic))
     assert stats["numberOfMessages"] == 1000
     assert stats["numberOfEntries"] < 1000
 
@@ -108,7 +109,7 @@ async def test_chunked_messages(client: pulsar.Client) -> None:
 
 async def test_partitioned_topic(broker: Broker, client: pulsar.Client) -> None:
     topic = fresh()
-    await broker.create_partitioned(topic, 3)
+    await broker.registry.create(TopicName.parse(topic), 3)
 
     def work() -> None:
         consumer = client.subscribe(topic, "s")
@@ -121,9 +122,9 @@ async def test_partitioned_topic(broker: Broker, client: pulsar.Client) -> None:
         assert len(client.get_topic_partitions(topic)) == 3
 
     await in_thread(work)
-    listed = await broker.list_topics("public", "default")
+    listed = await broker.fan_out.topics("public", "default", "persistent")
     assert [f"{topic}-partition-{i}" for i in range(3)] == [name for name in listed if name.startswith(topic)]
-    stats = await broker.stats(topic)
+    stats = await broker.admin.statistics.stats(TopicName.parse(topic))
     assert stats["msgInCounter"] == 30
     assert [one["msgInCounter"] for one in stats["partitions"].values()] == [10, 10, 10]
 
@@ -131,9 +132,9 @@ async def test_partitioned_topic(broker: Broker, client: pulsar.Client) -> None:
 async def test_topics_by_pattern(broker: Broker, client: pulsar.Client) -> None:
     import re
 
-    await broker.create_topic("persistent://public/default/pattern-a")
-    await broker.create_topic("persistent://public/default/pattern-b")
-    await broker.create_topic("persistent://public/default/other")
+    await broker.registry.create(TopicName.parse("persistent://public/default/pattern-a"))
+    await broker.registry.create(TopicName.parse("persistent://public/default/pattern-b"))
+    await broker.registry.create(TopicName.parse("persistent://public/default/other"))
 
     def work() -> None:
         consumer = client.subscribe(re.compile("persistent://public/default/pattern-.*"), "s")
@@ -200,13 +201,13 @@ async def test_unload_moves_clients_without_loss(broker: Broker, client: pulsar.
 
     producer, consumer = await in_thread(open_both)
     await in_thread(lambda: [producer.send(b"before %d" % i) for i in range(5)])
-    await broker.unload_topic(topic)
+    await broker.admin.topics.unload(TopicName.parse(topic))
     await in_thread(lambda: [producer.send(b"after %d" % i) for i in range(5)])
     found = await in_thread(lambda: receive(consumer, 10))
     assert list(dict.fromkeys(found)) == [b"before %d" % i for i in range(5)] + [
         b"after %d" % i for i in range(5)
     ]
-    stats = await broker.internal_stats(topic)
+    stats = await broker.admin.statistics.internal(TopicName.parse(topic))
     assert [row["state"] for row in stats["ledgers"]][-1] == "active"
     assert len(stats["ledgers"]) == 2
 
@@ -229,7 +230,7 @@ async def test_rolled_segments_are_one_topic(house: BrokerHouse) -> None:
         return found
 
     assert await in_thread(work) == [b"%05d" % i for i in range(500)]
-    stats = await broker.internal_stats(topic)
+    stats = await broker.admin.statistics.internal(TopicName.parse(topic))
     assert len(stats["ledgers"]) > 5
     assert sum(row["messages"] for row in stats["ledgers"]) == 500
     firsts = [row["firstIndex"] for row in stats["ledgers"]]
@@ -255,12 +256,12 @@ async def test_archived_segments_are_read_back(house: BrokerHouse) -> None:
         return found
 
     await in_thread(publish)
-    report = await broker.archive_run(seal=True, here=True)
+    report = await broker.admin.archive.run(seal=True, here=True)
     assert (report["archived"], report["failed"]) == (1, 0)
-    await broker.archive_run(seal=False, here=True)
-    rows = (await broker.internal_stats(topic))["ledgers"]
+    await broker.admin.archive.run(seal=False, here=True)
+    rows = (await broker.admin.statistics.internal(TopicName.parse(topic)))["ledgers"]
     assert [row["state"] for row in rows] == ["released", "active"]
-    await broker.unload_topic(topic)
+    await broker.admin.topics.unload(TopicName.parse(topic))
     assert await in_thread(read) == [b"%d" % i for i in range(50)]
 
 
@@ -295,7 +296,7 @@ async def test_a_restart_keeps_everything(house: BrokerHouse, how: str) -> None:
         return found
 
     assert await in_thread(after) == [b"%d" % i for i in range(10, 21)]
-    stats = await broker.internal_stats(topic)
+    stats = await broker.admin.statistics.internal(TopicName.parse(topic))
     assert stats["numberOfMessages"] == 21
 
 
@@ -312,16 +313,16 @@ async def test_deleted_topic_begins_anew(broker: Broker, client: pulsar.Client) 
         return found
 
     assert await in_thread(use) == [b"one"]
-    await broker.delete_topic(topic)
-    assert topic not in await broker.list_topics("public", "default")
+    await broker.admin.topics.delete(TopicName.parse(topic))
+    assert topic not in await broker.fan_out.topics("public", "default", "persistent")
     assert await in_thread(use) == [b"one"]
-    assert (await broker.internal_stats(topic))["numberOfMessages"] == 1
+    assert (await broker.admin.statistics.internal(TopicName.parse(topic)))["numberOfMessages"] == 1
 
 
 async def test_terminated_topic_takes_no_producer(broker: Broker, client: pulsar.Client) -> None:
     topic = fresh()
     await in_thread(lambda: client.create_producer(topic).send(b"last"))
-    position = await broker.terminate_topic(topic)
+    position = await broker.admin.topics.terminate(TopicName.parse(topic))
     assert position.entry_id == 0
 
     def work() -> None:

@@ -26,8 +26,8 @@ async def served(front: Front, broker: Broker) -> AsyncIterator[Front]:
     runner = web.AppRunner(make_app(broker), shutdown_timeout=0.1)
     await runner.setup()
     await web.SockSite(runner, rest).start()
-    broker.http_url = url_of("http", rest)
-    await front.register("only", broker.service_url, broker.http_url)
+    broker.addresses.http_url = url_of("http", rest)
+    await front.register("only", broker.service_url, broker.addresses.http_url)
     yield front
     await runner.cleanup()
 
@@ -59,7 +59,7 @@ async def test_the_stock_client_needs_nothing_but_the_gateways_url(served: Front
 async def test_a_client_of_a_listener_goes_through_as_well(front: Front, house: BrokerHouse) -> None:
     """It names the broker by a URL that leads nowhere from the gateway's network."""
     broker = await house.start(advertised_listeners="outside:pulsar://outside:7650")
-    await front.register("only", broker.service_url, listeners=broker.listeners)
+    await front.register("only", broker.service_url, listeners=broker.addresses.listeners)
 
     def produce(listener: str) -> bool:
         quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
@@ -107,7 +107,7 @@ async def test_rest_goes_to_a_broker_and_its_answer_comes_back_as_it_is(
 
         async def both(method: str, path: str) -> None:
             answers = []
-            for origin in (served.http_url, broker.http_url):
+            for origin in (served.http_url, broker.addresses.http_url):
                 async with session.request(method, origin + path) as answer:
                     answers.append((answer.status, answer.content_type, await answer.read()))
             assert answers[0] == answers[1]

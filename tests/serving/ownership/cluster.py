@@ -97,7 +97,7 @@ class Brokers:
         await rest.setup()
         site = web.TCPSite(rest, "127.0.0.1", 0)
         await site.start()
-        broker.http_url = f"http://127.0.0.1:{rest.addresses[0][1]}"
+        broker.addresses.http_url = f"http://127.0.0.1:{rest.addresses[0][1]}"
         await broker.start()
         self.members.append(Member(name, broker, ledgers, rest))
         return self.members[-1]

@@ -25,7 +25,7 @@ async def brokers() -> AsyncIterator[Brokers]:
 
 
 async def ask(member: Member, method: str, path: str) -> dict[str, Any]:
-    url = f"{member.broker.http_url}/quire/v1/archive/{path}"
+    url = f"{member.broker.addresses.http_url}/quire/v1/archive/{path}"
     async with aiohttp.ClientSession() as session, session.request(method, url) as answer:
         assert answer.status == 200, await answer.text()
         found: dict[str, Any] = await answer.json()
@@ -75,5 +75,5 @@ async def test_a_broker_that_does_not_answer_is_told_of(brokers: Brokers) -> Non
     one, two = await brokers.start(), await brokers.start()
     await two.rest.cleanup()
     report = await ask(one, "POST", "run")
-    assert report["failed"] == 1 and f"{two.broker.http_url} does not answer" in report["errors"][0]
-    assert two.broker.http_url in (await ask(one, "GET", "status"))["failing"][0]
+    assert report["failed"] == 1 and f"{two.broker.addresses.http_url} does not answer" in report["errors"][0]
+    assert two.broker.addresses.http_url in (await ask(one, "GET", "status"))["failing"][0]

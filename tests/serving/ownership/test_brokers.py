@@ -301,7 +301,7 @@ async def test_rest_requests_are_sent_to_the_owner(brokers: Brokers) -> None:
 
     for member in (one, two):
         path = "/admin/v2/persistent/public/default"
-        async with aiohttp.ClientSession(member.broker.http_url) as http:
+        async with aiohttp.ClientSession(member.broker.addresses.http_url) as http:
             if member is one:
                 await http.put(f"{path}/topic-0/partitions", json=12)
                 await in_thread(publish)
@@ -320,7 +320,7 @@ async def test_rest_requests_are_sent_to_the_owner(brokers: Brokers) -> None:
             whole = await (await http.get(f"{path}/topic-0/partitioned-stats")).json()
             assert whole["msgInCounter"] == 12 and len(whole["partitions"]) == 12
     assert one.topics() and two.topics()
-    async with aiohttp.ClientSession(one.broker.http_url) as http:
+    async with aiohttp.ClientSession(one.broker.addresses.http_url) as http:
         answer = await http.delete(f"{path}/topic-0/partitions")
         assert answer.status == 412
         answer = await http.delete(f"{path}/topic-0/partitions?force=true")
@@ -336,7 +336,7 @@ async def test_who_owns_what_and_a_bundle_moved_by_hand(brokers: Brokers) -> Non
     for member in (one, two):
         await member.ownership.look_at_loads()
     await until(lambda: all("broker-0" in m.ownership.reports.reported() for m in (one, two)))
-    async with aiohttp.ClientSession(two.broker.http_url) as http:
+    async with aiohttp.ClientSession(two.broker.addresses.http_url) as http:
         rows = await (await http.get("/quire/v1/brokers")).json()
         assert [row["broker"] for row in rows] == ["broker-0", "broker-1"]
         bundles = [

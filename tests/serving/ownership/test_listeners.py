@@ -104,7 +104,7 @@ async def test_a_lookup_over_http(brokers: Brokers, as_header: bool) -> None:
 async def looked_up(
     member: Member, topic: str, query: dict[str, str], headers: dict[str, str] | None = None
 ) -> tuple[int, Any]:
-    url = f"{member.broker.http_url}/lookup/v2/topic/{topic.replace('://', '/')}"
+    url = f"{member.broker.addresses.http_url}/lookup/v2/topic/{topic.replace('://', '/')}"
     async with aiohttp.ClientSession() as session, session.get(url, params=query, headers=headers) as answer:
         return answer.status, await answer.json()
 

@@ -25,12 +25,12 @@ async def test_any_broker_lists_those_of_all(brokers: Brokers) -> None:
     producers = await in_thread(lambda: [client.create_producer(topic) for topic in TOPICS])
     await in_thread(lambda: [producer.send(b"x") for producer in producers])
     here = [
-        await member.broker.list_topics("public", "default", "non-persistent", here=True)
+        (await member.broker.registry.catalogue.names("public", "default", "non-persistent"))[0]
         for member in (one, two)
     ]
     assert here[0] and here[1] and sorted(here[0] + here[1]) == TOPICS
     for member in (one, two):
-        assert await member.broker.list_topics("public", "default", "non-persistent") == TOPICS
+        assert await member.broker.fan_out.topics("public", "default", "non-persistent") == TOPICS
 
 
 async def test_their_clients_go_on_where_the_bundle_is_next(brokers: Brokers) -> None:
@@ -39,4 +39,4 @@ async def test_their_clients_go_on_where_the_bundle_is_next(brokers: Brokers) ->
     producers = await in_thread(lambda: [client.create_producer(topic) for topic in TOPICS])
     await brokers.stop(one)
     await in_thread(lambda: [producer.send(b"x") for producer in producers])
-    assert await two.broker.list_topics("public", "default", "non-persistent") == TOPICS
+    assert await two.broker.fan_out.topics("public", "default", "non-persistent") == TOPICS

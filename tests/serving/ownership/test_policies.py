@@ -50,7 +50,7 @@ async def deaf(brokers: Brokers) -> tuple[Member, Member]:
 async def test_of_a_namespace(brokers: Brokers) -> None:
     one, two = await deaf(brokers)
     (name,) = await loaded_by(two, "here")
-    await one.broker.change_namespace_policies("public", "default", ttl)
+    await one.broker.admin.policies.change_namespace("public", "default", ttl)
     topic = two.broker.registry.find(name)
     assert topic is not None and topic.policies.message_ttl_ms == 5_000
     (later,) = await loaded_by(two, "later")
@@ -62,14 +62,14 @@ async def test_of_a_topic(brokers: Brokers) -> None:
     one, two = await deaf(brokers)
     here, other = await loaded_by(two, "here", "other")
     former = two.broker.registry.find(here)
-    await one.broker.change_topic_policies(str(here), deduplicated)
+    await one.broker.admin.policies.change_topic(here, deduplicated)
     assert former is not None and former.is_closed, "it learns by a load what was sent before"
     (again,) = await loaded_by(two, "here")
     topic = two.broker.registry.find(again)
     assert topic is not None and topic.deduplicates
     untouched = two.broker.registry.find(other)
     assert untouched is not None and not untouched.deduplicates
-    await one.broker.change_topic_policies(str(here), lambda _: Policies())
+    await one.broker.admin.policies.change_topic(here, lambda _: Policies())
     await loaded_by(two, "here")
     topic = two.broker.registry.find(here)
     assert topic is not None and not topic.deduplicates
@@ -78,7 +78,7 @@ async def test_of_a_topic(brokers: Brokers) -> None:
 async def test_what_was_read_before_its_folder_was_listed_is_followed(brokers: Brokers) -> None:
     one, two = await deaf(brokers)
     (name,) = await loaded_by(two, "here")
-    await one.broker.change_topic_policies(str(name), ttl)
+    await one.broker.admin.policies.change_topic(name, ttl)
     topic = two.broker.registry.find(name)
     assert topic is not None and topic.policies.message_ttl_ms == 5_000
     await one.store.delete(paths.policies("public", "default", "here"))
@@ -92,7 +92,7 @@ async def test_a_broker_that_does_not_answer_holds_nobody_up(
 ) -> None:
     one, two = await deaf(brokers)
     await two.rest.cleanup()
-    await one.broker.change_namespace_policies("public", "default", ttl)
+    await one.broker.admin.policies.change_namespace("public", "default", ttl)
     assert "may hold later there" in caplog.text
     (name,) = await loaded_by(one, "mine")
     topic = one.broker.registry.find(name)
@@ -106,7 +106,7 @@ async def test_a_record_that_cannot_be_read_concerns_its_topic_alone(brokers: Br
     await loaded_by(one, "loaded", "other")
     for name in (loaded, opened):
         await one.store.create(paths.policies("public", "default", name.local), b'{"message_ttl_ms":"never"}')
-    await one.broker.change_topic_policies(str(other), ttl)
+    await one.broker.admin.policies.change_topic(other, ttl)
     topics = one.broker.registry.find(other), one.broker.registry.find(loaded)
     assert topics[0] is not None and topics[0].policies.message_ttl_ms == 5_000
     assert topics[1] is not None and topics[1].policies.message_ttl_ms == 0
@@ -117,6 +117,6 @@ async def test_a_record_that_cannot_be_read_concerns_its_topic_alone(brokers: Br
 async def test_what_is_not_there_is_said(brokers: Brokers) -> None:
     one = await brokers.start()
     with pytest.raises(NotFound):
-        await one.broker.change_namespace_policies("public", "nowhere", ttl)
+        await one.broker.admin.policies.change_namespace("public", "nowhere", ttl)
     with pytest.raises(NotFound):
-        await one.broker.refresh_policies("public", "nowhere", None)
+        await one.broker.admin.policies.refresh("public", "nowhere", None)

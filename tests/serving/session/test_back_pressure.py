@@ -49,7 +49,7 @@ def send(client: Client, producer_id: int, *numbers: int, payload: bytes = b"pay
 
 async def limit(broker: Broker, topic: str, **policies: Any) -> None:
     await broker.registry.open(TopicName.parse(topic), create=True)
-    await broker.change_topic_policies(topic, lambda old: replace(old, **policies))
+    await broker.admin.policies.change_topic(TopicName.parse(topic), lambda old: replace(old, **policies))
     loaded = broker.registry.find(TopicName.parse(topic))
     assert loaded is not None
     for _ in range(1000):
@@ -89,8 +89,8 @@ async def test_a_dispatch_rate_holds_a_consumer_back_and_its_statistics_say_so(b
     client = await publishing(broker, TOPIC)
     send(client, 1, *range(60))
     await client.answers(60)
-    await broker.change_topic_policies(
-        TOPIC, lambda old: replace(old, subscription_dispatch_rate=DispatchRate(messages=40))
+    await broker.admin.policies.change_topic(
+        TopicName.parse(TOPIC), lambda old: replace(old, subscription_dispatch_rate=DispatchRate(messages=40))
     )
     client.send(
         commands.subscribe(
@@ -106,7 +106,7 @@ async def test_a_dispatch_rate_holds_a_consumer_back_and_its_statistics_say_so(b
         commands.flow(1, 1000),
     )
     assert len(await client.answers(41)) == 41, "the answer, and a second's worth"
-    stats = (await broker.stats(TOPIC))["subscriptions"]["s"]
+    stats = (await broker.admin.statistics.stats(TopicName.parse(TOPIC)))["subscriptions"]["s"]
     assert stats["blockedReason"].startswith("rate limited")
     assert len(await client.answers(20)) == 20, "the others in half a second"
 
@@ -133,7 +133,9 @@ async def test_a_flood_for_a_limited_topic_stops_the_socket_and_no_other_connect
     assert len(await other.answers(10)) == 10
     assert broker.held.held_bytes >= HELD_BYTES_PER_CONNECTION_MAX
     assert broker.budget.held_bytes == 0
-    await broker.change_topic_policies(TOPIC, lambda old: replace(old, publish_rate=None))
+    await broker.admin.policies.change_topic(
+        TopicName.parse(TOPIC), lambda old: replace(old, publish_rate=None)
+    )
     assert len(await flood.answers(6)) == 6, "without the limit nobody waits any more"
     assert flood.transport.reading and broker.budget.held_bytes == broker.held.held_bytes == 0
 
@@ -147,9 +149,9 @@ async def test_what_a_lost_connection_left_waiting_is_forgotten(broker: Broker) 
     assert broker.held.held_bytes > 0
     client.connection.connection_lost(None)
     assert broker.held.held_bytes == 0
-    await broker.unload_topic(TOPIC)
+    await broker.admin.topics.unload(TopicName.parse(TOPIC))
     assert broker.held.held_bytes == 0
-    assert (await broker.internal_stats(TOPIC))["numberOfEntries"] == 5
+    assert (await broker.admin.statistics.internal(TopicName.parse(TOPIC)))["numberOfEntries"] == 5
 
 
 async def test_a_full_topic_holds_its_producers_and_leaves_the_budget_to_others(house: BrokerHouse) -> None:
@@ -255,7 +257,7 @@ async def test_a_broker_s_setting_holds_where_no_policy_says(house: BrokerHouse)
     assert len(await client.answers(60)) == 60
     send(client, 1, 60)
     assert broker.held.held_bytes > 0
-    assert (await broker.stats(TOPIC))["publishRateLimitedTimes"] == 1
+    assert (await broker.admin.statistics.stats(TopicName.parse(TOPIC)))["publishRateLimitedTimes"] == 1
     assert kinds(await client.answers(1)) == ["SEND_RECEIPT"]
 
 
@@ -276,7 +278,7 @@ async def test_a_message_that_the_topic_s_policy_forbids_is_refused_in_order(bro
     assert {one.body.error for one in refused} == {pb.NotAllowedError}  # type: ignore[attr-defined]
     assert "1000 at most" in refused[0].body.message  # type: ignore[attr-defined]
     assert not client.transport.closed
-    assert (await broker.internal_stats(TOPIC))["numberOfEntries"] == 4
+    assert (await broker.admin.statistics.internal(TopicName.parse(TOPIC)))["numberOfEntries"] == 4
 
 
 async def test_the_largest_message_is_a_setting(house: BrokerHouse) -> None:

@@ -86,7 +86,7 @@ async def test_a_fenced_producer_publishes_nothing_more(broker: Broker) -> None:
 
 async def test_a_terminated_topic_ends_where_it_was_said_to_end(broker: Broker) -> None:
     old = await throttled(broker)
-    last = await broker.terminate_topic(TOPIC)
+    last = await broker.admin.topics.terminate(NAME)
     await unthrottled(broker)
     topic = broker.registry.find(NAME)
     assert topic is not None and topic.last_confirmed == last
@@ -277,7 +277,7 @@ async def test_who_subscribes_while_the_topic_goes_is_answered(broker: Broker) -
         await may_go.wait()
 
     broker.partitioned.subscribed = slow  # type: ignore[method-assign]
-    await broker.create_partitioned("closing", 1)
+    await broker.registry.create(TopicName.parse("closing"), 1)
     name = TopicName.parse("closing-partition-0")
     client.send(
         commands.subscribe(
@@ -302,7 +302,7 @@ async def test_who_subscribes_while_the_topic_goes_is_answered(broker: Broker) -
 async def test_who_subscribes_to_a_topic_that_is_loaded_again_meanwhile_is_let_in(broker: Broker) -> None:
     """What the former incarnation made, the present one would not know, and could not make either."""
     client = await connected(broker)
-    await broker.create_topic(TOPIC)
+    await broker.registry.create(NAME)
     admit, waiting = broker.admit_consumer_schema, [TOPIC]
 
     async def reloaded_meanwhile(topic: Any, schema: pb.Schema) -> None:

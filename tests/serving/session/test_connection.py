@@ -10,6 +10,7 @@ import pytest
 
 from quire.runtime.limits import FRAME_BYTES_MAX, MESSAGE_BYTES_MAX
 from quire.serving.broker import Broker
+from quire.serving.names import TopicName
 from quire.serving.session.connection import Connection
 from quire.serving.session.table import TABLE
 from quire.serving.subscription.delivery.consumer import Consumer
@@ -20,6 +21,7 @@ from quire.wire.frame import FrameCutter
 from tests.serving.conftest import BrokerHouse
 
 TOPIC = "persistent://public/default/session"
+NAME = TopicName.parse(TOPIC)
 
 
 class MemoryTransport(asyncio.Transport):
@@ -333,8 +335,8 @@ async def test_java_s_consumers_hear_when_they_have_read_a_terminated_topic(hous
     other.send(subscribe(2, subscription="b"))
     await java.answers(1)
     await other.answers(1)
-    last = await broker.terminate_topic(TOPIC)
-    assert last == await broker.terminate_topic(TOPIC) == commands.position(receipt.body.message_id)
+    last = await broker.admin.topics.terminate(NAME)
+    assert last == await broker.admin.topics.terminate(NAME) == commands.position(receipt.body.message_id)
     assert kinds(await java.answers(1)) == ["CLOSE_PRODUCER"], "not yet: a message is left"
     for peer in (java, other):
         peer.send(commands.ack(1, [receipt.body.message_id], request_id=3))
@@ -379,7 +381,7 @@ async def test_a_producer_may_ask_for_the_subscription_that_will_read_it(
     for number in (1, 2):
         peer.send(producer(number, number, initial_subscription_name="later"))
         assert kinds(await peer.answers(1)) == ["PRODUCER_SUCCESS"]
-    assert await broker.subscriptions(TOPIC) == ["later"]
+    assert await broker.admin.subscriptions.names(NAME) == ["later"]
     peer.send(producer(3, 3, f"non-{TOPIC}", initial_subscription_name="later"))
     (refused,) = await peer.answers(1)
     assert refused.body.error == pb.NotAllowedError  # type: ignore[attr-defined]
@@ -414,7 +416,7 @@ async def test_sends_of_no_producer_change_nothing(broker: Broker, peer: Client)
     peer.send(commands.close_producer(9, 5), *commands.send(2, 0, 1, entry()), commands.PING)
     assert sorted(kinds(await peer.answers(2))) == ["PONG", "SUCCESS"]
     assert broker.budget.held_bytes == 0
-    assert (await broker.stats(TOPIC))["msgInCounter"] == 0
+    assert (await broker.admin.statistics.stats(NAME))["msgInCounter"] == 0
 
 
 def entry_metadata_in(raw: bytes) -> list[tuple[int, int]]:
@@ -515,7 +517,7 @@ async def test_a_subscribe_that_does_not_want_the_topic_made_gets_none(peer: Cli
     peer.send(ask(1, False))
     (answer,) = await peer.answers(1)
     assert (answer.kind, answer.body.error) == (pb.BaseCommand.ERROR, pb.TopicNotFound)  # type: ignore[attr-defined]
-    assert topic not in await broker.list_topics("public", "default")
+    assert topic not in await broker.fan_out.topics("public", "default", "persistent")
     peer.send(ask(2, True))
     assert kinds(await peer.answers(1)) == ["SUCCESS"]
     peer.send(commands.close_consumer(1, 3), ask(4, False))

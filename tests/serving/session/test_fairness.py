@@ -10,6 +10,7 @@ import pytest
 from quire.runtime.limits import KIB, MIB
 from quire.serving.broker import Broker
 from quire.serving.cluster import topic_lists
+from quire.serving.names import TopicName
 from quire.serving.session.connection import (
     COMMANDS_A_TURN,
     LARGE_COMMAND_BYTES,
@@ -196,7 +197,7 @@ async def test_questions_for_topics_are_answered_one_after_the_other(
 async def test_who_asks_while_topics_are_listed_shares_the_next_list(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await broker.create_topic("persistent://public/default/one")
+    await broker.registry.create(TopicName.parse("persistent://public/default/one"))
     lists = 0
     real = topic_lists.TopicList._read_folder
 

@@ -13,6 +13,7 @@ from quire.runtime.limits import TOPIC_WATCHERS_PER_CONNECTION_MAX
 from quire.serving.broker import Broker
 from quire.serving.cluster import topic_lists
 from quire.serving.model.topics_pattern import topics_hash
+from quire.serving.names import TopicName
 from quire.serving.session import topic_watch
 from quire.testing.metadata import MemoryStore
 from quire.wire import commands
@@ -78,36 +79,36 @@ class Watcher(Client):
 
 
 async def test_what_is_there_and_what_comes_and_goes(broker: Broker) -> None:
-    await broker.create_topic("orders-a")
-    await broker.create_topic("other")
+    await broker.registry.create(TopicName.parse("orders-a"))
+    await broker.registry.create(TopicName.parse("other"))
     watcher = Watcher(broker)
     success = await watcher.open()
     assert list(success.topic) == full("orders-a") and success.topics_hash == topics_hash(full("orders-a"))
-    await broker.create_topic("orders-b")
+    await broker.registry.create(TopicName.parse("orders-b"))
     await watcher.knows("orders-a", "orders-b")
-    await broker.delete_topic("orders-a")
+    await broker.admin.topics.delete(TopicName.parse("orders-a"))
     await watcher.knows("orders-b")
-    await broker.create_topic("others")
-    await broker.create_topic("orders-c")
+    await broker.registry.create(TopicName.parse("others"))
+    await broker.registry.create(TopicName.parse("orders-c"))
     await watcher.knows("orders-b", "orders-c")
 
 
 async def test_partitions_are_listed_one_by_one_and_growth_is_told(broker: Broker) -> None:
     watcher = Watcher(broker)
     await watcher.open()
-    await broker.create_partitioned("orders-p", 2)
+    await broker.registry.create(TopicName.parse("orders-p"), 2)
     await watcher.knows("orders-p-partition-0", "orders-p-partition-1")
-    await broker.update_partitions("orders-p", 3)
+    await broker.partitioned.grow(TopicName.parse("orders-p"), 3)
     await watcher.knows(*[f"orders-p-partition-{number}" for number in range(3)])
     await broker.open_topic("orders-p-partition-1")  # now it has a record of its own
-    await broker.create_topic("orders-q")
+    await broker.registry.create(TopicName.parse("orders-q"))
     await watcher.knows("orders-q", *[f"orders-p-partition-{number}" for number in range(3)])
-    await broker.delete_partitioned("orders-p")
+    await broker.partitioned.delete(TopicName.parse("orders-p"))
     await watcher.knows("orders-q")
 
 
 async def test_who_knows_it_all_is_told_nothing_but_the_hash(broker: Broker) -> None:
-    await broker.create_topic("orders-a")
+    await broker.registry.create(TopicName.parse("orders-a"))
     success = await Watcher(broker).open(topics_hash(full("orders-a")))
     assert not success.topic and success.topics_hash == topics_hash(full("orders-a"))
 
@@ -118,7 +119,7 @@ async def test_a_list_is_followed_once_and_only_while_somebody_watches(broker: B
     await asyncio.gather(*(one.open() for one in watchers))
     assert len(lists) == 1
     reads = broker.services.store.counts.reads
-    await broker.create_topic("orders-a")
+    await broker.registry.create(TopicName.parse("orders-a"))
     for one in watchers:
         await one.knows("orders-a")
     assert broker.services.store.counts.reads <= reads + 6, "a list and a read for all who watch"
@@ -127,20 +128,20 @@ async def test_a_list_is_followed_once_and_only_while_somebody_watches(broker: B
     assert len(lists) == 1
     watchers[1].connection.connection_lost(None)
     assert len(lists) == 0
-    await broker.create_topic("orders-b")
+    await broker.registry.create(TopicName.parse("orders-b"))
     await asyncio.sleep(0)
     assert not watchers[0].received(), "nobody is told who has closed"
 
 
 async def test_another_pattern_takes_the_place_of_the_first(broker: Broker) -> None:
     for name in ("orders-a", "other"):
-        await broker.create_topic(name)
+        await broker.registry.create(TopicName.parse(name))
     watcher = Watcher(broker)
     await watcher.open()
     watcher.pattern = f"{PREFIX}oth.*"
     assert list((await watcher.watch()).topic) == full("other")
-    await broker.create_topic("orders-b")
-    await broker.create_topic("oth")
+    await broker.registry.create(TopicName.parse("orders-b"))
+    await broker.registry.create(TopicName.parse("oth"))
     await watcher.knows("other", "oth")
 
 
@@ -182,17 +183,17 @@ async def test_closing_one_that_is_being_opened_waits_for_its_answer(broker: Bro
 
 
 async def test_who_does_not_read_is_told_the_sum_of_it(broker: Broker) -> None:
-    await broker.create_topic("orders-gone")
+    await broker.registry.create(TopicName.parse("orders-gone"))
     watcher = Watcher(broker)
     await watcher.open()
     bystander = Watcher(broker)
     await bystander.open()
     watcher.connection.pause_writing()
     for name in ("orders-a", "orders-b"):
-        await broker.create_topic(name)
+        await broker.registry.create(TopicName.parse(name))
     await bystander.knows("orders-gone", "orders-a", "orders-b")
-    await broker.delete_topic("orders-a")
-    await broker.delete_topic("orders-gone")
+    await broker.admin.topics.delete(TopicName.parse("orders-a"))
+    await broker.admin.topics.delete(TopicName.parse("orders-gone"))
     await bystander.knows("orders-b")
     assert not watcher.received()
     watcher.connection.resume_writing()
@@ -203,7 +204,7 @@ async def test_a_long_list_is_sent_in_several_frames(broker: Broker, monkeypatch
     monkeypatch.setattr(topic_watch, "NAMES_BYTES_PER_FRAME", 100)
     names = [f"orders-{number}" for number in range(9)]
     for name in names:
-        await broker.create_topic(name)
+        await broker.registry.create(TopicName.parse(name))
     watcher = Watcher(broker)
     success = await watcher.open()
     assert 0 < len(success.topic) < 9
@@ -212,7 +213,7 @@ async def test_a_long_list_is_sent_in_several_frames(broker: Broker, monkeypatch
 
 async def test_the_question_is_answered_by_pattern_and_by_hash(broker: Broker) -> None:
     for name in ("orders-a", "orders-b", "other"):
-        await broker.create_topic(name)
+        await broker.registry.create(TopicName.parse(name))
     client = Client(broker)
     await client.connect()
 
@@ -237,14 +238,14 @@ async def test_a_topic_with_partitions_that_takes_another_s_name_is_noticed_when
     broker: Broker,
 ) -> None:
     """Between two lists nothing tells it from the former one."""
-    await broker.create_topic("orders-x")
+    await broker.registry.create(TopicName.parse("orders-x"))
     watcher = Watcher(broker)
     await watcher.open()
     followed = broker._topic_lists._lists["public", "default"].result()
     assert followed._task is not None
     followed._task.cancel()
-    await broker.delete_topic("orders-x")
-    await broker.create_partitioned("orders-x", 2)
+    await broker.admin.topics.delete(TopicName.parse("orders-x"))
+    await broker.registry.create(TopicName.parse("orders-x"), 2)
     await followed._refresh()
     assert followed.names == frozenset(full("orders-x"))
     await broker.open_topic("orders-x-partition-0")
@@ -258,10 +259,10 @@ async def test_topics_of_all_brokers_are_told_by_any() -> None:
         one, two = await brokers.start(), await brokers.start()
         watcher = Watcher(two.broker)
         await watcher.open()
-        await one.broker.create_topic("orders-a")
-        await one.broker.create_partitioned("orders-p", 1)
+        await one.broker.registry.create(TopicName.parse("orders-a"))
+        await one.broker.registry.create(TopicName.parse("orders-p"), 1)
         await watcher.knows("orders-a", "orders-p-partition-0")
-        await one.broker.update_partitions("orders-p", 2)
+        await one.broker.partitioned.grow(TopicName.parse("orders-p"), 2)
         await watcher.knows("orders-a", "orders-p-partition-0", "orders-p-partition-1")
     finally:
         await brokers.close()
@@ -291,8 +292,8 @@ async def test_what_changes_while_the_metadata_is_away_is_told_afterwards(
 
 async def test_who_asks_again_costs_a_list_and_no_read_for_each_topic(broker: Broker) -> None:
     for number in range(20):
-        await broker.create_topic(f"orders-{number}")
-    await broker.create_partitioned("orders-p", 2)
+        await broker.registry.create(TopicName.parse(f"orders-{number}"))
+    await broker.registry.create(TopicName.parse("orders-p"), 2)
     client = Client(broker)
     await client.connect()
 
@@ -300,16 +301,16 @@ async def test_who_asks_again_costs_a_list_and_no_read_for_each_topic(broker: Br
         before = broker.services.store.counts.reads
         client.send(commands.ask_topics(1, "public/default"))
         (answer,) = await client.answers(1)
-        assert list(answer.body.topics) == await broker.list_topics("public", "default")
+        assert list(answer.body.topics) == await broker.fan_out.topics("public", "default", "persistent")
         return broker.services.store.counts.reads - before - listing
 
     before = broker.services.store.counts.reads
-    await broker.list_topics("public", "default")
+    await broker.fan_out.topics("public", "default", "persistent")
     listing = broker.services.store.counts.reads - before
     assert await ask() > 20
     assert await ask() <= 3
-    await broker.create_topic("orders-x")
-    await broker.update_partitions("orders-p", 3)
+    await broker.registry.create(TopicName.parse("orders-x"))
+    await broker.partitioned.grow(TopicName.parse("orders-p"), 3)
     listing += 1
     await ask()
 

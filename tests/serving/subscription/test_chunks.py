@@ -95,7 +95,9 @@ async def test_stock_consumers_get_every_message_whole(
     assert sorted(chain.from_iterable(found)) == sorted(texts)
     assert sum(map(bool, found)) > 1, "one consumer got all"
     (broker,) = house.running
-    assert (await broker.stats(TOPIC))["subscriptions"]["s"]["msgBacklog"] == 0
+    assert (await broker.admin.statistics.stats(TopicName.parse(TOPIC)))["subscriptions"]["s"][
+        "msgBacklog"
+    ] == 0
 
 
 async def test_what_a_consumer_held_comes_to_another_whole(small: str) -> None:

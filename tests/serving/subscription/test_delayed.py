@@ -152,7 +152,7 @@ async def test_delays_are_turned_off_under_waiting_messages(peer: Peer) -> None:
     consumer = await in_thread(begin)
     assert await peer.delayed() == 5
     off = DelayedDeliveryPolicy(active=False)
-    await peer.broker.change_topic_policies(str(NAME), lambda old: replace(old, delayed_delivery=off))
+    await peer.broker.admin.policies.change_topic(NAME, lambda old: replace(old, delayed_delivery=off))
     found = await in_thread(lambda: receive(consumer, 5))
     assert sorted(payload for payload, _ in found) == [b"%d" % n for n in range(5)]
     await in_thread(lambda: peer.send(b"late", time.time_ns() // 1_000_000 + HOUR_MS))

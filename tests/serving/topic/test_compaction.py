@@ -161,7 +161,7 @@ class Table:
 @pytest.fixture
 async def table(house: BrokerHouse) -> AsyncIterator[Table]:
     broker = await house.start()
-    await broker.create_topic(str(NAME))
+    await broker.registry.create(NAME)
     made = Table(broker, await broker.registry.open(NAME))
     yield made
     await in_thread(made.client.close)
@@ -170,9 +170,9 @@ async def table(house: BrokerHouse) -> AsyncIterator[Table]:
 async def test_a_reader_gets_the_last_of_each_key_then_what_comes_live(table: Table) -> None:
     await table.publish(*((f"k{i % 3}", b"%d" % i) for i in range(10)), (None, b"plain"), ("k1", b""))
     assert len(await table.read()) == 12, "before a compaction it is the whole topic"
-    assert (await table.broker.internal_stats(str(NAME)))["compactedLedger"]["ledgerId"] == -1
+    assert (await table.broker.admin.statistics.internal(NAME))["compactedLedger"]["ledgerId"] == -1
     await table.compact()
-    assert (await table.broker.internal_stats(str(NAME)))["compactedLedger"]["entries"] == 3
+    assert (await table.broker.admin.statistics.internal(NAME))["compactedLedger"]["entries"] == 3
     assert await table.read() == [("k2", b"8"), ("k0", b"9"), ("", b"plain")]
     reader = await in_thread(table.reader)
     await table.publish(("k0", b"10"), ("k9", b"11"))
@@ -185,8 +185,8 @@ async def test_a_reader_gets_the_last_of_each_key_then_what_comes_live(table: Ta
 async def test_it_is_compacted_again_and_outlives_the_segments_it_came_from(
     table: Table, batch: bool
 ) -> None:
-    await table.broker.change_topic_policies(
-        str(NAME), lambda old: replace(old, retention=RetentionPolicy(), compaction_threshold_bytes=1 << 30)
+    await table.broker.admin.policies.change_topic(
+        NAME, lambda old: replace(old, retention=RetentionPolicy(), compaction_threshold_bytes=1 << 30)
     )
     await table.broker.registry.apply_policies("public", "default")
     model: dict[str, bytes] = {}
@@ -222,7 +222,7 @@ async def test_it_survives_a_restart_and_goes_with_the_topic(house: BrokerHouse,
     assert after.topic.compaction.record is not None
     ledger_id = after.topic.compaction.record.ledger_id
     await in_thread(after.client.close)
-    await again.delete_topic(str(NAME), force=True)
+    await again.admin.topics.delete(NAME, force=True)
     assert ledger_id not in [one async for one in census.ledger_ids(again.services.store)]
 
 
@@ -360,21 +360,21 @@ async def test_who_asks_while_it_is_replaced_gets_the_new_result(
 
 
 async def test_a_threshold_starts_it_and_one_runs_at_a_time(table: Table) -> None:
-    await table.broker.change_topic_policies(
-        str(NAME), lambda old: replace(old, compaction_threshold_bytes=1000)
+    await table.broker.admin.policies.change_topic(
+        NAME, lambda old: replace(old, compaction_threshold_bytes=1000)
     )
     await table.broker.registry.apply_policies("public", "default")
     await table.publish(("a", bytes(300)))
     await table.topic.upkeep.look()
-    assert (await table.broker.compaction_status(str(NAME)))["status"] == "NOT_RUN"
+    assert (await table.broker.admin.topics.compaction_status(NAME))["status"] == "NOT_RUN"
     await table.publish(("a", b"x" * 900))
     await table.topic.upkeep.look()
-    assert (await table.broker.compaction_status(str(NAME)))["status"] == "RUNNING"
+    assert (await table.broker.admin.topics.compaction_status(NAME))["status"] == "RUNNING"
     with pytest.raises(AlreadyExists):
-        await table.broker.compact_topic(str(NAME))
+        await table.broker.admin.topics.compact(NAME)
     assert table.topic.compaction._running is not None
     await table.topic.compaction._running
-    assert (await table.broker.compaction_status(str(NAME)))["status"] == "SUCCESS"
+    assert (await table.broker.admin.topics.compaction_status(NAME))["status"] == "SUCCESS"
     assert [len(value) for _, value in await table.read()] == [900]
 
 
@@ -391,7 +391,10 @@ async def test_one_that_fails_leaves_the_former_result_and_says_why(
     monkeypatch.setattr(Output, "room", fail)
     with pytest.raises(QuireError):
         await table.topic.compaction.start()
-    assert await table.broker.compaction_status(str(NAME)) == {"status": "ERROR", "lastError": "no bookies"}
+    assert await table.broker.admin.topics.compaction_status(NAME) == {
+        "status": "ERROR",
+        "lastError": "no bookies",
+    }
     assert await table.read() == [("a", b"2"), ("a", b"3")]
     monkeypatch.undo()
     await table.compact()
@@ -413,7 +416,7 @@ async def test_one_that_fails_is_not_begun_again_at_every_look(
         raise Unavailable("no bookies")
 
     monkeypatch.setattr(Output, "begin", fail)
-    await broker.change_topic_policies(str(NAME), lambda old: replace(old, compaction_threshold_bytes=1))
+    await broker.admin.policies.change_topic(NAME, lambda old: replace(old, compaction_threshold_bytes=1))
     await broker.registry.apply_policies("public", "default")
     await in_thread(table.client.close)
     topic._publisher.publish(_Silent(), [b"h"], [encode_one(OutgoingMessage(b"x", key="a"), "p", 1, 1)], None)  # type: ignore[arg-type]
@@ -467,7 +470,7 @@ async def test_one_that_is_interrupted_leaves_nothing_behind(table: Table, house
     running = table.topic.compaction.start()
     await asyncio.sleep(0)
     assert table.topic.compaction.is_running and not table.topic.rest.is_due()
-    await table.broker.unload_topic(str(NAME))
+    await table.broker.admin.topics.unload(NAME)
     await asyncio.wait([running])
     assert running.cancelled()
     after = Table(table.broker, await table.broker.registry.open(NAME))

@@ -113,7 +113,7 @@ async def test_messages_are_archived_before_a_topic_rests(
     topic = broker.registry.find(NAME)
     assert topic is not None, "its segment was sealed, but is not archived yet"
     while broker.registry.find(NAME) is not None:
-        await broker.archive_run(seal=False, here=True)
+        await broker.admin.archive.run(seal=False, here=True)
         await let_pass(house, broker, IDLE_S)
     [segment] = (await topics.load(broker.services.store, NAME.path)).segments
     assert segment.archive is not None and not segment.on_bookies
@@ -132,13 +132,13 @@ async def test_a_topic_rests_while_bookies_keep_what_is_archived_and_is_recalled
     await let_pass(house, broker, IDLE_S)
     assert broker.registry.find(NAME) is not None, "its segment is not archived yet"
     while broker.registry.find(NAME) is not None:
-        await broker.archive_run(seal=False, here=True)
+        await broker.admin.archive.run(seal=False, here=True)
         await let_pass(house, broker, 1.0)
     await let_pass(house, broker, 3_400.0)
     assert broker.registry.find(NAME) is None, "nothing is to be done yet"
     await let_pass(house, broker, 200.0)
     assert broker.registry.find(NAME) is not None
-    await broker.archive_run(seal=False, here=True)
+    await broker.admin.archive.run(seal=False, here=True)
     [segment, *_] = (await topics.load(broker.services.store, NAME.path)).segments
     assert segment.archive is not None and not segment.on_bookies
     await let_pass(house, broker, IDLE_S)
@@ -156,12 +156,12 @@ async def test_a_topic_at_rest_is_recalled_sooner_when_a_bookie_has_no_room(
     await in_thread(lambda: publish(client, b"0"))
     await let_pass(house, broker, IDLE_S)
     while broker.registry.find(NAME) is not None:
-        await broker.archive_run(seal=False, here=True)
+        await broker.admin.archive.run(seal=False, here=True)
         await let_pass(house, broker, 1.0)
     house.cluster.bookies[0].is_full = True
     await let_pass(house, broker, 1.0)
     assert broker.registry.find(NAME) is not None
-    await broker.archive_run(seal=False, here=True)
+    await broker.admin.archive.run(seal=False, here=True)
     [segment, *_] = (await topics.load(broker.services.store, NAME.path)).segments
     assert segment.archive is not None and not segment.on_bookies
 
@@ -235,7 +235,7 @@ async def test_many_topics_are_let_go_of_in_several_turns(
     names = [TopicName.parse(f"topic-{number}") for number in range(10)]
     topics_before = [await broker.registry.open(name, create=True) for name in names]
     (bundle,) = {await broker.registry.bundle_of(name) for name in names}
-    broker.drop([bundle])
+    broker.bundles.drop([bundle])
     assert not any(map(broker.registry.find, names))
     dropped = []
     for _ in range(3):

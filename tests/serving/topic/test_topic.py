@@ -166,8 +166,8 @@ async def test_positions_and_indexes_over_segments(broker: Broker, client: pulsa
 async def test_an_empty_segment_is_dropped_from_the_list(broker: Broker, client: pulsar.Client) -> None:
     await in_thread(lambda: publish(client, range(3)))
     for _ in range(3):
-        await broker.unload_topic(str(NAME))
-        await broker.last_position(str(NAME))
+        await broker.admin.topics.unload(NAME)
+        await broker.registry.open_persistent(NAME)
     rows: list[SegmentRecord] = list((await topics.load(broker.services.store, NAME.path)).segments)
     assert [row.messages for row in rows if row.is_sealed] == [3]
     assert len(rows) == 2
@@ -240,7 +240,7 @@ async def test_a_failed_state_log_is_opened_anew(
 
     assert (await in_thread(use))[-1] == b"9"
     assert broker.registry.find(NAME) is not before
-    assert await broker.subscriptions(str(NAME)) == ["other", "s"]
+    assert await broker.admin.subscriptions.names(NAME) == ["other", "s"]
     assert await in_thread(lambda: read_all(client)) == list(range(10))
 
 
@@ -250,24 +250,24 @@ async def test_what_is_refused_while_nothing_can_be_written_works_afterwards(
     """As on a full disk: the bundle whose state log failed is closed, and loaded anew as soon as that works."""
     for module, name in ((writing, "END_S"), (topic_module, "UNLOAD_PATIENCE_S"), (bundles, "CLOSE_S")):
         monkeypatch.setattr(module, name, 0.01)
-    await broker.create_subscription(str(NAME), "before", EARLIEST)
+    await broker.admin.subscriptions.create(NAME, "before", EARLIEST)
     topic = await broker.registry.open(NAME)
     for bookie in house.cluster.bookies:
         bookie.refuses = Status.READ_ONLY
     with pytest.raises(QuireError):
         async with asyncio.timeout(60):
-            await broker.create_subscription(str(NAME), "refused", EARLIEST)
+            await broker.admin.subscriptions.create(NAME, "refused", EARLIEST)
     for bookie in house.cluster.bookies:
         bookie.refuses = None
     async with asyncio.timeout(60):
         while True:
             try:
-                await broker.create_subscription(str(NAME), "after", EARLIEST)
+                await broker.admin.subscriptions.create(NAME, "after", EARLIEST)
             except QuireError:
                 await asyncio.sleep(0.01)
             else:
                 break
-    assert {"before", "after"} <= set(await broker.subscriptions(str(NAME)))
+    assert {"before", "after"} <= set(await broker.admin.subscriptions.names(NAME))
     assert await broker.registry.open(NAME) is not topic
 
 
@@ -277,7 +277,7 @@ async def test_a_state_log_that_cannot_be_read_says_whose_it_is(
     broker = await house.start()
     names = [f"persistent://public/default/topic-{number}" for number in range(3)]
     for name in names:
-        await broker.create_subscription(name, "s", EARLIEST)
+        await broker.admin.subscriptions.create(TopicName.parse(name), "s", EARLIEST)
     await house.kill(broker)
     path = paths.state_log("public", "default", "00000000_ffffffff")
     store = house.cluster.store
@@ -350,7 +350,7 @@ async def test_a_bundle_whose_state_log_takes_no_writes_can_be_handed_over(
     making = asyncio.ensure_future(topic.subscriptions.create("s"))
     await asyncio.sleep(0)
     async with asyncio.timeout(60):
-        handover = await broker.hand_over(bundle)
+        handover = await broker.bundles.hand_over(bundle)
     handover.send_away("")
     with pytest.raises(OutcomeUnknown):
         await making

@@ -56,7 +56,7 @@ async def test_trimming_follows_the_slowest_subscription(house: BrokerHouse) -> 
     with pytest.raises(NotFound):
         await broker.services.ledgers.open(ledgers[0])
     with pytest.raises(NotFound):
-        await broker.blocks(str(NAME), Position(ledgers[0], 0), 1000)
+        await (await broker.registry.open_persistent(NAME)).read(Position(ledgers[0], 0), 1000)
     await in_thread(client.close)
 
 
@@ -124,9 +124,9 @@ async def test_a_topic_that_is_closed_while_it_is_looked_after_keeps_what_nobody
 ) -> None:
     """It has let go of its subscriptions by then: nobody needs anything, as it seems."""
     broker = await house.start(retention_ms=0, retention_bytes=0)
-    await broker.create_topic(str(NAME))
-    await broker.create_subscription(str(NAME), "slow", EARLIEST)
-    await broker.change_topic_policies(str(NAME), lambda old: replace(old, message_ttl_ms=3_600_000))
+    await broker.registry.create(NAME)
+    await broker.admin.subscriptions.create(NAME, "slow", EARLIEST)
+    await broker.admin.policies.change_topic(NAME, lambda old: replace(old, message_ttl_ms=3_600_000))
     client = pulsar.Client(broker.service_url, logger=QUIET)
     topic, sealed = await one_sealed(broker, client)
     find_clock = topic.find_clock

@@ -43,7 +43,7 @@ class House:
         await in_thread(work)
 
     async def prescribe(self, **policies: Any) -> None:
-        await self.broker.change_topic_policies(str(NAME), lambda old: replace(old, **policies))
+        await self.broker.admin.policies.change_topic(NAME, lambda old: replace(old, **policies))
         await self.broker.registry.apply_policies("public", "default")
 
     async def backlog(self, name: str) -> int:
@@ -53,14 +53,14 @@ class House:
 
     async def subscribe(self, *names: str) -> None:
         for name in names:
-            await self.broker.create_subscription(str(NAME), name, EARLIEST)
+            await self.broker.admin.subscriptions.create(NAME, name, EARLIEST)
 
 
 @pytest.fixture
 async def kept(house: BrokerHouse) -> AsyncIterator[House]:
     house.clock = clock = AdvancedClock()
     broker = await house.start()
-    await broker.create_topic(str(NAME))
+    await broker.registry.create(NAME)
     made = House(broker, clock)
     made.topic = await broker.registry.open(NAME)
     yield made
@@ -95,12 +95,12 @@ async def test_expiry_goes_over_segments_and_by_hand_for_one_subscription(kept: 
         rolling = kept.topic.roll()
         assert rolling is not None
         await rolling
-    await kept.broker.expire_messages(str(NAME), "a", 50_000)
+    await kept.broker.admin.subscriptions.expire(NAME, "a", 50_000)
     assert [await kept.backlog(name) for name in "ab"] == [2, 6]
-    await kept.broker.expire_messages(str(NAME), None, 150_000)
+    await kept.broker.admin.subscriptions.expire(NAME, None, 150_000)
     assert [await kept.backlog(name) for name in "ab"] == [2, 4]
     with pytest.raises(NotFound):
-        await kept.broker.expire_messages(str(NAME), "nobody", 0)
+        await kept.broker.admin.subscriptions.expire(NAME, "nobody", 0)
 
 
 async def test_a_consumer_goes_on_behind_what_expired_under_its_hands(kept: House) -> None:
@@ -149,10 +149,10 @@ async def test_a_quota_holds_producers_off_until_subscriptions_caught_up(
     assert not kept.topic.producers.all(), "those that are there are sent away"
     with pytest.raises(error):
         await in_thread(lambda: kept.client.create_producer(str(NAME)))
-    assert "backlog quota is 1000" in (await kept.broker.explain(str(NAME)))["producersHeldOff"]
-    await kept.broker.skip_messages(str(NAME), "slow", None)
+    assert "backlog quota is 1000" in (await kept.broker.admin.statistics.explain(NAME))["producersHeldOff"]
+    await kept.broker.admin.subscriptions.skip(NAME, "slow", None)
     await kept.topic.upkeep.look()
-    assert (await kept.broker.explain(str(NAME)))["producersHeldOff"] == ""
+    assert (await kept.broker.admin.statistics.explain(NAME))["producersHeldOff"] == ""
     await kept.publish(1)
 
 
@@ -174,7 +174,7 @@ async def test_eviction_by_size_and_by_age_lets_the_slow_skip_and_the_fast_be(ke
     await kept.prescribe(backlog_quota=BacklogQuota(limit_bytes=2000, action="consumer_backlog_eviction"))
     await kept.subscribe("slow")
     await kept.publish(9, size=500)
-    await kept.broker.create_subscription(str(NAME), "fast", LATEST)
+    await kept.broker.admin.subscriptions.create(NAME, "fast", LATEST)
     await kept.publish(1, size=500)
     await kept.topic.upkeep.look()
     assert [await kept.backlog(name) for name in ("slow", "fast")] == [3, 1]
@@ -201,12 +201,12 @@ async def test_a_topic_that_nobody_uses_is_deleted_when_the_policy_says_so(
     assert not await kept.topic.upkeep.look(), "off by default"
     await kept.prescribe(inactive_topics=policy)
     assert not await kept.topic.upkeep.look(), "it has a backlog"
-    await kept.broker.skip_messages(str(NAME), "s", None)
+    await kept.broker.admin.subscriptions.skip(NAME, "s", None)
     kept.clock.ahead_s = 1059
     assert not await kept.topic.upkeep.look()
     kept.clock.ahead_s = 1061
     assert await kept.topic.upkeep.look() is not outlives_subscription
-    await kept.broker.delete_subscription(str(NAME), "s")
+    await kept.broker.admin.subscriptions.delete(NAME, "s")
     kept.clock.ahead_s = 2000
     await look_after_topics(kept.broker)
     assert kept.broker.registry.find(NAME) is None
@@ -294,7 +294,7 @@ async def test_a_quota_is_looked_at_for_whoever_comes_or_comes_again(kept: House
     await in_thread(lambda: producer.send(bytes(2000)))
     with pytest.raises(pulsar.ProducerBlockedQuotaExceededException):
         await in_thread(lambda: kept.client.create_producer(str(NAME)))
-    await kept.broker.skip_messages(str(NAME), "slow", None)
+    await kept.broker.admin.subscriptions.skip(NAME, "slow", None)
     again = await in_thread(lambda: kept.client.create_producer(str(NAME)))
     await in_thread(again.close)
     await in_thread(producer.close)
@@ -307,8 +307,8 @@ async def test_a_topic_whose_archive_hangs_holds_up_nobody(
     broker = await house.start(segment_age_ms_max=1)
     names = [TopicName.parse(name) for name in ("hangs", "goes-on")]
     for name in names:
-        await broker.create_topic(str(name))
-        await broker.change_topic_policies(str(name), lambda old: replace(old, message_ttl_ms=1))
+        await broker.registry.create(name)
+        await broker.admin.policies.change_topic(name, lambda old: replace(old, message_ttl_ms=1))
     await broker.registry.apply_policies("public", "default")
     hanging, other = [await broker.registry.open(name) for name in names]
     assert isinstance(hanging, Topic) and isinstance(other, Topic)

@@ -1,0 +1,68 @@
+"""Policies as operators change them: of a topic or of a namespace, and then heeded by every broker.
+
+A change is answered when it holds on every broker that answers: for who connects then. One that does not answer follows
+by its watch, as soon as it can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import quote
+
+from quire.metadata.records import Policies
+from quire.serving.cluster.fan_out import FanOut
+from quire.serving.cluster.registry import Registry
+from quire.serving.names import TopicName
+from quire.serving.policy.resolved import TopicPolicies
+
+HEED_S: Final = 5.0
+"""How long a change of a policy waits for other brokers to heed it."""
+
+_log = logging.getLogger(__name__)
+
+
+class PolicyAdmin:
+    """See the top of the file."""
+
+    def __init__(self, registry: Registry, fan_out: FanOut) -> None:
+        self._registry = registry
+        self._fan_out = fan_out
+
+    async def of_topic(self, name: TopicName) -> Policies:
+        """What the topic itself prescribes (of a partition: its parent). Raises `NotFound`."""
+        await self._fan_out.partitions(name)
+        return await self._registry.policies.own(name)
+
+    async def applied(self, name: TopicName) -> TopicPolicies:
+        """What holds for the topic: its own policies over its namespace's over the broker's defaults."""
+        await self._fan_out.partitions(name)
+        return await self._registry.policies.of(name)
+
+    async def change_topic(self, name: TopicName, change: Callable[[Policies], Policies]) -> None:
+        """Replace what the topic prescribes. Raises `NotFound`, `Unavailable`."""
+        await self._fan_out.partitions(name)
+        await self._registry.policies.change(name, change)
+        await self._heeded(name.tenant, name.namespace, f"?topic={quote(str(name), safe='')}")
+
+    async def change_namespace(
+        self, tenant: str, namespace: str, change: Callable[[Policies], Policies]
+    ) -> None:
+        """Replace what the namespace prescribes. Raises as `change_topic`."""
+        await self._registry.catalogue.namespaces.change(tenant, namespace, change)
+        await self._heeded(tenant, namespace)
+
+    async def _heeded(self, tenant: str, namespace: str, which: str = "") -> None:
+        """Return when every broker that answers heeds what was written."""
+        path = "/quire/v1/policies/" + "/".join(quote(part, safe="") for part in (tenant, namespace))
+        others = self._fan_out.others("PUT", path + which, timeout_s=HEED_S)
+        answers, _ = await asyncio.gather(others, self._registry.apply_policies(tenant, namespace))
+        for why in answers.silent:
+            _log.warning("the policies of %s/%s may hold later there: %s", tenant, namespace, why)
+
+    async def refresh(self, tenant: str, namespace: str, name: TopicName | None) -> None:
+        """What another broker has written holds here when this returns. Raises `NotFound`, `Unavailable`."""
+        await self._registry.policies.refresh(tenant, namespace, name)
+        await self._registry.apply_policies(tenant, namespace)
