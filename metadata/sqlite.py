@@ -303,6 +303,10 @@ def _prepare(database: sqlite3.Connection, path: Path) -> None:
         database.execute(setting)
     (version,) = database.execute("PRAGMA user_version").fetchone()
     (tables,) = database.execute("SELECT count(*) FROM sqlite_schema WHERE type = 'table'").fetchone()
+    if version > FORMAT_VERSION:
+        raise ConfigurationError(
+            f"{path} was written by a newer Quire (format {version}, this one knows {FORMAT_VERSION}); start that one"
+        )
     if version != FORMAT_VERSION and (version or tables):
         raise ConfigurationError(
             f"{path} is not a metadata file of format {FORMAT_VERSION}; name another one"

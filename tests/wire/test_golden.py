@@ -5,10 +5,6 @@ tests/wire/test_golden.py` and reviewed as a diff; the cases named `stock ...` w
 client 4.2 and are never rewritten.
 """
 
-import os
-import textwrap
-from pathlib import Path
-
 import pytest
 
 from quire.wire import block, commands, entry_frames, message
@@ -31,9 +27,9 @@ from quire.wire.bookie_codec import AddResponse, BookieFrameCutter, Request, Res
 from quire.wire.commands import Command
 from quire.wire.frame import FrameCutter, SendRun
 from quire.wire.message import OutgoingMessage
+from tests import golden
 
-FILE = Path(__file__).parents[1] / "data" / "wire.txt"
-REWRITE = os.environ.get("QUIRE_REWRITE_GOLDEN") == "1"
+FILE = "wire.txt"
 
 ENTRY = message.encode_one(
     OutgoingMessage(b"hello", "key", {"a": "b"}, 5), "producer", 300, 1_700_000_000_000
@@ -72,22 +68,11 @@ BUILT: dict[str, bytes] = {
 }
 
 
-def load() -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
-    for part in FILE.read_text().strip().split("\n\n"):
-        name, *lines = part.splitlines()
-        found[name] = bytes.fromhex("".join(lines))
-    return found
-
-
-def save(cases: dict[str, bytes]) -> None:
-    parts = [name + "\n" + "\n".join(textwrap.wrap(raw.hex(), 96)) for name, raw in cases.items()]
-    FILE.write_text("\n\n".join(parts) + "\n")
-
-
-if REWRITE:
-    save({name: raw for name, raw in load().items() if name.startswith("stock")} | BUILT)
-GOLDEN = load()
+if golden.REWRITE:
+    golden.save(
+        FILE, {name: raw for name, raw in golden.load(FILE).items() if name.startswith("stock")} | BUILT
+    )
+GOLDEN = golden.load(FILE)
 
 
 def test_the_file_holds_exactly_these_cases() -> None:
