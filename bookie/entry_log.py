@@ -30,9 +30,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from mmap import mmap
-from struct import Struct
 from threading import Lock
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -56,11 +55,7 @@ from quire.runtime.limits import (
     ENTRY_LOG_STEP_BYTES,
     UNREADABLE_PAGES_MAX,
 )
-from quire.wire.block import BlockError, Buffer
-
-_BLOCK_FIELDS: Final = Struct(">IQQqQ")
-"""Count, ledger, first entry, LAC and clock of a block, at offset 20 of its header."""
-_BLOCK_FIELDS_OFFSET: Final = 20
+from quire.wire.block import BlockError, Buffer, brief
 
 Report = Callable[[CorruptionError], None]
 """Is told of each damage that a scan finds."""
@@ -185,9 +180,7 @@ class EntryLogs:
         start = active.filled
         active.filled = end = start + length
         self._view[start:end] = block
-        count, block_ledger_id, first_entry, lac, clock_ms = _BLOCK_FIELDS.unpack_from(
-            block, _BLOCK_FIELDS_OFFSET
-        )
+        count, block_ledger_id, first_entry, lac, clock_ms = brief(block)
         assert block_ledger_id == ledger_id
         found.add(active.log_id, active.end + start, length, count, ledger_id, first_entry, lac, clock_ms)
 

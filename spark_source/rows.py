@@ -103,12 +103,12 @@ def entries_of(blocks: Buffer, ledger_id: int) -> Entries:
     of = np.repeat(np.arange(len(found)), count)
     begin = np.cumsum(count) - count
     number = np.arange(len(of)) - begin[of]
-    row = (offset + block.HEADER_BYTES)[of] + 4 * number
-    end = data.be32[row] + body[of]
+    end_at, messages_at = block.table_places(offset[of], count[of], number)
+    end = data.be32[end_at] + body[of]
     start = np.empty_like(end)
     start[1:] = end[:-1]
     start[begin] = body
-    messages = data.be32[row + 4 * count[of]].astype(np.int64)
+    messages = data.be32[messages_at].astype(np.int64)
     before = np.cumsum(messages) - messages
     index = before + (first_index - before[begin])[of]
     return Entries(data, first_entry[of] + number, start, end, index)

@@ -36,12 +36,12 @@ and the archive keeps it; no bookie ever has one.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from struct import Struct
 from struct import error as StructError
 from sys import byteorder
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -242,6 +242,10 @@ def peek(block: Buffer) -> BlockHeader:
     return BlockHeader._make(_CHECKED.unpack_from(block, _CHECKED_OFFSET))
 
 
+brief: Final[Callable[[Buffer], tuple[int, int, int, int, int]]] = Struct(">20xIQQqQ").unpack_from
+"""Of such a block its count, ledger, first entry, LAC and clock, at a quarter of what `peek` costs."""
+
+
 def verify(buffer: Buffer, offset: int = 0) -> BlockHeader:
     """The header of the block at `offset`, after proving header, table and entries. Raises `BlockError`."""
     header = read_header(buffer, offset)
@@ -280,6 +284,25 @@ def ends(buffer: Buffer, header: BlockHeader, offset: int = 0) -> array[int]:
 def message_counts(buffer: Buffer, header: BlockHeader, offset: int = 0) -> array[int]:
     """For each entry its number of messages. Shape (count,)."""
     return _column(buffer, offset + HEADER_BYTES + 4 * header.entry_count, header.entry_count)
+
+
+def equal_counts(buffer: Buffer, header: BlockHeader) -> tuple[int, array[int] | None]:
+    """(messages of every entry, None) when all have as many, else (0, `message_counts`). Once per block."""
+    count = header.entry_count
+    start = HEADER_BYTES + 4 * count
+    column = bytes(memoryview(buffer)[start : start + 4 * count])
+    if column == column[:4] * count:
+        return _U32.unpack_from(column)[0], None
+    return 0, message_counts(buffer, header)
+
+
+def table_places(offset: Any, count: Any, number: Any) -> tuple[Any, Any]:
+    """Where the table of the block of `count` entries at `offset` says the end of entry `number`, and its messages.
+
+    Each is an unsigned integer of 32 bits, big-endian. The arguments are integers, or arrays of them of one shape.
+    """
+    end = offset + HEADER_BYTES + 4 * number
+    return end, end + 4 * count
 
 
 def _column(buffer: Buffer, start: int, count: int) -> array[int]:

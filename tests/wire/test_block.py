@@ -89,3 +89,20 @@ def test_the_same_bytes_in_buffers_of_any_kind_are_the_same() -> None:
     for one in (made, bytearray(made), memoryview(bytes(1) + made)[1:]):
         assert block.same_bytes(one, made)
         assert not block.same_bytes(one, made[:-1]) and not block.same_bytes(one, made[:-1] + b"x")
+
+
+@pytest.mark.parametrize("counts", [[3] * 40, [1, 2, 3, 1], [7]])
+def test_the_table_by_places_and_by_columns(counts: list[int]) -> None:
+    made = bytes(block.cut(9, 128, 127, 5, 4_000, [bytes(size + 1) for size in range(len(counts))], counts))
+    buffer, offset = b"before" + made, 6
+    header = block.read_header(buffer, offset)
+    places = [block.table_places(offset, header.entry_count, number) for number in range(len(counts))]
+    assert [int.from_bytes(buffer[at : at + 4], "big") for at, _ in places] == list(block.ends(made, header))
+    assert [int.from_bytes(buffer[at : at + 4], "big") for _, at in places] == counts
+    each, apart = block.equal_counts(made, header)
+    assert [each] * len(counts) == counts if apart is None else (each, list(apart)) == (0, counts)
+
+
+def test_in_brief() -> None:
+    made = block.cut(9, 128, 127, 5, 4_000, [b"one", b"two"])
+    assert block.brief(made) == (2, 9, 128, 127, 5)

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from copy import copy
 from itertools import accumulate, groupby
 from operator import itemgetter, sub
-from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyroaring import BitMap
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from quire.serving.subscription.delivery.consumer import Consumer
 
 JOIN_ENTRY_BYTES = 2 * 1024
-_U32 = Struct(">I")
 _stop = itemgetter(0)
 _NO_CHUNKS: Final[dict[int, Chunk]] = {}
 
@@ -66,22 +64,14 @@ class BlockView:
         self.header = header
         self.ledger_id = header.ledger_id
         self.first_entry = header.first_entry
-        self.count = count = header.entry_count
+        self.count = header.entry_count
         self._sums: list[int] | None = None
         self._whole: BlockView | None = None
         """The view of all of the block, which keeps what was found out, if this one is the head of it."""
         self._all: tuple[list[memoryview], list[int]] | None = None
         self._slots: list[int] | None = None
         self._chunks: dict[int, dict[int, Chunk]] = {}
-        table_end = header.entries_offset
-        column = bytes(memoryview(buffer)[table_end - 4 * count : table_end])
-        self.counts: array[int] | None = None
-        self.each: int
-        if column == column[:4] * count:
-            (self.each,) = _U32.unpack_from(column)
-        else:
-            self.each = 0
-            self.counts = block.message_counts(buffer, header)
+        self.each, self.counts = block.equal_counts(buffer, header)
 
     @property
     def stop_entry(self) -> int:

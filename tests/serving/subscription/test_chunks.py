@@ -16,6 +16,7 @@ from quire.runtime.limits import (
     METADATA_LOOKED_INTO_BYTES_MAX,
 )
 from quire.serving.model.ports import Position
+from quire.serving.names import TopicName
 from quire.serving.subscription.dispatch import blocked
 from quire.wire import message
 from quire.wire import pulsar_pb2 as pb
