@@ -5,6 +5,6 @@ Read in this order: `settings`, `identity` (who am I), `journal_core` and `journ
 `index_lmdb`, `index_home` (where blocks stay), `checkpoint` and `flusher` (from one to the other), `index_opening` and
 `replay` (after a crash), `read_cache`, `reads` (the way out), `mending` (of what rotted), `collector` (deleting),
 `room` (what a full disk still takes), `storage` (joins them), `scrub` (reads everything once a week). Around it stand
-`disks`, `api` (in process), `server` (TCP), `membership` (may it start here), `registration` (in the metadata store),
+`disks`, `server` (TCP), `membership` (may it start here), `registration` (in the metadata store),
 `drain` (leaving for good).
 """

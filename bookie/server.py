@@ -24,13 +24,8 @@ from quire.runtime.tasks import Tasks
 from quire.wire.block import Buffer
 from quire.wire.bookie import (
     AddRequest,
-    DeleteRequest,
-    FindHoleRequest,
-    FindTimeRequest,
-    LedgerInfoRequest,
-    ReadRequest,
+    Request,
     Status,
-    WriteLacRequest,
 )
 from quire.wire.bookie_codec import AddResponse, BookieFrame, BookieFrameCutter, Response, encode
 
@@ -163,18 +158,8 @@ class _Connection(asyncio.BufferedProtocol):
                     self._answer(request_id, AddResponse(statuses))
 
                 storage.add(request, done)
-            case ReadRequest() as request:
-                self._later(request_id, storage.read(request))
-            case WriteLacRequest() as request:
-                self._later(request_id, storage.write_lac(request))
-            case DeleteRequest() as request:
-                self._later(request_id, storage.delete(request))
-            case FindTimeRequest() as request:
-                self._later(request_id, storage.find_time(request))
-            case FindHoleRequest() as request:
-                self._later(request_id, storage.find_hole(request))
-            case LedgerInfoRequest() as request:
-                self._later(request_id, storage.ledger_info(request))
+            case Request() as request:
+                self._later(request_id, storage.ask(request))
             case _:
                 log.warning("connection closed: it sent an answer where requests are expected")
                 self._transport.abort()

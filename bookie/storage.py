@@ -25,11 +25,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from random import Random, SystemRandom
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from quire.bookie.checkpoint import Checkpoint, decode_mark, perform
 from quire.bookie.collector import Collector
@@ -63,12 +63,15 @@ from quire.wire.bookie import (
     LedgerInfoRequest,
     ReadRequest,
     ReadResponse,
+    Request,
     SimpleResponse,
     Status,
     WriteLacRequest,
 )
 
 log = logging.getLogger(__name__)
+
+R = TypeVar("R")
 
 _LOGS_DIRECTORY: Final = "logs"
 DIRECTORIES: Final = (_LOGS_DIRECTORY, INDEX_DIRECTORY)
@@ -93,7 +96,7 @@ class BookieStats:
 
 
 class Storage:
-    """One bookie. See the top of the file; the requests' meaning is that of `wire.bookie.BookiePort`."""
+    """One bookie, and the `BookiePort` of a process that has it inside."""
 
     def __init__(
         self,
@@ -377,7 +380,30 @@ class Storage:
         mine = self._identity.bookie_id
         return bookie.uuid == mine.uuid and bookie.incarnation <= mine.incarnation
 
-    async def write_lac(self, request: WriteLacRequest) -> SimpleResponse:
+    async def ask(self, request: Request[R]) -> R:
+        """The answer to any other request; see `BookiePort.ask`."""
+        if not self._is_for_me(request.bookie):
+            return request.refused(Status.WRONG_BOOKIE)
+        answer: R = await self._answer_to(request)
+        return answer
+
+    def _answer_to(self, request: object) -> Awaitable[Any]:
+        match request:
+            case ReadRequest():
+                return self._read(request)
+            case WriteLacRequest():
+                return self._write_lac(request)
+            case DeleteRequest():
+                return self._delete(request)
+            case FindTimeRequest():
+                return self._reads.find_time(request)
+            case FindHoleRequest():
+                return self._find_hole(request)
+            case LedgerInfoRequest():
+                return self._ledger_info(request)
+        raise AssertionError(f"no answer is known to {request!r}")
+
+    async def _write_lac(self, request: WriteLacRequest) -> SimpleResponse:
         if request.bookie != self._identity.bookie_id:
             return SimpleResponse(Status.WRONG_BOOKIE)
         state = self._intake.state(request.ledger_id)
@@ -388,9 +414,7 @@ class Storage:
         state.lac = max(state.lac, request.lac)
         return SimpleResponse(await self._control(ControlKind.LAC, request.ledger_id, request.lac))
 
-    async def delete(self, request: DeleteRequest) -> SimpleResponse:
-        if not self._is_for_me(request.bookie):
-            return SimpleResponse(Status.WRONG_BOOKIE)
+    async def _delete(self, request: DeleteRequest) -> SimpleResponse:
         state = self._intake.state(request.ledger_id)
         if state.tombstone_version is None:
             state.bury(request.version)
@@ -406,13 +430,11 @@ class Storage:
         return await _answer(lambda done: self._journal.append((record,), CONTROL_BYTES, done, OK))
 
     # -- reading -----------------------------------------------------------------------------------------
-    async def read(self, request: ReadRequest) -> ReadResponse:
-        """See `ReadRequest`. Only `NO_SUCH_ENTRY` denies that the entry exists.
+    async def _read(self, request: ReadRequest) -> ReadResponse:
+        """Only `NO_SUCH_ENTRY` denies that the entry exists.
 
         Who cannot keep a fence has the blocks all the same, after a restart: `READ_ONLY` is no damage.
         """
-        if not self._is_for_me(request.bookie):
-            return ReadResponse(Status.WRONG_BOOKIE)
         if request.fence:
             state = self._intake.state(request.ledger_id)
             if state.tombstone_version is None and await self._fence(state) is not Status.OK:
@@ -429,14 +451,7 @@ class Storage:
         state.fence()
         return await self._control(ControlKind.FENCE, state.ledger_id)
 
-    async def find_time(self, request: FindTimeRequest) -> SimpleResponse:
-        if not self._is_for_me(request.bookie):
-            return SimpleResponse(Status.WRONG_BOOKIE)
-        return await self._reads.find_time(request)
-
-    async def find_hole(self, request: FindHoleRequest) -> SimpleResponse:
-        if not self._is_for_me(request.bookie):
-            return SimpleResponse(Status.WRONG_BOOKIE)
+    async def _find_hole(self, request: FindHoleRequest) -> SimpleResponse:
         answer = await self._reads.find_hole(request)
         if answer.status is Status.OK and await self._barrier() is not Status.OK:
             return SimpleResponse(Status.IO_ERROR, detail=self.failure)
@@ -446,10 +461,8 @@ class Storage:
         """OK when everything that was taken before is durable."""
         return await _answer(lambda done: self._journal.barrier(done, OK))
 
-    async def ledger_info(self, request: LedgerInfoRequest) -> LedgerInfo:
+    async def _ledger_info(self, request: LedgerInfoRequest) -> LedgerInfo:
         """Who asks whether a ledger is flushed wants it to be: a checkpoint follows soon."""
-        if not self._is_for_me(request.bookie):
-            return LedgerInfo(Status.WRONG_BOOKIE)
         state = self._intake.ledgers.get(request.ledger_id)
         if state is None:
             return LedgerInfo(Status.NO_SUCH_LEDGER)

@@ -21,7 +21,6 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from quire.bookie.api import LocalBookie
 from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
 from quire.cli.settings import Given, StandaloneSettings, check_file
@@ -178,7 +177,7 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
         stack.push_async_callback(store.close)
 
         directory = LocalDirectory()
-        directory.join(lambda: bookie_record(storage), LocalBookie(storage))
+        directory.join(lambda: bookie_record(storage), storage)
         ledgers = Ledgers(store, directory, clock, SystemRandom(), configuration.ledger.values)
         stack.push_async_callback(ledgers.stop)
         broker = Broker(broker_settings, store, ledgers, archive, clock)

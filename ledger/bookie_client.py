@@ -18,32 +18,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from quire.ledger.patience import Patience
 from quire.metadata.records import BookieRecord
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.network import keep_alive
 from quire.runtime.tasks import Tasks
-from quire.wire.bookie import (
-    AddDone,
-    AddRequest,
-    DeleteRequest,
-    FindHoleRequest,
-    FindTimeRequest,
-    LedgerInfo,
-    LedgerInfoRequest,
-    ReadRequest,
-    ReadResponse,
-    SimpleResponse,
-    Status,
-    WriteLacRequest,
-)
+from quire.wire.bookie import AddDone, AddRequest, Request, Status
 from quire.wire.bookie_codec import (
     AddResponse,
+    AnyRequest,
     BookieFrameCutter,
     BookieFrameError,
-    Request,
     Response,
     encode,
 )
@@ -98,7 +85,7 @@ class _Timeouts:
         return self._others.bound(USUAL_FACTOR, OTHER_TIMEOUT_FACTOR * least, most)
 
 
-R = TypeVar("R", ReadResponse, SimpleResponse, LedgerInfo)
+R = TypeVar("R")
 
 
 class _Connection(asyncio.BufferedProtocol):
@@ -121,7 +108,7 @@ class _Connection(asyncio.BufferedProtocol):
         self.is_open = False
         self.has_answered = False
 
-    def send(self, body: Request, answer: Answer) -> None:
+    def send(self, body: AnyRequest, answer: Answer) -> None:
         assert self._transport is not None and self.is_open
         now, is_add = self._loop.time(), isinstance(body, AddRequest)
         deadline = now + self._timeouts.seconds(is_add)
@@ -153,7 +140,7 @@ class _Connection(asyncio.BufferedProtocol):
         now = self._received_at = self._loop.time()
         for request_id, body in frames:
             asked = self._in_flight.pop(request_id, None)
-            if asked is not None and not isinstance(body, Request):
+            if asked is not None and isinstance(body, Response):
                 self.has_answered = True
                 self._timeouts.observe(asked, now)
                 asked.answer(body)
@@ -227,7 +214,7 @@ class BookieClient:
         self._reconnect_first_s, self._reconnect_most_s = reconnect_s
         self._reconnect_s = self._reconnect_first_s
         self._connection: _Connection | None = None
-        self._waiting: list[tuple[Request, Answer]] = []
+        self._waiting: list[tuple[AnyRequest, Answer]] = []
         self._connecting: asyncio.Task[None] | None = None
         self._refuse_until = 0.0
         self._is_closed = False
@@ -256,26 +243,7 @@ class BookieClient:
 
         self._send(request, answer)
 
-    async def read(self, request: ReadRequest) -> ReadResponse:
-        return await self._ask(request, ReadResponse)
-
-    async def write_lac(self, request: WriteLacRequest) -> SimpleResponse:
-        return await self._ask(request, SimpleResponse)
-
-    async def delete(self, request: DeleteRequest) -> SimpleResponse:
-        return await self._ask(request, SimpleResponse)
-
-    async def find_time(self, request: FindTimeRequest) -> SimpleResponse:
-        return await self._ask(request, SimpleResponse)
-
-    async def find_hole(self, request: FindHoleRequest) -> SimpleResponse:
-        return await self._ask(request, SimpleResponse)
-
-    async def ledger_info(self, request: LedgerInfoRequest) -> LedgerInfo:
-        return await self._ask(request, LedgerInfo)
-
-    # -- inside ----------------------------------------------------------------------------------------
-    async def _ask(self, request: Request, kind: type[R]) -> R:
+    async def ask(self, request: Request[R]) -> R:
         answered: asyncio.Future[Response | None] = asyncio.get_running_loop().create_future()
 
         def answer(response: Response | None) -> None:
@@ -283,10 +251,11 @@ class BookieClient:
                 answered.set_result(response)
 
         self._send(request, answer)
-        response = await answered
-        return response if isinstance(response, kind) else kind(Status.UNREACHABLE)
+        response: Any = await answered
+        return response if isinstance(response, request.response) else request.refused(Status.UNREACHABLE)
 
-    def _send(self, request: Request, answer: Answer) -> None:
+    # -- inside ----------------------------------------------------------------------------------------
+    def _send(self, request: AnyRequest, answer: Answer) -> None:
         if self._connection is not None and self._connection.is_open:
             self._connection.send(request, answer)
             return
@@ -317,7 +286,7 @@ class BookieClient:
         finally:
             self._connecting = None
 
-    def _send_or_refuse(self, connection: _Connection, request: Request, answer: Answer) -> None:
+    def _send_or_refuse(self, connection: _Connection, request: AnyRequest, answer: Answer) -> None:
         if connection.is_open:
             connection.send(request, answer)
         else:

@@ -70,7 +70,7 @@ class Deletion:
 
         A bookie that came back as another incarnation may still have the bytes: it gets the tombstone, too.
         """
-        response = await self._bookies.port(bookie).delete(DeleteRequest(bookie, ledger_id, version))
+        response = await self._bookies.port(bookie).ask(DeleteRequest(bookie, ledger_id, version))
         if response.status in (Status.OK, Status.DELETED, Status.NO_SUCH_LEDGER):
             return None
         try:
@@ -80,5 +80,5 @@ class Deletion:
             return None
         if current == bookie:
             return bookie
-        response = await self._bookies.port(current).delete(DeleteRequest(current, ledger_id, version))
+        response = await self._bookies.port(current).ask(DeleteRequest(current, ledger_id, version))
         return None if response.status in (Status.OK, Status.DELETED, Status.NO_SUCH_LEDGER) else bookie

@@ -12,29 +12,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from quire.metadata import paths
 from quire.metadata.followed import Followed
 from quire.metadata.records import BookieRecord
 from quire.metadata.store import MetadataStore
 from quire.runtime.tasks import Tasks
-from quire.wire.bookie import (
-    AddDone,
-    AddRequest,
-    BookieId,
-    BookiePort,
-    DeleteRequest,
-    FindHoleRequest,
-    FindTimeRequest,
-    LedgerInfo,
-    LedgerInfoRequest,
-    ReadRequest,
-    ReadResponse,
-    SimpleResponse,
-    Status,
-    WriteLacRequest,
-)
+from quire.wire.bookie import AddDone, AddRequest, BookieId, BookiePort, Request, Status
+
+R = TypeVar("R")
 
 
 class BookieDirectory(Protocol):
@@ -55,23 +42,8 @@ class UnreachablePort:
     def add(self, request: AddRequest, done: AddDone) -> None:
         asyncio.get_running_loop().call_soon(done, [Status.UNREACHABLE] * len(request.blocks))
 
-    async def read(self, request: ReadRequest) -> ReadResponse:
-        return ReadResponse(Status.UNREACHABLE)
-
-    async def write_lac(self, request: WriteLacRequest) -> SimpleResponse:
-        return SimpleResponse(Status.UNREACHABLE)
-
-    async def delete(self, request: DeleteRequest) -> SimpleResponse:
-        return SimpleResponse(Status.UNREACHABLE)
-
-    async def find_time(self, request: FindTimeRequest) -> SimpleResponse:
-        return SimpleResponse(Status.UNREACHABLE)
-
-    async def find_hole(self, request: FindHoleRequest) -> SimpleResponse:
-        return SimpleResponse(Status.UNREACHABLE)
-
-    async def ledger_info(self, request: LedgerInfoRequest) -> LedgerInfo:
-        return LedgerInfo(Status.UNREACHABLE)
+    async def ask(self, request: Request[R]) -> R:
+        return request.refused(Status.UNREACHABLE)
 
 
 _NOBODY = UnreachablePort()

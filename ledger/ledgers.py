@@ -247,7 +247,7 @@ class Ledgers:
         bookies = states.all_bookies(record)
         infos = await asyncio.gather(
             *(
-                self._parts.bookies.port(bookie).ledger_info(LedgerInfoRequest(bookie, ledger_id))
+                self._parts.bookies.port(bookie).ask(LedgerInfoRequest(bookie, ledger_id))
                 for bookie in bookies
             )
         )

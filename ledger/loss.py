@@ -289,4 +289,4 @@ class _Walk:
 
     async def _ask(self, bookie: BookieId, entry: int) -> ReadResponse:
         request = ReadRequest(bookie, self._record.ledger_id, entry, _READ_BYTES)
-        return await self._parts.bookies.port(bookie).read(request)
+        return await self._parts.bookies.port(bookie).ask(request)

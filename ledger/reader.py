@@ -160,7 +160,7 @@ class LedgerReader:
         """What `bookie` has of it, verified; [] when nothing, and then why stands in the question."""
         request = ReadRequest(bookie, self.ledger_id, question.first_entry, question.bytes_max)
         begin = self._shared.now()
-        response = await self._bookies.port(bookie).read(request)
+        response = await self._bookies.port(bookie).ask(request)
         if response.status is Status.OK:
             self._shared.took(bookie, self._shared.now() - begin)
             run = valid_run(response.blocks, self.ledger_id, question.first_entry)
@@ -238,7 +238,7 @@ class LedgerReader:
             ensemble = states.ensemble(self._record.fragments[-1])
             answers = await asyncio.gather(
                 *(
-                    self._bookies.port(bookie).read(ReadRequest(bookie, self.ledger_id, BEYOND, 1))
+                    self._bookies.port(bookie).ask(ReadRequest(bookie, self.ledger_id, BEYOND, 1))
                     for bookie in ensemble
                 )
             )
@@ -248,7 +248,7 @@ class LedgerReader:
         """The least answer of so many replicas that one of them has each confirmed block."""
         answers: list[SimpleResponse] = await asyncio.gather(
             *(
-                self._bookies.port(bookie).find_time(FindTimeRequest(bookie, self.ledger_id, time_ms))
+                self._bookies.port(bookie).ask(FindTimeRequest(bookie, self.ledger_id, time_ms))
                 for bookie in ensemble
             )
         )

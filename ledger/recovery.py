@@ -149,7 +149,7 @@ class _Recovery:
         ledger_id = self._record.ledger_id
         infos = await asyncio.gather(
             *(
-                self._parts.bookies.port(bookie).ledger_info(LedgerInfoRequest(bookie, ledger_id))
+                self._parts.bookies.port(bookie).ask(LedgerInfoRequest(bookie, ledger_id))
                 for bookie in states.ensemble(self._record.fragments[-1])
             )
         )
@@ -188,7 +188,7 @@ class _Recovery:
     async def _read(self, bookie: BookieId, first_entry: int) -> None:
         request = ReadRequest(bookie, self._record.ledger_id, first_entry, _READ_BYTES, fence=True)
         try:
-            response = await self._parts.bookies.port(bookie).read(request)
+            response = await self._parts.bookies.port(bookie).ask(request)
         except Exception as error:  # a mistake of ours is an unknown, too, and no reason to wait for ever
             _log.exception("a recovery read of ledger %d failed", self._record.ledger_id)
             response = ReadResponse(Status.UNREACHABLE, detail=repr(error))

@@ -133,7 +133,7 @@ class Copier:
 
     async def _first_hole(self, ledger_id: int, copy: BookieId, entry: int, last_entry: int) -> int | None:
         """The first entry that `copy` lacks; behind the last one when there is none; None when nobody knows."""
-        answer = await self._bookies.port(copy).find_hole(FindHoleRequest(copy, ledger_id, entry, last_entry))
+        answer = await self._bookies.port(copy).ask(FindHoleRequest(copy, ledger_id, entry, last_entry))
         if answer.status is Status.NO_SUCH_LEDGER:
             return entry
         if answer.status not in (Status.OK, Status.LIMBO) or answer.entry < entry:
@@ -185,7 +185,7 @@ class Copier:
 
     async def _fence(self, ledger_id: int, target: BookieId) -> None:
         request = ReadRequest(target, ledger_id, BEYOND, 1, fence=True)
-        response = await self._bookies.port(target).read(request)
+        response = await self._bookies.port(target).ask(request)
         if response.status not in (Status.OK, Status.NO_SUCH_ENTRY, Status.LIMBO):
             raise _refused(ledger_id, target, response.status)
 
@@ -195,7 +195,7 @@ class Copier:
         """Verified blocks from `entry`, none beyond `last_entry`, and where to go on; who gave them stays first."""
         answers: dict[BookieId, ReadResponse] = {}
         for source in list(sources):
-            response = await self._bookies.port(source).read(
+            response = await self._bookies.port(source).ask(
                 ReadRequest(source, ledger_id, entry, _READ_BYTES)
             )
             if response.status is Status.DELETED:

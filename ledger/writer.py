@@ -398,4 +398,4 @@ class LedgerWriter(BlockWriter):
         """Write the LAC to every live bookie; best effort, for it saves work and proves nothing."""
         lac = self.core.last_confirmed
         for bookie in self.core.live_bookies():
-            await self._parts.bookies.port(bookie).write_lac(WriteLacRequest(bookie, self.ledger_id, lac))
+            await self._parts.bookies.port(bookie).ask(WriteLacRequest(bookie, self.ledger_id, lac))

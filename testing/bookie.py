@@ -19,7 +19,7 @@ import asyncio
 from bisect import bisect_right, insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from quire.metadata.records import BookieRecord
 from quire.wire import block
@@ -35,15 +35,13 @@ from quire.wire.bookie import (
     LedgerInfoRequest,
     ReadRequest,
     ReadResponse,
+    Request,
     SimpleResponse,
     Status,
     WriteLacRequest,
 )
 
 R = TypeVar("R")
-Q = TypeVar(
-    "Q", ReadRequest, WriteLacRequest, DeleteRequest, FindTimeRequest, FindHoleRequest, LedgerInfoRequest
-)
 Deliver = Callable[[Callable[[], None]], None]
 
 
@@ -109,23 +107,20 @@ class MemoryBookie:
                 statuses = [Status.UNREACHABLE] * len(request.blocks)
         self.deliver(lambda: done(statuses))
 
-    async def read(self, request: ReadRequest) -> ReadResponse:
-        return await self._answer(request, self._read, ReadResponse)
-
-    async def write_lac(self, request: WriteLacRequest) -> SimpleResponse:
-        return await self._answer(request, self._write_lac, SimpleResponse)
-
-    async def delete(self, request: DeleteRequest) -> SimpleResponse:
-        return await self._answer(request, self._delete, SimpleResponse)
-
-    async def find_time(self, request: FindTimeRequest) -> SimpleResponse:
-        return await self._answer(request, self._find_time, SimpleResponse)
-
-    async def find_hole(self, request: FindHoleRequest) -> SimpleResponse:
-        return await self._answer(request, self._find_hole, SimpleResponse)
-
-    async def ledger_info(self, request: LedgerInfoRequest) -> LedgerInfo:
-        return await self._answer(request, self._info, LedgerInfo)
+    async def ask(self, request: Request[R]) -> R:
+        """Apply now, answer when `deliver` says so."""
+        if self.unreachable:
+            answer = request.refused(Status.UNREACHABLE)
+        else:
+            self.requests.append(request)
+            is_ours = request.bookie == self.bookie
+            answer = self._handle(request) if is_ours else request.refused(Status.WRONG_BOOKIE)
+            if self.loses_answers:
+                answer = request.refused(Status.UNREACHABLE)
+        arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.deliver(lambda: None if arrived.done() else arrived.set_result(None))
+        await arrived
+        return answer
 
     # -- faults ----------------------------------------------------------------------------------------
     def flip(self, ledger_id: int, entry: int) -> None:
@@ -147,20 +142,20 @@ class MemoryBookie:
         return ledger is not None and ledger.containing(entry) is not None
 
     # -- inside ----------------------------------------------------------------------------------------
-    async def _answer(self, request: Q, handle: Callable[[Q], R], refuse: Callable[[Status], R]) -> R:
-        """Apply now, answer when `deliver` says so."""
-        if self.unreachable:
-            answer = refuse(Status.UNREACHABLE)
-        else:
-            self.requests.append(request)
-            is_ours = request.bookie == self.bookie
-            answer = handle(request) if is_ours else refuse(Status.WRONG_BOOKIE)
-            if self.loses_answers:
-                answer = refuse(Status.UNREACHABLE)
-        arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.deliver(lambda: None if arrived.done() else arrived.set_result(None))
-        await arrived
-        return answer
+    def _handle(self, request: Any) -> Any:
+        match request:
+            case ReadRequest():
+                return self._read(request)
+            case WriteLacRequest():
+                return self._write_lac(request)
+            case DeleteRequest():
+                return self._delete(request)
+            case FindTimeRequest():
+                return self._find_time(request)
+            case FindHoleRequest():
+                return self._find_hole(request)
+            case LedgerInfoRequest():
+                return self._info(request)
 
     def _add(self, request: AddRequest, content: bytes) -> Status:
         if request.bookie != self.bookie:

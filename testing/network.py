@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from quire.runtime.errors import OutcomeUnknown
 from quire.testing.bookie import MemoryBookie
-from quire.wire.bookie import AddDone, AddRequest, Status
+from quire.wire.bookie import AddDone, AddRequest, Request, Status
+
+R = TypeVar("R")
 
 
 class FaultyNetwork:
@@ -70,19 +72,11 @@ class RemoteBookie:
         else:
             self._near.add(request, done)
 
-    def __getattr__(self, name: str) -> Any:
-        """read, write_lac, delete, find_time, find_hole, ledger_info."""
-        method = getattr(self._near, name)
-
-        async def call(request: Any) -> Any:
-            await self._network.travel()
-            answer = await method(request)
-            await self._network.travel()
-            if self._network.loses():
-                answer = type(answer)(Status.UNREACHABLE)
-            return answer
-
-        return call
+    async def ask(self, request: Request[R]) -> R:
+        await self._network.travel()
+        answer = await self._near.ask(request)
+        await self._network.travel()
+        return request.refused(Status.UNREACHABLE) if self._network.loses() else answer
 
 
 class RemoteStore:

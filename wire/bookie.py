@@ -6,8 +6,8 @@ bookie, an identity cannot. A request that reaches a bookie of another identity 
 Absence must be proven, so every answer is one of three kinds: something found, an explicit "no such entry", or
 *unknown* (`Status.is_unknown`): an error is never an absence.
 
-`BookiePort` is the one interface for all this: implemented in process (`quire.bookie.api`), over TCP
-(`quire.ledger.bookie_client`) and by simulations, with one contract test for all. The bytes of the frames are
+`BookiePort` is the one interface for all this: a storage node in this process (`quire.bookie.storage`), one over TCP
+(`quire.ledger.bookie_client`) and those of simulations, with one contract test for all. The bytes of the frames are
 in `quire.wire.bookie_codec`.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from quire.wire.block import Buffer
 
@@ -98,21 +98,6 @@ AddDone = Callable[[Sequence[Status]], None]
 
 
 @dataclass(slots=True)
-class ReadRequest:
-    """Whole blocks of `ledger_id` from the one that contains `first_entry`, up to `bytes_max`.
-
-    At least one block is answered if it exists, however large. With `fence` the ledger is fenced first,
-    durably, and created (fenced) where it was never seen.
-    """
-
-    bookie: BookieId
-    ledger_id: int
-    first_entry: int
-    bytes_max: int
-    fence: bool = False
-
-
-@dataclass(slots=True)
 class ReadResponse:
     """`blocks`: whole blocks in order, the first contains the entry asked for; empty unless `status` is OK.
 
@@ -124,52 +109,6 @@ class ReadResponse:
     lac: int = -1
     blocks: Sequence[Buffer] = ()
     detail: str = ""
-
-
-@dataclass(slots=True)
-class WriteLacRequest:
-    """The writer is idle and tells its LAC explicitly; journalled before it is answered."""
-
-    bookie: BookieId
-    ledger_id: int
-    lac: int
-
-
-@dataclass(slots=True)
-class DeleteRequest:
-    """Lay a tombstone, which fences too. `version` is that of the ledger's metadata record in DELETING."""
-
-    bookie: BookieId
-    ledger_id: int
-    version: int
-
-
-@dataclass(slots=True)
-class FindTimeRequest:
-    """Where does reading begin so that no block whose clock is `time_ms` or later is missed?"""
-
-    bookie: BookieId
-    ledger_id: int
-    time_ms: int
-
-
-@dataclass(slots=True)
-class FindHoleRequest:
-    """Which entry from `first_entry` to `last_entry` is the first that is not held here? Nothing is read for it.
-
-    LIMBO with an entry: it is not held, and that proves nothing, for it may have been.
-    """
-
-    bookie: BookieId
-    ledger_id: int
-    first_entry: int
-    last_entry: int
-
-
-@dataclass(slots=True)
-class LedgerInfoRequest:
-    bookie: BookieId
-    ledger_id: int
 
 
 @dataclass(slots=True)
@@ -196,6 +135,91 @@ class LedgerInfo:
     bytes: int = 0
 
 
+R = TypeVar("R")
+
+
+class Request(Generic[R]):
+    """A question to one bookie, whose answer is an `R`."""
+
+    __slots__ = ()
+
+    bookie: BookieId
+    response: ClassVar[type[Any]]
+    """`R` itself."""
+
+    def refused(self, status: Status) -> R:
+        """The answer that is this status and no more."""
+        answer: R = self.response(status)
+        return answer
+
+
+@dataclass(slots=True)
+class ReadRequest(Request[ReadResponse]):
+    """Whole blocks of `ledger_id` from the one that contains `first_entry`, up to `bytes_max`.
+
+    At least one block is answered if it exists, however large. With `fence` the ledger is fenced first,
+    durably, and created (fenced) where it was never seen.
+    """
+
+    response = ReadResponse
+    bookie: BookieId
+    ledger_id: int
+    first_entry: int
+    bytes_max: int
+    fence: bool = False
+
+
+@dataclass(slots=True)
+class WriteLacRequest(Request[SimpleResponse]):
+    """The writer is idle and tells its LAC explicitly; journalled before it is answered."""
+
+    response = SimpleResponse
+    bookie: BookieId
+    ledger_id: int
+    lac: int
+
+
+@dataclass(slots=True)
+class DeleteRequest(Request[SimpleResponse]):
+    """Lay a tombstone, which fences too. `version` is that of the ledger's metadata record in DELETING."""
+
+    response = SimpleResponse
+    bookie: BookieId
+    ledger_id: int
+    version: int
+
+
+@dataclass(slots=True)
+class FindTimeRequest(Request[SimpleResponse]):
+    """Where does reading begin so that no block whose clock is `time_ms` or later is missed?"""
+
+    response = SimpleResponse
+    bookie: BookieId
+    ledger_id: int
+    time_ms: int
+
+
+@dataclass(slots=True)
+class FindHoleRequest(Request[SimpleResponse]):
+    """Which entry from `first_entry` to `last_entry` is the first that is not held here? Nothing is read for it.
+
+    LIMBO with an entry: it is not held, and that proves nothing, for it may have been.
+    """
+
+    response = SimpleResponse
+    bookie: BookieId
+    ledger_id: int
+    first_entry: int
+    last_entry: int
+
+
+@dataclass(slots=True)
+class LedgerInfoRequest(Request[LedgerInfo]):
+    response = LedgerInfo
+    bookie: BookieId
+    ledger_id: int
+
+
 class BookiePort(Protocol):
     """One bookie, as ledger writers, readers and recoveries see it.
 
@@ -207,14 +231,6 @@ class BookiePort(Protocol):
         """Queue the blocks in order; `done` is called when each is durable or refused, never before `add` returns."""
         ...
 
-    async def read(self, request: ReadRequest) -> ReadResponse: ...
-
-    async def write_lac(self, request: WriteLacRequest) -> SimpleResponse: ...
-
-    async def delete(self, request: DeleteRequest) -> SimpleResponse: ...
-
-    async def find_time(self, request: FindTimeRequest) -> SimpleResponse: ...
-
-    async def find_hole(self, request: FindHoleRequest) -> SimpleResponse: ...
-
-    async def ledger_info(self, request: LedgerInfoRequest) -> LedgerInfo: ...
+    async def ask(self, request: Request[R]) -> R:
+        """The answer to a request of any other kind."""
+        ...

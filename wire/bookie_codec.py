@@ -35,7 +35,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from struct import Struct, pack, unpack_from
 from struct import error as StructError
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from quire.runtime.errors import ProtocolError
 from quire.runtime.limits import BLOCK_BYTES_HARD_MAX, BOOKIE_FRAME_BYTES_MAX, MIB
@@ -50,6 +50,7 @@ from quire.wire.bookie import (
     LedgerInfoRequest,
     ReadRequest,
     ReadResponse,
+    Request,
     SimpleResponse,
     Status,
     WriteLacRequest,
@@ -93,15 +94,7 @@ class AddResponse:
     statuses: Sequence[Status]
 
 
-Request = (
-    AddRequest
-    | ReadRequest
-    | WriteLacRequest
-    | DeleteRequest
-    | FindTimeRequest
-    | LedgerInfoRequest
-    | FindHoleRequest
-)
+AnyRequest = AddRequest | Request[Any]
 Response = AddResponse | ReadResponse | SimpleResponse | LedgerInfo
 
 
@@ -109,13 +102,13 @@ class BookieFrame(NamedTuple):
     """One request or answer, with the id that joins the two."""
 
     request_id: int
-    body: Request | Response
+    body: AnyRequest | Response
 
 
 # -- Encoding ------------------------------------------------------------------------------------------
 
 
-def encode(request_id: int, body: Request | Response) -> list[Buffer]:
+def encode(request_id: int, body: AnyRequest | Response) -> list[Buffer]:
     """The frame of `body` as buffers to be written one after the other; blocks are not copied."""
     match body:
         case AddRequest():
@@ -149,6 +142,7 @@ def encode(request_id: int, body: Request | Response) -> list[Buffer]:
             flags = body.fenced | body.flushed << 1
             rest = _INFO.pack(body.last_entry, body.lac, body.bytes)
             return _frame(request_id, _INFO_ANSWER, flags, body.status, rest)
+    raise AssertionError(f"no frame is known for {body!r}")
 
 
 def _frame(
@@ -276,7 +270,7 @@ def _read_info_answer(r: _Reader) -> LedgerInfo:
     return LedgerInfo(r.status, last_entry, lac, r.flags & 1 == 1, r.flags & 2 == 2, size)
 
 
-_READERS: Final[dict[int, Callable[[_Reader], Request | Response]]] = {
+_READERS: Final[dict[int, Callable[[_Reader], AnyRequest | Response]]] = {
     _ADD: _read_add,
     _READ_KIND: _read_read,
     _WRITE_LAC: lambda r: WriteLacRequest(r.bookie(), *r.take(_LEDGER_AND_NUMBER)),

@@ -82,7 +82,7 @@ class Node:
         bookie: BookieId | None = None,
     ) -> ReadResponse:
         request = ReadRequest(bookie or self.id, ledger_id, first_entry, bytes_max, fence)
-        return await self.storage.read(request)
+        return await self.storage.ask(request)
 
     async def holds(self, ledger_id: int, first_entry: int) -> bytes | Status:
         """The block that begins there, or why there is none."""
@@ -90,20 +90,20 @@ class Node:
         return bytes(answer.blocks[0]) if answer.status is OK else answer.status
 
     async def write_lac(self, ledger_id: int, lac: int) -> SimpleResponse:
-        return await self.storage.write_lac(WriteLacRequest(self.id, ledger_id, lac))
+        return await self.storage.ask(WriteLacRequest(self.id, ledger_id, lac))
 
     async def delete(self, ledger_id: int, version: int = 1) -> SimpleResponse:
-        return await self.storage.delete(DeleteRequest(self.id, ledger_id, version))
+        return await self.storage.ask(DeleteRequest(self.id, ledger_id, version))
 
     async def find_time(self, ledger_id: int, time_ms: int) -> int:
-        return (await self.storage.find_time(FindTimeRequest(self.id, ledger_id, time_ms))).entry
+        return (await self.storage.ask(FindTimeRequest(self.id, ledger_id, time_ms))).entry
 
     async def hole(self, ledger_id: int, first_entry: int, last_entry: int) -> tuple[Status, int]:
-        answer = await self.storage.find_hole(FindHoleRequest(self.id, ledger_id, first_entry, last_entry))
+        answer = await self.storage.ask(FindHoleRequest(self.id, ledger_id, first_entry, last_entry))
         return answer.status, answer.entry
 
     async def info(self, ledger_id: int) -> LedgerInfo:
-        return await self.storage.ledger_info(LedgerInfoRequest(self.id, ledger_id))
+        return await self.storage.ask(LedgerInfoRequest(self.id, ledger_id))
 
 
 async def restart(node: Node, machine: SimulatedNode) -> Node:

@@ -211,7 +211,7 @@ async def test_a_hole_is_found_wherever_the_blocks_around_it_lie(machine: Simula
     assert await node.hole(1, 8, 9) == (OK, 10)
     assert await node.hole(1, 11, 20) == (OK, 12)
     stranger = FindHoleRequest(BookieId("0" * 36, 1), 1, 0, 9)
-    assert (await node.storage.find_hole(stranger)).status is Status.WRONG_BOOKIE
+    assert (await node.storage.ask(stranger)).status is Status.WRONG_BOOKIE
 
 
 async def test_a_bookie_in_limbo_says_where_it_has_a_hole_and_that_this_proves_nothing(

@@ -20,7 +20,6 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from quire.bookie.api import LocalBookie
 from quire.bookie.storage import Storage
 from quire.ledger.directory import LocalDirectory
 from quire.ledger.ledgers import Ledgers
@@ -101,7 +100,7 @@ class Machine:
             lambda: BookieRecord(
                 uuid=identity.uuid, incarnation=identity.incarnation, read_only=storage.is_read_only
             ),
-            LocalBookie(storage),
+            storage,
         )
         self._session = self._store.join()
         self._ledgers = Ledgers(self._session, directory, SystemClock(), self.rng, LEDGERS)

@@ -71,7 +71,7 @@ async def _read(
     """Read on from `entry`; the first that is not there, and what was said of it."""
     status = Status.OK
     while entry <= last:
-        answer = await client.read(ReadRequest(bookie, ledger_id, entry, MIB))
+        answer = await client.ask(ReadRequest(bookie, ledger_id, entry, MIB))
         status = answer.status
         if status is not Status.OK:
             break

@@ -325,7 +325,7 @@ async def test_a_port_leads_to_the_uuid_whatever_its_incarnation(network: Networ
         (bookie.incarnation + 1, Status.WRONG_BOOKIE),
     ):
         named = BookieId(bookie.uuid, incarnation)
-        assert (await directory.port(named).read(ReadRequest(named, writer.ledger_id, 0, 1))).status is status
+        assert (await directory.port(named).ask(ReadRequest(named, writer.ledger_id, 0, 1))).status is status
 
 
 # -- processes -----------------------------------------------------------------------------------------

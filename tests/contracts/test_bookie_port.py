@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from quire.bookie.api import LocalBookie
 from quire.bookie.server import BookieServer
 from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
@@ -49,7 +48,7 @@ class Port:
     async def read(
         self, ledger_id: int, first_entry: int, bytes_max: int = 1 << 20, fence: bool = False
     ) -> ReadResponse:
-        return await self.port.read(ReadRequest(self.bookie, ledger_id, first_entry, bytes_max, fence))
+        return await self.port.ask(ReadRequest(self.bookie, ledger_id, first_entry, bytes_max, fence))
 
 
 @pytest.fixture(params=["local", "tcp", "memory"])
@@ -68,7 +67,7 @@ async def port(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     )
     await storage.start()
     if request.param == "local":
-        yield Port(LocalBookie(storage), storage.bookie_id)
+        yield Port(storage, storage.bookie_id)
     else:
         server = BookieServer(storage)
         await server.start()
@@ -118,7 +117,7 @@ async def test_a_fence_stops_writers_but_not_recovery(port: Port) -> None:
     assert answer.status is Status.NO_SUCH_ENTRY
     assert await port.add(made(1, 1)) == [Status.FENCED]
     assert await port.add(made(1, 1), recovery=True) == [OK]
-    assert (await port.port.ledger_info(LedgerInfoRequest(port.bookie, 1))).fenced
+    assert (await port.port.ask(LedgerInfoRequest(port.bookie, 1))).fenced
 
 
 async def test_a_fence_creates_the_ledger(port: Port) -> None:
@@ -135,52 +134,52 @@ async def test_same_bytes_again_and_other_bytes(port: Port) -> None:
 
 async def test_the_explicit_lac_is_told(port: Port) -> None:
     await port.add(made(1, 0))
-    assert (await port.port.write_lac(WriteLacRequest(port.bookie, 1, 0))).status is OK
+    assert (await port.port.ask(WriteLacRequest(port.bookie, 1, 0))).status is OK
     assert (await port.read(1, 0)).lac == 0
 
 
 async def test_a_deleted_ledger_never_comes_back(port: Port) -> None:
     await port.add(made(1, 0))
-    assert (await port.port.delete(DeleteRequest(port.bookie, 1, 3))).status is OK
-    assert (await port.port.delete(DeleteRequest(port.bookie, 1, 3))).status is OK
+    assert (await port.port.ask(DeleteRequest(port.bookie, 1, 3))).status is OK
+    assert (await port.port.ask(DeleteRequest(port.bookie, 1, 3))).status is OK
     assert (await port.read(1, 0)).status is Status.DELETED
     assert await port.add(made(1, 0)) == [Status.DELETED]
 
 
 async def test_seek_by_time(port: Port) -> None:
     await port.add(*[made(1, entry) for entry in range(5)])
-    assert (await port.port.find_time(FindTimeRequest(port.bookie, 1, 1_003))).entry <= 3
-    assert (await port.port.find_time(FindTimeRequest(port.bookie, 1, 0))).entry == 0
-    assert (await port.port.find_time(FindTimeRequest(port.bookie, 1, 9_999))).entry == 5
+    assert (await port.port.ask(FindTimeRequest(port.bookie, 1, 1_003))).entry <= 3
+    assert (await port.port.ask(FindTimeRequest(port.bookie, 1, 0))).entry == 0
+    assert (await port.port.ask(FindTimeRequest(port.bookie, 1, 9_999))).entry == 5
 
 
 async def test_the_first_hole(port: Port) -> None:
     await port.add(made(1, 0, 2), made(1, 2), made(1, 5, 3))
 
     async def hole(first_entry: int, last_entry: int) -> int:
-        answer = await port.port.find_hole(FindHoleRequest(port.bookie, 1, first_entry, last_entry))
+        answer = await port.port.ask(FindHoleRequest(port.bookie, 1, first_entry, last_entry))
         assert answer.status is OK
         return answer.entry
 
     assert [await hole(0, 9), await hole(1, 2), await hole(3, 9), await hole(4, 4)] == [3, 3, 3, 4]
     assert [await hole(5, 6), await hole(6, 7), await hole(5, 9), await hole(20, 30)] == [7, 8, 8, 20]
-    other = await port.port.find_hole(FindHoleRequest(port.bookie, 9, 0, 1))
+    other = await port.port.ask(FindHoleRequest(port.bookie, 9, 0, 1))
     assert other.status is Status.NO_SUCH_LEDGER
-    await port.port.delete(DeleteRequest(port.bookie, 1, 3))
-    deleted = await port.port.find_hole(FindHoleRequest(port.bookie, 1, 0, 7))
+    await port.port.ask(DeleteRequest(port.bookie, 1, 3))
+    deleted = await port.port.ask(FindHoleRequest(port.bookie, 1, 0, 7))
     assert deleted.status is Status.DELETED
 
 
 async def test_ledger_info(port: Port) -> None:
     await port.add(made(1, 0, 4))
-    info = await port.port.ledger_info(LedgerInfoRequest(port.bookie, 1))
+    info = await port.port.ask(LedgerInfoRequest(port.bookie, 1))
     assert (info.status, info.last_entry, info.fenced, info.bytes) == (OK, 3, False, len(made(1, 0, 4)))
-    assert (await port.port.ledger_info(LedgerInfoRequest(port.bookie, 9))).status is Status.NO_SUCH_LEDGER
+    assert (await port.port.ask(LedgerInfoRequest(port.bookie, 9))).status is Status.NO_SUCH_LEDGER
 
 
 async def test_a_request_for_another_identity_is_refused(port: Port) -> None:
     stranger = BookieId("00000000-0000-4000-8000-00000000ffff", 1)
-    answer = await port.port.read(ReadRequest(stranger, 1, 0, 1))
+    answer = await port.port.ask(ReadRequest(stranger, 1, 0, 1))
     assert answer.status is Status.WRONG_BOOKIE
     statuses: asyncio.Future[Sequence[Status]] = asyncio.get_running_loop().create_future()
     port.port.add(AddRequest(stranger, [made(1, 0)]), statuses.set_result)

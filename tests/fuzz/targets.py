@@ -78,7 +78,7 @@ def _frames() -> list[bytes]:
 
 def _bookie_frames() -> list[bytes]:
     bookie = BookieId("a-bookie", 1)
-    bodies: tuple[bookie_codec.Request | bookie_codec.Response, ...] = (
+    bodies: tuple[bookie_codec.AnyRequest | bookie_codec.Response, ...] = (
         AddRequest(bookie, [_block(), _block(3)]),
         ReadRequest(bookie, 5, 0, 1000, fence=True),
         ReadResponse(Status.OK, 2, [_block()]),

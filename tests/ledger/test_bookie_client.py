@@ -25,6 +25,7 @@ from quire.wire.bookie import (
     FindTimeRequest,
     LedgerInfoRequest,
     ReadRequest,
+    Request,
     Status,
     WriteLacRequest,
 )
@@ -78,24 +79,15 @@ class Server:
                 else:
                     writer.writelines(answer)
 
-    async def _answer(self, body: bookie_codec.Request | bookie_codec.Response) -> bookie_codec.Response:
+    async def _answer(self, body: bookie_codec.AnyRequest | bookie_codec.Response) -> bookie_codec.Response:
         match body:
             case AddRequest():
                 statuses = asyncio.get_running_loop().create_future()
                 self.bookie.add(body, statuses.set_result)
                 return AddResponse(await statuses)
-            case ReadRequest():
-                return await self.bookie.read(body)
-            case WriteLacRequest():
-                return await self.bookie.write_lac(body)
-            case DeleteRequest():
-                return await self.bookie.delete(body)
-            case FindTimeRequest():
-                return await self.bookie.find_time(body)
-            case FindHoleRequest():
-                return await self.bookie.find_hole(body)
-            case LedgerInfoRequest():
-                return await self.bookie.ledger_info(body)
+            case Request():
+                answer: bookie_codec.Response = await self.bookie.ask(body)
+                return answer
         raise AssertionError(body)
 
 
@@ -124,14 +116,14 @@ async def add(client: BookieClient, *blocks: bytes) -> list[Status]:
 async def test_all_requests(client):
     first, second = cut(7, 0, 3, clock_ms=5), cut(7, 3, 1, lac=2, clock_ms=9)
     assert await add(client, first, second) == [Status.OK, Status.OK]
-    read = await client.read(ReadRequest(ID, 7, 1, 1 << 20))
+    read = await client.ask(ReadRequest(ID, 7, 1, 1 << 20))
     assert (read.status, read.lac, [bytes(each) for each in read.blocks]) == (Status.OK, 2, [first, second])
-    assert (await client.write_lac(WriteLacRequest(ID, 7, 3))).status is Status.OK
-    assert (await client.find_time(FindTimeRequest(ID, 7, 6))).entry == 3
-    assert (await client.find_hole(FindHoleRequest(ID, 7, 0, 9))).entry == 4
-    assert (await client.ledger_info(LedgerInfoRequest(ID, 7))).lac == 3
-    assert (await client.delete(DeleteRequest(ID, 7, 4))).status is Status.OK
-    assert (await client.read(ReadRequest(ID, 7, 1, 1000))).status is Status.DELETED
+    assert (await client.ask(WriteLacRequest(ID, 7, 3))).status is Status.OK
+    assert (await client.ask(FindTimeRequest(ID, 7, 6))).entry == 3
+    assert (await client.ask(FindHoleRequest(ID, 7, 0, 9))).entry == 4
+    assert (await client.ask(LedgerInfoRequest(ID, 7))).lac == 3
+    assert (await client.ask(DeleteRequest(ID, 7, 4))).status is Status.OK
+    assert (await client.ask(ReadRequest(ID, 7, 1, 1000))).status is Status.DELETED
 
 
 async def test_requests_share_one_connection(client, server):
@@ -141,7 +133,7 @@ async def test_requests_share_one_connection(client, server):
 
 async def test_a_lost_connection_is_an_unknown_outcome_and_is_made_again(client, server):
     server.is_mute = True
-    lost = asyncio.gather(add(client, cut(7, 0)), client.read(ReadRequest(ID, 7, 0, 1000)))
+    lost = asyncio.gather(add(client, cut(7, 0)), client.ask(ReadRequest(ID, 7, 0, 1000)))
     await turns_until(lambda: server.connections == 1)
     server.cut()
     statuses, read = await lost
@@ -153,7 +145,7 @@ async def test_a_lost_connection_is_an_unknown_outcome_and_is_made_again(client,
 
 async def test_silence_ends_in_a_time_out(client, server):
     server.is_mute = True
-    assert (await client.read(ReadRequest(ID, 7, 0, 1000))).status is Status.UNREACHABLE
+    assert (await client.ask(ReadRequest(ID, 7, 0, 1000))).status is Status.UNREACHABLE
 
 
 async def test_nobody_listens(server):
@@ -169,7 +161,7 @@ async def test_nobody_listens(server):
 @pytest.mark.parametrize("host", ["two..dots", f"{'x' * 64}.example"])
 async def test_a_name_that_no_host_can_have_is_a_bookie_that_cannot_be_reached(host):
     client = BookieClient(f"{host}:1", reconnect_s=(60, 60))
-    read = client.read(ReadRequest(ID, 7, 0, 1000))
+    read = client.ask(ReadRequest(ID, 7, 0, 1000))
     statuses, answer = await asyncio.wait_for(asyncio.gather(add(client, cut(7, 0)), read), 10)
     assert statuses == [Status.UNREACHABLE] and answer.status is Status.UNREACHABLE
     assert await add(client, cut(7, 0)) == [Status.UNREACHABLE], "and it is not tried at each request"
@@ -180,7 +172,7 @@ async def test_an_overdue_read_is_given_up_alone_while_the_bookie_talks(server):
     """Only what concerns writing, or complete silence, costs the connection."""
     client = BookieClient(server.address, timeout_s=(0.15, 0.15), reconnect_s=(60, 60))
     server.holds = ReadRequest
-    read = asyncio.ensure_future(client.read(ReadRequest(ID, 7, 0, 1000)))
+    read = asyncio.ensure_future(client.ask(ReadRequest(ID, 7, 0, 1000)))
     entry = 0
     while not read.done():
         assert await add(client, cut(7, entry)) == [Status.OK]
@@ -237,7 +229,7 @@ async def test_an_answer_that_is_none_costs_the_connection(client, server, raw):
 
 async def test_close_answers_everybody(client, server):
     server.is_mute = True
-    waiting = asyncio.ensure_future(client.read(ReadRequest(ID, 7, 0, 1000)))
+    waiting = asyncio.ensure_future(client.ask(ReadRequest(ID, 7, 0, 1000)))
     await turns_until(lambda: server.connections == 1)
     await client.close()
     assert (await waiting).status is Status.UNREACHABLE
@@ -256,13 +248,13 @@ async def test_the_directory_follows_the_metadata_store(server):
     record = BookieRecord(uuid=ID.uuid, incarnation=1, address=server.address)
     directory = ClusterDirectory(store, BookieClient.of)
     await directory.start()
-    assert (await directory.port(ID).read(ReadRequest(ID, 7, 0, 1))).status is Status.UNREACHABLE
+    assert (await directory.port(ID).ask(ReadRequest(ID, 7, 0, 1))).status is Status.UNREACHABLE
     await store.create(node, encode(record))
     await turns_until(lambda: list(directory.available()) == [record])
-    assert (await directory.port(ID).read(ReadRequest(ID, 7, 0, 1))).status is Status.NO_SUCH_LEDGER
+    assert (await directory.port(ID).ask(ReadRequest(ID, 7, 0, 1))).status is Status.NO_SUCH_LEDGER
     await store.delete(node)
     await turns_until(lambda: not directory.available())
-    assert (await directory.port(ID).read(ReadRequest(ID, 7, 0, 1))).status is Status.NO_SUCH_LEDGER
+    assert (await directory.port(ID).ask(ReadRequest(ID, 7, 0, 1))).status is Status.NO_SUCH_LEDGER
     await directory.stop()
 
 
@@ -272,8 +264,8 @@ async def test_a_bookie_that_moved_is_reached_at_its_new_address(server):
     await store.create(node, encode(BookieRecord(uuid=ID.uuid, incarnation=1, address="127.0.0.1:1")))
     directory = ClusterDirectory(store, BookieClient.of)
     await directory.start()
-    assert (await directory.port(ID).read(ReadRequest(ID, 7, 0, 1))).status is Status.UNREACHABLE
+    assert (await directory.port(ID).ask(ReadRequest(ID, 7, 0, 1))).status is Status.UNREACHABLE
     await store.put(node, encode(BookieRecord(uuid=ID.uuid, incarnation=1, address=server.address)), 0)
     await turns_until(lambda: directory.available()[0].address == server.address)
-    assert (await directory.port(ID).read(ReadRequest(ID, 7, 0, 1))).status is Status.NO_SUCH_LEDGER
+    assert (await directory.port(ID).ask(ReadRequest(ID, 7, 0, 1))).status is Status.NO_SUCH_LEDGER
     await directory.stop()

@@ -239,18 +239,18 @@ async def test_an_open_ledger_is_not_cut_because_its_bookie_cannot_answer_now(st
     cluster = MemoryCluster(1)
     writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=1, ack_quorum=1)
     await listener.until(write(writer, 3))
-    bookie, read = cluster.bookies[0], cluster.bookies[0].read
+    bookie, ask = cluster.bookies[0], cluster.bookies[0].ask
 
     async def refusing(request: ReadRequest) -> ReadResponse:
-        return ReadResponse(status) if request.fence else await read(request)
+        return ReadResponse(status) if request.fence else await ask(request)
 
-    bookie.read = refusing
+    bookie.ask = refusing
     other = cluster.join()
     with pytest.raises(Unavailable, match=f"{status.name}.*try again"):
         await other.recover(writer.ledger_id)
     with pytest.raises(Unavailable, match=f"{status.name}.*try again"):
         await other.give_up(writer.ledger_id)
-    bookie.read = read
+    bookie.ask = ask
     assert (await other.recover(writer.ledger_id)).last_entry == 2
     assert not other.lost()
 
@@ -259,15 +259,15 @@ async def test_a_mistake_of_ours_is_no_damage():
     cluster = MemoryCluster(1)
     writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=1, ack_quorum=1)
     await listener.until(write(writer, 3))
-    bookie, read = cluster.bookies[0], cluster.bookies[0].read
+    bookie, ask = cluster.bookies[0], cluster.bookies[0].ask
 
     async def raising(request: ReadRequest) -> ReadResponse:
         raise RuntimeError("a mistake")
 
-    bookie.read = raising
+    bookie.ask = raising
     with pytest.raises(Unavailable, match=r"a mistake.*try again"):
         await cluster.join().give_up(writer.ledger_id)
-    bookie.read = read
+    bookie.ask = ask
     assert (await cluster.join().recover(writer.ledger_id)).last_entry == 2
 
 
@@ -275,18 +275,18 @@ async def test_what_a_bookie_can_read_the_second_time_is_in_no_hole():
     """A sector with good moments: the entry behind it is asked for, and that is in the same block."""
     cluster = MemoryCluster(1)
     record = await closed(cluster)
-    bookie, read = cluster.bookies[0], cluster.bookies[0].read
+    bookie, ask = cluster.bookies[0], cluster.bookies[0].ask
 
     async def failing(request: ReadRequest) -> ReadResponse:
         if request.first_entry == 6:
             return ReadResponse(Status.IO_ERROR, detail="a bad moment")
-        answer = await read(request)
+        answer = await ask(request)
         before = [
             each for each in answer.blocks if request.first_entry > 6 or block.peek(each).first_entry < 6
         ]
         return ReadResponse(answer.status, answer.lac, before)
 
-    bookie.read = failing
+    bookie.ask = failing
     assert not (await cluster.join().look_for_loss(record.ledger_id)).new
 
 

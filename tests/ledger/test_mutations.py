@@ -37,7 +37,7 @@ def no_fencing_at_all(patch: pytest.MonkeyPatch) -> None:
 
     async def read(self: Any, bookie: Any, first_entry: int) -> None:
         request = ReadRequest(bookie, self._record.ledger_id, first_entry, 1000)
-        response = await self._parts.bookies.port(bookie).read(request)
+        response = await self._parts.bookies.port(bookie).ask(request)
         if response.status is Status.NO_SUCH_LEDGER:
             response.status = Status.NO_SUCH_ENTRY
         self.core.answered(bookie, first_entry, response)

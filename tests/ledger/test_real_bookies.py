@@ -7,7 +7,6 @@ from random import Random
 
 import pytest
 
-from quire.bookie.api import LocalBookie
 from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
 from quire.ledger.directory import LocalDirectory
@@ -43,7 +42,7 @@ class Nodes:
         storage = self.running[number] = Storage(settings)
         await storage.start()
         record = BookieRecord(uuid=storage.bookie_id.uuid, incarnation=storage.bookie_id.incarnation)
-        self.directory.join(record, LocalBookie(storage))
+        self.directory.join(record, storage)
 
     async def stop(self, number: int) -> BookieId:
         storage = self.running.pop(number)

@@ -201,17 +201,17 @@ async def test_a_write_that_arrives_late_finds_the_fence_of_the_read_that_judged
     late.unreachable = True
     other = cluster.join()
     first_read = asyncio.Event()
-    read = b.read
+    ask = b.ask
 
     async def only_the_first(request):
-        response = await read(request)
+        response = await ask(request)
         if first_read.is_set():
             return ReadResponse(Status.UNREACHABLE)
         first_read.set()
         late.unreachable = False
         return response
 
-    b.read = only_the_first
+    b.ask = only_the_first
     record = await other.recover(writer.ledger_id)
     assert record.last_entry == 0
     late.add = add

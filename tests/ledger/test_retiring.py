@@ -42,7 +42,7 @@ async def test_a_drained_bookie_is_retired_when_nothing_names_it(cluster: Cluste
         after = await cluster.info(record.ledger_id)
         assert set(after.fragments[0].bookies) == {"bookie-1:1", "bookie-2:1", "bookie-3:1"}
         await cluster.ledgers.delete(record.ledger_id)
-        answer = await cluster.bookies[0].read(ReadRequest(cluster.bookies[0].bookie, record.ledger_id, 0, 1))
+        answer = await cluster.bookies[0].ask(ReadRequest(cluster.bookies[0].bookie, record.ledger_id, 0, 1))
         assert answer.status is Status.DELETED, "the copies that were left are deleted with the ledger"
 
 

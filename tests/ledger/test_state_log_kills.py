@@ -78,13 +78,10 @@ class _Port:
         if not self._process.is_dead:
             self._port.add(request, lambda statuses: None if self._process.is_dead else done(statuses))
 
-    def __getattr__(self, name: str) -> Any:
-        async def call(request: Any) -> Any:
-            if self._process.is_dead:
-                await self._process.dead()
-            return await self._process.reach(lambda: getattr(self._port, name)(request))
-
-        return call
+    async def ask(self, request: Any) -> Any:
+        if self._process.is_dead:
+            await self._process.dead()
+        return await self._process.reach(lambda: self._port.ask(request))
 
 
 class KilledAt:

@@ -32,7 +32,7 @@ class Mirror:
                 assert self._add(before, bookie, entry, recovery=True) is status
             case ("read", _, bookie, entry, status, lac):
                 request = ReadRequest(BOOKIES[bookie], LEDGER, entry, 1 << 20, fence=True)
-                answer = await self.bookies[bookie].read(request)
+                answer = await self.bookies[bookie].ask(request)
                 assert (answer.status, answer.lac) == (status, lac)
             case _:
                 return

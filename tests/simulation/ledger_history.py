@@ -278,7 +278,7 @@ class LedgerHistory:
         for first in sorted(self.oracle.blocks.get(record.ledger_id, {})):
             if first not in found and first <= record.last_entry:
                 request = ReadRequest(storage.bookie_id, record.ledger_id, first, 1 << 20)
-                reading = machine.process.start(storage.read(request))
+                reading = machine.process.start(storage.ask(request))
                 await asyncio.wait((reading,), timeout=STEP_S)
                 if not reading.done():
                     return set()  # it died meanwhile, of a fault that was laid before

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from quire.bookie.disks import BookieDisks
 from quire.bookie.journal_core import BadSegment, decode_segment_header, scan_segment
@@ -36,13 +36,8 @@ from quire.wire.bookie import (
     AddDone,
     AddRequest,
     DeleteRequest,
-    FindHoleRequest,
-    FindTimeRequest,
-    LedgerInfo,
-    LedgerInfoRequest,
     ReadRequest,
-    ReadResponse,
-    SimpleResponse,
+    Request,
     Status,
     WriteLacRequest,
 )
@@ -52,6 +47,8 @@ from .metadata import MetadataServer, SimulatedStore
 from .network import Network
 from .oracle import Oracle
 from .world import SimulatedClock, World
+
+R = TypeVar("R")
 
 PORT: Final = 3181
 SYNC_S: Final = 0.0006
@@ -348,28 +345,21 @@ class WatchedStorage:
 
         self._storage.add(request, answered)
 
-    async def read(self, request: ReadRequest) -> ReadResponse:
-        judge = self._oracle.read_arrives(self._storage.bookie_id, request)
-        response = await self._storage.read(request)
+    async def ask(self, request: Request[R]) -> R:
+        judge = self._arrives(request)
+        response = await self._storage.ask(request)
         judge(response)
         return response
 
-    async def write_lac(self, request: WriteLacRequest) -> SimpleResponse:
-        response = await self._storage.write_lac(request)
-        self._oracle.lac_answered(self._storage.bookie_id, request, response)
-        return response
-
-    async def delete(self, request: DeleteRequest) -> SimpleResponse:
-        self._oracle.delete_arrives(self._storage.bookie_id, request)
-        response = await self._storage.delete(request)
-        self._oracle.delete_answered(self._storage.bookie_id, request, response)
-        return response
-
-    async def find_time(self, request: FindTimeRequest) -> SimpleResponse:
-        return await self._storage.find_time(request)
-
-    async def find_hole(self, request: FindHoleRequest) -> SimpleResponse:
-        return await self._storage.find_hole(request)
-
-    async def ledger_info(self, request: LedgerInfoRequest) -> LedgerInfo:
-        return await self._storage.ledger_info(request)
+    def _arrives(self, request: object) -> Callable[[Any], None]:
+        """What is to be told of the answer."""
+        bookie, oracle = self._storage.bookie_id, self._oracle
+        match request:
+            case ReadRequest():
+                return oracle.read_arrives(bookie, request)
+            case WriteLacRequest():
+                return lambda response: oracle.lac_answered(self._storage.bookie_id, request, response)
+            case DeleteRequest():
+                oracle.delete_arrives(bookie, request)
+                return lambda response: oracle.delete_answered(self._storage.bookie_id, request, response)
+        return lambda response: None

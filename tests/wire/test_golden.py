@@ -23,7 +23,7 @@ from quire.wire.bookie import (
     Status,
     WriteLacRequest,
 )
-from quire.wire.bookie_codec import AddResponse, BookieFrameCutter, Request, Response, encode
+from quire.wire.bookie_codec import AddResponse, AnyRequest, BookieFrameCutter, Response, encode
 from quire.wire.commands import Command
 from quire.wire.frame import FrameCutter, SendRun
 from quire.wire.message import OutgoingMessage
@@ -37,7 +37,7 @@ ENTRY = message.encode_one(
 BATCH = message.encode_batch([OutgoingMessage(b"one", "k"), OutgoingMessage(None)], "producer", 7, 1_000)
 BLOCK = bytes(block.cut(9, 128, 127, 1_700_000_000_000, 4_000, [ENTRY, BATCH], [1, 2]))
 BOOKIE = BookieId("5f0c0a5e-0000-4000-8000-000000000001", 3)
-BODIES: dict[str, Request | Response] = {
+BODIES: dict[str, AnyRequest | Response] = {
     "add": AddRequest(BOOKIE, [BLOCK], recovery=True),
     "add of priority": AddRequest(BOOKIE, [BLOCK], priority=True),
     "read": ReadRequest(BOOKIE, 9, 128, 65_536, fence=True),

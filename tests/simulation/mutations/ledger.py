@@ -97,7 +97,7 @@ def only_the_first_read_of_a_recovery_fences() -> Iterator[None]:
             if core.state is not Phase.FENCING:
                 return
         request = ReadRequest(bookie, self._record.ledger_id, first_entry, 3_000, is_first)
-        response = await self._parts.bookies.port(bookie).read(request)
+        response = await self._parts.bookies.port(bookie).ask(request)
         if response.status is Status.NO_SUCH_LEDGER:
             response.status = Status.NO_SUCH_ENTRY
         core.answered(bookie, first_entry, response)
