@@ -471,7 +471,7 @@ async def test_a_bookie_whose_port_fails_is_an_unknown_and_no_reason_to_wait_for
         raise ValueError("a mistake")
 
     with monkeypatch.context() as patch:
-        patch.setattr(cluster.bookies[0], "read", broken)
+        patch.setattr(cluster.bookies[0], "ask", broken)
         with pytest.raises(Unavailable, match="a mistake"):
             await asyncio.wait_for(cluster.ledgers.recover(writer.ledger_id), 5)
     assert (await cluster.ledgers.recover(writer.ledger_id)).last_entry == -1
