@@ -144,7 +144,7 @@ class GroupQueue:
     def __init__(self, next_number: int, bytes_max: int = JOURNAL_GROUP_BYTES_MAX) -> None:
         self.durable_number = next_number - 1
         self.in_flight: Group | None = None
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._next_number = next_number
         self._line: deque[Group] = deque()
         self._open: Group | None = None
@@ -155,7 +155,7 @@ class GroupQueue:
     ) -> None:
         """Queue records that must not be parted; `done(statuses)` once they are durable."""
         group = self._open
-        if group is None or group.bytes + size_bytes > self._bytes_max:
+        if group is None or group.bytes + size_bytes > self.bytes_max:
             group = self._open = Group(self._next_number)
             self._next_number += 1
             self._line.append(group)

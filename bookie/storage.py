@@ -42,11 +42,13 @@ from quire.bookie.index_opening import distrust, open_index, trust_again
 from quire.bookie.intake import OK, Intake
 from quire.bookie.journal import Journal
 from quire.bookie.journal_core import CONTROL_BYTES, Control, ControlKind, encode_control
+from quire.bookie.journal_replay import JournalReplay
 from quire.bookie.ledgers import LedgerState, decode
 from quire.bookie.reads import Reads
 from quire.bookie.replay import Replay
 from quire.bookie.room import Room
 from quire.bookie.scrub import Checked, Damage
+from quire.bookie.segment_pool import SegmentPool
 from quire.bookie.settings import BookieSettings
 from quire.runtime.clock import Clock, SystemClock
 from quire.runtime.disk import Worker
@@ -165,17 +167,22 @@ class Storage:
         self._collector = Collector(self._index, self._logs, self._clock, self._report_damage, self._room)
         self._checkpointer = self._worker("checkpoint")
         readers = [self._worker(f"reader-{i}") for i in range(settings.read_threads)]
-        self._journal = Journal(
+        writer = self._worker("journal")
+        pool = SegmentPool(
             disks.journal,
-            self._worker("journal"),
             self._worker("journal-ahead"),
             self._rng,
             bookie=self._identity.uuid_bytes,
             segment_bytes=settings.journal_segment_bytes,
             group_bytes_max=settings.journal_group_bytes_max,
+            on_full=self._journal_full,
+        )
+        self._journal = Journal(
+            pool,
+            writer,
+            group_bytes_max=settings.journal_group_bytes_max,
             durable=not settings.unsafe_no_sync,
             on_failure=self._journal_failed,
-            on_full=self._journal_full,
         )
         self._intake = Intake(
             self._journal,
@@ -218,7 +225,7 @@ class Storage:
             self._reads.loss = sentence
         self._blocks_lost |= bool(replay.damage)
         if self._blocks_lost or self._was_rebuilt:
-            self._admit_loss()
+            self._admit_loss(replay)
         self._identity.trust(not self._settings.unsafe_no_sync)
         self._identity.begin_run(self._rng)
         self._journal.open(self._identity.bookie_id.incarnation)
@@ -235,7 +242,7 @@ class Storage:
         )
         log.info("bookie %s: replayed %d groups, %d bytes", self.bookie_id, replay.groups, replay.bytes)
 
-    def _admit_loss(self) -> None:
+    def _admit_loss(self, replay: JournalReplay) -> None:
         """Fence everything (and put it in limbo), durably, before anything is answered."""
         self._identity.raise_incarnation(blocks_lost=self._blocks_lost)
         for state in self._intake.ledgers.values():
@@ -244,7 +251,7 @@ class Storage:
             state.fence()
         self._intake.changed.update(self._intake.ledgers)
         self._flush_blocking(self._journal.durable_number)
-        self._journal.forget_damage()
+        replay.forget_damage()
         if self._was_rebuilt:
             trust_again(self._disks.entries)
         what = "in limbo" if self._blocks_lost else "fenced"

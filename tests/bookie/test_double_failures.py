@@ -100,8 +100,8 @@ async def test_a_spare_segment_keeps_its_name(machine: SimulatedNode) -> None:
             raise OSError(errno.EIO, "the process is gone")
 
         machine.journal.sync_directory = die  # type: ignore[method-assign]
-        node.storage._journal._spares.clear()
-        node.storage._journal._ensure_spare()
+        node.storage._journal._pool.spares.clear()
+        node.storage._journal._pool.ensure_spare()
         await asyncio.sleep(0.01)
         machine.kill()
         machine.journal.sync_directory = sync_directory  # type: ignore[method-assign]

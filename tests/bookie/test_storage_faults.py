@@ -324,7 +324,7 @@ async def test_an_index_lost_after_the_journal_was_recycled_loses_no_block(
     machine.crash()
     if interrupted:  # between the rebuild and the admission that fences were lost
 
-        def die(_: Storage) -> None:
+        def die(*_: object) -> None:
             raise OSError("killed")
 
         with monkeypatch.context() as patch:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from quire.bookie import flusher, journal_core, storage
+from quire.bookie import flusher, storage
 from quire.bookie.checkpoint import Checkpoint, perform
 from quire.bookie.journal import Journal
 from quire.bookie.journal_core import GroupQueue
 from quire.bookie.ledgers import LedgerState
+from quire.bookie.segment_pool import Segment, SegmentPool
 from quire.bookie.storage import Storage
 from quire.wire.bookie import Status
 
@@ -55,11 +56,14 @@ def fence_lost_at_a_checkpoint(patch: Patch) -> None:
 
 def stale_groups_of_a_recycled_segment_replayed(patch: Patch) -> None:
     """Neither salt nor epoch are looked at: what an earlier use of the file left behind passes for a group."""
-    monotone = journal_core.SegmentHeader
-    patch.setattr(
-        "quire.bookie.journal.SegmentHeader",
-        lambda epoch, first, salt, *rest: monotone(1, first, 0, *rest),
-    )
+    begin_epoch = SegmentPool._begin_epoch
+
+    def begin_the_same_epoch(pool: SegmentPool, segment: Segment, first_number: int) -> None:
+        begin_epoch(pool, segment, first_number)
+        assert segment.header is not None
+        segment.header = segment.header._replace(epoch=1, salt=0)
+
+    patch.setattr(SegmentPool, "_begin_epoch", begin_the_same_epoch)
 
 
 MUTATIONS = [

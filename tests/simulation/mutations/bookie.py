@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from quire.bookie import checkpoint, flusher, identity, journal, storage
+from quire.bookie import checkpoint, flusher, identity, journal_replay, storage
 from quire.bookie.checkpoint import Checkpoint, encode_mark
 from quire.bookie.entry_log import EntryLogs
 from quire.bookie.intake import DUPLICATE, Intake, _InEntryLog
@@ -22,8 +22,10 @@ from quire.bookie.journal_core import (
     SegmentHeader,
     _group_at,
 )
+from quire.bookie.journal_replay import JournalReplay
 from quire.bookie.ledgers import LedgerState
 from quire.bookie.reads import Reads
+from quire.bookie.segment_pool import SegmentPool
 from quire.bookie.storage import Storage
 from quire.ledger.recovery_core import RecoveryCore
 from quire.runtime.disk import PAGE_BYTES, pages_up
@@ -140,12 +142,12 @@ def a_rotten_group_is_taken_for_the_torn_tail() -> Iterator[None]:
 @mutation("19, 23", "ledger")
 def an_unreadable_page_is_taken_for_the_torn_tail() -> Iterator[None]:
     """Zeros stand where the journal cannot be read, and nobody says so."""
-    read_image = Journal._read_image
+    read_image = JournalReplay._read_image
 
-    def read_zeros(self: Journal, segment: Any) -> tuple[memoryview, dict[int, str]]:
+    def read_zeros(self: JournalReplay, segment: Any) -> tuple[memoryview, dict[int, str]]:
         return read_image(self, segment)[0], {}
 
-    with patch.object(Journal, "_read_image", read_zeros):
+    with patch.object(JournalReplay, "_read_image", read_zeros):
         yield
 
 
@@ -156,9 +158,9 @@ def the_stale_tail_of_a_recycled_segment_is_replayed() -> Iterator[None]:
     Salt, epoch and number each keep them out, so all three are taken away. Their blocks do no harm even so, for the
     index knows them; what remains is that the journal goes on behind a number which the mark has passed long ago.
     """
-    begin_epoch = Journal._begin_epoch
+    begin_epoch = SegmentPool._begin_epoch
 
-    def begin_without_salt(self: Journal, segment: Any, first_number: int) -> None:
+    def begin_without_salt(self: SegmentPool, segment: Any, first_number: int) -> None:
         begin_epoch(self, segment, first_number)
         segment.header = segment.header._replace(salt=0)
 
@@ -176,8 +178,8 @@ def the_stale_tail_of_a_recycled_segment_is_replayed() -> Iterator[None]:
         return found.number > self.mark
 
     with (
-        patch.object(Journal, "_begin_epoch", begin_without_salt),
-        patch.object(journal, "scan_segment", scan_all),
+        patch.object(SegmentPool, "_begin_epoch", begin_without_salt),
+        patch.object(journal_replay, "scan_segment", scan_all),
         patch.object(Chain, "group", group),
         patch.object(Chain, "segment", lambda *args: None),
     ):
