@@ -1,10 +1,9 @@
 """Taking a ledger over, as a state machine: answers in; fencing reads, writes and one end out.
 
-    state      does                                              goes on when
-    FENCING    a fencing read beyond any entry, at each bookie   w - Qa + 1 bookies said that they are fenced
-    READING    a fencing read of entry e, at each bookie         one has it: WRITING; absent: ENDED
-    WRITING    hands the blocks found to a writer that passes    Qa bookies hold them: READING behind them
-               the fence
+    state      does
+    FENCING    a fencing read beyond any entry, at each bookie
+    READING    a fencing read of entry e, at each bookie
+    WRITING    hands the blocks found to a writer that passes the fence
     ENDED      closes before e, or stops and is tried again
 
 `w` is the length of the ledger's last fragment as it was when recovery began. With w - Qa + 1 bookies fenced the old
@@ -33,6 +32,7 @@ from quire.ledger import states
 from quire.ledger.answers import FINAL, told, valid_run
 from quire.metadata.records import Fragment
 from quire.runtime.errors import LostForGood, NotFound, QuireError, Unavailable
+from quire.runtime.transitions import Transitions
 from quire.wire.block import BlockHeader, Buffer
 from quire.wire.bookie import BookieId, ReadResponse, Status
 
@@ -45,6 +45,28 @@ class State(Enum):
     READING = auto()
     WRITING = auto()
     ENDED = auto()
+
+
+class Event(Enum):
+    FENCED = "w - Qa + 1 bookies are fenced, or an operator's word stands for those that are not"
+    FOUND = "a bookie has the entry"
+    WRITTEN = "Qa bookies hold what was found, and the next entry is read"
+    ABSENT = "the entry is absent, or given up on an operator's word"
+    STOPPED = "the end is unknown, or the ledger was deleted"
+
+
+TRANSITIONS: Final = Transitions(
+    "a recovery",
+    {
+        (State.FENCING, Event.FENCED): State.READING,
+        (State.READING, Event.FOUND): State.WRITING,
+        (State.WRITING, Event.WRITTEN): State.READING,
+        (State.READING, Event.ABSENT): State.ENDED,
+        (State.FENCING, Event.STOPPED): State.ENDED,
+        (State.READING, Event.STOPPED): State.ENDED,
+        (State.WRITING, Event.STOPPED): State.ENDED,
+    },
+)
 
 
 class RecoveryEffects(Protocol):
@@ -126,7 +148,7 @@ class RecoveryCore:
     def written(self, last_entry: int) -> None:
         """`Qa` bookies hold everything up to `last_entry`."""
         if self.state is State.WRITING and last_entry >= self._written_last:
-            self.state = State.READING
+            self.state = TRANSITIONS.next(self.state, Event.WRITTEN)
             self._ask(self._written_last + 1)
 
     def write_failed(self, error: QuireError) -> None:
@@ -145,7 +167,7 @@ class RecoveryCore:
         if self._count(Status.OK, Status.NO_SUCH_ENTRY) >= self._coverage or (
             self._all_answered() and self._may_give_up()
         ):
-            self.state = State.READING
+            self.state = TRANSITIONS.next(self.state, Event.FENCED)
             self._ask(max(self.lac, self._first_entry - 1) + 1)
         elif self._all_answered():
             self._stop(self._unknown("its end"))
@@ -170,7 +192,7 @@ class RecoveryCore:
         return None
 
     def _write(self, run: list[tuple[Buffer, BlockHeader]]) -> None:
-        self.state = State.WRITING
+        self.state = TRANSITIONS.next(self.state, Event.FOUND)
         self._written_last = run[-1][1].last_entry
         for found, header in run:
             self._effects.write(found, header)
@@ -180,11 +202,11 @@ class RecoveryCore:
         self._end()
 
     def _end(self) -> None:
-        self.state = State.ENDED
+        self.state = TRANSITIONS.next(self.state, Event.ABSENT)
         self._effects.end(self._entry - 1)
 
     def _stop(self, error: QuireError) -> None:
-        self.state = State.ENDED
+        self.state = TRANSITIONS.next(self.state, Event.STOPPED)
         self._effects.stop(error)
 
     def _count(self, *statuses: Status) -> int:

@@ -1,5 +1,8 @@
 """The writer of one ledger as a state machine: blocks and answers in; sends, confirmations and changes out.
 
+What comes changes the state only at the ends of an ensemble change and of the writer (`TRANSITIONS`); the state says
+what becomes of what comes:
+
     state      an answer                a bookie lost                 a block
     STEADY     confirms a prefix        arms a change                 is sent to every live replica
     CHANGING   is counted, and waits    is kept for the next change   is sent to the replicas that stay
@@ -36,6 +39,7 @@ from quire.ledger import states
 from quire.metadata.records import Fragment
 from quire.runtime.errors import Fenced, OutcomeUnknown, QuireError
 from quire.runtime.limits import LAG_BYTES_MAX
+from quire.runtime.transitions import Transitions
 from quire.wire.block import Buffer
 from quire.wire.bookie import BookieId, Status
 
@@ -44,6 +48,24 @@ class State(Enum):
     STEADY = auto()
     CHANGING = auto()
     ENDED = auto()
+
+
+class Event(Enum):
+    CHANGE_BEGUN = "bookies that failed are to be replaced, or a narrow fragment to be widened"
+    CHANGE_COMMITTED = "the metadata have the new fragment"
+    ENDED = "it failed, or is closed, or nobody wants to know"
+
+
+TRANSITIONS: Final = Transitions(
+    "a writer",
+    {
+        (State.STEADY, Event.CHANGE_BEGUN): State.CHANGING,
+        (State.CHANGING, Event.CHANGE_COMMITTED): State.STEADY,
+        (State.STEADY, Event.ENDED): State.ENDED,
+        (State.CHANGING, Event.ENDED): State.ENDED,
+        (State.ENDED, Event.ENDED): State.ENDED,
+    },
+)
 
 
 class Pending:
@@ -250,7 +272,7 @@ class WriterCore:
                 OutcomeUnknown(f"ledger {self.ledger_id}: more than {self._changes_max} ensemble changes")
             )
         fragments = states.with_fragment(self.fragments, states.fragment(self.last_confirmed + 1, bookies))
-        self.state = State.CHANGING
+        self.state = TRANSITIONS.next(self.state, Event.CHANGE_BEGUN)
         self._change = _Change(kept, replacements, fragments)
         return self._effects.commit(fragments)
 
@@ -261,7 +283,7 @@ class WriterCore:
         assert self._change is not None
         kept, added, self.fragments = self._change
         self._change = None
-        self.state = State.STEADY
+        self.state = TRANSITIONS.next(self.state, Event.CHANGE_COMMITTED)
         fresh = self._enter(kept, added)
         for pending in self._unconfirmed:
             for replica in fresh:
@@ -280,7 +302,7 @@ class WriterCore:
     def close(self) -> None:
         """End here, with all confirmed; answers that are owed for confirmed blocks still count, until `finish`."""
         assert not self._unconfirmed
-        self.state = State.ENDED
+        self.state = TRANSITIONS.next(self.state, Event.ENDED)
         self._change = None
 
     def finish(self) -> None:
@@ -288,7 +310,7 @@ class WriterCore:
 
         It lets go of its bookies and of its shell: circles that only the collector finds would stay for ever.
         """
-        self.state = State.ENDED
+        self.state = TRANSITIONS.next(self.state, Event.ENDED)
         self._effects = _SILENCE
         self._replicas: list[Replica] = []
         self._change = None

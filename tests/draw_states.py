@@ -37,7 +37,7 @@ def machines() -> Iterator[ModuleType]:
 def _section(module: ModuleType) -> str:
     file = "/".join(module.__name__.split(".")[1:]) + ".py"
     what, theory = module.TRANSITIONS.what, " ".join((module.__doc__ or "").split())
-    sentence = re.split(r"(?<=[.:]) ", theory)[0].rstrip(".:")
+    sentence = theory.partition(". ")[0].rstrip(".")
     return (
         f"## {what[0].upper()}{what[1:]}\n\n{sentence}. [{file}](../{file})\n\n"
         f"```mermaid\n{module.TRANSITIONS.draw()}\n```\n"
