@@ -1,18 +1,11 @@
 """A lease: something that at most one process holds, as an ephemeral node.
 
-    state      event                                        next
-    FREE       our node was made                            HELD
-    HELD       session suspended                            IN_DOUBT, until now + session time-out
-    IN_DOUBT   session resumed                              HELD
-    IN_DOUBT   the time-out passes, by our monotonic clock  LOST
-    any        session lost; the node is not ours           LOST (from FREE: FREE)
-    LOST       our node was made again                      HELD
+A holder that hears nothing of its session is in doubt for as long as the session's time-out. It may go on with what its
+lease covers, but begins nothing that rests on it. It gives up by its own clock, without a word from the store, at the
+latest when the store would let another process in. Even so, safety never rests on a lease alone: a process may sleep
+between looking at it and acting (the next owner fences).
 
-A holder in doubt may go on with what its lease covers, but begins nothing that rests on it. It gives up by its own
-clock, without a word from the store, at the latest when the store would let another process in. Even so, safety never
-rests on a lease alone: a process may sleep between looking at it and acting (the next owner fences).
-
-`LeaseCore` is the table, a state machine without I/O; `Lease` is the shell that makes and watches the node.
+`LeaseCore` is the state machine, without I/O; `Lease` is the shell that makes and watches the node.
 """
 
 from __future__ import annotations
@@ -25,6 +18,7 @@ from typing import Final
 from quire.metadata.store import MetadataStore, SessionEvent
 from quire.runtime.clock import Clock
 from quire.runtime.errors import AlreadyExists, NotFound, OutcomeUnknown, Unavailable
+from quire.runtime.transitions import Transitions
 
 _TICK_S: Final = 0.001
 """A deadline that is closer than this is waited for so long: waiting for less than clocks can tell is spinning."""
@@ -37,8 +31,49 @@ class LeaseState(Enum):
     LOST = "lost"
 
 
+class LeaseEvent(Enum):
+    """What happens to a lease, besides what its session tells."""
+
+    MADE = "our node was made, or found"
+    GONE = "the node is not there, or another's"
+    TIMED_OUT = "the session's time-out has passed, by our monotonic clock"
+    RELEASED = "its holder gives it up"
+
+
+TRANSITIONS: Final = Transitions[LeaseState, LeaseEvent | SessionEvent](
+    "a lease",
+    {
+        (LeaseState.FREE, LeaseEvent.MADE): LeaseState.HELD,
+        (LeaseState.FREE, LeaseEvent.GONE): LeaseState.FREE,
+        (LeaseState.FREE, LeaseEvent.RELEASED): LeaseState.FREE,
+        (LeaseState.FREE, SessionEvent.SUSPENDED): LeaseState.FREE,
+        (LeaseState.FREE, SessionEvent.RESUMED): LeaseState.FREE,
+        (LeaseState.FREE, SessionEvent.LOST): LeaseState.FREE,
+        (LeaseState.HELD, LeaseEvent.MADE): LeaseState.HELD,
+        (LeaseState.HELD, LeaseEvent.GONE): LeaseState.LOST,
+        (LeaseState.HELD, LeaseEvent.RELEASED): LeaseState.FREE,
+        (LeaseState.HELD, SessionEvent.SUSPENDED): LeaseState.IN_DOUBT,
+        (LeaseState.HELD, SessionEvent.RESUMED): LeaseState.HELD,
+        (LeaseState.HELD, SessionEvent.LOST): LeaseState.LOST,
+        (LeaseState.IN_DOUBT, LeaseEvent.MADE): LeaseState.HELD,
+        (LeaseState.IN_DOUBT, LeaseEvent.TIMED_OUT): LeaseState.LOST,
+        (LeaseState.IN_DOUBT, LeaseEvent.GONE): LeaseState.LOST,
+        (LeaseState.IN_DOUBT, LeaseEvent.RELEASED): LeaseState.FREE,
+        (LeaseState.IN_DOUBT, SessionEvent.SUSPENDED): LeaseState.IN_DOUBT,
+        (LeaseState.IN_DOUBT, SessionEvent.RESUMED): LeaseState.HELD,
+        (LeaseState.IN_DOUBT, SessionEvent.LOST): LeaseState.LOST,
+        (LeaseState.LOST, LeaseEvent.MADE): LeaseState.HELD,
+        (LeaseState.LOST, LeaseEvent.GONE): LeaseState.LOST,
+        (LeaseState.LOST, LeaseEvent.RELEASED): LeaseState.FREE,
+        (LeaseState.LOST, SessionEvent.SUSPENDED): LeaseState.LOST,
+        (LeaseState.LOST, SessionEvent.RESUMED): LeaseState.LOST,
+        (LeaseState.LOST, SessionEvent.LOST): LeaseState.LOST,
+    },
+)
+
+
 class LeaseCore:
-    """See the table. Times are monotonic seconds."""
+    """One lease's state. Times are monotonic seconds."""
 
     def __init__(self, session_timeout_s: float) -> None:
         self._session_timeout_s = session_timeout_s
@@ -47,7 +82,7 @@ class LeaseCore:
 
     def state(self, now: float) -> LeaseState:
         if self._state is LeaseState.IN_DOUBT and now >= self._deadline:
-            self._state = LeaseState.LOST
+            self._take(LeaseEvent.TIMED_OUT)
         return self._state
 
     def doubt_ends_in(self, now: float) -> float:
@@ -55,25 +90,23 @@ class LeaseCore:
         return max(0.0, self._deadline - now)
 
     def made(self) -> None:
-        self._state = LeaseState.HELD
+        self._take(LeaseEvent.MADE)
 
     def gone(self) -> None:
-        """The node is not there, or another's; or the session is over."""
-        if self._state is not LeaseState.FREE:
-            self._state = LeaseState.LOST
+        """The node is not there, or another's."""
+        self._take(LeaseEvent.GONE)
 
     def released(self) -> None:
-        self._state = LeaseState.FREE
+        self._take(LeaseEvent.RELEASED)
 
     def session(self, event: SessionEvent, now: float) -> None:
-        state = self.state(now)
-        if event is SessionEvent.LOST:
-            self.gone()
-        elif event is SessionEvent.SUSPENDED and state is LeaseState.HELD:
-            self._state = LeaseState.IN_DOUBT
+        before = self.state(now)
+        self._take(event)
+        if before is LeaseState.HELD and self._state is LeaseState.IN_DOUBT:
             self._deadline = now + self._session_timeout_s
-        elif event is SessionEvent.RESUMED and state is LeaseState.IN_DOUBT:
-            self._state = LeaseState.HELD
+
+    def _take(self, event: LeaseEvent | SessionEvent) -> None:
+        self._state = TRANSITIONS.next(self._state, event)
 
 
 class Lease:

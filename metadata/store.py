@@ -45,11 +45,11 @@ class Node(NamedTuple):
 class SessionEvent(Enum):
     """What happened to the store's session."""
 
-    SUSPENDED = "suspended"
+    SUSPENDED = "the session is suspended"
     """The connection is lost; the session may be over, or not. Change nothing that rests on it."""
-    RESUMED = "resumed"
+    RESUMED = "the session is resumed"
     """The same session goes on; its ephemeral nodes are there."""
-    LOST = "lost"
+    LOST = "the session is over"
     """The session is over; its ephemeral nodes are gone. A new session begins by itself, as soon as it can.
 
     Until then calls are `Unavailable`; once it has begun, all watchers are told.

@@ -8,9 +8,9 @@ A machine's file has one, named `TRANSITIONS`, beside its states and events:
         (State.CLOSED, Event.TORN_DOWN): None,
     })
 
-Production takes each new state from `next`. A pair that the table lacks is a bug in this program and never what a peer
-sent: who talks to peers looks first whether an event means anything now. None stands for what does not exist, before
-and after its life. An event's value says in words what happens. docs/states.md is drawn from these tables.
+Production takes each new state from `next`. A pair that the table lacks is a bug, never what a peer sent: who talks to
+peers looks first whether an event means anything now. None is what does not exist (yet, or any more). An event's value
+says in words what happens. docs/states.md is drawn from these tables.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ class Transitions(Generic[S, E]):
     def __init__(self, what: str, table: Mapping[tuple[S, E], S]) -> None:
         self.what = what
         self._table = dict(table)
+        assert not any(mark in event.value for _, event in table for mark in ":;"), (
+            "diagrams take no such label"
+        )
 
     def next(self, state: S, event: E) -> S:
         """The state after `event`. Raises `AssertionError` when the table has none."""
@@ -46,9 +49,7 @@ class Transitions(Generic[S, E]):
         for (state, event), after in self._table.items():
             events.setdefault((state, after), []).append(event.value)
         first = next(iter(self._table))[0]
-        lines = ["stateDiagram-v2"]
-        if first is not None:
-            lines.append(f"    [*] --> {first.name}")
+        lines = ["stateDiagram-v2"] + ([] if first is None else [f"    [*] --> {first.name}"])
         for (state, after), what in events.items():
             lines.append(f"    {_shown(state)} --> {_shown(after)}: {' / '.join(what)}")
         return "\n".join(lines)
