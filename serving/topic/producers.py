@@ -7,12 +7,12 @@
 | WaitForExclusive | nobody publishes | waits, and follows when the last one leaves |
 | ExclusiveWithFencing | always: everybody else is sent away first, and who waits is fenced | |
 
-| stage | is | leaves it by |
-|---|---|---|
-| outside | not let in, not here any more | `admit` |
-| waiting | in the queue for exclusive access | its turn (another's `leave`, `refused`); `leave`, fencing |
-| granted | alone here, while its epoch is being written down | `written`, `refused`; `leave`, fencing |
-| inside | may publish, and nobody else | `leave`, fencing, being replaced |
+| stage | is |
+|---|---|
+| outside | not let in, not here any more |
+| waiting | in the queue for exclusive access |
+| granted | alone here, while its epoch is being written down |
+| inside | may publish, and nobody else |
 
 A name is used by one producer at a time. A client that lost its connection comes back with a higher epoch of its own,
 possibly before the broker has noticed the loss: with a generated name it takes its old place, and its old connection is
@@ -33,9 +33,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from typing import Final
 
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.limits import PRODUCERS_PER_TOPIC_MAX, PRODUCERS_WAITING_MAX
+from quire.runtime.transitions import Transitions
 from quire.serving.model.ports import ProducerPort
 from quire.wire import pulsar_pb2 as pb
 
@@ -52,12 +54,35 @@ class AccessMode(IntEnum):
 
 
 class Stage(Enum):
-    """See the second table."""
+    """What a producer is to the topic, see the second table; `TRANSITIONS` has what follows."""
 
     OUTSIDE = "outside"
     WAITING = "waiting"
     GRANTED = "granted"
     INSIDE = "inside"
+
+
+class Event(Enum):
+    LET_IN = "it shares the topic with the others"
+    QUEUED = "it has to wait for exclusive access"
+    GRANTED = "it has exclusive access, at once or in its turn"
+    WRITTEN = "its topic epoch is durable"
+    GONE = "it left, was fenced or replaced, its epoch was refused, or the topic closes"
+
+
+TRANSITIONS: Final = Transitions(
+    "a producer",
+    {
+        (Stage.OUTSIDE, Event.LET_IN): Stage.INSIDE,
+        (Stage.OUTSIDE, Event.QUEUED): Stage.WAITING,
+        (Stage.OUTSIDE, Event.GRANTED): Stage.GRANTED,
+        (Stage.WAITING, Event.GRANTED): Stage.GRANTED,
+        (Stage.GRANTED, Event.WRITTEN): Stage.INSIDE,
+        (Stage.WAITING, Event.GONE): Stage.OUTSIDE,
+        (Stage.GRANTED, Event.GONE): Stage.OUTSIDE,
+        (Stage.INSIDE, Event.GONE): Stage.OUTSIDE,
+    },
+)
 
 
 class ProducerBusy(QuireError):
@@ -89,6 +114,9 @@ class Admission:
     epoch_before: int | None = None
     topic_epoch: int = NO_EPOCH
     stage: Stage = Stage.OUTSIDE
+
+    def take(self, event: Event) -> None:
+        self.stage = TRANSITIONS.next(self.stage, event)
 
 
 class Producers:
@@ -124,7 +152,8 @@ class Producers:
             )
         if former is not None and former.stage is Stage.WAITING:
             self._waiting[self._waiting.index(former)] = wish
-            former.stage, wish.stage = Stage.OUTSIDE, Stage.WAITING
+            former.take(Event.GONE)
+            wish.take(Event.QUEUED)
             former.port.replaced()
             return None
         if former is not None:
@@ -137,10 +166,10 @@ class Producers:
 
     def _enter(self, wish: Admission) -> None:
         if wish.mode is AccessMode.SHARED:
-            wish.stage = Stage.INSIDE
+            wish.take(Event.LET_IN)
             self._here[wish.port.name] = wish
         else:
-            wish.stage = Stage.WAITING
+            wish.take(Event.QUEUED)
             self._waiting.append(wish)
 
     def _former(self, wish: Admission) -> Admission | None:
@@ -173,7 +202,7 @@ class Producers:
     def _grant(self, wish: Admission) -> Admission:
         is_back = wish.epoch_before == self.epoch != NO_EPOCH
         wish.topic_epoch = self.epoch if is_back else self.epoch + 1
-        wish.stage = Stage.GRANTED
+        wish.take(Event.GRANTED)
         self._exclusive = wish
         self._here[wish.port.name] = wish
         return wish
@@ -182,7 +211,7 @@ class Producers:
         """Its epoch is durable. False when it is not here any more, so that it must not be told it has access."""
         self.epoch = max(self.epoch, granted.topic_epoch)
         if granted.stage is Stage.GRANTED:
-            granted.stage = Stage.INSIDE
+            granted.take(Event.WRITTEN)
         return granted.stage is Stage.INSIDE
 
     def refused(self, granted: Admission) -> Admission | None:
@@ -195,7 +224,7 @@ class Producers:
         """The producer is closed. Answers whose turn it is now, granted access. Nothing if it was not here."""
         if admission.stage is Stage.WAITING:
             self._waiting.remove(admission)
-            admission.stage = Stage.OUTSIDE
+            admission.take(Event.GONE)
         elif admission.stage is not Stage.OUTSIDE:
             self._forget(admission)
             if self._waiting and not self._here:
@@ -203,7 +232,7 @@ class Producers:
         return None
 
     def _forget(self, admission: Admission) -> None:
-        admission.stage = Stage.OUTSIDE
+        admission.take(Event.GONE)
         del self._here[admission.port.name]
         if self._exclusive is admission:
             self._exclusive = None
@@ -228,5 +257,5 @@ class Producers:
         self._waiting.clear()
         self._exclusive = None
         for admission in everybody:
-            admission.stage = Stage.OUTSIDE
+            admission.take(Event.GONE)
             admission.port.close(service_url)
