@@ -89,7 +89,7 @@ class ArchivePointer(Record, frozen=True):
 
 
 class SegmentState(StrEnum):
-    """Active -> Sealed -> Flushed -> Archived -> Released (by the bookies); see docs/topics.md."""
+    """What follows what: the table in `quire.metadata.segment_states`; what each means: docs/topics.md."""
 
     ACTIVE = "active"
     SEALED = "sealed"

@@ -72,6 +72,7 @@ CORES = (
     "wire/*.py",
     "metadata/paths.py",
     "metadata/records.py",
+    "metadata/segment_states.py",
     "metadata/tree.py",
     "metadata/zookeeper_session.py",
     "metadata/zookeeper_url.py",

@@ -11,9 +11,9 @@ from typing import Final
 
 from quire.metadata import paths, topics
 from quire.metadata.records import SegmentRecord, SegmentState
+from quire.metadata.segment_states import segment_state
 from quire.metadata.store import MetadataStore
 from quire.runtime.errors import NotFound
-from quire.tiering.offload import segment_state
 
 AT_ONCE: Final = 64
 """Topics that are read, or ledgers that are asked for, at the same time."""

@@ -33,7 +33,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol
 
-from quire.metadata.records import ArchivePointer, SegmentRecord, SegmentState
+from quire.metadata.records import ArchivePointer, SegmentRecord
 from quire.runtime.clock import Clock
 from quire.runtime.errors import CorruptionError, Fenced, NotFound, QuireError, VersionConflict
 from quire.runtime.tasks import Tasks
@@ -73,15 +73,6 @@ def next_action(
     if segment.on_bookies:
         return Action.RELEASE if now_ms - segment.archive.archived_ms >= lag_ms else Action.NOTHING
     return Action.NOTHING if copy_is_gone else Action.DELETE
-
-
-def segment_state(segment: SegmentRecord, *, is_flushed: bool) -> SegmentState:
-    """As people are shown it."""
-    if not segment.is_sealed:
-        return SegmentState.ACTIVE
-    if segment.archive is not None:
-        return SegmentState.ARCHIVED if segment.on_bookies else SegmentState.RELEASED
-    return SegmentState.FLUSHED if is_flushed else SegmentState.SEALED
 
 
 class OffloadTopic(NamedTuple):

@@ -13,6 +13,7 @@ from typing import Any
 from quire.ledger.holes import lost_messages
 from quire.ledger.ledgers import Ledgers
 from quire.metadata.records import CompactedRecord, SegmentRecord, SegmentState, TopicRecord
+from quire.metadata.segment_states import segment_state
 from quire.runtime.errors import NotFound, QuireError
 from quire.serving.cluster.fan_out import FanOut, TopicRequest
 from quire.serving.cluster.offloading import Offloading
@@ -24,7 +25,6 @@ from quire.serving.topic.lifecycle.explain import Circumstances, explain
 from quire.serving.topic.non_persistent import AnyTopic
 from quire.serving.topic.services import Services
 from quire.serving.topic.topic import Topic
-from quire.tiering.offload import segment_state
 
 _SUMMED = (
     "msgRateIn",

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from quire.metadata import topics
 from quire.metadata.records import ArchivePointer, SegmentRecord, TopicRecord
+from quire.metadata.segment_states import SegmentEvent, check
 from quire.metadata.store import MetadataStore
 from quire.runtime.errors import Fenced, NotFound, OutcomeUnknown, VersionConflict
 from quire.serving.model.ports import Position, SegmentView
@@ -190,6 +191,9 @@ class Segments:
         """
 
         async def roll(snapshot: topics.Topic) -> topics.Topic:
+            if sealed is not None:
+                check(snapshot.record.segments[-1], *_end_of(sealed))
+            check(None, SegmentEvent.BEGUN, opened.record())
             try:
                 rolled = await topics.roll(self._store, snapshot, sealed, opened.record(), commit)
             except NotFound as error:
@@ -206,6 +210,7 @@ class Segments:
         """
 
         async def close(snapshot: topics.Topic) -> topics.Topic:
+            check(snapshot.record.segments[-1], SegmentEvent.SEALED, sealed)
             closed = await topics.replace_segment(self._store, snapshot, sealed, commit)
             self.active = None
             return closed
@@ -224,6 +229,7 @@ class Segments:
         """Take the active segment off the list: the topic is being unloaded. `commit` removes its ledger, too."""
 
         async def drop(snapshot: topics.Topic) -> topics.Topic:
+            check(snapshot.record.segments[-1], SegmentEvent.DROPPED, None)
             dropped = await topics.drop_last(self._store, snapshot, commit)
             self.active = None
             return dropped
@@ -238,15 +244,17 @@ class Segments:
 
     async def archived(self, ledger_id: int, pointer: ArchivePointer) -> None:
         """Record where a sealed segment lies in the archive. Raises `NotFound` when it was trimmed meanwhile."""
-        await self._edit(ledger_id, lambda segment: replace(segment, archive=pointer))
+        await self._edit(ledger_id, SegmentEvent.ARCHIVED, lambda segment: replace(segment, archive=pointer))
 
     async def off_bookies(self, ledger_id: int) -> None:
         """Record that the bookies' copy is no longer to be read; its deletion may follow."""
-        await self._edit(ledger_id, lambda segment: replace(segment, on_bookies=False))
+        await self._edit(ledger_id, SegmentEvent.RELEASED, lambda segment: replace(segment, on_bookies=False))
 
     async def trim(self, first_kept_ledger: int) -> list[SegmentRecord]:
         """Drop the segments before `first_kept_ledger` from the list; answers them, for deletion."""
         dropped = [segment for segment in self._sealed if segment.ledger_id < first_kept_ledger]
+        for segment in dropped:
+            check(segment, SegmentEvent.TRIMMED, None)
         await self._apply(lambda snapshot: topics.trim_front(self._store, snapshot, first_kept_ledger))
         return dropped
 
@@ -259,8 +267,15 @@ class Segments:
         async with self._change:
             await topics.delete(self._store, self._snapshot)
 
-    async def _edit(self, ledger_id: int, change: Callable[[SegmentRecord], SegmentRecord]) -> None:
-        await self._apply(lambda snapshot: topics.change_segment(self._store, snapshot, ledger_id, change))
+    async def _edit(
+        self, ledger_id: int, event: SegmentEvent, change: Callable[[SegmentRecord], SegmentRecord]
+    ) -> None:
+        def changed(before: SegmentRecord) -> SegmentRecord:
+            after = change(before)
+            check(before, event, after)
+            return after
+
+        await self._apply(lambda snapshot: topics.change_segment(self._store, snapshot, ledger_id, changed))
 
     async def _apply(self, change: _Change) -> None:
         """Make one change after the other, each on the version that the one before left.
@@ -283,3 +298,8 @@ class Segments:
     def _refuse_if_lost(self) -> None:
         if self.lost:
             raise Fenced(f"topic {self.record.name} is another broker's now")
+
+
+def _end_of(sealed: SegmentRecord) -> tuple[SegmentEvent, SegmentRecord | None]:
+    """What becomes of the last segment when the next one begins: an empty one leaves the list."""
+    return (SegmentEvent.SEALED, sealed) if sealed.last_entry >= 0 else (SegmentEvent.DROPPED, None)

@@ -10,11 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from quire.metadata.records import ArchivePointer, SegmentRecord
+from quire.metadata.segment_states import segment_state
 from quire.runtime.clock import ManualClock
 from quire.runtime.errors import CorruptionError, Fenced, NotFound, OutcomeUnknown, Unavailable
 from quire.testing.objects import MemoryObjectStore
 from quire.tiering.archive import Archive, SegmentReader
-from quire.tiering.offload import Action, Offloader, OffloadTopic, next_action, segment_state
+from quire.tiering.offload import Action, Offloader, OffloadTopic, next_action
 
 from .segments import TOPIC, Source, make_blocks, record_of
 

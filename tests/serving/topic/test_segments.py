@@ -41,6 +41,8 @@ async def test_a_change_that_waited_for_a_roll_leaves_the_new_segment_active(
     segments: Segments, change: str
 ) -> None:
     assert segments.active is not None
+    if change == "off_bookies":
+        await segments.archived(1, POINTER)
     segments.active.last_entry, segments.active.messages = 4, 5
     rolling = asyncio.ensure_future(segments.begin(segments.active.sealed(3), Active(3, 15, 3)))
     await asyncio.sleep(0)
@@ -66,6 +68,14 @@ async def test_a_change_that_waited_for_the_seal_leaves_none_active(segments: Se
     await sealing
     assert segments.active is None
     assert segments.sealed[0].archive == POINTER
+
+
+async def test_bookies_keep_what_no_object_holds(segments: Segments) -> None:
+    with pytest.raises(AssertionError, match="a segment in state SEALED met RELEASED"):
+        await segments.off_bookies(1)
+    with pytest.raises(AssertionError, match="a segment in state ACTIVE met ARCHIVED"):
+        await segments.archived(2, POINTER)
+    assert [segment.on_bookies for segment in segments.listed] == [True, True]
 
 
 async def test_an_empty_segment_leaves_the_list_and_its_id_is_not_forgotten(segments: Segments) -> None:
