@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from quire.bookie.storage import Storage
 from quire.metadata import paths
+from quire.metadata.bookie_states import BookieEvent, after
 from quire.metadata.records import BookieIntent, BookieRecord, decode, encode
 from quire.metadata.store import ANY_VERSION, MetadataStore, Put, SessionEvent
 from quire.metadata.wish import change_and_touch
@@ -176,10 +177,10 @@ class Registration:
                     f"bookie {record.uuid} holds ledgers, but this metadata store does not know it: it was retired "
                     "while it was down (start with empty directories), or --metadata names another store or chroot"
                 ) from None
-            await self._create_identity(record)
+            await self._create_identity(replace(record, intent=after(None, BookieEvent.REGISTERED)))
             return
         before = decode(BookieRecord, node.value, self._identity_path)
-        self._obey(before.intent if before.intent is BookieIntent.DRAIN else BookieIntent.STAY)
+        self._obey(after(before.intent, BookieEvent.REGISTERED))
         change = Put(self._identity_path, encode(replace(record, intent=self._intent)), node.version)
         # Repair would take a bookie that was once given up for lost at its next restart, if it did not hear of this.
         await change_and_touch(self._store, change, paths.REPAIR_NEWS)

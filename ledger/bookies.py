@@ -16,6 +16,7 @@ from quire.ledger.ledgers import Ledgers
 from quire.ledger.repair_news import WISH_ALL
 from quire.ledger.retiring import known_bookies
 from quire.metadata import paths
+from quire.metadata.bookie_states import BookieEvent, after
 from quire.metadata.damage import damage_reports
 from quire.metadata.records import BookieIntent, BookieRecord, DamageRecord, RepairRecord, decode, encode
 from quire.metadata.store import Put
@@ -67,13 +68,13 @@ class Bookies:
                 f"bookie {record.uuid} cannot go: {len(others)} others take writes and {self._ledgers.ack_quorum} must "
                 "acknowledge each; start another bookie first"
             )
-        await self._want(record.uuid, BookieIntent.DRAIN)
+        await self._change_intent(record.uuid, BookieEvent.DECOMMISSIONED)
         return await self.show(record.uuid)
 
     async def keep(self, who: str) -> dict[str, Any]:
         """Take back `decommission` or `recover`; what was copied stays copied."""
         record = await self._find(who)
-        await self._want(record.uuid, BookieIntent.STAY)
+        await self._change_intent(record.uuid, BookieEvent.KEPT)
         return await self.show(record.uuid)
 
     async def recover(self, who: str) -> dict[str, Any]:
@@ -81,7 +82,7 @@ class Bookies:
         record = await self._find(who)
         if record.uuid in self._up():
             raise InUse(f"bookie {record.uuid} is up; decommission it if it is to go")
-        await self._want(record.uuid, BookieIntent.GIVE_UP)
+        await self._change_intent(record.uuid, BookieEvent.GIVEN_UP)
         return await self.show(record.uuid)
 
     async def repair(self) -> dict[str, Any]:
@@ -118,10 +119,11 @@ class Bookies:
             raise ConfigurationError(f"{who} may be any of {len(found)} bookies; name one by its whole UUID")
         return found[0]
 
-    async def _want(self, uuid: str, intent: BookieIntent) -> None:
+    async def _change_intent(self, uuid: str, event: BookieEvent) -> None:
         path = paths.bookie(uuid)
         node = await self._store.get(path)
-        record = replace(decode(BookieRecord, node.value, path), intent=intent)
+        record = decode(BookieRecord, node.value, path)
+        record = replace(record, intent=after(record.intent, event))
         change = Put(path, encode(record), node.version)
         await change_and_touch(self._store, change, paths.REPAIR_NEWS)
 

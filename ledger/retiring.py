@@ -8,6 +8,7 @@ now, as a member with new ledgers, so its registration is checked in the same tr
 from __future__ import annotations
 
 from quire.metadata import paths
+from quire.metadata.bookie_states import TRANSITIONS, BookieEvent
 from quire.metadata.records import BookieIntent, BookieRecord, decode
 from quire.metadata.store import Check, Delete, MetadataStore, Step
 from quire.runtime.errors import NotFound, VersionConflict
@@ -40,7 +41,9 @@ async def _steps(store: MetadataStore, uuid: str) -> list[Step]:
     path, available_path = paths.bookie(uuid), paths.bookie_available(uuid)
     node = await store.get(path)
     removal = Delete(path, node.version)
-    if decode(BookieRecord, node.value, path).intent is BookieIntent.DRAIN:
+    intent = decode(BookieRecord, node.value, path).intent
+    assert TRANSITIONS.next(intent, BookieEvent.RETIRED) is None
+    if intent is BookieIntent.DRAIN:
         return [removal]
     up = await store.get(available_path)
     if decode(BookieRecord, up.value, available_path).intent is not BookieIntent.DRAIN:

@@ -327,7 +327,7 @@ class NamespaceRecord(Record, frozen=True):
 
 
 class BookieIntent(StrEnum):
-    """What an operator wants of a bookie, in its identity record."""
+    """What an operator wants of a bookie, in its identity record; the table is in `quire.metadata.bookie_states`."""
 
     STAY = ""
     DRAIN = "drain"

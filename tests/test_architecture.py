@@ -72,6 +72,7 @@ CORES = (
     "wire/*.py",
     "metadata/paths.py",
     "metadata/records.py",
+    "metadata/bookie_states.py",
     "metadata/segment_states.py",
     "metadata/tree.py",
     "metadata/zookeeper_session.py",
