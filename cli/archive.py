@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from quire.cli.http import Admin, admin_url_option, json_option
+from quire.cli.http import admin_url_option, json_option
 from quire.cli.output import print_fields, print_json, print_table
 from quire.runtime.errors import CorruptionError, Unavailable
+from quire.runtime.rest import Admin
 
 
 @click.group("archive")

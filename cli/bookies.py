@@ -8,10 +8,11 @@ from urllib.parse import quote
 
 import click
 
-from quire.cli.http import Admin, admin_url_option, json_option
+from quire.cli.http import admin_url_option, json_option
 from quire.cli.ledgers import LEDGERS, print_lost
 from quire.cli.output import print_answer, print_fields, print_json, print_rows, size
 from quire.runtime.errors import NotFound
+from quire.runtime.rest import Admin
 
 BOOKIES = "/quire/v1/bookies"
 REPAIR = "/quire/v1/repair"

@@ -6,9 +6,10 @@ import time
 
 import click
 
-from quire.cli.http import Admin, admin_url_option, json_option
+from quire.cli.http import admin_url_option, json_option
 from quire.cli.output import print_json, print_rows
 from quire.runtime.errors import ConfigurationError, NotFound
+from quire.runtime.rest import Admin
 
 BROKERS = "/quire/v1/brokers"
 

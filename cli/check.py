@@ -27,9 +27,11 @@ from uuid import uuid4
 import click
 
 from quire.cli.client_command import client_options, connected, open_client, run, until_interrupted
-from quire.cli.http import PORT, Admin, json_option, topic_path
+from quire.cli.http import json_option
 from quire.cli.output import print_json
 from quire.runtime.errors import QuireError
+from quire.runtime.rest import PORT, Admin
+from quire.wire import topic_name
 
 if TYPE_CHECKING:
     from quire.client import Client
@@ -166,7 +168,7 @@ def _delete(names: list[str], service_url: str, admin_url: str | None) -> list[s
     url = admin_url or _beside(service_url)
     for name in names:
         try:
-            Admin(url, _DELETE_S).delete(f"/admin/v2/{topic_path(name)}?force=true")
+            Admin(url, _DELETE_S).delete(f"/admin/v2/{topic_name.path(name)}?force=true")
         except QuireError as error:
             click.echo(f"cannot delete {name}: {error}", err=True)
             kept.append(name)

@@ -28,12 +28,13 @@ from typing import Any
 
 import click
 
-from quire.cli.http import Admin, json_option
+from quire.cli.http import json_option
 from quire.cli.output import print_json, print_table
 from quire.cli.processes import QUIRE
 from quire.demo.proof import Multiset, Proof
 from quire.demo.server import DemoServer
 from quire.runtime.errors import ConfigurationError, QuireError
+from quire.runtime.rest import Admin
 
 TOPIC = "persistent://public/default/stdlib"
 STATS = "/admin/v2/persistent/public/default/stdlib/stats"

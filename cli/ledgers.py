@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from quire.cli.http import Admin, admin_url_option, json_option
+from quire.cli.http import admin_url_option, json_option
 from quire.cli.output import print_answer, print_json
 from quire.runtime.errors import GIVE_UP_COMMAND, ConfigurationError
+from quire.runtime.rest import Admin
 
 LEDGERS = "/quire/v1/ledgers"
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import click
 
-from quire.cli.http import Admin, admin_url_option, json_option, topic_argument, topic_path
+from quire.cli.http import admin_url_option, json_option, topic_argument
 from quire.cli.output import print_done, print_json, print_rows
 from quire.runtime.errors import ConfigurationError
+from quire.runtime.rest import Admin
+from quire.wire import topic_name
 
 
 @click.group("schemas")
@@ -31,7 +33,7 @@ def command() -> None:
 
 
 def _path(topic: str, what: str) -> str:
-    domain, _, name = topic_path(topic).partition("/")
+    domain, _, name = topic_name.path(topic).partition("/")
     if domain != "persistent":
         raise ConfigurationError(
             f"{topic} has the schemas of the persistent topic of its name: ask for that one"
@@ -48,7 +50,7 @@ def list_versions(topic: str, admin_url: str, as_json: bool) -> None:
     admin = Admin(admin_url)
     found = admin.get(_path(topic, "schemas"))["getSchemaResponses"]
     if not found:
-        admin.get(f"/admin/v2/{topic_path(topic)}/partitions")  # fails for a topic that is not there
+        admin.get(f"/admin/v2/{topic_name.path(topic)}/partitions")  # fails for a topic that is not there
     print_rows(
         found,
         as_json,

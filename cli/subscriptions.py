@@ -15,9 +15,11 @@ from urllib.parse import quote
 import click
 
 from quire.cli import moments
-from quire.cli.http import Admin, admin_url_option, json_option, topic_argument, topic_path
+from quire.cli.http import admin_url_option, json_option, topic_argument
 from quire.cli.output import print_done, print_json, print_table
 from quire.runtime.errors import ConfigurationError, NotFound, QuireError, Unavailable
+from quire.runtime.rest import Admin
+from quire.wire import topic_name
 from quire.wire.message import split_batch
 from quire.wire.pulsar_pb2 import MessageMetadata
 
@@ -44,7 +46,7 @@ def command() -> None:
 
 def _path(topic: str, subscription: str = "") -> str:
     beyond = f"/subscription/{quote(subscription, safe='')}" if subscription else ""
-    return f"/admin/v2/{topic_path(topic)}{beyond}"
+    return f"/admin/v2/{topic_name.path(topic)}{beyond}"
 
 
 def _parts(admin: Admin, topic: str) -> list[str]:

@@ -6,10 +6,12 @@ from typing import Any
 
 import click
 
-from quire.cli.http import Admin, admin_url_option, json_option, topic_argument, topic_path
+from quire.cli.http import admin_url_option, json_option, topic_argument
 from quire.cli.output import print_done, print_fields, print_json, print_table
 from quire.cli.topics_explain import explain
 from quire.runtime.errors import ConfigurationError
+from quire.runtime.rest import Admin
+from quire.wire import topic_name
 
 
 @click.group("topics")
@@ -33,7 +35,7 @@ command.add_command(explain)
 
 
 def _path(topic: str) -> str:
-    return f"/admin/v2/{topic_path(topic)}"
+    return f"/admin/v2/{topic_name.path(topic)}"
 
 
 @command.command("list")
@@ -112,7 +114,7 @@ def partitions(topic: str, admin_url: str, as_json: bool) -> None:
 @json_option
 def lookup(topic: str, admin_url: str, as_json: bool) -> None:
     """Print the broker that serves TOPIC."""
-    answer = Admin(admin_url).get(f"/lookup/v2/topic/{topic_path(topic)}")
+    answer = Admin(admin_url).get(f"/lookup/v2/topic/{topic_name.path(topic)}")
     print_json(answer) if as_json else click.echo(answer["brokerUrl"])
 
 

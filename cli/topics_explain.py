@@ -7,8 +7,10 @@ from typing import Any
 
 import click
 
-from quire.cli.http import Admin, admin_url_option, json_option, topic_argument, topic_path
+from quire.cli.http import admin_url_option, json_option, topic_argument
 from quire.cli.output import print_json
+from quire.runtime.rest import Admin
+from quire.wire import topic_name
 
 
 @click.command("explain")
@@ -17,7 +19,7 @@ from quire.cli.output import print_json
 @json_option
 def explain(topic: str, admin_url: str, as_json: bool) -> None:
     """Say why each segment of TOPIC is still here, and when it will go. See docs/retention.md."""
-    answer = Admin(admin_url).get(f"/quire/v1/topics/{topic_path(topic)}/explain")
+    answer = Admin(admin_url).get(f"/quire/v1/topics/{topic_name.path(topic)}/explain")
     if as_json:
         print_json(answer)
         return

@@ -74,7 +74,7 @@ def blocks(piece: Slice, broker: Broker, archive_url: str | None) -> Iterator[Bu
             if at >= piece.end_entry:
                 return
             raise CorruptionError(f"there is nothing after entry {at - 1}")
-        except (NotFound, Unavailable, ConfigurationError, CorruptionError) as error:
+        except QuireError as error:
             if archive_url and isinstance(error, ConfigurationError):
                 raise  # the user's own word for where the archive is
             refusals.append(error)

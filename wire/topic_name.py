@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from sys import intern
 from typing import Final
+from urllib.parse import quote
 
 from quire.runtime.errors import ConfigurationError
 
@@ -36,3 +37,8 @@ def split(topic: str) -> tuple[str, str, str, str]:
     tenant, namespace, local = parts
     # A broker holds a hundred thousand names, of a few namespaces.
     return intern(domain), intern(tenant), intern(namespace), local
+
+
+def path(topic: str) -> str:
+    """The topic in REST: `persistent/tenant/namespace/name`, each part escaped. Raises `ConfigurationError`."""
+    return "/".join(quote(part, safe="") for part in split(topic))

@@ -8,15 +8,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
-from urllib.parse import quote
 
 import aiohttp
 from yarl import URL
 
-from quire.runtime.errors import AlreadyExists, ConfigurationError, InUse, NotFound, QuireError, Unavailable
+from quire.runtime import rest
+from quire.runtime.errors import QuireError, Unavailable
 from quire.serving.cluster.port import NotOwner
 from quire.serving.model.ports import NotAllowed
 from quire.serving.names import TopicName
+from quire.wire import topic_name
 
 TIMEOUT_S: Final = 30.0
 
@@ -73,15 +74,9 @@ def added_up(answers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 def topic_path(name: TopicName) -> str:
     """The topic's resource in the REST interface."""
-    return "/admin/v2/" + "/".join(quote(part, safe="") for part in name)
+    return f"/admin/v2/{topic_name.path(str(name))}"
 
 
 def error_of(status: int, text: str) -> QuireError:
-    try:
-        reason = str(json.loads(text)["reason"])
-    except (ValueError, KeyError, TypeError):
-        reason = f"the topic's broker answered {status}"
-    kinds: dict[int, type[QuireError]] = {
-        400: ConfigurationError, 404: NotFound, 405: NotAllowed, 409: AlreadyExists, 412: InUse
-    }  # fmt: skip
-    return kinds.get(status, Unavailable)(reason)
+    """The error that the other broker raised: as `rest` has it, and what only brokers know."""
+    return NotAllowed(rest.reason_of(status, text)) if status == 405 else rest.error_of(status, text)

@@ -1,0 +1,130 @@
+"""A broker's REST interface, asked in blocking calls: by commands and by Spark; and what its statuses mean.
+
+An answer is JSON, or bytes as they are; a refusal is JSON with one field, `reason`, which becomes the sentence of the
+`QuireError` that fits the status (`error_of`, which brokers that ask one another use, too). A broker that does not
+own the topic redirects to the one that does, by 307, and is followed.
+
+Standard library only: the import of a client library would take longer than the request of a command.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from http.client import HTTPException, IncompleteRead
+from typing import Any, Final
+from urllib.error import HTTPError, URLError
+from urllib.request import ProxyHandler, Request, build_opener
+
+from quire.runtime.errors import AlreadyExists, ConfigurationError, InUse, NotFound, QuireError, Unavailable
+
+PORT: Final = 8080
+DEFAULT_URL: Final = f"http://127.0.0.1:{PORT}"
+REDIRECTS_MAX: Final = 5
+PAUSE_S: Final = 0.25
+"""Before the second attempt; doubled before each one after that."""
+
+_TRY_AGAIN: Final = (429, 500, 502, 503, 504)
+_KINDS: Final[Mapping[int, type[QuireError]]] = {
+    404: NotFound,
+    409: AlreadyExists,
+    412: InUse,
+    429: Unavailable,
+    501: ConfigurationError,
+    503: Unavailable,
+    504: Unavailable,
+}
+
+
+def error_of(status: int, text: str) -> QuireError:
+    """The error that the broker had, by the `status` and the body of its answer."""
+    kind = ConfigurationError if 400 <= status < 500 else QuireError
+    return _KINDS.get(status, kind)(reason_of(status, text))
+
+
+def reason_of(status: int, text: str) -> str:
+    """Why the broker refused, in its own words when it has some."""
+    try:
+        return str(json.loads(text)["reason"])
+    except (ValueError, KeyError, TypeError):
+        return text.strip() or f"the broker answered {status}"
+
+
+class Admin:
+    """The REST interface at `url`. It holds nothing open, so it may be pickled.
+
+    `attempts`: how often it asks in all while a broker cannot be reached or cannot answer now. Only who reads should
+    give more than one. `is_neighbour`: proxies of the environment, which are for the world outside, are left out.
+    Every method raises `NotFound`, `AlreadyExists`, `InUse`, `ConfigurationError`, `Unavailable`, or a plain
+    `QuireError` for what failed inside the broker.
+    """
+
+    def __init__(
+        self, url: str, timeout_s: float = 60.0, *, attempts: int = 1, is_neighbour: bool = False
+    ) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ConfigurationError(f"{url!r} is not the HTTP address of a broker, such as {DEFAULT_URL}")
+        self.url = url.rstrip("/")
+        self._timeout_s = timeout_s
+        self._attempts = attempts
+        self._is_neighbour = is_neighbour
+
+    def get(self, path: str) -> Any:
+        return self._ask("GET", path, None)
+
+    def put(self, path: str, body: Any = None) -> Any:
+        return self._ask("PUT", path, body)
+
+    def post(self, path: str, body: Any = None) -> Any:
+        return self._ask("POST", path, body)
+
+    def delete(self, path: str) -> Any:
+        return self._ask("DELETE", path, None)
+
+    def get_raw(self, path: str) -> tuple[Mapping[str, str], bytes]:
+        """The answer's headers, by names in small letters, and its body as it is."""
+        return self._fetch("GET", path, None)
+
+    def _ask(self, method: str, path: str, body: Any) -> Any:
+        _, text = self._fetch(method, path, body)
+        try:
+            return json.loads(text) if text.strip() else None
+        except ValueError:
+            raise self._no_broker() from None
+
+    def _fetch(self, method: str, path: str, body: Any) -> tuple[Mapping[str, str], bytes]:
+        url, redirects, attempts = self.url + path, 0, 1
+        while True:
+            try:
+                return self._open(method, url, body)
+            except HTTPError as error:
+                if error.code == 307 and redirects < REDIRECTS_MAX:
+                    url, redirects = error.headers["Location"], redirects + 1
+                    continue
+                if error.code not in _TRY_AGAIN or attempts == self._attempts:
+                    raise error_of(error.code, error.read().decode(errors="replace")) from None
+            except (URLError, TimeoutError, ConnectionError, IncompleteRead) as error:
+                if attempts == self._attempts:
+                    raise self._unreachable(error) from None
+            except HTTPException:
+                raise self._no_broker() from None
+            time.sleep(PAUSE_S * 2 ** (attempts - 1))
+            url, redirects, attempts = self.url + path, 0, attempts + 1
+
+    def _open(self, method: str, url: str, body: Any) -> tuple[Mapping[str, str], bytes]:
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(url, data, {"Content-Type": "application/json"}, method=method)
+        opener = build_opener(ProxyHandler({})) if self._is_neighbour else build_opener()
+        with opener.open(request, timeout=self._timeout_s) as answer:
+            return {name.lower(): value for name, value in answer.headers.items()}, answer.read()
+
+    def _unreachable(self, error: Exception) -> Unavailable:
+        reason = getattr(error, "reason", error)
+        return Unavailable(f"no broker answers at {self.url} ({reason}); is `quire standalone` running?")
+
+    def _no_broker(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"what answers at {self.url} is not a broker's REST interface, such as {DEFAULT_URL}; "
+            "is it the clients' port?"
+        )
