@@ -6,8 +6,8 @@ Processes: `standalone` (by `assemble`: a broker, a bookie, a metadata store and
 `bookie`, `gateway`, `zookeeper`, and `local`, which runs a cluster as child `processes`. What they share:
 `settings` (flags, environment and file), `until_signal` (run, say `ready`, stop cleanly).
 
-For people: `topics` (`topics_explain`), `subscriptions`, `schemas`, `brokers`, `bookies`, `ledgers`, `archive` and
-`config` ask or change (`http` reaches a broker's REST interface, `moments` reads times); `produce`, `consume` and
+For people: `topics`, `subscriptions`, `schemas`, `brokers`, `bookies`, `ledgers`, `archive` and
+`config` ask or change (`noun` asks a broker for them, `moments` reads times); `produce`, `consume` and
 `check` are clients (`client_command`, `lines`); `demo` tells a story. `output` prints tables or JSON and
 turns errors into one sentence and an exit code.
 """

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from quire.cli.http import admin_url_option, json_option
-from quire.cli.output import print_fields, print_json, print_table
-from quire.runtime.errors import CorruptionError, Unavailable
+from quire.cli.noun import Noun
+from quire.cli.output import Answer, Table
+from quire.runtime.errors import CorruptionError, QuireError, Unavailable
 from quire.runtime.rest import Admin
 
 
-@click.group("archive")
+@click.group("archive", cls=Noun)
 def command() -> None:
     """Move sealed segments to the archive, verify it, and repair it.
 
@@ -25,88 +25,72 @@ def command() -> None:
     """
 
 
-@command.command("run")
+@command.verb("run", timeout_s=3600)
 @click.option("--seal", is_flag=True, help="Seal the active segments first, so that everything is archived.")
-@admin_url_option
-@json_option
-def run(seal: bool, admin_url: str, as_json: bool) -> None:
+def run(admin: Admin, seal: bool) -> Answer:
     """Archive every sealed segment now, at all brokers, and wait until it is done."""
-    report = Admin(admin_url, timeout_s=3600).post(f"/quire/v1/archive/run?seal={str(seal).lower()}")
-    if as_json:
-        print_json(report)
-    else:
-        print_fields({name: value for name, value in report.items() if name != "errors"})
+    report = admin.post(f"/quire/v1/archive/run?seal={str(seal).lower()}")
+    error = None
     if report["failed"]:
-        raise Unavailable(f"{report['failed']} segments could not be archived now: {report['errors'][0]}")
+        error = Unavailable(f"{report['failed']} segments could not be archived now: {report['errors'][0]}")
+    shown = {name: value for name, value in report.items() if name != "errors"}
+    return Answer(report, shown, error=error)
 
 
-@command.command("status")
-@admin_url_option
-@json_option
-def status(admin_url: str, as_json: bool) -> None:
+@command.verb("status", timeout_s=600)
+def status(admin: Admin) -> Answer:
     """Count the segments of all topics by state, and show what is under way."""
-    answer = Admin(admin_url, timeout_s=600).get("/quire/v1/archive/status")
-    if as_json:
-        print_json(answer)
-        return
-    states = answer["segments"]
-    print_table(
-        ("state", "segments", "bytes"),
-        [(state, one["segments"], one["bytes"]) for state, one in states.items()],
-        right=("segments", "bytes"),
+    answer = admin.get("/quire/v1/archive/status")
+    states = [(state, one["segments"], one["bytes"]) for state, one in answer["segments"].items()]
+    return Answer(
+        answer,
+        Table(("state", "segments", "bytes"), states, right=("segments", "bytes")),
+        "",
+        {name: value for name, value in answer.items() if not isinstance(value, dict | list)},
+        *(f"{state}: {one}" for state in ("running", "failing") for one in answer[state]),
     )
-    click.echo()
-    print_fields({name: value for name, value in answer.items() if not isinstance(value, dict | list)})
-    for state in ("running", "failing"):
-        for one in answer[state]:
-            click.echo(f"{state}: {one}")
 
 
-@command.command("verify")
+@command.verb("verify", timeout_s=3600)
 @click.option("--delete-orphans", is_flag=True, help="Delete objects that no segment names.")
-@admin_url_option
-@json_option
-def verify(delete_orphans: bool, admin_url: str, as_json: bool) -> None:
+def verify(admin: Admin, delete_orphans: bool) -> Answer:
     """Read every archived segment and check every byte; find objects that belong to none."""
-    flag = str(delete_orphans).lower()
-    report = Admin(admin_url, timeout_s=3600).post(f"/quire/v1/archive/verify?delete_orphans={flag}")
-    if as_json:
-        print_json(report)
-    else:
-        print_fields({name: value for name, value in report.items() if not isinstance(value, list)})
-        for damage in report.get("damaged", ()):
-            click.echo(f"damaged: {damage}")
-        for orphan in report.get("orphans", ()):
-            click.echo(f"orphan: {orphan}")
-    if report.get("damaged"):
-        raise CorruptionError(
-            f"{_segments(report['damaged'])} damaged or missing; `quire archive repair` uploads again what bookies "
-            "still have"
+    report = admin.post(f"/quire/v1/archive/verify?delete_orphans={str(delete_orphans).lower()}")
+    damaged, orphans = report.get("damaged", ()), report.get("orphans", ())
+    error = None
+    if damaged:
+        error = CorruptionError(
+            f"{_segments(damaged)} damaged or missing; `quire archive repair` uploads again what bookies still have"
         )
+    return Answer(
+        report,
+        {name: value for name, value in report.items() if not isinstance(value, list)},
+        *(f"damaged: {one}" for one in damaged),
+        *(f"orphan: {one}" for one in orphans),
+        error=error,
+    )
 
 
-@command.command("repair")
-@admin_url_option
-@json_option
-def repair(admin_url: str, as_json: bool) -> None:
+@command.verb("repair", timeout_s=3600)
+def repair(admin: Admin) -> Answer:
     """Read every archived segment, and upload again what is damaged or missing, of what bookies and it still have.
 
     Look first whether the archive is where it should be: one that is not mounted has lost everything.
     """
-    report = Admin(admin_url, timeout_s=3600).post("/quire/v1/archive/repair")
-    if as_json:
-        print_json(report)
-    else:
-        print_fields({name: report[name] for name in ("segments", "repaired")})
-        for kind in ("damaged", "errors"):
-            for line in report[kind]:
-                click.echo(f"{kind.removesuffix('s')}: {line}")
+    report = admin.post("/quire/v1/archive/repair")
+    error: QuireError | None = None
     if report["damaged"]:
-        raise CorruptionError(
+        error = CorruptionError(
             f"{_segments(report['damaged'])} damaged, and no bookie has that whole any more: the lines above say more"
         )
-    if report["errors"]:
-        raise Unavailable(f"not all could be looked at now: {report['errors'][0]}")
+    elif report["errors"]:
+        error = Unavailable(f"not all could be looked at now: {report['errors'][0]}")
+    return Answer(
+        report,
+        {name: report[name] for name in ("segments", "repaired")},
+        *(f"{kind.removesuffix('s')}: {line}" for kind in ("damaged", "errors") for line in report[kind]),
+        error=error,
+    )
 
 
 def _segments(lines: list[str]) -> str:

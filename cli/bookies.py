@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import click
 
-from quire.cli.http import admin_url_option, json_option
-from quire.cli.ledgers import LEDGERS, print_lost
-from quire.cli.output import print_answer, print_fields, print_json, print_rows, size
+from quire.cli.ledgers import LEDGERS, losses
+from quire.cli.noun import Noun
+from quire.cli.output import Answer, Column, fields, size, table_of
 from quire.runtime.errors import NotFound
 from quire.runtime.rest import Admin
 
@@ -19,7 +19,7 @@ REPAIR = "/quire/v1/repair"
 _LOOK_S = 1.0
 
 
-@click.group("bookies")
+@click.group("bookies", cls=Noun)
 def command() -> None:
     """See the cluster's bookies, drain one, and follow repair.
 
@@ -32,10 +32,8 @@ def command() -> None:
     """
 
 
-@command.command("list")
-@admin_url_option
-@json_option
-def list_bookies(admin_url: str, as_json: bool) -> None:
+@command.verb("list")
+def list_bookies(admin: Admin) -> Answer:
     """List every bookie that was not retired, then the ledgers that lost something for good.
 
     Damaged copies are those of ledgers that were reported of this bookie, until repair has made others. What no copy
@@ -45,52 +43,46 @@ def list_bookies(admin_url: str, as_json: bool) -> None:
     Example:
       quire bookies list
     """
-    admin = Admin(admin_url)
-    print_rows(
-        admin.get(BOOKIES),
-        as_json,
-        {
-            "bookie": "uuid",
-            "address": "address",
-            "rack": "rack",
-            "state": "state",
-            "free": lambda row: size(row["freeBytes"]),
-            "of": lambda row: size(row["totalBytes"]),
-            "damaged copies": "damagedCopies",
-            "to leave": "ledgersLeft",
-            "what to do": "note",
-        },
-        right=("free", "of", "damaged copies", "to leave"),
-    )
-    print_lost(admin.get(f"{LEDGERS}/lost"), err=True)
+    rows = admin.get(BOOKIES)
+    columns: dict[str, Column] = {
+        "bookie": "uuid",
+        "address": "address",
+        "rack": "rack",
+        "state": "state",
+        "free": lambda row: size(row["freeBytes"]),
+        "of": lambda row: size(row["totalBytes"]),
+        "damaged copies": "damagedCopies",
+        "to leave": "ledgersLeft",
+        "what to do": "note",
+    }
+    table = table_of(rows, columns, right=("free", "of", "damaged copies", "to leave"))
+    return Answer(rows, table, notes=losses(admin.get(f"{LEDGERS}/lost")))
 
 
-@command.command("show")
+@command.verb("show")
 @click.argument("bookie")
-@admin_url_option
-@json_option
-def show(bookie: str, admin_url: str, as_json: bool) -> None:
+def show(admin: Admin, bookie: str) -> Answer:
     """Show BOOKIE, with the damage that was reported of it.
 
     \b
     Example:
       quire bookies show bookie-1:3181
     """
-    row = Admin(admin_url).get(_path(bookie))
-    if as_json:
-        print_json(row)
-        return
-    print_fields({name: value for name, value in row.items() if name != "damage"})
-    for each in row["damage"]:
-        click.echo(f"damage: ledger {each['ledger']} from entry {each['entry']}: {each['what']}")
+    row = admin.get(_path(bookie))
+    return Answer(
+        row,
+        {name: value for name, value in row.items() if name != "damage"},
+        *(
+            f"damage: ledger {one['ledger']} from entry {one['entry']}: {one['what']}"
+            for one in row["damage"]
+        ),
+    )
 
 
-@command.command("decommission")
+@command.verb("decommission")
 @click.argument("bookie")
 @click.option("--wait", is_flag=True, help="Show progress until the bookie is retired.")
-@admin_url_option
-@json_option
-def decommission(bookie: str, wait: bool, admin_url: str, as_json: bool) -> None:
+def decommission(admin: Admin, bookie: str, wait: bool) -> Answer:
     """Drain BOOKIE: it takes nothing new, what it holds is copied to others, then it may be stopped for good.
 
     Open ledgers leave it by themselves. Take it back with `quire bookies keep`.
@@ -99,57 +91,49 @@ def decommission(bookie: str, wait: bool, admin_url: str, as_json: bool) -> None
     Example:
       quire bookies decommission bookie-3:3181 --wait
     """
-    admin = Admin(admin_url)
     row = admin.put(f"{_path(bookie)}/decommission")
     if wait:
         _follow(admin, row["uuid"])
         row = {"uuid": row["uuid"], "state": "retired"}
-    print_answer(row, as_json)
+    return fields(row)
 
 
-@command.command("recover")
+@command.verb("recover")
 @click.argument("bookie")
-@admin_url_option
-@json_option
-def recover(bookie: str, admin_url: str, as_json: bool) -> None:
+def recover(admin: Admin, bookie: str) -> Answer:
     """Copy at once what BOOKIE held, which is not up, instead of waiting whether it comes back.
 
     \b
     Example:
       quire bookies recover 5f0c
     """
-    print_answer(Admin(admin_url).put(f"{_path(bookie)}/recover"), as_json)
+    return fields(admin.put(f"{_path(bookie)}/recover"))
 
 
-@command.command("keep")
+@command.verb("keep")
 @click.argument("bookie")
-@admin_url_option
-@json_option
-def keep(bookie: str, admin_url: str, as_json: bool) -> None:
+def keep(admin: Admin, bookie: str) -> Answer:
     """Take back what `decommission` or `recover` asked for BOOKIE.
 
     \b
     Example:
       quire bookies keep bookie-3:3181
     """
-    print_answer(Admin(admin_url).put(f"{_path(bookie)}/keep"), as_json)
+    return fields(admin.put(f"{_path(bookie)}/keep"))
 
 
-@command.command("repair")
+@command.verb("repair")
 @click.option("--run", is_flag=True, help="Have every ledger looked at now.")
-@admin_url_option
-@json_option
-def repair(run: bool, admin_url: str, as_json: bool) -> None:
+def repair(admin: Admin, run: bool) -> Answer:
     """Show what repair does.
 
     \b
     Example:
       quire bookies repair --run
     """
-    admin = Admin(admin_url)
     if run:
         admin.post(f"{REPAIR}/run")
-    print_answer(admin.get(REPAIR), as_json)
+    return fields(admin.get(REPAIR))
 
 
 def _path(bookie: str) -> str:

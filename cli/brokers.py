@@ -6,15 +6,15 @@ import time
 
 import click
 
-from quire.cli.http import admin_url_option, json_option
-from quire.cli.output import print_json, print_rows
+from quire.cli.noun import Noun
+from quire.cli.output import Answer, Column, done, table_of
 from quire.runtime.errors import ConfigurationError, NotFound
 from quire.runtime.rest import Admin
 
 BROKERS = "/quire/v1/brokers"
 
 
-@click.group("brokers")
+@click.group("brokers", cls=Noun)
 def command() -> None:
     """Who is there, who owns what and why; move a bundle.
 
@@ -28,59 +28,51 @@ def command() -> None:
     """
 
 
-@command.command("list")
-@admin_url_option
-@json_option
-def list_brokers(admin_url: str, as_json: bool) -> None:
+@command.verb("list")
+def list_brokers(admin: Admin) -> Answer:
     """List the brokers with their bundles, topics and load (1: a message, or 1 KiB, a second).
 
     \b
     Example:
       quire brokers list
     """
-    print_rows(
-        Admin(admin_url).get(BROKERS),
-        as_json,
-        {"broker": "broker", "bundles": "bundles", "topics": "topics", "load": "load", "rest": "httpUrl"},
-        right=("bundles", "topics", "load"),
-    )
+    rows = admin.get(BROKERS)
+    columns: dict[str, Column] = {
+        "broker": "broker",
+        "bundles": "bundles",
+        "topics": "topics",
+        "load": "load",
+        "rest": "httpUrl",
+    }
+    return Answer(rows, table_of(rows, columns, right=("bundles", "topics", "load")))
 
 
-@command.command("show")
+@command.verb("show")
 @click.argument("broker", required=False)
-@admin_url_option
-@json_option
-def show(broker: str | None, admin_url: str, as_json: bool) -> None:
+def show(admin: Admin, broker: str | None) -> Answer:
     """Show which bundles BROKER (or each) owns, since when and why.
 
     \b
     Example:
       quire brokers show broker-1:6650
     """
-    admin = Admin(admin_url)
     if broker is not None and broker not in [row["broker"] for row in admin.get(BROKERS)]:
         raise NotFound(f"there is no broker {broker}; `quire brokers list` tells who is there")
     rows = [row for row in admin.get(f"{BROKERS}/bundles") if broker in (None, row["broker"])]
-    print_rows(
-        rows,
-        as_json,
-        {
-            "bundle": "bundle",
-            "broker": "broker",
-            "topics": "topics",
-            "load": "load",
-            "since": lambda row: _since(row["sinceMs"]),
-            "why": "why",
-        },
-        right=("topics", "load"),
-    )
+    columns: dict[str, Column] = {
+        "bundle": "bundle",
+        "broker": "broker",
+        "topics": "topics",
+        "load": "load",
+        "since": lambda row: _since(row["sinceMs"]),
+        "why": "why",
+    }
+    return Answer(rows, table_of(rows, columns, right=("topics", "load")))
 
 
-@command.command("unload")
+@command.verb("unload")
 @click.argument("bundle")
-@admin_url_option
-@json_option
-def unload(bundle: str, admin_url: str, as_json: bool) -> None:
+def unload(admin: Admin, bundle: str) -> Answer:
     """Close BUNDLE's topics on their broker; the least loaded one takes it at the next lookup.
 
     \b
@@ -89,8 +81,8 @@ def unload(bundle: str, admin_url: str, as_json: bool) -> None:
     """
     if bundle.count("/") != 2:
         raise ConfigurationError(f"{bundle!r} is no bundle; `quire brokers show` lists them")
-    Admin(admin_url).put(f"{BROKERS}/bundles/{bundle}/unload")
-    print_json({"bundle": bundle, "unloaded": True}) if as_json else click.echo(f"bundle {bundle}, unloaded")
+    admin.put(f"{BROKERS}/bundles/{bundle}/unload")
+    return done(f"bundle {bundle}, unloaded", bundle=bundle, unloaded=True)
 
 
 def _since(wall_ms: int) -> str:

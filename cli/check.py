@@ -27,7 +27,7 @@ from uuid import uuid4
 import click
 
 from quire.cli.client_command import client_options, connected, open_client, run, until_interrupted
-from quire.cli.http import json_option
+from quire.cli.noun import json_option
 from quire.cli.output import print_json
 from quire.runtime.errors import QuireError
 from quire.runtime.rest import PORT, Admin

@@ -10,8 +10,8 @@ from typing import Any, Final
 import click
 
 from quire.cli.assemble import STANDALONE_DEFAULTS, STANDALONE_KINDS, load_standalone
-from quire.cli.http import json_option
-from quire.cli.output import print_json, print_table
+from quire.cli.noun import json_option
+from quire.cli.output import Answer, Table
 from quire.cli.settings import Given, settings_options
 from quire.runtime import settings
 
@@ -42,10 +42,8 @@ def show(config: Path | None, as_json: bool, **flags: Any) -> None:
         for spec in fields(loaded.values):
             value = _SECRET.sub(r"\1…", settings.show(spec, getattr(loaded.values, spec.name)))
             rows.append((spec.name, value, loaded.sources[spec.name]))
-    if as_json:
-        print_json({name: {"value": value, "source": source} for name, value, source in rows})
-    else:
-        print_table(("setting", "value", "from"), rows)
+    values = {name: {"value": value, "source": source} for name, value, source in rows}
+    Answer(values, Table(("setting", "value", "from"), rows)).say(as_json)
 
 
 @command.command("sample")

@@ -28,7 +28,7 @@ from quire.cli.client_command import (
     run,
     until_interrupted,
 )
-from quire.cli.http import json_option, topic_argument
+from quire.cli.noun import json_option, topic_argument
 from quire.runtime.errors import ConfigurationError, NotFound, QuireError, Unavailable
 from quire.runtime.settings import parse_duration_ms
 

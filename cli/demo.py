@@ -28,8 +28,8 @@ from typing import Any
 
 import click
 
-from quire.cli.http import json_option
-from quire.cli.output import print_json, print_table
+from quire.cli.noun import json_option
+from quire.cli.output import Table, print_json
 from quire.cli.processes import QUIRE
 from quire.demo.proof import Multiset, Proof
 from quire.demo.server import DemoServer
@@ -173,7 +173,7 @@ def _spark(server: DemoServer, killed_ms: int, narrator: Narrator) -> Multiset |
         narrator.say(f"Spark read {found.messages:,} rows")
         for title, columns, rows in history.tables(killed_ms):
             click.echo(f"\n{title}", err=narrator.to_stderr)
-            print_table(columns, rows, right=("lines", "length"), err=narrator.to_stderr)
+            Table(columns, rows, right=("lines", "length")).print(err=narrator.to_stderr)
         click.echo(err=narrator.to_stderr)
     return found
 
@@ -195,7 +195,7 @@ def _print_proof(proof: Proof, as_json: bool) -> None:
         return
     rows = [(name, f"{one.messages:,}", f"{one.checksum:x}") for name, one in proof.parties.items()]
     click.echo()
-    print_table(("the proof", "messages", "checksum"), rows, right=("messages",))
+    Table(("the proof", "messages", "checksum"), rows, right=("messages",)).print()
     click.echo(f"\nleft to consume: {proof.backlog}; delivered again after the kill: {proof.redelivered:,}")
     if proof.agrees:
         click.echo(f"published = acknowledged = consumed{' = read by Spark' if proof.spark else ''}")

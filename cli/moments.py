@@ -1,4 +1,4 @@
-"""Moments as users write them: 2026-01-31T12:00:00 (UTC unless it says otherwise), or 15m for so long ago."""
+"""Moments as users write and read them: 2026-01-31T12:00:00 (UTC unless it says otherwise), or 15m for so long ago."""
 
 from __future__ import annotations
 
@@ -20,3 +20,8 @@ def time_ms(text: str) -> int | None:
         except (ConfigurationError, OverflowError):
             return None
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def shown(time_ms: int) -> str:
+    """Such as 2026-01-31 12:00:00Z."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

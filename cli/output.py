@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -64,52 +65,88 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, sort_keys=False))
 
 
-def print_table(
-    columns: Sequence[str], rows: Sequence[Sequence[Any]], *, right: Sequence[str] = (), err: bool = False
-) -> None:
-    """A table as wide as its content; the columns named in `right` are numbers; `err`: on standard error."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+@dataclass(frozen=True)
+class Table:
+    """As wide as its content; the columns named in `right` are numbers."""
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(escape(str(cell)) for cell in row))
-    console = Console(stderr=err)
-    if not console.is_terminal:
-        console = Console(stderr=err, width=240)
-    console.print(table)
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    right: Sequence[str] = ()
 
+    def print(self, *, err: bool = False) -> None:
+        """`err`: on standard error."""
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.table import Table
 
-def print_rows(
-    rows: Sequence[Mapping[str, Any]],
-    as_json: bool,
-    columns: Mapping[str, str | Callable[[Mapping[str, Any]], Any]],
-    *,
-    right: Sequence[str] = (),
-) -> None:
-    """A broker's rows: as they are to programs, to people as a table whose `columns` name a key or make a cell."""
-    if as_json:
-        print_json(rows)
-        return
-    cells = [[row[of] if isinstance(of, str) else of(row) for of in columns.values()] for row in rows]
-    print_table(list(columns), cells, right=right)
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in self.columns:
+            table.add_column(column, justify="right" if column in self.right else "left", no_wrap=True)
+        for row in self.rows:
+            table.add_row(*(escape(str(cell)) for cell in row))
+        console = Console(stderr=err)
+        if not console.is_terminal:
+            console = Console(stderr=err, width=240)
+        console.print(table)
 
 
-def print_done(as_json: bool, said: str, **values: Any) -> None:
+Row = Mapping[str, Any]
+Column = str | Callable[[Row], Any]
+"""The key of a row, or what makes a cell of it."""
+
+Shown = str | Mapping[str, Any] | Table
+
+
+class Answer:
+    """What a command found or did: `value` to programs, as JSON; `shown` to people: lines, fields and tables.
+
+    `notes` are lines on standard error for whoever reads it; `error`, why that is not all that was wanted, ends the
+    command after it.
+    """
+
+    def __init__(
+        self, value: Any, *shown: Shown, notes: Iterable[str] = (), error: QuireError | None = None
+    ) -> None:
+        self.value = value
+        self.shown = shown
+        self.notes = notes
+        self.error = error
+
+    def say(self, as_json: bool) -> None:
+        """Print it. Raises its error."""
+        if as_json:
+            print_json(self.value)
+        else:
+            _show(self.shown)
+        for line in self.notes:
+            click.echo(line, err=True)
+        if self.error is not None:
+            raise self.error
+
+
+def _show(parts: Iterable[Shown]) -> None:
+    for part in parts:
+        if isinstance(part, str):
+            click.echo(part)
+        elif isinstance(part, Table):
+            part.print()
+        else:
+            width = max((len(name) for name in part), default=0)
+            for name, value in part.items():
+                click.echo(f"{name:<{width}}  {value}")
+
+
+def done(said: str, **values: Any) -> Answer:
     """What was done: `said` to people, `values` to programs."""
-    print_json(values) if as_json else click.echo(said)
+    return Answer(values, said)
 
 
-def print_answer(values: Mapping[str, Any], as_json: bool) -> None:
-    """One thing with its fields: JSON to programs, names and values to people."""
-    print_json(values) if as_json else print_fields(values)
+def fields(values: Mapping[str, Any]) -> Answer:
+    """One thing with its fields, for people below each other."""
+    return Answer(values, values)
 
 
-def print_fields(values: Mapping[str, Any]) -> None:
-    """Names and values below each other."""
-    width = max((len(name) for name in values), default=0)
-    for name, value in values.items():
-        click.echo(f"{name:<{width}}  {value}")
+def table_of(rows: Iterable[Row], columns: Mapping[str, Column], *, right: Sequence[str] = ()) -> Table:
+    """A broker's rows; what one does not have stays empty."""
+    cells = [[row.get(of, "") if isinstance(of, str) else of(row) for of in columns.values()] for row in rows]
+    return Table(list(columns), cells, right)

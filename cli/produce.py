@@ -20,8 +20,8 @@ from quire.cli.client_command import (
     run,
     until_interrupted,
 )
-from quire.cli.http import json_option, topic_argument
 from quire.cli.lines import STANDARD_INPUT, Lines
+from quire.cli.noun import json_option, topic_argument
 from quire.cli.output import print_json
 from quire.client import PublishFailed, PublishUnknown
 from quire.runtime.errors import ConfigurationError, QuireError

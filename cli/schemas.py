@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-from quire.cli.http import admin_url_option, json_option, topic_argument
-from quire.cli.output import print_done, print_json, print_rows
+from quire.cli import moments
+from quire.cli.noun import Noun, topic_argument
+from quire.cli.output import Answer, Column, done, table_of
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.rest import Admin
 from quire.wire import topic_name
 
 
-@click.group("schemas")
+@click.group("schemas", cls=Noun)
 def command() -> None:
     """Look at the schemas of topics, add and delete them.
 
@@ -41,39 +41,30 @@ def _path(topic: str, what: str) -> str:
     return f"/admin/v2/schemas/{name}/{what}"
 
 
-@command.command("list")
+@command.verb("list")
 @topic_argument
-@admin_url_option
-@json_option
-def list_versions(topic: str, admin_url: str, as_json: bool) -> None:
+def list_versions(admin: Admin, topic: str) -> Answer:
     """List the versions of the schema of TOPIC."""
-    admin = Admin(admin_url)
     found = admin.get(_path(topic, "schemas"))["getSchemaResponses"]
     if not found:
         admin.get(f"/admin/v2/{topic_name.path(topic)}/partitions")  # fails for a topic that is not there
-    print_rows(
-        found,
-        as_json,
-        {
-            "version": "version",
-            "type": "type",
-            "added": lambda row: _moment(row["timestamp"]),
-            "characters": lambda row: len(row["data"]),
-        },
-        right=("version", "characters"),
-    )
+    columns: dict[str, Column] = {
+        "version": "version",
+        "type": "type",
+        "added": lambda row: moments.shown(row["timestamp"]),
+        "characters": lambda row: len(row["data"]),
+    }
+    return Answer(found, table_of(found, columns, right=("version", "characters")))
 
 
-@command.command("show")
+@command.verb("show")
 @topic_argument
 @click.option("--version", type=click.IntRange(min=0), help="Instead of the newest.")
-@admin_url_option
-@json_option
-def show(topic: str, version: int | None, admin_url: str, as_json: bool) -> None:
+def show(admin: Admin, topic: str, version: int | None) -> Answer:
     """Print the schema of TOPIC."""
     what = "schema" if version is None else f"schema/{version}"
-    found = Admin(admin_url).get(_path(topic, what))
-    print_json(found) if as_json else click.echo(found["data"] or found["type"])
+    found = admin.get(_path(topic, what))
+    return Answer(found, found["data"] or found["type"])
 
 
 _kind = click.option("--type", "kind", default="AVRO", show_default=True, help="AVRO, JSON, STRING, INT32, …")
@@ -88,44 +79,31 @@ def _body(kind: str, file: Path | None) -> dict[str, Any]:
     return {"type": kind.upper(), "schema": text, "properties": {}}
 
 
-@command.command("check")
+@command.verb("check")
 @topic_argument
 @_file
 @_kind
-@admin_url_option
-@json_option
-def check(topic: str, file: Path | None, kind: str, admin_url: str, as_json: bool) -> None:
+def check(admin: Admin, topic: str, file: Path | None, kind: str) -> Answer:
     """Say whether the schema in FILE may be the next of TOPIC."""
-    said = Admin(admin_url).post(_path(topic, "compatibility"), _body(kind, file))
-    if as_json:
-        print_json(said)
-    elif said["compatibility"]:
-        click.echo(f"it goes with the schema of {topic} ({said['schemaCompatibilityStrategy']})")
-    else:
-        click.echo(said["reason"])
+    said = admin.post(_path(topic, "compatibility"), _body(kind, file))
+    if said["compatibility"]:
+        return Answer(said, f"it goes with the schema of {topic} ({said['schemaCompatibilityStrategy']})")
+    return Answer(said, said["reason"])
 
 
-@command.command("add")
+@command.verb("add")
 @topic_argument
 @_file
 @_kind
-@admin_url_option
-@json_option
-def add(topic: str, file: Path | None, kind: str, admin_url: str, as_json: bool) -> None:
+def add(admin: Admin, topic: str, file: Path | None, kind: str) -> Answer:
     """Make the schema in FILE the next version of TOPIC's, unless it is one already."""
-    version = Admin(admin_url).post(_path(topic, "schema"), _body(kind, file))["version"]
-    print_done(as_json, f"version {version} of {topic}", topic=topic, version=version)
+    version = admin.post(_path(topic, "schema"), _body(kind, file))["version"]
+    return done(f"version {version} of {topic}", topic=topic, version=version)
 
 
-@command.command("delete")
+@command.verb("delete")
 @topic_argument
-@admin_url_option
-@json_option
-def delete(topic: str, admin_url: str, as_json: bool) -> None:
+def delete(admin: Admin, topic: str) -> Answer:
     """End all versions of TOPIC's schema: the next one needs to fit none of them."""
-    version = Admin(admin_url).delete(_path(topic, "schema"))["version"]
-    print_done(as_json, f"deleted the schema of {topic}", topic=topic, version=version)
-
-
-def _moment(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    version = admin.delete(_path(topic, "schema"))["version"]
+    return done(f"deleted the schema of {topic}", topic=topic, version=version)

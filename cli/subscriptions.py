@@ -9,22 +9,31 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from itertools import count as numbers
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 import click
 
 from quire.cli import moments
-from quire.cli.http import admin_url_option, json_option, topic_argument
-from quire.cli.output import print_done, print_json, print_table
+from quire.cli.noun import Noun, topic_argument
+from quire.cli.output import Answer, Column, Shown, Table, done, table_of
 from quire.runtime.errors import ConfigurationError, NotFound, QuireError, Unavailable
 from quire.runtime.rest import Admin
 from quire.wire import topic_name
 from quire.wire.message import split_batch
 from quire.wire.pulsar_pb2 import MessageMetadata
 
+CONSUMER_COLUMNS: Final[Mapping[str, Column]] = {
+    "consumer": "consumerName",
+    "topic": "topic",
+    "permits": "availablePermits",
+    "unacked": "unackedMessages",
+    "address": "address",
+    "blocked": lambda row: row.get("blockedReason") or "",
+}
 
-@click.group("subscriptions")
+
+@click.group("subscriptions", cls=Noun)
 def command() -> None:
     """List, look into, create, move and delete subscriptions.
 
@@ -55,56 +64,26 @@ def _parts(admin: Admin, topic: str) -> list[str]:
     return [f"{topic}-partition-{number}" for number in range(count)] or [topic]
 
 
-@command.command("list")
+@command.verb("list")
 @topic_argument
-@admin_url_option
-@json_option
-def list_subscriptions(topic: str, admin_url: str, as_json: bool) -> None:
+def list_subscriptions(admin: Admin, topic: str) -> Answer:
     """List the durable subscriptions of TOPIC."""
-    admin = Admin(admin_url)
     found = admin.get(f"{_path(topic)}/subscriptions")
-    if as_json:
-        print_json(found)
-        return
-    for name in found:
-        click.echo(name)
+    return Answer(found, *found)
 
 
-@command.command("stats")
+@command.verb("stats")
 @topic_argument
 @click.argument("subscription")
-@admin_url_option
-@json_option
-def stats(topic: str, subscription: str, admin_url: str, as_json: bool) -> None:
+def stats(admin: Admin, topic: str, subscription: str) -> Answer:
     """Show the backlog of SUBSCRIPTION, its consumers, and why nothing is dealt, if nothing is."""
-    admin = Admin(admin_url)
     found = {part: _stats_of(admin, part, subscription) for part in _parts(admin, topic)}
-    if as_json:
-        print_json(found if list(found) != [topic] else found[topic])
-        return
-    print_table(
-        ("topic", "type", "backlog", "delayed", "unacked", "oldest", "blocked"),
-        [(part, *_row(one)) for part, one in found.items()],
-        right=("backlog", "delayed", "unacked", "oldest"),
-    )
-    consumers = [(part, one) for part, shown in found.items() for one in shown["consumers"]]
-    if consumers:
-        click.echo()
-        print_table(
-            ("consumer", "topic", "permits", "unacked", "address", "blocked"),
-            [
-                (
-                    one["consumerName"],
-                    part,
-                    one["availablePermits"],
-                    one["unackedMessages"],
-                    one.get("address", ""),
-                    one.get("blockedReason") or "",
-                )
-                for part, one in consumers
-            ],
-            right=("permits", "unacked"),
-        )
+    columns = ("topic", "type", "backlog", "delayed", "unacked", "oldest", "blocked")
+    rows = [(part, *_row(one)) for part, one in found.items()]
+    shown: list[Shown] = [Table(columns, rows, right=("backlog", "delayed", "unacked", "oldest"))]
+    if consumers := [{"topic": part, **one} for part, its in found.items() for one in its["consumers"]]:
+        shown += ["", table_of(consumers, CONSUMER_COLUMNS, right=("permits", "unacked"))]
+    return Answer(found if list(found) != [topic] else found[topic], *shown)
 
 
 def _stats_of(admin: Admin, topic: str, subscription: str) -> dict[str, Any]:
@@ -122,7 +101,7 @@ def _row(one: dict[str, Any]) -> tuple[Any, ...]:
     return one["type"], one["msgBacklog"], delayed, one["unackedMessages"], oldest, reason
 
 
-@command.command("create")
+@command.verb("create")
 @topic_argument
 @click.argument("subscription")
 @click.option(
@@ -133,35 +112,24 @@ def _row(one: dict[str, Any]) -> tuple[Any, ...]:
     metavar="earliest|latest|LEDGER:ENTRY",
     help="The message that it reads first.",
 )
-@admin_url_option
-@json_option
-def create(topic: str, subscription: str, start: str, admin_url: str, as_json: bool) -> None:
+def create(admin: Admin, topic: str, subscription: str, start: str) -> Answer:
     """Create SUBSCRIPTION, which keeps messages of TOPIC until they are acknowledged."""
-    admin = Admin(admin_url)
     position: Any = start if start in ("earliest", "latest") else _position(start)
     admin.put(_path(topic, subscription), position)
-    print_done(
-        as_json, f"created {subscription} of {topic}", topic=topic, subscription=subscription, created=True
-    )
+    return done(f"created {subscription} of {topic}", topic=topic, subscription=subscription, created=True)
 
 
-@command.command("delete")
+@command.verb("delete")
 @topic_argument
 @click.argument("subscription")
 @click.option("--force", is_flag=True, help="Also when consumers are connected.")
-@admin_url_option
-@json_option
-def delete(topic: str, subscription: str, force: bool, admin_url: str, as_json: bool) -> None:
+def delete(admin: Admin, topic: str, subscription: str, force: bool) -> Answer:
     """Delete SUBSCRIPTION; nothing is kept for it any more."""
-    admin = Admin(admin_url)
-    suffix = f"?force={str(force).lower()}"
-    admin.delete(_path(topic, subscription) + suffix)
-    print_done(
-        as_json, f"deleted {subscription} of {topic}", topic=topic, subscription=subscription, deleted=True
-    )
+    admin.delete(f"{_path(topic, subscription)}?force={str(force).lower()}")
+    return done(f"deleted {subscription} of {topic}", topic=topic, subscription=subscription, deleted=True)
 
 
-@command.command("seek")
+@command.verb("seek")
 @topic_argument
 @click.argument("subscription")
 @click.option(
@@ -170,15 +138,10 @@ def delete(topic: str, subscription: str, force: bool, admin_url: str, as_json: 
     metavar="earliest|latest|TIME|LEDGER:ENTRY",
     help=f"Where to read from: an end, {moments.HELP} or an entry.",
 )
-@admin_url_option
-@json_option
-def seek(topic: str, subscription: str, to: str, admin_url: str, as_json: bool) -> None:
+def seek(admin: Admin, topic: str, subscription: str, to: str) -> Answer:
     """Read again, or go on, from a message or a moment. Consumers are disconnected and come back."""
-    admin = Admin(admin_url)
     _seek(admin, _path(topic, subscription), to)
-    print_done(
-        as_json, f"{subscription} of {topic} reads from {to}", topic=topic, subscription=subscription, to=to
-    )
+    return done(f"{subscription} of {topic} reads from {to}", topic=topic, subscription=subscription, to=to)
 
 
 def _seek(admin: Admin, path: str, to: str) -> None:
@@ -190,25 +153,21 @@ def _seek(admin: Admin, path: str, to: str) -> None:
         admin.post(f"{path}/resetcursor", _position(to, or_time=True))
 
 
-@command.command("skip")
+@command.verb("skip")
 @topic_argument
 @click.argument("subscription")
 @click.option(
     "--count", type=click.IntRange(min=1), help="So many messages of each partition; else all of them."
 )
-@admin_url_option
-@json_option
-def skip(topic: str, subscription: str, count: int | None, admin_url: str, as_json: bool) -> None:
+def skip(admin: Admin, topic: str, subscription: str, count: int | None) -> Answer:
     """Acknowledge the oldest messages of SUBSCRIPTION, or all, without reading them."""
-    admin = Admin(admin_url)
     if count is None:
         admin.post(f"{_path(topic, subscription)}/skip_all")
     else:
         for part in _parts(admin, topic):
             admin.post(f"{_path(part, subscription)}/skip/{count}")
     what = "all messages" if count is None else f"{count} messages"
-    print_done(
-        as_json,
+    return done(
         f"{subscription} of {topic} skipped {what}",
         topic=topic,
         subscription=subscription,
@@ -216,26 +175,24 @@ def skip(topic: str, subscription: str, count: int | None, admin_url: str, as_js
     )
 
 
-@command.command("peek")
+@command.verb("peek")
 @topic_argument
 @click.argument("subscription")
 @click.option("--count", type=click.IntRange(1, 1000), default=1, show_default=True, help="So many messages.")
-@admin_url_option
-@json_option
-def peek(topic: str, subscription: str, count: int, admin_url: str, as_json: bool) -> None:
+def peek(admin: Admin, topic: str, subscription: str, count: int) -> Answer:
     """Print the oldest messages that SUBSCRIPTION has to acknowledge, and leave them there."""
-    admin = Admin(admin_url)
     entries = (one for part in _parts(admin, topic) for one in _entries(admin, _path(part, subscription)))
     shown = list(islice((one for entry in entries for one in _messages(entry)), count))
     unreadable = [one["error"] for one in shown if "error" in one]
-    if as_json:
-        print_json(shown)
-    else:
-        for one in shown:
-            text = one.get("payload", one.get("payload_base64"))
-            click.echo(one.get("error") or f"{one['id']}  {one['publishTime']}  {text}")
+    error = None
     if unreadable:
-        raise QuireError(f"{len(unreadable)} of {len(shown)} entries cannot be read: {unreadable[0]}")
+        error = QuireError(f"{len(unreadable)} of {len(shown)} entries cannot be read: {unreadable[0]}")
+    return Answer(shown, *map(_line, shown), error=error)
+
+
+def _line(one: dict[str, Any]) -> str:
+    text = one.get("payload", one.get("payload_base64"))
+    return one.get("error") or f"{one['id']}  {one['publishTime']}  {text}"
 
 
 def _entries(admin: Admin, path: str) -> Iterator[tuple[Mapping[str, str], bytes] | QuireError]:

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 import click
 
-from quire.cli.http import admin_url_option, json_option, topic_argument
-from quire.cli.output import print_done, print_fields, print_json, print_table
-from quire.cli.topics_explain import explain
+from quire.cli import moments
+from quire.cli.noun import Noun, topic_argument
+from quire.cli.output import Answer, Column, Shown, done, table_of
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.rest import Admin
 from quire.wire import topic_name
 
+SUBSCRIPTION_COLUMNS: Final[Mapping[str, Column]] = {
+    "subscription": "name",
+    "type": "type",
+    "backlog": "msgBacklog",
+    "unacked": "unackedMessages",
+    "consumers": lambda row: len(row["consumers"]),
+}
+SEGMENT_COLUMNS: Final[Mapping[str, Column]] = {
+    "ledger": "ledgerId",
+    "state": "state",
+    "entries": "entries",
+    "bytes": "size",
+    "archive": lambda row: (row.get("archive") or {}).get("name", ""),
+}
 
-@click.group("topics")
+
+@click.group("topics", cls=Noun)
 def command() -> None:
     """Create, list, look into and delete topics.
 
@@ -31,114 +47,87 @@ def command() -> None:
     """
 
 
-command.add_command(explain)
-
-
 def _path(topic: str) -> str:
     return f"/admin/v2/{topic_name.path(topic)}"
 
 
-@command.command("list")
+@command.verb("list")
 @click.argument("namespace", default="public/default")
-@admin_url_option
-@json_option
-def list_topics(namespace: str, admin_url: str, as_json: bool) -> None:
+def list_topics(admin: Admin, namespace: str) -> Answer:
     """List the topics of NAMESPACE (public/default)."""
     if namespace.count("/") != 1:
         raise ConfigurationError(f"{namespace!r} is not a namespace, such as public/default")
-    names = Admin(admin_url).get(f"/admin/v2/persistent/{namespace}")
-    if as_json:
-        print_json(names)
-        return
-    for name in names:
-        click.echo(name)
+    names = admin.get(f"/admin/v2/persistent/{namespace}")
+    return Answer(names, *names)
 
 
-@command.command("create")
+@command.verb("create")
 @topic_argument
 @click.option(
     "--partitions", type=click.IntRange(min=1), help="Make a partitioned topic of that many partitions."
 )
-@admin_url_option
-@json_option
-def create(topic: str, partitions: int | None, admin_url: str, as_json: bool) -> None:
+def create(admin: Admin, topic: str, partitions: int | None) -> Answer:
     """Create TOPIC."""
-    admin = Admin(admin_url)
     if partitions is None:
         admin.put(_path(topic))
     else:
         admin.put(f"{_path(topic)}/partitions", partitions)
     said = f"created {topic}" + (f" with {partitions} partitions" if partitions else "")
-    print_done(as_json, said, topic=topic, created=True, partitions=partitions or 0)
+    return done(said, topic=topic, created=True, partitions=partitions or 0)
 
 
-@command.command("update")
+@command.verb("update")
 @topic_argument
 @click.option(
     "--partitions", type=click.IntRange(min=1), required=True, help="The new, larger number of partitions."
 )
-@admin_url_option
-@json_option
-def update(topic: str, partitions: int, admin_url: str, as_json: bool) -> None:
+def update(admin: Admin, topic: str, partitions: int) -> Answer:
     """Give the partitioned TOPIC more partitions."""
-    Admin(admin_url).post(f"{_path(topic)}/partitions", partitions)
-    print_done(as_json, f"{topic} has {partitions} partitions now", topic=topic, partitions=partitions)
+    admin.post(f"{_path(topic)}/partitions", partitions)
+    return done(f"{topic} has {partitions} partitions now", topic=topic, partitions=partitions)
 
 
-@command.command("delete")
+@command.verb("delete")
 @topic_argument
 @click.option("--force", is_flag=True, help="Also when producers or subscriptions are connected.")
-@admin_url_option
-@json_option
-def delete(topic: str, force: bool, admin_url: str, as_json: bool) -> None:
+def delete(admin: Admin, topic: str, force: bool) -> Answer:
     """Delete TOPIC with all its messages, partitions and subscriptions."""
-    admin = Admin(admin_url)
     suffix = "/partitions" if _partitions(admin, topic) else ""
     admin.delete(f"{_path(topic)}{suffix}?force={str(force).lower()}")
-    print_done(as_json, f"deleted {topic}", topic=topic, deleted=True)
+    return done(f"deleted {topic}", topic=topic, deleted=True)
 
 
-@command.command("partitions")
+@command.verb("partitions")
 @topic_argument
-@admin_url_option
-@json_option
-def partitions(topic: str, admin_url: str, as_json: bool) -> None:
+def partitions(admin: Admin, topic: str) -> Answer:
     """Print the number of partitions of TOPIC (0: it is not partitioned)."""
-    answer = Admin(admin_url).get(f"{_path(topic)}/partitions")
-    print_json(answer) if as_json else click.echo(answer["partitions"])
+    answer = admin.get(f"{_path(topic)}/partitions")
+    return Answer(answer, str(answer["partitions"]))
 
 
-@command.command("lookup")
+@command.verb("lookup")
 @topic_argument
-@admin_url_option
-@json_option
-def lookup(topic: str, admin_url: str, as_json: bool) -> None:
+def lookup(admin: Admin, topic: str) -> Answer:
     """Print the broker that serves TOPIC."""
-    answer = Admin(admin_url).get(f"/lookup/v2/topic/{topic_name.path(topic)}")
-    print_json(answer) if as_json else click.echo(answer["brokerUrl"])
+    answer = admin.get(f"/lookup/v2/topic/{topic_name.path(topic)}")
+    return Answer(answer, answer["brokerUrl"])
 
 
-@command.command("unload")
+@command.verb("unload")
 @topic_argument
-@admin_url_option
-@json_option
-def unload(topic: str, admin_url: str, as_json: bool) -> None:
+def unload(admin: Admin, topic: str) -> Answer:
     """Close TOPIC on its broker; clients look it up again. Its active segment is sealed."""
-    Admin(admin_url).put(f"{_path(topic)}/unload")
-    print_done(as_json, f"unloaded {topic}", topic=topic, unloaded=True)
+    admin.put(f"{_path(topic)}/unload")
+    return done(f"unloaded {topic}", topic=topic, unloaded=True)
 
 
-@command.command("stats")
+@command.verb("stats")
 @topic_argument
-@admin_url_option
-@json_option
-def stats(topic: str, admin_url: str, as_json: bool) -> None:
+def stats(admin: Admin, topic: str) -> Answer:
     """Show the rates, sizes, producers and subscriptions of TOPIC."""
-    answer = Admin(admin_url).get(f"{_path(topic)}/stats")
-    if as_json:
-        print_json(answer)
-        return
-    print_fields(
+    answer = admin.get(f"{_path(topic)}/stats")
+    subscriptions: dict[str, Any] = answer.get("subscriptions", {})
+    shown: list[Shown] = [
         {
             "messages/s in": round(answer.get("msgRateIn", 0.0), 1),
             "bytes/s in": round(answer.get("msgThroughputIn", 0.0)),
@@ -147,95 +136,99 @@ def stats(topic: str, admin_url: str, as_json: bool) -> None:
             "bytes in since it was loaded": answer.get("bytesInCounter", 0),
             "storage bytes": answer.get("storageSize", 0),
             "producers": len(answer.get("publishers", ())),
-        }
-    )
-    for one in answer.get("damagedSegments", ()):
-        click.echo(
+        },
+        *(
             f"damaged: segment {one['ledgerId']} of {one['topic']} in the archive: {one['damage']}; "
             "`quire archive repair` uploads it again if bookies have it"
-        )
-    subscriptions: dict[str, Any] = answer.get("subscriptions", {})
-    for name, one in subscriptions.items():
-        if one.get("lastReadError"):
-            click.echo(f"reading for {name} fails: {one['lastReadError']}")
+            for one in answer.get("damagedSegments", ())
+        ),
+        *(
+            f"reading for {name} fails: {one['lastReadError']}"
+            for name, one in subscriptions.items()
+            if one.get("lastReadError")
+        ),
+    ]
     if subscriptions:
-        click.echo()
-        print_table(
-            ("subscription", "type", "backlog", "unacked", "consumers"),
-            [
-                (
-                    name,
-                    one.get("type", ""),
-                    one.get("msgBacklog", 0),
-                    one.get("unackedMessages", 0),
-                    len(one.get("consumers", ())),
-                )
-                for name, one in subscriptions.items()
-            ],
-            right=("backlog", "unacked", "consumers"),
-        )
+        rows = [{"name": name, **one} for name, one in subscriptions.items()]
+        shown += ["", table_of(rows, SUBSCRIPTION_COLUMNS, right=("backlog", "unacked", "consumers"))]
+    return Answer(answer, *shown)
 
 
-@command.command("internal-stats")
+@command.verb("internal-stats")
 @topic_argument
-@admin_url_option
-@json_option
-def internal_stats(topic: str, admin_url: str, as_json: bool) -> None:
+def internal_stats(admin: Admin, topic: str) -> Answer:
     """Show the segments of TOPIC, or of each of its partitions, where they are, and the cursors."""
-    admin = Admin(admin_url)
     if not _partitions(admin, topic):
         answer = admin.get(f"{_path(topic)}/internalStats")
-        print_json(answer) if as_json else _print_internal(answer)
-        return
+        return Answer(answer, *_internals(answer))
     answer = admin.get(f"{_path(topic)}/partitioned-internalStats")
-    if as_json:
-        print_json(answer)
-        return
-    for name, one in answer["partitions"].items():
-        click.echo(name)
-        _print_internal(one)
-        click.echo()
+    parts = answer["partitions"].items()
+    return Answer(answer, *(line for name, one in parts for line in (name, *_internals(one), "")))
 
 
 def _partitions(admin: Admin, topic: str) -> int:
     return int(admin.get(f"{_path(topic)}/partitions").get("partitions", 0))
 
 
-def _print_internal(answer: dict[str, Any]) -> None:
-    print_table(
-        ("ledger", "state", "entries", "bytes", "archive"),
-        [
-            (
-                segment["ledgerId"],
-                segment.get("state", ""),
-                segment.get("entries", 0),
-                segment.get("size", 0),
-                (segment.get("archive") or {}).get("name", ""),
-            )
-            for segment in answer.get("ledgers", ())
-        ],
-        right=("ledger", "entries", "bytes"),
-    )
-    for segment in answer.get("ledgers", ()):
-        if segment.get("damage"):
-            click.echo(f"damaged: segment {segment['ledgerId']} in the archive: {segment['damage']}")
-    click.echo()
-    print_fields({"last confirmed": answer.get("lastConfirmedEntry", "")})
-    for name, cursor in answer.get("cursors", {}).items():
-        print_fields({f"cursor {name}": f"mark-delete {cursor.get('markDeletePosition', '')}"})
+def _internals(answer: dict[str, Any]) -> list[Shown]:
+    segments = answer.get("ledgers", ())
+    return [
+        table_of(segments, SEGMENT_COLUMNS, right=("ledger", "entries", "bytes")),
+        *(
+            f"damaged: segment {segment['ledgerId']} in the archive: {segment['damage']}"
+            for segment in segments
+            if segment.get("damage")
+        ),
+        "",
+        {"last confirmed": answer.get("lastConfirmedEntry", "")},
+        *(
+            f"cursor {name}  mark-delete {cursor.get('markDeletePosition', '')}"
+            for name, cursor in answer.get("cursors", {}).items()
+        ),
+    ]
 
 
-@command.command("terminate")
+@command.verb("terminate")
 @topic_argument
-@admin_url_option
-@json_option
-def terminate(topic: str, admin_url: str, as_json: bool) -> None:
+def terminate(admin: Admin, topic: str) -> Answer:
     """Accept no more messages on TOPIC; what is there stays readable."""
-    admin = Admin(admin_url)
     if _partitions(admin, topic):
         answer = admin.post(f"{_path(topic)}/terminate/partitions")
         said = f"terminated {topic}, all its {len(answer)} partitions"
     else:
         answer = admin.post(f"{_path(topic)}/terminate")
         said = f"terminated {topic}; its last entry is {answer['ledgerId']}:{answer['entryId']}"
-    print_done(as_json, said, topic=topic, terminated=True, last=answer)
+    return done(said, topic=topic, terminated=True, last=answer)
+
+
+@command.verb("explain")
+@topic_argument
+def explain(admin: Admin, topic: str) -> Answer:
+    """Say why each segment of TOPIC is still here, and when it will go. See docs/retention.md."""
+    answer = admin.get(f"/quire/v1/topics/{topic_name.path(topic)}/explain")
+    segments, count = answer["segments"], len(answer["segments"])
+    shown = [f"{answer['topic']}: " + ("one segment" if count == 1 else f"{count} segments, oldest first")]
+    if answer["producersHeldOff"]:
+        shown.append(f"producers are held off: {answer['producersHeldOff']}")
+    return Answer(answer, *shown, *(line for one in segments for line in _explained(one, answer["nowMs"])))
+
+
+def _explained(segment: dict[str, Any], now_ms: int) -> list[str]:
+    """A segment in words."""
+    head = f"segment {segment['ledgerId']}: {segment['messages']} messages, {segment['bytes']} bytes"
+    if segment["messages"]:
+        head += f", {moments.shown(segment['firstMs'])} to {moments.shown(segment['lastMs'])}"
+    if not segment["keptBy"]:
+        kept = ["  goes    now: nothing keeps it, and segments are looked at every few seconds"]
+    else:
+        kept = [f"  kept    {one['why']}{_until(one['untilMs'], now_ms)}" for one in segment["keptBy"]]
+    copy = segment["bookies"]
+    damage = [f"  damage  {segment['damage']}"] if segment.get("damage") else []
+    return [head, *kept, f"  copies  {copy['why']}{_until(copy['untilMs'], now_ms)}", *damage]
+
+
+def _until(until_ms: int | None, now_ms: int) -> str:
+    if until_ms is None:
+        return ""
+    at = moments.shown(until_ms)
+    return f"; due since {at}" if until_ms <= now_ms else f"; until {at}"

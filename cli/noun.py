@@ -1,0 +1,84 @@
+"""Nouns: groups of commands that ask a broker's REST interface, `quire NOUN VERB`.
+
+    @click.group("topics", cls=Noun)
+    def command() -> None:
+        "What `quire topics --help` says."
+
+    @command.verb("lookup")
+    @topic_argument
+    def lookup(admin: Admin, topic: str) -> Answer:
+        "Print the broker that serves TOPIC."
+
+A verb is a function from the broker and the command line's words to an `Answer`. Its `--admin-url` and `--json`, the
+`Admin` that it gets and the printing of what it returns are the noun's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from quire.cli.output import Answer
+from quire.runtime.errors import QuireError
+from quire.runtime.rest import DEFAULT_URL, Admin
+
+COMPLETION_S = 1.0
+
+
+def _default_url() -> str:
+    return os.environ.get("QUIRE_ADMIN_URL", DEFAULT_URL)
+
+
+def _complete_topics(context: click.Context, _: click.Parameter, begin: str) -> list[str]:
+    """For the shell's tab key: the topics of public/default, or of the namespace that is typed (tenant/namespace/…)."""
+    namespace, slash, _begin = begin.rpartition("/")
+    try:
+        admin = Admin(context.params.get("admin_url") or _default_url(), COMPLETION_S)
+        names = admin.get(f"/admin/v2/persistent/{quote(namespace or 'public/default')}")
+    except QuireError:
+        return []
+    found = (f"{namespace}{slash}{name.rpartition('/')[2]}" for name in names)
+    return sorted(name for name in found if name.startswith(begin))
+
+
+topic_argument = click.argument("topic", shell_complete=_complete_topics)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+_admin_url_option = click.option(
+    "--admin-url",
+    default=_default_url,
+    show_default=False,
+    metavar="URL",
+    help="HTTP address of a broker (environment: QUIRE_ADMIN_URL).  [http://127.0.0.1:8080]",
+)
+
+
+class Noun(click.Group):
+    """See the top of the file."""
+
+    def verb(self, name: str, *, timeout_s: float = 60.0) -> Callable[[Callable[..., Answer]], click.Command]:
+        """A command that is answered by what it decorates. `timeout_s`: how long the broker may take."""
+
+        def decorate(ask: Callable[..., Answer]) -> click.Command:
+            @_admin_url_option
+            @json_option
+            @wraps(ask)
+            def run(admin_url: str, as_json: bool, **words: Any) -> None:
+                ask(Admin(admin_url, timeout_s), **words).say(as_json)
+
+            made = self.command(name)(run)
+            made.params.sort(
+                key=lambda one: one.name in ("admin_url", "as_json")
+            )  # help shows the own ones first
+            return made
+
+        return decorate
+
+
+def wants_json() -> bool:
+    """Whether the verb that runs was given `--json`."""
+    return bool(click.get_current_context().params["as_json"])
