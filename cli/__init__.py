@@ -3,11 +3,10 @@
 `main` is the entry point and finds the subcommands, one file per noun.
 
 Processes: `standalone` (by `assemble`: a broker, a bookie, a metadata store and an archive in one), `broker`,
-`bookie`, `gateway`, `zookeeper`, and `local`, which runs a cluster as child `processes`. What they share:
-`settings` (flags, environment and file), `until_signal` (run, say `ready`, stop cleanly).
+`bookie`, `gateway`, `zookeeper`, and `local`, which runs a cluster as child `processes`. What they share: `parts` (what
+they are made of), `settings` (flags, environment and file), `until_signal` (run, say `ready`, stop cleanly).
 
-For people: `topics`, `subscriptions`, `schemas`, `brokers`, `bookies`, `ledgers`, `archive` and
-`config` ask or change (`noun` asks a broker for them, `moments` reads times); `produce`, `consume` and
-`check` are clients (`client_command`, `lines`); `demo` tells a story. `output` prints tables or JSON and
-turns errors into one sentence and an exit code.
+For people: `topics`, `subscriptions`, `schemas`, `brokers`, `bookies`, `ledgers`, `archive` and `config` ask or change
+(`noun` asks a broker for them, `moments` reads times); `produce`, `consume` and `check` are clients (`client_command`,
+`lines`); `demo` tells a story. `output` prints tables or JSON and turns errors into one sentence and an exit code.
 """

@@ -12,7 +12,7 @@ there is one.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,11 @@ from quire.bookie.scrub import Scrub
 from quire.bookie.server import BookieServer
 from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
-from quire.cli.assemble import bookie_metrics, listen, url_of, watch_loop
+from quire.cli.assemble import bookie_metrics
+from quire.cli.parts import Parts, url_of
 from quire.cli.settings import Given, check_cluster_store, check_file, check_log_level, settings_options
 from quire.cli.until_signal import run_until_signal, say_ready, told_to_stop, until_cancelled
 from quire.metadata.damage import DamageReports
-from quire.metadata.open import end_session_when_standing, open_store
 from quire.metadata.store import MetadataStore
 from quire.runtime import log
 from quire.runtime.budget import ByteBudget
@@ -148,48 +148,32 @@ async def bookie(configuration: BookieConfiguration) -> AsyncIterator[Bookie]:
     """A storage node of a cluster in this process, seen by brokers inside the `async with`."""
     process, settings = configuration.process.values, configuration.storage.values
     clock = SystemClock()
-    async with AsyncExitStack() as stack:
-        watchdog = watch_loop(stack)
-        listener = listen(process.listen)
-        stack.callback(listener.close)
-        rest = listen(process.http) if process.http else None
-        if rest is not None:
-            stack.callback(rest.close)
-        store = await open_store(process.metadata)
-        stack.push_async_callback(store.close)
-        end_session_when_standing(store, watchdog)
+    async with Parts() as parts:
+        watchdog = parts.watch_loop()
+        listener = parts.listen(process.listen)
+        http = parts.listen(process.http) if process.http else None
+        store = await parts.metadata(process.metadata, watchdog)
 
         disks = real_disks(settings)
         cluster = await enter_cluster(store, process.metadata, disks, clock, new_cluster=process.new_cluster)
-        storage = Storage(settings, disks, clock=clock)
-        await storage.start()
-        stack.push_async_callback(storage.stop)
+        storage = await parts.start(Storage(settings, disks, clock=clock))
         budget = ByteBudget(process.bytes_in_flight_max)
-        server = BookieServer(storage, listener=listener, budget=budget)
-        await server.start()
-        stack.push_async_callback(server.stop)
+        server = await parts.start(BookieServer(storage, listener=listener, budget=budget))
 
-        reports = DamageReports(store, clock)
+        reports = await parts.start(DamageReports(store, clock))
         storage.on_damage(lambda damage: reports.met(str(storage.bookie_id), *damage))
-        reports.start()
-        stack.push_async_callback(reports.stop)
         scrub = None
         if process.scrub_interval_ms:
-            scrub = Scrub(storage, RealDisk(settings.entry_log), clock, process.scrub_interval_ms)
-            scrub.start()
-            stack.push_async_callback(scrub.stop)
+            disk = RealDisk(settings.entry_log)
+            scrub = await parts.start(Scrub(storage, disk, clock, process.scrub_interval_ms))
         address = process.advertise or server.address
         registration = Registration(store, storage, address, settings.rack, cluster=cluster)
         drain = Drain(store, registration, storage.bookie_id.uuid)
-        http_url = "" if rest is None else url_of("http", rest)
+        http_url = "" if http is None else url_of("http", http)
         running = Bookie(store, storage, registration, drain, reports, scrub, budget, address, http_url)
-        if rest is not None:
-            runner = web.AppRunner(_app(running, watchdog), access_log=None, shutdown_timeout=1.0)
-            await runner.setup()
-            stack.push_async_callback(runner.cleanup)
-            await web.SockSite(runner, rest).start()
-        await registration.start()
-        stack.push_async_callback(registration.stop)
+        if http is not None:
+            await parts.serve_http(_app(running, watchdog), http)
+        await parts.start(registration)
         keep_heap()
         yield running
 

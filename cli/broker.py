@@ -11,7 +11,7 @@ that clients are told.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import SystemRandom
@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from quire.cli.assemble import listen, look_at, serve_http, url_of, watch_loop
+from quire.cli.parts import Parts, allow_open_files, url_of
 from quire.cli.settings import Given, check_cluster_store, check_file, check_log_level, settings_options
 from quire.cli.until_signal import ready, run_until_signal
 from quire.ledger.bookie_client import BookieClient
@@ -30,19 +30,16 @@ from quire.ledger.repair import Repair
 from quire.ledger.settings import LedgerSettings, RepairSettings
 from quire.metadata.cluster import find_cluster
 from quire.metadata.damage import DamageReports
-from quire.metadata.open import end_session_when_standing
 from quire.metadata.open import look_at as look_at_metadata
-from quire.metadata.open import open_store as open_metadata
 from quire.runtime import log
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.memory import keep_heap
 from quire.runtime.settings import Loaded, parse_address, setting
+from quire.serving.admin.app import make_app
 from quire.serving.broker import Broker
 from quire.serving.cluster.ownership import ClusterOwnership
 from quire.serving.settings import BrokerSettings
-from quire.tiering.archive import Archive
-from quire.tiering.open import open_store as open_archive
 
 CLUSTER_DEFAULTS = {"cluster": "quire", "namespace_bundles": 16}
 """Where a broker of a cluster differs from a process that is alone."""
@@ -108,27 +105,19 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
     """A broker of a cluster in this process, taking part inside the `async with`."""
     process, settings = configuration.process.values, configuration.broker.values
     clock = SystemClock()
-    async with AsyncExitStack() as stack:
-        watchdog = watch_loop(stack)
-        clients = listen(settings.listen)
-        stack.callback(clients.close)
-        rest = listen(process.http)
-        stack.callback(rest.close)
+    allow_open_files(settings.connections_max)
+    async with Parts() as parts:
+        watchdog = parts.watch_loop()
+        clients, http = parts.listen(settings.listen), parts.listen(process.http)
         service_url = advertised(settings.advertise, url_of("pulsar", clients), settings.listen)
-        http_url = advertised_http(process.http_advertise, service_url, url_of("http", rest))
+        name = urlsplit(service_url).netloc
+        http_url = advertised_http(process.http_advertise, service_url, url_of("http", http))
         look_at_metadata(process.metadata)
-        archive = Archive(open_archive(process.archive), clock) if process.archive else None
-        if archive is not None:
-            stack.push_async_callback(archive.close)
-            await look_at(archive)
-
-        store = await open_metadata(process.metadata)
-        stack.push_async_callback(store.close)
-        end_session_when_standing(store, watchdog)
+        archive = await parts.archive(process.archive) if process.archive else None
+        store = await parts.metadata(process.metadata, watchdog)
         await find_cluster(store, process.metadata)
-        directory = ClusterDirectory(store, lambda bookie: BookieClient(bookie.address))
-        await directory.start()
-        stack.push_async_callback(directory.stop)
+
+        directory = await parts.start(ClusterDirectory(store, lambda bookie: BookieClient(bookie.address)))
         ledgers = Ledgers(
             store,
             directory,
@@ -138,31 +127,23 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
             rack=process.rack,
             lost_after_s=configuration.repair.values.repair_delay_ms / 1000,
         )
-        stack.push_async_callback(ledgers.stop)
-
-        reports = DamageReports(store, clock)
+        parts.push_async_callback(ledgers.stop)
+        reports = await parts.start(DamageReports(store, clock))
         ledgers.on_damage(lambda bookie, *what: reports.met(str(bookie), *what))
-        reports.start()
-        stack.push_async_callback(reports.stop)
 
         ownership = ClusterOwnership(
-            store,
-            clock,
-            urlsplit(service_url).netloc,
-            moves_per_minute_max=process.balance_moves_per_minute_max,
+            store, clock, name, moves_per_minute_max=process.balance_moves_per_minute_max
         )
         settings = replace(settings, advertise=service_url)
         running = Broker(settings, store, ledgers, archive, clock, ownership=ownership)
         running.budget.add_gauge(lambda: ledgers.bytes_lagging)
         running.addresses.http_url = http_url
-        await serve_http(running, rest, stack, watchdog.metrics)
+        await parts.serve_http(make_app(running, (watchdog.metrics,)), http)
         await running.start(clients)
-        stack.push_async_callback(running.stop)
-        name = urlsplit(service_url).netloc
+        parts.push_async_callback(running.stop)
         repair = Repair(store, directory, clock, SystemRandom(), configuration.repair.values, name)
         repair.on_open(running.ownerless.want)
-        repair.start()
-        stack.push_async_callback(repair.stop)
+        await parts.start(repair)
         keep_heap()
         yield running
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import SystemRandom
@@ -11,12 +11,12 @@ from typing import Any
 
 import click
 
-from quire.cli.assemble import listen, url_of, watch_loop
+from quire.cli.parts import Parts, allow_open_files, url_of
 from quire.cli.settings import Given, check_cluster_store, check_file, check_log_level, settings_options
 from quire.cli.until_signal import ready, run_until_signal
 from quire.gateway.gateway import Gateway
 from quire.metadata.cluster import find_cluster
-from quire.metadata.open import end_session_when_standing, look_at, open_store
+from quire.metadata.open import look_at
 from quire.runtime import log
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import CONNECTIONS_MAX
@@ -75,17 +75,13 @@ async def _run(settings: GatewaySettings) -> None:
 async def gateway(settings: GatewaySettings) -> AsyncIterator[tuple[str, str]]:
     """A gateway running inside the `async with`: its `pulsar://` and `http://` addresses."""
     look_at(settings.metadata)
-    async with AsyncExitStack() as stack:
-        watchdog = watch_loop(stack, "quire_gateway")
-        clients = listen(settings.listen)
-        stack.callback(clients.close)
-        rest = listen(settings.http)
-        stack.callback(rest.close)
-        store = await open_store(settings.metadata)
-        stack.push_async_callback(store.close)
-        end_session_when_standing(store, watchdog)
+    allow_open_files(2 * settings.connections_max)  # each has one to a broker
+    async with Parts() as parts:
+        watchdog = parts.watch_loop("quire_gateway")
+        clients, http = parts.listen(settings.listen), parts.listen(settings.http)
+        store = await parts.metadata(settings.metadata, watchdog)
         await find_cluster(store, settings.metadata)
         running = Gateway(store, SystemRandom(), settings.connections_max, watchdog.metrics)
-        stack.push_async_callback(running.stop)
-        await running.start(clients, rest)
-        yield url_of("pulsar", clients), url_of("http", rest)
+        parts.push_async_callback(running.stop)
+        await running.start(clients, http)
+        yield url_of("pulsar", clients), url_of("http", http)

@@ -29,7 +29,7 @@ from urllib.parse import quote
 
 import click
 
-from quire.cli.assemble import listen
+from quire.cli.parts import listen
 from quire.cli.processes import QUIRE, Child
 from quire.cli.settings import Given, settings_options
 from quire.cli.until_signal import ready, run_until_signal

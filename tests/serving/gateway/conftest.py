@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from quire.cli.assemble import listen, url_of
+from quire.cli.parts import listen, url_of
 from quire.gateway.gateway import Gateway
 from quire.metadata import paths
 from quire.metadata.records import BrokerRecord, encode

@@ -10,7 +10,7 @@ import pulsar
 import pytest
 from aiohttp import web
 
-from quire.cli.assemble import listen, url_of
+from quire.cli.parts import listen, url_of
 from quire.client import EARLIEST, Client
 from quire.serving.admin.app import make_app
 from quire.serving.broker import Broker

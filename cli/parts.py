@@ -1,0 +1,130 @@
+"""What processes are made of: sockets, the watchdog, stores, the REST interface, and parts that start and stop.
+
+`Parts` is the stack of what a process has begun: all of it is undone in reverse order when the process ends, or when a
+later part fails. So a process is one function that reads like a list of its parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import resource
+import socket
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
+from typing import Final, Protocol, TypeVar
+
+from aiohttp import web
+
+from quire.metadata.open import end_session_when_standing
+from quire.metadata.open import open_store as open_metadata
+from quire.metadata.store import MetadataStore
+from quire.runtime.clock import SystemClock
+from quire.runtime.errors import ConfigurationError, Unavailable
+from quire.runtime.settings import parse_address
+from quire.runtime.watchdog import Watchdog
+from quire.tiering.archive import Archive
+from quire.tiering.open import open_store as open_archive
+
+log = logging.getLogger(__name__)
+
+ARCHIVE_ANSWERS_S: Final = 10.0
+FILES_BESIDE_CONNECTIONS: Final = 1_000
+"""Journal, entry logs, index, archive, and what people open by REST."""
+
+
+class Part(Protocol):
+    """What runs between its start and its stop."""
+
+    def start(self) -> Awaitable[None] | None: ...
+
+    async def stop(self) -> None: ...
+
+
+P = TypeVar("P", bound=Part)
+
+
+class Parts(AsyncExitStack):
+    """See the top of the file."""
+
+    def listen(self, address: str) -> socket.socket:
+        """Raises `ConfigurationError`."""
+        sock = listen(address)
+        self.callback(sock.close)
+        return sock
+
+    def watch_loop(self, prefix: str = "quire") -> Watchdog:
+        """A watchdog of this process's loop; `prefix` begins its metrics' names."""
+        watchdog = Watchdog(prefix)
+        watchdog.start()
+        self.callback(watchdog.stop)
+        return watchdog
+
+    async def archive(self, url: str) -> Archive:
+        """Refuses one that can never work; one that does not answer now is only told of, for brokers must start."""
+        archive = Archive(open_archive(url), SystemClock())
+        self.push_async_callback(archive.close)
+        try:
+            async with asyncio.timeout(ARCHIVE_ANSWERS_S):
+                await archive.store.prepare()
+        except Unavailable as error:
+            log.warning("the archive does not answer, so nothing moves there for now: %s", error)
+        except TimeoutError:
+            log.warning("the archive at %s hangs, so nothing moves there for now", url)
+        return archive
+
+    async def metadata(self, url: str, watchdog: Watchdog) -> MetadataStore:
+        """The store; its session ends when the loop stands."""
+        store = await open_metadata(url)
+        self.push_async_callback(store.close)
+        end_session_when_standing(store, watchdog)
+        return store
+
+    async def start(self, part: P) -> P:
+        """Start it now, and stop it when the process ends."""
+        begun = part.start()
+        if begun is not None:
+            await begun
+        self.push_async_callback(part.stop)
+        return part
+
+    async def serve_http(self, application: web.Application, sock: socket.socket) -> None:
+        """Answer HTTP on a bound socket."""
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        self.push_async_callback(runner.cleanup)
+        await web.SockSite(runner, sock).start()
+
+
+def listen(address: str) -> socket.socket:
+    """A bound socket, or a `ConfigurationError` that says what is in the way."""
+    host, port = parse_address(address)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(1024)
+    except OSError as error:
+        sock.close()
+        hint = "; choose another with --listen or --http" if error.errno == errno.EADDRINUSE else ""
+        raise ConfigurationError(f"cannot listen on {address}: {error.strerror}{hint}") from error
+    sock.setblocking(False)
+    return sock
+
+
+def url_of(scheme: str, sock: socket.socket) -> str:
+    """Where a listening socket is reached."""
+    host, port = sock.getsockname()[:2]
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def allow_open_files(connections_max: int) -> None:
+    """Each connection is an open file, and the usual 1,024 are soon used up. As many as the machine lets us have."""
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections_max + FILES_BESIDE_CONNECTIONS
+    if most != resource.RLIM_INFINITY:
+        wanted = min(wanted, most)
+    if wanted > now != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
