@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from tests import draw_states
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "README.md", ROOT / "deploy" / "README.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), ROOT / "deploy" / "README.md", *(ROOT / "docs").rglob("*.md")])
 FOLDERS = {
     folder.name: folder.parent
     for parent in (ROOT / "serving", ROOT)  # pages name `topic/gate` for `serving/topic/gate.py`
@@ -50,6 +51,25 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
 
 def test_the_diagrams_of_states_are_those_of_the_tables() -> None:
     assert draw_states.PAGE.read_text() == draw_states.page(), "draw them anew: python -m tests.draw_states"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_into_code_name_what_is_defined_there(page: Path) -> None:
+    for target, name in re.findall(r"\]\(([^)#]+\.py)#([^)]+)\)", page.read_text()):
+        tree = ast.parse((page.parent / target).read_text())
+        kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        defined = {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
+        assert name in defined, f"{name_of(page)} links to {name} in {target}"
+
+
+def test_each_anatomy_has_twelve_steps_that_lead_into_the_code() -> None:
+    _, *anatomies = (ROOT / "docs" / "anatomy.md").read_text().split("\n## ")
+    assert len(anatomies) == 2
+    for anatomy in anatomies:
+        steps = re.findall(r"^\d+\. .*(?:\n   .*)*", anatomy, re.MULTILINE)
+        assert [int(step.split(".")[0]) for step in steps] == list(range(1, 13))
+        for step in steps:
+            assert ".py#" in step, f"this step leads nowhere: {step}"
 
 
 def test_the_glossary_explains_each_word_once_and_in_order() -> None:
