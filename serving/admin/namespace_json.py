@@ -67,13 +67,15 @@ def _with(policies: Policies, policy: PolicyJson, value: Any, cluster: str) -> P
         if not value:
             return policies
         value = value[cluster]
-    return replace(policies, **{policy.field: policy.parse(value)})
+    return replace(policies, **{policy.field: policy.shape.parse(value)})
 
 
 def _with_quotas(policies: Policies, value: Any) -> Policies:
     if not isinstance(value, dict) or not value.keys() <= QUOTAS.keys():
         raise ConfigurationError(f"backlog quotas are a JSON object with the keys {', '.join(QUOTAS)}")
-    parsed = {QUOTAS[kind].field: QUOTAS[kind].parse(one) for kind, one in value.items() if one is not None}
+    parsed = {
+        QUOTAS[kind].field: QUOTAS[kind].shape.parse(one) for kind, one in value.items() if one is not None
+    }
     return replace(policies, **parsed)
 
 

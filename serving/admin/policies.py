@@ -87,7 +87,7 @@ def routes(broker: Broker) -> list[web.RouteDef]:
 def _routes_of(path: str, level: _Level, policy: PolicyJson) -> list[web.RouteDef]:
     async def get(request: web.Request) -> web.Response:
         value = getattr(await level.read(request), policy.field)
-        return no_content() if value is None else web.json_response(policy.show(value))
+        return no_content() if value is None else web.json_response(policy.shape.show(value))
 
     async def put(request: web.Request) -> web.Response:
         return await _put(request, level, policy)
@@ -129,7 +129,7 @@ def _quota_routes(parent: str, level: _Level) -> list[web.RouteDef]:
 
 
 async def _put(request: web.Request, level: _Level, policy: PolicyJson) -> web.Response:
-    value = policy.parse(await _value(request, policy))
+    value = policy.shape.parse(await _value(request, policy))
     await level.change(request, lambda all: replace(all, **{policy.field: value}))
     return no_content()
 

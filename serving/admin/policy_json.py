@@ -2,15 +2,21 @@
 and `namespace_json` for those that a namespace is made with.
 
 Each policy is one row of `POLICIES`: the path's last word in a namespace's path and in a topic's, its name in Pulsar's
-JSON of a whole namespace, the field of `Policies` that it is, and how its JSON becomes the field's value and back. The
-two backlog quotas share a word, and the query says which is meant, as Pulsar's tools do it.
+JSON of a whole namespace, the field of `Policies` that it is, and its shape. A shape is declared once and serves both
+ways: a single `Value`, or a struct with Pulsar's names, units and bounds whose fields have the names of the record that
+is kept; `Unit` says how many of ours one of Pulsar's is. What does not fit its shape is refused with what the shape
+says of itself, a struct's docstring, and with what is wrong. The two backlog quotas share a word, and the query says
+which is meant, as Pulsar's tools do it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, get_type_hints
+
+import msgspec
+from msgspec import Meta, Struct, ValidationError, field
+from msgspec.structs import asdict, replace
 
 from quire.metadata.records import (
     BacklogQuota,
@@ -20,21 +26,264 @@ from quire.metadata.records import (
     PersistencePolicy,
     Policies,
     PublishRate,
+    Record,
     RetentionPolicy,
 )
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import MESSAGE_BYTES_MAX
-from quire.serving.admin.requests import INT64_MAX, fields_of, number
+from quire.serving.admin.requests import INT64_MAX, number
 from quire.serving.policy.strategy import UNDEFINED, Strategy
 
-QUOTA_ACTIONS = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
-DELETE_MODES = ("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up")
-MINUTE_MS = 60_000
-QUORUM_MAX = 100
-TICK_MS_MAX = 60_000
-PERIOD_S_MAX = 86_400
-SECONDS_MAX = 1 << 32
+MINUTE_MS: Final = 60_000
+QUORUM_MAX: Final = 100
+INT64_MIN: Final = -INT64_MAX - 1
+SECONDS_MAX: Final = 1 << 32
 """Longer times and larger sizes than anybody means; what is kept of them fits 64 bits in ms and in bytes."""
+
+
+# -- shapes --------------------------------------------------------------------------------------------
+
+
+class Unit(NamedTuple):
+    """How many of ours one of Pulsar's is, of a number of which -1 means no limit."""
+
+    ours: int = 1
+
+
+def _unquoted(value: Any) -> Any:
+    """Some tools send numbers in quotes."""
+    return number(value) if isinstance(value, str) else value
+
+
+def _converted(value: Any, kind: Any, says: str) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except ValidationError as error:
+        raise ConfigurationError(f"{says}: {error}") from None
+
+
+@dataclass(frozen=True)
+class Value:
+    """The shape of a policy that is a single value; it `says` what it must be."""
+
+    kind: Any
+    says: str
+    unit: int = 1
+
+    def parse(self, value: Any) -> Any:
+        """What is kept. Raises `ConfigurationError`."""
+        found = _converted(_unquoted(value), self.kind, f"the request's body must be {self.says}")
+        return found * self.unit if self.unit > 1 else found
+
+    def show(self, kept: Any) -> Any:
+        return kept // self.unit if self.unit > 1 else kept
+
+
+def _number(of: str, most: int, unit: int = 1) -> Value:
+    return Value(Annotated[int, Meta(ge=0, le=most)], f"a number of {of}, 0 (off) to {most}", unit)
+
+
+class Shape(Struct, frozen=True, kw_only=True):
+    """The shape of a policy that is an object: `record` is kept, with `unlimited` for -1.
+
+    One of `needs` at least must be given.
+    """
+
+    record: ClassVar[type[Record]]
+    needs: ClassVar[frozenset[str]] = frozenset()
+    unlimited: ClassVar[int] = -1
+
+    @classmethod
+    def units(cls) -> dict[str, int]:
+        hints = get_type_hints(cls, include_extras=True)
+        marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+        return {name: one.ours for name, some in marks.items() for one in some if isinstance(one, Unit)}
+
+    @classmethod
+    def parse(cls, value: Any) -> Any:
+        """What is kept. Raises `ConfigurationError`."""
+        says = " ".join(str(cls.__doc__).split()).rstrip(".")
+        if isinstance(value, dict):  # null is not said
+            value = {name: _unquoted(one) for name, one in value.items() if one is not None}
+        found: Shape = _converted(value, cls, says)
+        if cls.needs and not cls.needs & value.keys():
+            raise ConfigurationError(says)
+        found.check()
+        return found.kept()
+
+    def check(self) -> None:
+        """What fits by itself may contradict something else. Raises `ConfigurationError`."""
+
+    def kept(self) -> Any:
+        values = asdict(self)
+        for name, ours in self.units().items():
+            values[name] = self.unlimited if values[name] < 0 else values[name] * ours
+        return self.record(**{name: values[name] for name in self.record.__struct_fields__})
+
+    @classmethod
+    def show(cls, kept: Any) -> dict[str, Any]:
+        values = asdict(kept)
+        for name, ours in cls.units().items():
+            values[name] = -1 if values[name] == cls.unlimited else values[name] // ours
+        shown: dict[str, Any] = msgspec.to_builtins(cls(**values))
+        return shown
+
+
+# -- objects -------------------------------------------------------------------------------------------
+
+Rate = Annotated[int, Meta(ge=-1, le=INT64_MAX), Unit()]
+
+
+class Retention(Shape, frozen=True):
+    """Retention is -1 (for ever), 0 (not at all) or a number of minutes and MB."""
+
+    record = RetentionPolicy
+    retention_ms: Annotated[int, Meta(ge=-1, le=SECONDS_MAX), Unit(MINUTE_MS)] = field(
+        name="retentionTimeInMinutes", default=0
+    )
+    retention_bytes: Annotated[int, Meta(ge=-1, le=SECONDS_MAX), Unit(1 << 20)] = field(
+        name="retentionSizeInMB", default=0
+    )
+
+    def check(self) -> None:
+        if (self.retention_ms == 0) != (self.retention_bytes == 0):
+            raise ConfigurationError(
+                f"retention of {self.retention_ms} minutes and {self.retention_bytes} MB contradicts itself: both are "
+                "0 (keep nothing that is acknowledged), or neither is (-1: no limit)"
+            )
+
+
+class Persistence(Shape, frozen=True):
+    """Persistence is a number of copies, bookkeeperEnsemble and bookkeeperWriteQuorum, and a bookkeeperAckQuorum."""
+
+    record = PersistencePolicy
+    ensemble: int | None = field(name="bookkeeperEnsemble", default=None)
+    write_quorum: int = field(name="bookkeeperWriteQuorum", default=0)
+    ack_quorum: int = field(name="bookkeeperAckQuorum", default=0)
+
+    def check(self) -> None:
+        ensemble, write, ack = self.ensemble, self.write_quorum, self.ack_quorum
+        if ensemble not in (None, write):
+            raise ConfigurationError(
+                f"ensemble {ensemble} and write quorum {write} must be equal, for Quire does not stripe a "
+                "ledger: give both the number of copies"
+            )
+        if not QUORUM_MAX >= write >= ack >= 1:
+            raise ConfigurationError(
+                f"write quorum {write} must be {QUORUM_MAX} at most and at least ack quorum {ack}, and that at least 1"
+            )
+
+    @classmethod
+    def show(cls, kept: PersistencePolicy) -> dict[str, Any]:
+        return {**super().show(kept), "bookkeeperEnsemble": kept.write_quorum}
+
+
+class Quota(Shape, frozen=True):
+    """A backlog quota needs limitSize in bytes or limitTime in seconds, -1 for no limit; its policy is
+    producer_request_hold, producer_exception or consumer_backlog_eviction."""
+
+    record = BacklogQuota
+    needs = frozenset({"limitSize", "limitTime"})
+    limit: Annotated[int, Meta(ge=INT64_MIN)] = -1
+    limit_bytes: Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX), Unit()] = field(
+        name="limitSize", default=-1
+    )
+    limit_ms: Annotated[int, Meta(ge=INT64_MIN, le=SECONDS_MAX), Unit(1000)] = field(
+        name="limitTime", default=-1
+    )
+    action: Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"] = field(
+        name="policy", default="producer_request_hold"
+    )
+
+    @classmethod
+    def parse(cls, value: Any) -> Any:
+        """What is kept; `limit` is the older name of `limitSize`, and no time is no limit of it."""
+        if isinstance(value, dict) and value.get("limitSize") is None:
+            value = {**value, "limitSize": value.get("limit")}
+        quota: BacklogQuota = super().parse(value)
+        return quota if quota.limit_ms else replace(quota, limit_ms=-1)
+
+    @classmethod
+    def show(cls, kept: BacklogQuota) -> dict[str, Any]:
+        return {**super().show(kept), "limit": kept.limit_bytes}
+
+
+class InactiveTopics(Shape, frozen=True):
+    """Inactive topics have an inactiveTopicDeleteMode, delete_when_no_subscriptions or
+    delete_when_subscriptions_caught_up, and maxInactiveDurationSeconds of at least 1."""
+
+    record = InactiveTopicPolicy
+    mode: Literal["delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"] = field(
+        name="inactiveTopicDeleteMode", default="delete_when_no_subscriptions"
+    )
+    inactive_ms_max: Annotated[int, Meta(ge=1, le=SECONDS_MAX), Unit(1000)] = field(
+        name="maxInactiveDurationSeconds", default=60
+    )
+    enabled: bool = field(name="deleteWhileInactive", default=True)
+
+
+class DelayedDelivery(Shape, frozen=True):
+    """Delayed delivery has a tickTime of 1 to 60000 ms, and maxDeliveryDelayInMillis, 0 for no limit."""
+
+    record = DelayedDeliveryPolicy
+    active: bool = True
+    tick_ms: Annotated[int, Meta(ge=1, le=60_000)] = field(name="tickTime", default=20)
+    delay_ms_max: Annotated[int, Meta(ge=0, le=INT64_MAX >> 1)] = field(
+        name="maxDeliveryDelayInMillis", default=0
+    )
+
+
+class PublishRates(Shape, frozen=True):
+    """A publish rate needs publishThrottlingRateInMsg or publishThrottlingRateInByte, per second; -1: no limit."""
+
+    record = PublishRate
+    needs = frozenset({"publishThrottlingRateInMsg", "publishThrottlingRateInByte"})
+    unlimited = 0
+    messages_per_s: Rate = field(name="publishThrottlingRateInMsg", default=-1)
+    bytes_per_s: Rate = field(name="publishThrottlingRateInByte", default=-1)
+
+
+class DispatchRates(Shape, frozen=True):
+    """A dispatch rate needs dispatchThrottlingRateInMsg or dispatchThrottlingRateInByte, per ratePeriodInSecond of 1 to
+    86400; -1: no limit."""
+
+    record = DispatchRate
+    needs = frozenset({"dispatchThrottlingRateInMsg", "dispatchThrottlingRateInByte"})
+    unlimited = 0
+    messages: Rate = field(name="dispatchThrottlingRateInMsg", default=-1)
+    bytes: Rate = field(name="dispatchThrottlingRateInByte", default=-1)
+    period_s: Annotated[int, Meta(ge=1, le=86_400)] = field(name="ratePeriodInSecond", default=1)
+    relative: bool = field(name="relativeToPublishRate", default=False)
+
+    def check(self) -> None:
+        if self.relative:
+            raise ConfigurationError(
+                "relativeToPublishRate is not there: give what may be dealt as a number of its own, and false for this"
+            )
+
+
+class AutoCreation(Shape, frozen=True):
+    """Whether topics are made by their use: field allowAutoTopicCreation must be true or false."""
+
+    allowed: bool = field(name="allowAutoTopicCreation")
+
+    def kept(self) -> bool:
+        return self.allowed
+
+    @classmethod
+    def show(cls, kept: bool) -> dict[str, Any]:
+        return {"allowAutoTopicCreation": kept}
+
+
+@dataclass(frozen=True)
+class Strategies(Value):
+    """`UNDEFINED` leaves it to the level above."""
+
+    def parse(self, value: Any) -> Any:
+        return None if value == UNDEFINED else super().parse(value)
+
+
+# -- rows ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -42,8 +291,7 @@ class PolicyJson:
     word: str
     """In a namespace's path; empty: a namespace has no such policy."""
     field: str
-    parse: Callable[[Any], Any]
-    show: Callable[[Any], Any]
+    shape: Value | type[Shape]
     topic_word: str = ""
     """In a topic's path; empty: a topic has no such policy."""
     name: str = ""
@@ -52,324 +300,42 @@ class PolicyJson:
     """There it is a map, with one value for each cluster."""
 
 
-def _bool(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigurationError("the request's body must be true or false")
-    return value
+BOOL: Final = Value(bool, "true or false")
+SECONDS: Final = _number("seconds", SECONDS_MAX, 1000)
+MINUTES: Final = _number("minutes", SECONDS_MAX, MINUTE_MS)
+BYTES: Final = _number("bytes", INT64_MAX >> 1)
+STRATEGY: Final = Strategies(Strategy, f"one of {', '.join(Strategy)}, or {UNDEFINED} for the level above")
 
-
-def _seconds(value: Any) -> int:
-    value = number(value)
-    if not isinstance(value, int) or not 0 <= value <= SECONDS_MAX:
-        raise ConfigurationError("the request's body must be a number of seconds")
-    return value * 1000
-
-
-def _retention(value: Any) -> RetentionPolicy:
-    found = fields_of(value, retentionTimeInMinutes=int, retentionSizeInMB=int)
-    minutes, megabytes = found.get("retentionTimeInMinutes", 0), found.get("retentionSizeInMB", 0)
-    if not (-1 <= minutes <= SECONDS_MAX and -1 <= megabytes <= SECONDS_MAX):
-        raise ConfigurationError(
-            f"retention is -1 (for ever), 0 (not at all) or up to {SECONDS_MAX} minutes and MB"
-        )
-    if (minutes == 0) != (megabytes == 0):
-        raise ConfigurationError(
-            f"retention of {minutes} minutes and {megabytes} MB contradicts itself: both are 0 (keep nothing that is "
-            "acknowledged), or neither is (-1: no limit)"
-        )
-    return RetentionPolicy(
-        retention_ms=minutes * MINUTE_MS if minutes > 0 else minutes,
-        retention_bytes=megabytes << 20 if megabytes > 0 else megabytes,
-    )
-
-
-def _show_retention(policy: RetentionPolicy) -> dict[str, int]:
-    minutes = policy.retention_ms // MINUTE_MS if policy.retention_ms > 0 else policy.retention_ms
-    megabytes = policy.retention_bytes >> 20 if policy.retention_bytes > 0 else policy.retention_bytes
-    return {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
-
-
-def _persistence(value: Any) -> PersistencePolicy:
-    found = fields_of(value, bookkeeperEnsemble=int, bookkeeperWriteQuorum=int, bookkeeperAckQuorum=int)
-    write, ack = found.get("bookkeeperWriteQuorum", 0), found.get("bookkeeperAckQuorum", 0)
-    ensemble = found.get("bookkeeperEnsemble", write)
-    if ensemble != write:
-        raise ConfigurationError(
-            f"ensemble {ensemble} and write quorum {write} must be equal, for Quire does not stripe a "
-            "ledger: give both the number of copies"
-        )
-    if not QUORUM_MAX >= write >= ack >= 1:
-        raise ConfigurationError(
-            f"write quorum {write} must be {QUORUM_MAX} at most and at least ack quorum {ack}, and that at least 1"
-        )
-    return PersistencePolicy(write_quorum=write, ack_quorum=ack)
-
-
-def _show_persistence(policy: PersistencePolicy) -> dict[str, int]:
-    return {
-        "bookkeeperEnsemble": policy.write_quorum,
-        "bookkeeperWriteQuorum": policy.write_quorum,
-        "bookkeeperAckQuorum": policy.ack_quorum,
-    }
-
-
-def _quota(value: Any) -> BacklogQuota:
-    found = fields_of(value, limit=int, limitSize=int, limitTime=int, policy=str)
-    limit = found.get("limitSize", found.get("limit", -1))
-    seconds = found.get("limitTime", -1)
-    if limit > INT64_MAX or seconds > SECONDS_MAX:
-        raise ConfigurationError("a backlog quota's limits are beyond what anybody means")
-    action = found.get("policy", "producer_request_hold")
-    if action not in QUOTA_ACTIONS:
-        raise ConfigurationError(
-            f"{action!r} is not an action of a backlog quota: use {', '.join(QUOTA_ACTIONS)}"
-        )
-    if not found.keys() & {"limit", "limitSize", "limitTime"}:
-        raise ConfigurationError(
-            "a backlog quota needs limitSize in bytes or limitTime in seconds; -1: no limit"
-        )
-    return BacklogQuota(
-        limit_bytes=max(limit, -1), limit_ms=seconds * 1000 if seconds > 0 else -1, action=action
-    )
-
-
-def _show_quota(quota: BacklogQuota) -> dict[str, Any]:
-    return {
-        "limit": quota.limit_bytes,
-        "limitSize": quota.limit_bytes,
-        "limitTime": quota.limit_ms // 1000 if quota.limit_ms > 0 else -1,
-        "policy": quota.action,
-    }
-
-
-def _inactive(value: Any) -> InactiveTopicPolicy:
-    found = fields_of(
-        value, inactiveTopicDeleteMode=str, maxInactiveDurationSeconds=int, deleteWhileInactive=bool
-    )
-    mode = found.get("inactiveTopicDeleteMode", DELETE_MODES[0])
-    seconds = found.get("maxInactiveDurationSeconds", 60)
-    if mode not in DELETE_MODES:
-        raise ConfigurationError(f"{mode!r} is not a mode of deletion: use {' or '.join(DELETE_MODES)}")
-    if not 1 <= seconds <= SECONDS_MAX:
-        raise ConfigurationError("maxInactiveDurationSeconds must be a number of seconds, at least 1")
-    return InactiveTopicPolicy(
-        enabled=found.get("deleteWhileInactive", True), mode=mode, inactive_ms_max=1000 * seconds
-    )
-
-
-def _show_inactive(policy: InactiveTopicPolicy) -> dict[str, Any]:
-    return {
-        "inactiveTopicDeleteMode": policy.mode,
-        "maxInactiveDurationSeconds": policy.inactive_ms_max // 1000,
-        "deleteWhileInactive": policy.enabled,
-    }
-
-
-def _delayed(value: Any) -> DelayedDeliveryPolicy:
-    found = fields_of(value, active=bool, tickTime=int, maxDeliveryDelayInMillis=int)
-    tick_ms = found.get("tickTime", DelayedDeliveryPolicy().tick_ms)
-    delay_ms_max = found.get("maxDeliveryDelayInMillis", 0)
-    if not 1 <= tick_ms <= TICK_MS_MAX:
-        raise ConfigurationError(f"tickTime must be 1 to {TICK_MS_MAX} ms")
-    if not 0 <= delay_ms_max <= INT64_MAX >> 1:
-        raise ConfigurationError("maxDeliveryDelayInMillis must be 0 (no limit) or a number of ms")
-    return DelayedDeliveryPolicy(active=found.get("active", True), tick_ms=tick_ms, delay_ms_max=delay_ms_max)
-
-
-def _show_delayed(policy: DelayedDeliveryPolicy) -> dict[str, Any]:
-    return {
-        "active": policy.active, "tickTime": policy.tick_ms, "maxDeliveryDelayInMillis": policy.delay_ms_max
-    }  # fmt: skip
-
-
-def _minutes(value: Any) -> int:
-    return _whole_number(value, "minutes", SECONDS_MAX) * MINUTE_MS
-
-
-def _message_bytes(value: Any) -> int:
-    return _whole_number(value, "bytes", MESSAGE_BYTES_MAX)
-
-
-def _bytes(value: Any) -> int:
-    return _whole_number(value, "bytes", INT64_MAX >> 1)
-
-
-def _whole_number(value: Any, unit: str, most: int) -> int:
-    value = number(value)
-    if not isinstance(value, int) or not 0 <= value <= most:
-        raise ConfigurationError(f"the request's body must be a number of {unit}, 0 (off) to {most}")
-    return value
-
-
-def _publish_rate(value: Any) -> PublishRate:
-    found = fields_of(value, publishThrottlingRateInMsg=int, publishThrottlingRateInByte=int)
-    messages = found.get("publishThrottlingRateInMsg", -1)
-    byte_count = found.get("publishThrottlingRateInByte", -1)
-    if not found or not -1 <= min(messages, byte_count) <= max(messages, byte_count) <= INT64_MAX:
-        raise ConfigurationError(
-            "a publish rate needs publishThrottlingRateInMsg or publishThrottlingRateInByte, per second; -1: no limit"
-        )
-    return PublishRate(messages_per_s=max(messages, 0), bytes_per_s=max(byte_count, 0))
-
-
-def _show_publish_rate(rate: PublishRate) -> dict[str, int]:
-    return {
-        "publishThrottlingRateInMsg": rate.messages_per_s or -1,
-        "publishThrottlingRateInByte": rate.bytes_per_s or -1,
-    }
-
-
-def _dispatch_rate(value: Any) -> DispatchRate:
-    found = fields_of(
-        value,
-        dispatchThrottlingRateInMsg=int,
-        dispatchThrottlingRateInByte=int,
-        ratePeriodInSecond=int,
-        relativeToPublishRate=bool,
-    )
-    messages = found.get("dispatchThrottlingRateInMsg", -1)
-    byte_count = found.get("dispatchThrottlingRateInByte", -1)
-    period_s = found.get("ratePeriodInSecond", 1)
-    if not found.keys() & {"dispatchThrottlingRateInMsg", "dispatchThrottlingRateInByte"}:
-        raise ConfigurationError(
-            "a dispatch rate needs dispatchThrottlingRateInMsg or dispatchThrottlingRateInByte; -1: no limit"
-        )
-    if found.get("relativeToPublishRate", False):
-        raise ConfigurationError(
-            "relativeToPublishRate is not there: give what may be dealt as a number of its own, and false for this"
-        )
-    if not 1 <= period_s <= PERIOD_S_MAX:
-        raise ConfigurationError(f"ratePeriodInSecond must be 1 to {PERIOD_S_MAX}")
-    if not -1 <= min(messages, byte_count) <= max(messages, byte_count) <= INT64_MAX:
-        raise ConfigurationError("a dispatch rate is a number per period; -1: no limit")
-    return DispatchRate(messages=max(messages, 0), bytes=max(byte_count, 0), period_s=period_s)
-
-
-def _show_dispatch_rate(rate: DispatchRate) -> dict[str, Any]:
-    return {
-        "dispatchThrottlingRateInMsg": rate.messages or -1,
-        "dispatchThrottlingRateInByte": rate.bytes or -1,
-        "ratePeriodInSecond": rate.period_s,
-        "relativeToPublishRate": False,
-    }
-
-
-def _strategy(value: Any) -> str | None:
-    if value != UNDEFINED and value not in list(Strategy):
-        raise ConfigurationError(
-            f"the request's body must be one of {', '.join(Strategy)}, or {UNDEFINED} for the level above"
-        )
-    return None if value == UNDEFINED else str(value)
-
-
-def _auto_creation(value: Any) -> bool:
-    allowed = fields_of(value, allowAutoTopicCreation=bool).get("allowAutoTopicCreation")
-    if allowed is None:
-        raise ConfigurationError("field allowAutoTopicCreation must be true or false")
-    return bool(allowed)
-
-
+# fmt: off
 POLICIES: Final = (
-    PolicyJson("deduplication", "deduplication", _bool, bool, "deduplicationEnabled", "deduplicationEnabled"),
-    PolicyJson("persistence", "persistence", _persistence, _show_persistence, "persistence", "persistence"),
-    PolicyJson("retention", "retention", _retention, _show_retention, "retention", "retention_policies"),
-    PolicyJson(
-        "messageTTL",
-        "message_ttl_ms",
-        _seconds,
-        lambda ms: ms // 1000,
-        "messageTTL",
-        "message_ttl_in_seconds",
-    ),
-    PolicyJson(
-        "inactiveTopicPolicies",
-        "inactive_topics",
-        _inactive,
-        _show_inactive,
-        "inactiveTopicPolicies",
-        "inactive_topic_policies",
-    ),
-    PolicyJson(
-        "delayedDelivery",
-        "delayed_delivery",
-        _delayed,
-        _show_delayed,
-        "delayedDelivery",
-        "delayed_delivery_policies",
-    ),
-    PolicyJson(
-        "subscriptionExpirationTime",
-        "subscription_expiration_ms",
-        _minutes,
-        lambda ms: ms // MINUTE_MS,
-        name="subscription_expiration_time_minutes",
-    ),
-    PolicyJson("maxMessageSize", "message_bytes_max", _message_bytes, int, "maxMessageSize"),
-    PolicyJson(
-        "publishRate",
-        "publish_rate",
-        _publish_rate,
-        _show_publish_rate,
-        "publishRate",
-        "publishMaxMessageRate",
-        True,
-    ),
-    PolicyJson(
-        "dispatchRate",
-        "dispatch_rate",
-        _dispatch_rate,
-        _show_dispatch_rate,
-        "dispatchRate",
-        "topicDispatchRate",
-        True,
-    ),
-    PolicyJson(
-        "subscriptionDispatchRate",
-        "subscription_dispatch_rate",
-        _dispatch_rate,
-        _show_dispatch_rate,
-        "subscriptionDispatchRate",
-        "subscriptionDispatchRate",
-        True,
-    ),
-    PolicyJson(
-        "compactionThreshold",
-        "compaction_threshold_bytes",
-        _bytes,
-        int,
-        "compactionThreshold",
-        "compaction_threshold",
-    ),
-    PolicyJson(
-        "schemaCompatibilityStrategy",
-        "schema_compatibility",
-        _strategy,
-        str,
-        "schemaCompatibilityStrategy",
-        "schema_compatibility_strategy",
-    ),
-    PolicyJson(
-        "isAllowAutoUpdateSchema", "schema_auto_update", _bool, bool, name="is_allow_auto_update_schema"
-    ),
-    PolicyJson(
-        "schemaValidationEnforced",
-        "schema_enforced",
-        _bool,
-        bool,
-        "schemaValidationEnforced",
-        "schema_validation_enforced",
-    ),
-    PolicyJson(
-        "autoTopicCreation",
-        "auto_topic_creation",
-        _auto_creation,
-        lambda allowed: {"allowAutoTopicCreation": allowed},
-        name="autoTopicCreationOverride",
-    ),
+    PolicyJson("deduplication", "deduplication", BOOL, "deduplicationEnabled", "deduplicationEnabled"),
+    PolicyJson("persistence", "persistence", Persistence, "persistence", "persistence"),
+    PolicyJson("retention", "retention", Retention, "retention", "retention_policies"),
+    PolicyJson("messageTTL", "message_ttl_ms", SECONDS, "messageTTL", "message_ttl_in_seconds"),
+    PolicyJson("inactiveTopicPolicies", "inactive_topics", InactiveTopics, "inactiveTopicPolicies",
+               "inactive_topic_policies"),
+    PolicyJson("delayedDelivery", "delayed_delivery", DelayedDelivery, "delayedDelivery",
+               "delayed_delivery_policies"),
+    PolicyJson("subscriptionExpirationTime", "subscription_expiration_ms", MINUTES,
+               name="subscription_expiration_time_minutes"),
+    PolicyJson("maxMessageSize", "message_bytes_max", _number("bytes", MESSAGE_BYTES_MAX), "maxMessageSize"),
+    PolicyJson("publishRate", "publish_rate", PublishRates, "publishRate", "publishMaxMessageRate", True),
+    PolicyJson("dispatchRate", "dispatch_rate", DispatchRates, "dispatchRate", "topicDispatchRate", True),
+    PolicyJson("subscriptionDispatchRate", "subscription_dispatch_rate", DispatchRates,
+               "subscriptionDispatchRate", "subscriptionDispatchRate", True),
+    PolicyJson("compactionThreshold", "compaction_threshold_bytes", BYTES, "compactionThreshold",
+               "compaction_threshold"),
+    PolicyJson("schemaCompatibilityStrategy", "schema_compatibility", STRATEGY, "schemaCompatibilityStrategy",
+               "schema_compatibility_strategy"),
+    PolicyJson("isAllowAutoUpdateSchema", "schema_auto_update", BOOL, name="is_allow_auto_update_schema"),
+    PolicyJson("schemaValidationEnforced", "schema_enforced", BOOL, "schemaValidationEnforced",
+               "schema_validation_enforced"),
+    PolicyJson("autoTopicCreation", "auto_topic_creation", AutoCreation, name="autoTopicCreationOverride"),
 )
+# fmt: on
 QUOTAS: Final = {
-    "destination_storage": PolicyJson("backlogQuota", "backlog_quota", _quota, _show_quota, "backlogQuota"),
-    "message_age": PolicyJson("backlogQuota", "age_quota", _quota, _show_quota, "backlogQuota"),
+    "destination_storage": PolicyJson("backlogQuota", "backlog_quota", Quota, "backlogQuota"),
+    "message_age": PolicyJson("backlogQuota", "age_quota", Quota, "backlogQuota"),
 }
 """By the type that Pulsar's tools name in the query."""
 
@@ -380,7 +346,7 @@ def shown(prescribed: Policies, cluster: str) -> dict[str, Any]:
     for policy in POLICIES:
         value = getattr(prescribed, policy.field)
         if value is not None and policy.word:
-            found[policy.word] = shape = policy.show(value)
+            found[policy.word] = shape = policy.shape.show(value)
             if policy.name and policy.name != policy.word:
                 found[policy.name] = {cluster: shape} if policy.is_by_cluster else shape
     quotas = quotas_shown(prescribed)
@@ -390,7 +356,7 @@ def shown(prescribed: Policies, cluster: str) -> dict[str, Any]:
 def quotas_shown(prescribed: Any) -> dict[str, Any] | None:
     """Both quotas by their types, None when there is none."""
     quotas = {
-        kind: policy.show(getattr(prescribed, policy.field))
+        kind: policy.shape.show(getattr(prescribed, policy.field))
         for kind, policy in QUOTAS.items()
         if getattr(prescribed, policy.field) is not None
     }

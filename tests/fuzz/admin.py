@@ -39,7 +39,7 @@ def admin(data: bytes) -> None:
     if value is REFUSED:
         return
     for policy in (*policy_json.POLICIES, *policy_json.QUOTAS.values()):
-        parsed = _refused(lambda policy=policy: policy.parse(value))  # type: ignore[misc]
+        parsed = _refused(lambda policy=policy: policy.shape.parse(value))  # type: ignore[misc]
         if parsed is not REFUSED:
             _kept(policy, parsed)
     position = _refused(lambda: requests.position_of(value))
@@ -60,8 +60,8 @@ def _kept(policy: Any, parsed: Any) -> None:
     """What was accepted survives the metadata store, and the answer to a GET can be sent back."""
     record = NamespaceRecord(tenant="t", name="n", policies=replace(Policies(), **{policy.field: parsed}))
     assert decode(NamespaceRecord, encode(record), "namespace") == record
-    shown = json.loads(json.dumps(policy.show(parsed)))
-    assert policy.parse(shown) == parsed, f"{policy.field}: {parsed} is shown as {shown}"
+    shown = json.loads(json.dumps(policy.shape.show(parsed)))
+    assert policy.shape.parse(shown) == parsed, f"{policy.field}: {parsed} is shown as {shown}"
 
 
 RECORDS = (BookieRecord, LedgerRecord, NamespaceRecord, SegmentRecord, TenantRecord)
