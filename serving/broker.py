@@ -51,7 +51,7 @@ from quire.serving.model.ports import ConsumerPort
 from quire.serving.model.request import SubscribeRequest
 from quire.serving.names import NON_PERSISTENT, TopicName
 from quire.serving.policy.namespaces import Namespaces
-from quire.serving.policy.throttle import BrokerThrottles
+from quire.serving.policy.rate_limiter import BrokerLimiters
 from quire.serving.schema.registry import from_wire, to_wire
 from quire.serving.session.connection import READ_WEIGHT_MAX, Connection
 from quire.serving.session.frame_room import FrameRoom
@@ -129,7 +129,7 @@ class Broker:
             budget=self.budget,
             tail_cache=TailCache(settings.tail_cache_bytes),
             tasks=self.tasks,
-            throttles=BrokerThrottles.of(settings, clock),
+            limiters=BrokerLimiters.of(settings, clock),
         )
         self._ledgers = ledgers
         self._bundles = Bundles(ledgers, store, self._bundle_failed)

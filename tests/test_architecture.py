@@ -95,7 +95,7 @@ CORES = (
     "serving/model/ports.py",
     "serving/model/topics_pattern.py",
     "gateway/frames.py",
-    "serving/policy/rate_limit.py",
+    "serving/policy/token_bucket.py",
     "serving/policy/resolved.py",
     "serving/policy/strategy.py",
     "wire/error_codes.py",

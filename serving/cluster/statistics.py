@@ -126,7 +126,7 @@ async def of_topic(loaded: AnyTopic, services: Services) -> dict[str, Any]:
         "msgOutCounter": int(_sum(subscriptions, "msgOutCounter")),
         "averageMsgSize": loaded.bytes_in / loaded.messages_in if loaded.messages_in else 0.0,
         **(_storage(loaded, services) if isinstance(loaded, Topic) else _drops(subscriptions)),
-        "publishRateLimitedTimes": 0 if loaded.gate is None else loaded.gate.waits,
+        "publishRateLimitedTimes": 0 if loaded.publish_limiter is None else loaded.publish_limiter.waits,
         "publishers": publishers,
         "subscriptions": subscriptions,
         "replication": {},

@@ -15,7 +15,7 @@ from pyroaring import BitMap
 
 from quire.metadata.records import DelayedDeliveryPolicy
 from quire.runtime.errors import QuireError, Unavailable
-from quire.serving.policy.throttle import DispatchLimits
+from quire.serving.policy.rate_limiter import DispatchLimits
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import BlockHeader, Buffer
 

@@ -37,7 +37,6 @@ from quire.wire.error_codes import NO_TRANSACTIONS
 from quire.wire.frame import Send, SendRun
 
 if TYPE_CHECKING:
-    from quire.serving.topic.gate import Gate
     from quire.serving.topic.non_persistent import AnyTopic
 
 
@@ -118,8 +117,9 @@ class ProducerEnd:
             self._refuse_early()
         elif not self._takes(target):
             self.lane.put_back(run)
-        elif target.gate is not None:
-            self._pass(target.gate, target, run)
+        elif target.publish_limiter is not None:
+            target.publish_limiter.passed(sum(run.counts) if run.counts else len(run), run.byte_count)
+            self._pass(target, run)
         else:
             self.entries_in += len(run.entries)
             target.publish(self.admission, run)
@@ -128,14 +128,13 @@ class ProducerEnd:
         """Whether the topic takes something now; else the lane is stopped until it does."""
         if target.is_full:
             self.lane.stop(target.when_drained)
-        elif target.gate is not None and not target.gate.is_open():
-            self.lane.stop(target.gate.wait)
+        elif target.publish_limiter is not None and not target.publish_limiter.is_open():
+            self.lane.stop(target.publish_limiter.wait)
         return not self.lane.is_busy
 
-    def _pass(self, gate: Gate, target: AnyTopic, run: SendRun) -> None:
-        """Publish what of a run the gate lets pass, and refuse the rest, in order."""
-        bytes_max = gate.message_bytes_max
-        gate.passed(sum(run.counts) if run.counts else len(run), run.byte_count)
+    def _pass(self, target: AnyTopic, run: SendRun) -> None:
+        """Publish what of a run is not too large for the topic, and refuse the rest, in order."""
+        bytes_max = target.policies.message_bytes_max
         self.entries_in += len(run)
         if not bytes_max or max(map(len, run.entries)) <= bytes_max:
             target.publish(self.admission, run)
@@ -178,10 +177,9 @@ class ProducerEnd:
             self._publish_chunk(target, send)
 
     def _publish_chunk(self, target: AnyTopic, send: Send) -> None:
-        gate = target.gate
-        if gate is not None:
-            gate.passed(send.message_count, len(send.entry))
-            if 0 < gate.message_bytes_max < len(send.entry):
+        if target.publish_limiter is not None:
+            target.publish_limiter.passed(send.message_count, len(send.entry))
+            if 0 < target.policies.message_bytes_max < len(send.entry):
                 self._refuse_size(target, send.sequence_id, len(send.entry))
                 return
         self.entries_in += 1

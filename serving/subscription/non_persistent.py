@@ -44,7 +44,7 @@ class NonPersistentSubscription(Subscription):
         messages, before = view.messages(0, view.count), self.meter.messages_out
         if header.first_entry == 0:
             self.dispatcher.skip_to(Position(header.ledger_id, 0))
-        if self.dispatcher.wanted() is not None and not (self._pace and not self._pace.may_deal()):
+        if self.dispatcher.wanted() is not None and not (self._limiter and not self._limiter.may_deal()):
             self._deal(view)
         self.dispatcher.acknowledge(
             header.ledger_id, range(header.first_entry, header.first_entry + header.entry_count)

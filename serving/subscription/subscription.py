@@ -60,8 +60,8 @@ from quire.serving.subscription.dispatch.dispatcher import Dispatcher
 from quire.serving.subscription.dispatch.exclusive import Exclusive
 from quire.serving.subscription.dispatch.key_shared import KeyShared
 from quire.serving.subscription.dispatch.kinds import dispatcher_of
+from quire.serving.subscription.dispatch_rate_limiter import DispatchRateLimiter
 from quire.serving.subscription.later import Later
-from quire.serving.subscription.pace import Pace
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer, is_blank
 
@@ -92,7 +92,7 @@ class Subscription:
         self._view: CompactedPort | None = None
         self._tasks = tasks
         self._later = Later(cursor, store, clock, self.wake)
-        self._pace: Pace | None = None
+        self._limiter: DispatchRateLimiter | None = None
         self.is_deleted = self._is_closed = False
         self.is_on_all_partitions = True
         """False after it was made, until whoever was told of it can know that partitions added meanwhile have it."""
@@ -161,7 +161,7 @@ class Subscription:
             return
         self._later.look_at_clock()
         is_next = wanted == (view.ledger_id, view.first_entry)
-        if is_next and not self._is_pumping and self._pace is None:
+        if is_next and not self._is_pumping and self._limiter is None:
             self._source.drop()
             self._deal(view)
             self._deliver()
@@ -188,7 +188,7 @@ class Subscription:
             bytes_dealt = 0
             while bytes_dealt < DEAL_BYTES_PER_TURN:
                 view = self._next_block()
-                if view is None or not (self._pace is None or self._pace.may_deal()):
+                if view is None or not (self._limiter is None or self._limiter.may_deal()):
                     break
                 # What was only looked at is work too, and so is what is small.
                 least = DEAL_BYTES_PER_BLOCK_MIN + DEAL_BYTES_PER_ENTRY_MIN * view.header.entry_count
@@ -221,11 +221,11 @@ class Subscription:
 
     def _deal(self, view: BlockView) -> int:
         """Deal what `view` has for consumers that are ready; the bytes dealt."""
-        pace = self._pace
-        if pace is not None:
+        limiter = self._limiter
+        if limiter is not None:
             wanted = self.dispatcher.wanted()
             assert wanted is not None
-            view = pace.cut(view, wanted)
+            view = limiter.cut(view, wanted)
         total = messages = 0
         for delivery in self.dispatcher.offer(view):
             parts = frames(delivery, self._partition)
@@ -236,8 +236,8 @@ class Subscription:
             delivery.consumer.meter.count(delivery.messages, size, redelivered=again)
             self.meter.count(delivery.messages, size, redelivered=again)
             self._output.setdefault(delivery.consumer, []).extend(parts)
-        if pace is not None:
-            pace.passed(messages, total)
+        if limiter is not None:
+            limiter.passed(messages, total)
         return total
 
     def _deliver(self) -> None:
@@ -256,13 +256,13 @@ class Subscription:
     @property
     def is_rate_limited(self) -> bool:
         """It waits until a dispatch rate lets it deal more."""
-        return self._pace is not None and self._pace.is_waiting
+        return self._limiter is not None and self._limiter.is_waiting
 
     def _heed_rates(self) -> None:
-        former, limits = self._pace, self.topic.dispatch_limits
+        former, limits = self._limiter, self.topic.dispatch_limits
         if limits is (None if former is None else former.limits):
             return
-        self._pace = None if limits is None else Pace(limits, self._clock, self.wake)
+        self._limiter = None if limits is None else DispatchRateLimiter(limits, self._clock, self.wake)
         if former is not None:
             former.stop()
             self.wake()
@@ -564,8 +564,8 @@ class Subscription:
 
     def _silence(self) -> None:
         self._later.stop()
-        if self._pace is not None:
-            self._pace.stop()
+        if self._limiter is not None:
+            self._limiter.stop()
 
     # -- counting --------------------------------------------------------------------------------------
 

@@ -1,17 +1,18 @@
 """What every loaded topic has, whether it keeps messages or not: a name, the policies that hold now, and counters.
 
-Whoever acts by a policy reads one attribute. Gates and limits are made anew when their rates changed, and are None
-while no rate is prescribed: a policy that is off costs nothing.
+Whoever acts by a policy reads one attribute. Limiters are made anew when what they limit has changed, and are None
+while nothing is limited: a policy that is off costs nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
+
 from quire.serving.model.ports import SubscriptionsPort
 from quire.serving.model.rates import Rate, Totals
 from quire.serving.names import TopicName
+from quire.serving.policy.rate_limiter import dispatch_limits, publish_rate_limiter
 from quire.serving.policy.resolved import TopicPolicies
-from quire.serving.policy.throttle import dispatch_limits, limited_anew
-from quire.serving.topic.gate import make_gate, regated
 from quire.serving.topic.producers import Admission, Stage
 from quire.serving.topic.services import Services
 
@@ -27,8 +28,9 @@ class Governed:
         self.topic_name = name
         self.name = str(name)
         self.policies = policies
-        self.gate = make_gate(policies, services.clock, services.throttles.publish)
-        self.dispatch_limits = dispatch_limits(policies, services.clock, services.throttles)
+        self.publish_limiter = publish_rate_limiter(policies, services.clock, services.limiters.publish)
+        """What producers wait at whose rate is spent, and where there is a limit on the size of messages."""
+        self.dispatch_limits = dispatch_limits(policies, services.clock, services.limiters.dispatch)
         self.is_closed = False
         self.bytes_in = 0
         self.messages_in = 0
@@ -52,8 +54,15 @@ class Governed:
     def apply(self, policies: TopicPolicies) -> None:
         """Other policies hold from now on; but for deduplication, which needs a load."""
         former, self.policies = self.policies, policies
-        clock, throttles = self._services.clock, self._services.throttles
-        self.gate = regated(self.gate, former, policies, clock, throttles.publish)
-        if limited_anew(former, policies):
-            self.dispatch_limits = dispatch_limits(policies, clock, throttles)
+        clock, limiters = self._services.clock, self._services.limiters
+        if _differ(former, policies, "publish_rate", "message_bytes_max"):
+            if self.publish_limiter is not None:  # who waits there asks the new one, in a turn of its own
+                asyncio.get_running_loop().call_soon(self.publish_limiter.open)
+            self.publish_limiter = publish_rate_limiter(policies, clock, limiters.publish)
+        if _differ(former, policies, "dispatch_rate", "subscription_dispatch_rate"):
+            self.dispatch_limits = dispatch_limits(policies, clock, limiters.dispatch)
         self.subscriptions.policies_changed()
+
+
+def _differ(former: TopicPolicies, policies: TopicPolicies, *fields: str) -> bool:
+    return any(getattr(former, name) != getattr(policies, name) for name in fields)

@@ -107,8 +107,8 @@ class NonPersistentTopic(Governed):
     def drop(self, service_url: str = "") -> None:
         """Let everybody go: to `service_url`, or to look the topic up again."""
         self.is_closed = True
-        if self.gate is not None:
-            self.gate.open()
+        if self.publish_limiter is not None:
+            self.publish_limiter.open()
         self.producers.close_all(service_url)
         self.subscriptions.close()
 

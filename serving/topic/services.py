@@ -11,7 +11,7 @@ from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import Clock
 from quire.runtime.tasks import Tasks
 from quire.runtime.threads import DaemonThreads
-from quire.serving.policy.throttle import BrokerThrottles
+from quire.serving.policy.rate_limiter import BrokerLimiters
 from quire.serving.settings import BrokerSettings
 from quire.serving.topic.publish import Turn
 from quire.serving.topic.tail_cache import TailCache
@@ -34,7 +34,7 @@ class Services:
     budget: ByteBudget
     tail_cache: TailCache
     tasks: Tasks
-    throttles: BrokerThrottles
+    limiters: BrokerLimiters
     shed_at: float = 0.0
     """When the last of the topics that were dropped comes apart, by the loop's time."""
     helpers: DaemonThreads = field(default_factory=lambda: DaemonThreads(HELPERS, "quire-helper"))

@@ -214,8 +214,8 @@ class Topic(Governed):
 
     def _let_go(self, service_url: str = "") -> None:
         self.is_closed = True
-        if self.gate is not None:
-            self.gate.open()
+        if self.publish_limiter is not None:
+            self.publish_limiter.open()
         self.compaction.stop()
         self.producers.close_all(service_url)
         self.subscriptions.close()

@@ -34,7 +34,7 @@ from quire.metadata.records import CompactedRecord, DelayedDeliveryPolicy
 from quire.runtime.errors import CorruptionError, NotFound
 from quire.runtime.limits import READ_BYTES_MAX
 from quire.serving.model.ports import Position, SegmentView, TopicPort
-from quire.serving.policy.throttle import DispatchLimits
+from quire.serving.policy.rate_limiter import DispatchLimits
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
 

@@ -252,6 +252,25 @@ async def test_a_dispatch_rate_reaches_the_subscriptions_of_a_loaded_topic(
     await until(lambda: topic.dispatch_limits is None)
 
 
+async def test_another_publish_rate_lets_who_waits_ask_anew(rest: Rest, broker: Broker) -> None:
+    await rest.put(TOPIC)
+    topic = await broker.registry.open(NAME)
+    assert topic.publish_limiter is None
+    assert (await rest.post(f"{TOPIC}/publishRate", {"publishThrottlingRateInMsg": 1})).status == 204
+    await until(lambda: topic.publish_limiter is not None)
+    limiter = topic.publish_limiter
+    assert limiter is not None
+    limiter.passed(1000, 0)
+    told: list[bool] = []
+    limiter.wait(lambda: told.append(topic.publish_limiter is None))
+    await rest.post(f"{TOPIC}/messageTTL", 5)
+    await until(lambda: topic.policies.message_ttl_ms == 5000)
+    assert topic.publish_limiter is limiter and not told, "another policy does not forgive a debt"
+    assert (await rest.delete(f"{TOPIC}/publishRate")).status == 204
+    await until(lambda: bool(told))
+    assert told == [True], "by then the other policies hold"
+
+
 async def test_topics_without_policies_of_their_own_share_one_object(rest: Rest, broker: Broker) -> None:
     """A hundred thousand of them are to be cheap."""
     await rest.put(TOPIC)

@@ -53,7 +53,7 @@ async def limit(broker: Broker, topic: str, **policies: Any) -> None:
     loaded = broker.registry.find(TopicName.parse(topic))
     assert loaded is not None
     for _ in range(1000):
-        if loaded.gate is not None:
+        if loaded.publish_limiter is not None:
             return
         await asyncio.sleep(0)
     raise AssertionError("the policy never held")
@@ -81,7 +81,7 @@ async def test_a_broker_s_own_rate_holds_for_its_topics_together(house: BrokerHo
     assert len(await client.answers(50)) == 50, "what comes together is taken together"
     send(client, 2, 0)
     loaded = broker.registry.find(TopicName.parse(OTHER))
-    assert loaded is not None and loaded.gate is not None and loaded.gate.waits == 1
+    assert loaded is not None and loaded.publish_limiter is not None and loaded.publish_limiter.waits == 1
     assert kinds(await client.answers(1)) == ["SEND_RECEIPT"], "and goes on when the rate allows"
 
 

@@ -62,8 +62,8 @@ async def throttled(broker: Broker, **more: Any) -> Client:
 async def unthrottled(broker: Broker) -> None:
     """Everybody who waits for the topic's rate may go on now."""
     topic = broker.registry.find(NAME)
-    assert topic is not None and topic.gate is not None
-    topic.gate.open()
+    assert topic is not None and topic.publish_limiter is not None
+    topic.publish_limiter.open()
     for _ in range(20):
         await asyncio.sleep(0)
     await topic.flushed()  # type: ignore[union-attr]
@@ -239,7 +239,7 @@ async def test_a_producer_that_is_closed_and_made_again_in_one_breath(broker: Br
     assert broker.held.held_bytes > before, "both wait behind what was sent"
     topic: Any = broker.registry.find(NAME)
     while broker.held.held_bytes:
-        topic.gate.open()
+        topic.publish_limiter.open()
         await asyncio.sleep(0.001)
     said: list[str] = []
     async with asyncio.timeout(60):

@@ -9,7 +9,7 @@ from quire.metadata.records import DelayedDeliveryPolicy
 from quire.runtime.errors import NotFound, QuireError
 from quire.serving.model.ports import Position, SegmentView
 from quire.serving.model.positions import following
-from quire.serving.policy.throttle import DispatchLimits
+from quire.serving.policy.rate_limiter import DispatchLimits
 from quire.wire import block, commands, message
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer

@@ -1,4 +1,4 @@
-"""Token buckets against what they promise, and the gate that producers wait at."""
+"""Token buckets against what they promise, and the limiters that producers and subscriptions wait at."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from quire.metadata.records import DispatchRate, PublishRate
 from quire.runtime.clock import ManualClock
-from quire.serving.policy.rate_limit import RateLimit, TokenBucket, dispatch_limit, publish_limit
+from quire.serving.policy.rate_limiter import RateLimiter, dispatch_rate_limiter, publish_rate_limiter
 from quire.serving.policy.resolved import TopicPolicies
-from quire.serving.policy.throttle import Throttle, publish_throttle
-from quire.serving.topic.gate import Gate, make_gate, regated
+from quire.serving.policy.token_bucket import TokenBucket
 
 
 def test_a_bucket_starts_with_a_second_s_worth_and_goes_into_debt() -> None:
@@ -28,24 +27,35 @@ def test_a_bucket_starts_with_a_second_s_worth_and_goes_into_debt() -> None:
 
 
 def test_the_slower_of_both_kinds_counts() -> None:
-    limit = RateLimit(TokenBucket(10, 0.0), TokenBucket(1000, 0.0))
-    limit.take(1, 3000)
-    assert limit.wait_s(0.0) == pytest.approx(2.001)
-    limit.take(40, 0)
-    assert limit.wait_s(0.0) == pytest.approx(3.2)
-    only = publish_limit(PublishRate(messages_per_s=1), 0.0)
-    assert only is not None and only.wait_s(0.0) == 0
-    assert publish_limit(PublishRate(), 0.0) is None
+    clock = ManualClock()
+    limiter = RateLimiter(10, 1000, clock)
+    limiter.passed(1, 3000)
+    assert limiter._wait_s() == pytest.approx(2.001)
+    limiter.passed(40, 0)
+    assert limiter._wait_s() == pytest.approx(3.2)
+    assert RateLimiter(1, 0, clock).is_open()
 
 
 def test_dispatching_waits_until_some_of_the_rate_has_gathered() -> None:
-    limit = dispatch_limit(DispatchRate(messages=1000, bytes=5000, period_s=10), 0.0)
-    assert limit is not None and limit.wait_s(0.0) == 0
-    assert limit.allowance() == (1000, 5000), "a period's worth at once"
-    limit.take(998, 0)
-    assert limit.wait_s(0.0) == pytest.approx(0.03), "5 are a twentieth of a second's worth, and 2 are left"
-    assert limit.wait_s(0.03) == 0 and limit.allowance() == (5, 5000)
-    assert dispatch_limit(DispatchRate(), 0.0) is None
+    clock = ManualClock()
+    limiter = dispatch_rate_limiter(DispatchRate(messages=1000, bytes=5000, period_s=10), clock)
+    assert limiter is not None and limiter.is_open()
+    assert limiter.allowance() == (1000, 5000), "a period's worth at once"
+    limiter.passed(998, 0)
+    assert limiter._wait_s() == pytest.approx(0.03), "5 are a twentieth of a second's worth, and 2 are left"
+    clock.advance_ms(30)
+    assert limiter.is_open() and limiter.allowance() == (5, 5000)
+    assert dispatch_rate_limiter(DispatchRate(), clock) is None
+
+
+def test_what_a_part_is_allowed_is_what_all_wider_ones_allow() -> None:
+    clock = ManualClock()
+    wider = RateLimiter(0, 50, clock)
+    limiter = RateLimiter(10, 100, clock, wider)
+    assert limiter.is_open() and limiter.allowance() == (10, 50)
+    limiter.passed(1, 60)
+    assert not limiter.is_open() and not wider.is_open()
+    assert limiter.allowance() == (9, 1)
 
 
 @given(
@@ -69,87 +79,89 @@ def test_over_any_time_no_more_passes_than_promised(rate: float, arrivals: list[
             assert total - newest <= rate * (until - since + 1) * 1.0001 + 1
 
 
-def limited(rate: int, clock: ManualClock) -> Gate:
-    gate = make_gate(TopicPolicies(publish_rate=PublishRate(messages_per_s=rate)), clock)
-    assert gate is not None
-    return gate
+def limited(rate: int, clock: ManualClock) -> RateLimiter:
+    limiter = publish_rate_limiter(TopicPolicies(publish_rate=PublishRate(messages_per_s=rate)), clock)
+    assert limiter is not None
+    return limiter
 
 
-def throttle_of(gate: Gate) -> Throttle:
-    assert gate._own is not None
-    return gate._own
+def test_policies_that_limit_nothing_have_no_limiter() -> None:
+    assert publish_rate_limiter(TopicPolicies(), ManualClock()) is None
 
 
-def test_policies_that_limit_nothing_have_no_gate() -> None:
-    assert make_gate(TopicPolicies(), ManualClock()) is None
+def test_a_limit_on_the_size_of_messages_has_one_that_is_always_open() -> None:
+    limiter = publish_rate_limiter(TopicPolicies(message_bytes_max=5), ManualClock())
+    assert limiter is not None
+    limiter.passed(1 << 40, 1 << 60)
+    assert limiter.is_open()
 
 
 async def test_who_waits_is_let_in_one_by_one_in_order() -> None:
     clock = ManualClock()
-    gate = limited(10, clock)
-    gate.passed(20, 0)
+    limiter = limited(10, clock)
+    limiter.passed(20, 0)
     let_in: list[str] = []
 
     def come(name: str) -> None:
-        if gate.is_open():
-            gate.passed(10, 0)
+        if limiter.is_open():
+            limiter.passed(10, 0)
             let_in.append(name)
         else:
-            gate.wait(lambda: come(name))
+            limiter.wait(lambda: come(name))
 
     for name in "abc":
         come(name)
     assert let_in == []
     for expected in ("a", "ab", "abc"):
         clock.advance_ms(1200)
-        throttle_of(gate)._release()
+        limiter._release()
         assert "".join(let_in) == expected
 
 
 async def test_a_newcomer_does_not_overtake_who_waits() -> None:
     clock = ManualClock()
-    gate = limited(10, clock)
-    gate.passed(20, 0)
+    limiter = limited(10, clock)
+    limiter.passed(20, 0)
     told: list[str] = []
-    gate.wait(lambda: told.append("waited"))
+    limiter.wait(lambda: told.append("waited"))
     clock.advance_ms(60_000)
-    assert not gate.is_open(), "the timer has not fired yet, and somebody is before it"
-    throttle_of(gate)._release()
-    assert told == ["waited"] and gate.is_open()
+    assert not limiter.is_open(), "the timer has not fired yet, and somebody is before it"
+    limiter._release()
+    assert told == ["waited"] and limiter.is_open()
 
 
 @pytest.mark.parametrize("how", ["released", "opened"])
-async def test_one_that_fails_stops_nobody_behind_it(how: str) -> None:
+async def test_one_that_fails_stops_nobody_after_it(how: str) -> None:
     clock = ManualClock()
-    throttle = throttle_of(limited(10, clock))
-    throttle.passed(20, 0)
+    limiter = limited(10, clock)
+    limiter.passed(20, 0)
     told: list[str] = []
 
     def fail() -> None:
         raise ZeroDivisionError("a mistake of whoever waited")
 
     for resume in (fail, lambda: told.append("a"), lambda: told.append("b")):
-        throttle.wait(resume)
+        limiter.wait(resume)
     clock.advance_ms(60_000)
-    assert not throttle.is_open(), "somebody waits"
+    assert not limiter.is_open(), "somebody waits"
     if how == "released":
-        throttle._release()
+        limiter._release()
     else:
-        throttle.open()
+        limiter.open()
     assert told == ["a", "b"]
 
 
 async def test_the_broker_s_rate_holds_for_all_topics_together() -> None:
     clock = ManualClock()
-    shared = publish_throttle(PublishRate(messages_per_s=10), clock)
-    assert shared is not None
-    first, second = (make_gate(TopicPolicies(), clock, shared) for _ in range(2))
+    shared = RateLimiter(10, 0, clock)
+    first, second = (publish_rate_limiter(TopicPolicies(), clock, shared) for _ in range(2))
     assert first is not None and second is not None
     first.passed(20, 0)
     assert not second.is_open()
     told: list[str] = []
     second.wait(lambda: told.append("second"))
     first.wait(lambda: told.append("first"))
+    assert first.waits == second.waits == 1
     second.open()
     assert not told, "a topic that is closed lets nobody pass whom the broker holds"
     clock.advance_ms(1200)
@@ -157,15 +169,10 @@ async def test_the_broker_s_rate_holds_for_all_topics_together() -> None:
     assert told == ["second", "first"]
 
 
-async def test_other_policies_let_everybody_ask_anew() -> None:
-    clock = ManualClock()
-    slow = TopicPolicies(publish_rate=PublishRate(messages_per_s=1))
-    gate = make_gate(slow, clock)
-    assert gate is not None
-    gate.passed(1000, 0)
+async def test_one_that_is_opened_lets_everybody_pass() -> None:
+    limiter = limited(1, ManualClock())
+    limiter.passed(1000, 0)
     told: list[bool] = []
-    gate.wait(lambda: told.append(True))
-    assert regated(gate, slow, TopicPolicies(publish_rate=slow.publish_rate, message_ttl_ms=5), clock) is gate
-    assert regated(gate, slow, TopicPolicies(), clock) is None
-    gate.open()
-    assert told == [True] and gate.is_open()
+    limiter.wait(lambda: told.append(True))
+    limiter.open()
+    assert told == [True] and limiter.is_open()

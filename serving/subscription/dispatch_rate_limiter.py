@@ -1,12 +1,12 @@
 """How much of a block a subscription may be dealt now, where dispatch rates limit it. It adds the waiting to the rates.
 
-The subscription's own rate, its topic's and its broker's: each is a `Throttle`. Before a block is offered the pace is
-asked once (`may_deal`); closed, it waits at the first throttle that is, and the subscription is woken when that has
-tokens again. Open, the block is cut to what may pass (`cut`), so the dispatcher knows of no rates and deals what it is
+The subscription's own rate, its topic's and its broker's: each is a `RateLimiter`. Before a block is offered they are
+asked once (`may_deal`); closed, it waits at the first that is, and the subscription is woken when that has tokens
+again. Open, the block is cut to what may pass (`cut`), so the dispatcher knows of no rates and deals what it is
 offered; what it dealt is taken from all of them. An entry is never torn: one that is larger than what is left leaves
 a debt, and is waited for afterwards.
 
-A subscription that nothing limits has no pace.
+A subscription that nothing limits has none.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from collections.abc import Callable
 
 from quire.runtime.clock import Clock
 from quire.serving.model.ports import Position
-from quire.serving.policy.rate_limit import UNLIMITED
-from quire.serving.policy.throttle import DispatchLimits, dispatch_throttle
+from quire.serving.policy.rate_limiter import UNLIMITED, DispatchLimits, dispatch_rate_limiter
 from quire.serving.subscription.delivery.delivery import BlockView
 from quire.wire import block
 
 
-class Pace:
+class DispatchRateLimiter:
     """See the top of the file. `wake` is called when more may be dealt."""
 
     def __init__(self, limits: DispatchLimits, clock: Clock, wake: Callable[[], None]) -> None:
-        own = dispatch_throttle(limits.each, clock)
-        self._throttles = limits.shared if own is None else (own, *limits.shared)
+        limiter = dispatch_rate_limiter(limits.each, clock, limits.shared)
+        assert limiter is not None
+        self._limiter = limiter
         self.limits = limits
         self._wake = wake
         self.is_waiting = False
@@ -36,12 +36,11 @@ class Pace:
         """Whether something may be dealt now; if not, the subscription is woken when it may ask again."""
         if self.is_waiting:
             return False
-        for throttle in self._throttles:
-            if not throttle.is_open():
-                self.is_waiting = True
-                throttle.wait(self._resume)
-                return False
-        return True
+        if self._limiter.is_open():
+            return True
+        self.is_waiting = True
+        self._limiter.wait(self._resume)
+        return False
 
     def _resume(self) -> None:
         self.is_waiting = False
@@ -53,8 +52,7 @@ class Pace:
 
     def cut(self, view: BlockView, wanted: Position) -> BlockView:
         """`view` as far as it may be dealt from `wanted` on, at least one entry; `may_deal` has just said so."""
-        allowances = [throttle.allowance() for throttle in self._throttles]
-        messages, byte_count = (min(some) for some in zip(*allowances, strict=True))
+        messages, byte_count = self._limiter.allowance()
         start = wanted.entry_id - view.first_entry
         stop, _ = view.cover(start, view.count, messages)
         if byte_count < UNLIMITED:
@@ -65,9 +63,8 @@ class Pace:
 
     def passed(self, messages: int, byte_count: int) -> None:
         """So much was dealt."""
-        for throttle in self._throttles:
-            throttle.passed(messages, byte_count)
+        self._limiter.passed(messages, byte_count)
 
 
 def _nobody() -> None:
-    """What a pace that was stopped wakes."""
+    """What one that was stopped wakes."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -11,13 +10,18 @@ from quire.metadata.records import DispatchRate
 from quire.runtime.clock import ManualClock
 from quire.serving.model.positions import preceding
 from quire.serving.model.request import SubscribeRequest, SubscriptionKind
+from quire.serving.policy.rate_limiter import (
+    DispatchLimits,
+    RateLimiter,
+    dispatch_limits,
+    dispatch_rate_limiter,
+)
 from quire.serving.policy.resolved import TopicPolicies
-from quire.serving.policy.throttle import BrokerThrottles, DispatchLimits, dispatch_limits, dispatch_throttle
 from quire.serving.subscription.cursor.cursor import Cursor, CursorKey
 from quire.serving.subscription.delivery.delivery import BlockView
 from quire.serving.subscription.dispatch import blocked
+from quire.serving.subscription.dispatch_rate_limiter import DispatchRateLimiter
 from quire.serving.subscription.non_persistent import NonPersistentSubscription
-from quire.serving.subscription.pace import Pace
 from quire.serving.subscription.subscriptions import CursorStore, Subscription, Subscriptions
 from quire.wire import block
 from tests.serving.subscription.fakes import FakeLog, FakePort, FakeTopic
@@ -39,7 +43,7 @@ class Stand:
         self.topic.listener = self.subscriptions.confirmed
 
     def limit(self, broker: DispatchRate | None = None, **policies: DispatchRate) -> None:
-        shared = BrokerThrottles(None, dispatch_throttle(broker or DispatchRate(), self.clock))
+        shared = dispatch_rate_limiter(broker or DispatchRate(), self.clock)
         self.topic.dispatch_limits = dispatch_limits(TopicPolicies(**policies), self.clock, shared)
         self.subscriptions.policies_changed()
 
@@ -60,13 +64,15 @@ class Stand:
     def wait(self, ms: int) -> None:
         """So much time passes, and the timers ring."""
         self.clock.advance_ms(ms)
-        for throttle in dict.fromkeys(self._throttles()):
-            throttle._release()
+        for limiter in dict.fromkeys(self._limiters()):
+            limiter._release()
 
-    def _throttles(self) -> Iterator[Any]:
+    def _limiters(self) -> Iterator[RateLimiter]:
         for one in self.subscriptions:
-            if one._pace is not None:
-                yield from one._pace._throttles
+            found = None if one._limiter is None else one._limiter._limiter
+            while found is not None:
+                yield found
+                found = found.wider
 
     async def reason(self, name: str = "s") -> str:
         return str((await self.subscription(name).stats())["blockedReason"])
@@ -81,11 +87,11 @@ def per_s(messages: int = 0, byte_count: int = 0) -> DispatchRate:
     return DispatchRate(messages=messages, bytes=byte_count)
 
 
-async def test_what_nothing_limits_has_no_pace(stand: Stand) -> None:
+async def test_what_nothing_limits_has_no_limiter(stand: Stand) -> None:
     await stand.consumer()
-    assert stand.subscription()._pace is None
+    assert stand.subscription()._limiter is None
     stand.limit()
-    assert stand.topic.dispatch_limits is None and stand.subscription()._pace is None
+    assert stand.topic.dispatch_limits is None and stand.subscription()._limiter is None
 
 
 @pytest.mark.parametrize("kind", [*SubscriptionKind])
@@ -112,8 +118,8 @@ async def test_one_timer_and_a_step_of_the_rate_at_a_time(stand: Stand) -> None:
     for _ in range(11):
         stand.topic.publish([1] * 100)
     assert len(port.positions()) == 1000
-    (throttle,) = stand._throttles()
-    assert len(throttle._waiting) == 1, "however often it is told of new blocks"
+    (limiter,) = stand._limiters()
+    assert len(limiter._waiting) == 1, "however often it is told of new blocks"
     stand.wait(20)
     assert port.positions() == [], "20 of the 50 that are worth a timer"
     stand.wait(40)
@@ -183,9 +189,9 @@ async def test_a_policy_that_goes_lets_everything_out(stand: Stand) -> None:
 async def test_policies_that_say_the_same_keep_the_debt(stand: Stand) -> None:
     stand.limit(subscription_dispatch_rate=per_s(1))
     port = await stand.consumer()
-    pace = stand.subscription()._pace
+    limiter = stand.subscription()._limiter
     stand.subscriptions.policies_changed()
-    assert stand.subscription()._pace is pace
+    assert stand.subscription()._limiter is limiter
     stand.topic.publish([1] * 5)
     assert len(port.positions()) == 1
 
@@ -239,15 +245,15 @@ async def test_what_waits_for_its_time_is_why_nothing_flows(stand: Stand) -> Non
 
 
 def test_a_cut_ends_with_the_allowance_and_has_one_entry_at_least(stand: Stand) -> None:
-    limits = DispatchLimits(DispatchRate(messages=4, bytes=12), ())
-    pace = Pace(limits, stand.clock, lambda: None)
+    limits = DispatchLimits(DispatchRate(messages=4, bytes=12), None)
+    limiter = DispatchRateLimiter(limits, stand.clock, lambda: None)
     stand.topic.publish([1] * 8)
     (buffer,) = stand.topic.blocks
     view = BlockView(buffer, block.peek(buffer))
     wanted = stand.topic.first_position()
-    assert pace.may_deal()
-    assert pace.cut(view, wanted).stop_entry == 3, "three entries hold twelve bytes"
-    assert pace.cut(view, wanted._replace(entry_id=7)) is view
+    assert limiter.may_deal()
+    assert limiter.cut(view, wanted).stop_entry == 3, "three entries hold twelve bytes"
+    assert limiter.cut(view, wanted._replace(entry_id=7)) is view
     part = view.head(3)
     assert part.all_entries() is view.all_entries(), "what was found out is kept with the block"
     assert part.messages(0, part.count) == 3 and part.counts is None
