@@ -133,6 +133,7 @@ CORES = (
     "serving/topic/producers.py",
     "serving/topic/lifecycle/explain.py",
     "serving/topic/lifecycle/quota.py",
+    "serving/topic/lifecycle/states.py",
     "serving/topic/lifecycle/retention.py",
     "serving/schema/avro.py",
     "serving/schema/definition.py",

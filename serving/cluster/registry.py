@@ -32,6 +32,7 @@ from quire.serving.cluster.catalogue import Catalogue
 from quire.serving.cluster.port import BundleLoad, NotOwner, Ownership
 from quire.serving.cluster.topic_factory import TopicFactory, require_held
 from quire.serving.cluster.topic_records import TopicRecords
+from quire.serving.model.ports import was_unloaded
 from quire.serving.names import TopicName
 from quire.serving.policy.book import PolicyBook
 from quire.serving.policy.namespaces import Namespaces
@@ -176,6 +177,8 @@ class Registry:
                     await topic.unload()
                     topic = await self._load_persistent(name, namespace, create)
                 require_held(self._ownership, name, of)
+                if topic.is_closed:
+                    raise was_unloaded(topic.name)
                 if self._bundle_of.get(name) != of:
                     raise NotOwner(f"{name} went to another broker and came back while it was being loaded")
             except BaseException:

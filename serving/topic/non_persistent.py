@@ -27,6 +27,7 @@ from quire.serving.names import TopicName
 from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.topic.entrance import Entrance
 from quire.serving.topic.governed import Governed
+from quire.serving.topic.lifecycle.states import IN_USE, Event
 from quire.serving.topic.producers import NO_EPOCH, Admission
 from quire.serving.topic.services import Services
 from quire.serving.topic.topic import Topic
@@ -50,6 +51,7 @@ class NonPersistentTopic(Governed):
         self._ledger_id = services.clock.now_ms()
         self._next_entry = 0
         self._was_idle = False
+        self.enter(Event.LOADED)
 
     # -- life ------------------------------------------------------------------------------------------
 
@@ -93,7 +95,9 @@ class NonPersistentTopic(Governed):
 
     async def close(self) -> None:
         """Take nothing more. The producers stay until `drop`."""
-        self.is_closed = True
+        if self.is_closed:
+            return
+        self.enter(Event.CLOSE)
         self.producers.shut()
         self.subscriptions.close()
 
@@ -106,7 +110,9 @@ class NonPersistentTopic(Governed):
 
     def drop(self, service_url: str = "") -> None:
         """Let everybody go: to `service_url`, or to look the topic up again."""
-        self.is_closed = True
+        if self.state not in IN_USE:
+            return
+        self.enter(Event.DROP)
         if self.publish_limiter is not None:
             self.publish_limiter.open()
         self.producers.close_all(service_url)

@@ -7,8 +7,7 @@ It joins the parts of this folder, each of which knows one thing:
     tail_cache  the newest blocks                      dedup      what was sent twice
     producers   who may publish                        retention  what may go
 
-and it implements `TopicPort` for subscriptions (`quire.serving.model.ports`). Its life: `load` → serving → `unload` or
-`delete`; or *lost*, when another broker changed the segment list.
+and it implements `TopicPort` for subscriptions (`quire.serving.model.ports`). Its life is in `lifecycle/states`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from msgspec.structs import replace
 from quire.metadata import topics
 from quire.metadata.records import ArchivePointer, DelayedDeliveryPolicy, SegmentRecord
 from quire.runtime.errors import DiskFull, NotFound, QuireError, Unavailable
-from quire.serving.model.ports import CompactedPort, Position, SegmentView
+from quire.serving.model.ports import CompactedPort, Position, SegmentView, was_unloaded
 from quire.serving.model.rates import Totals
 from quire.serving.names import TopicName
 from quire.serving.policy.resolved import TopicPolicies
@@ -34,6 +33,7 @@ from quire.serving.topic.entrance import Entrance
 from quire.serving.topic.governed import Governed
 from quire.serving.topic.lifecycle.rest import Rest
 from quire.serving.topic.lifecycle.retention import trimmable
+from quire.serving.topic.lifecycle.states import IN_USE, Event
 from quire.serving.topic.lifecycle.upkeep import Upkeep
 from quire.serving.topic.producers import Admission, TopicTerminated
 from quire.serving.topic.publish import Flight, Publisher
@@ -158,9 +158,12 @@ class Topic(Governed):
                 await self._dedup_log.remove(self.name)
             else:
                 await self._dedup.begin()
+            if self.is_closed:
+                raise was_unloaded(self.name)
         except BaseException:
             self._writing.abandon()
             raise
+        self.enter(Event.LOADED)
 
     async def unload(self) -> None:
         """Close it and let everybody go. The clients will look the topic up again."""
@@ -175,7 +178,9 @@ class Topic(Governed):
         What comes from now on is not taken. The producers stay until `drop`: a client that is let go comes back after
         a tenth of a second, twice that when it comes too early, and should find the topic where it goes.
         """
-        self.is_closed = True
+        if self.is_closed:
+            return  # it was lost, or deleted, before its turn came
+        self.enter(Event.CLOSE)
         self.compaction.stop()
         self.producers.shut()
         self.subscriptions.close()
@@ -184,6 +189,18 @@ class Topic(Governed):
         if self._dedup is not None:
             self._dedup.snapshot()
 
+    def drop(self, service_url: str = "") -> None:
+        """Write nothing more, and forget what is not confirmed: its bytes count no longer.
+
+        The clients are sent to `service_url`, where the topic is now, or to look it up.
+        """
+        self._end(Event.DROP, service_url)
+
+    def _lost(self) -> None:
+        """Another broker owns the topic: whoever met it, nothing of this incarnation goes on."""
+        self._end(Event.LOST)
+        self._on_lost(self)
+
     async def delete(self, forget: Callable[[], Awaitable[None]]) -> None:
         """Remove everything: cursors, ledgers, archived objects, the record. Tried again, it goes on.
 
@@ -191,46 +208,47 @@ class Topic(Governed):
         anything is left nobody has the name, and whoever meets the topic goes on. A topic whose deletion was
         interrupted is not loaded for that.
         """
+        self.enter(Event.DELETE)
+        self._send_away()
         try:
-            await self._delete(forget)
+            try:
+                await self.segment_list.update(lambda record: replace(record, deleting=True))
+                await self._writing.end()
+            finally:
+                self._forget_unconfirmed()
+            await self.subscriptions.forget()
+            await self._dedup_log.remove(self.name)
+            await forget()
+            if self.compaction.record is not None:
+                await self._discard(SegmentRecord(ledger_id=self.compaction.record.ledger_id))
+            for segment in self.segment_list.listed:
+                await self._discard(segment)
+            await self.segment_list.delete()
         finally:
+            self.enter(Event.DELETED)
             self._shed_later()
 
-    async def _delete(self, forget: Callable[[], Awaitable[None]]) -> None:
-        self._let_go()
-        try:
-            await self.segment_list.update(lambda record: replace(record, deleting=True))
-            await self._writing.end()
-        finally:
-            self._abandon()
-        await self.subscriptions.forget()
-        await self._dedup_log.remove(self.name)
-        await forget()
-        if self.compaction.record is not None:
-            await self._discard(SegmentRecord(ledger_id=self.compaction.record.ledger_id))
-        for segment in self.segment_list.listed:
-            await self._discard(segment)
-        await self.segment_list.delete()
+    def _end(self, event: Event, service_url: str = "") -> None:
+        if self.state in IN_USE:
+            self.enter(event)
+            self._forget_unconfirmed()
+            self._send_away(service_url)
+            self._shed_later()
 
-    def _let_go(self, service_url: str = "") -> None:
-        self.is_closed = True
+    def _send_away(self, service_url: str = "") -> None:
         if self.publish_limiter is not None:
             self.publish_limiter.open()
         self.compaction.stop()
         self.producers.close_all(service_url)
         self.subscriptions.close()
 
-    def drop(self, service_url: str = "") -> None:
-        """Write nothing more, and forget what is not confirmed: its bytes count no longer.
-
-        The clients are sent to `service_url`, where the topic is now, or to look it up.
-        """
-        self._abandon(service_url)
-        self._shed_later()
-
-    def _abandon(self, service_url: str = "") -> None:
+    def _forget_unconfirmed(self) -> None:
+        """Nothing more is written, and nothing unconfirmed answered: the clients send it again where the topic is."""
         self._writing.abandon()
-        self._forget(service_url)
+        self._publisher.drop()
+        self._tail.clear()
+        for flush in [one for one in self._flushes if not one.done()]:
+            flush.set_result(False)
 
     def _shed_later(self) -> None:
         """Come apart when whoever still has a hand in it is done.
@@ -245,19 +263,6 @@ class Topic(Governed):
     def _shed(self) -> None:
         for part in PARTS:
             self.__dict__.pop(part, None)
-
-    def _lost(self) -> None:
-        """Another broker owns the topic: whoever met it, nothing of this incarnation goes on."""
-        self.drop()
-        self._on_lost(self)
-
-    def _forget(self, service_url: str) -> None:
-        """Nothing unconfirmed is answered: the clients will send it again where the topic is now."""
-        self._let_go(service_url)
-        self._publisher.drop()
-        self._tail.clear()
-        for flush in [one for one in self._flushes if not one.done()]:
-            flush.set_result(False)
 
     async def terminate(self) -> Position:
         """No more messages, for good. Answers the last position; nothing is taken from the first moment on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from unittest.mock import AsyncMock
 
 import pulsar
 import pytest
@@ -27,6 +28,7 @@ from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.subscription.subscriptions import Subscriptions
 from quire.serving.topic import topic as topic_module
 from quire.serving.topic import writing
+from quire.serving.topic.lifecycle.states import State
 from quire.serving.topic.topic import Topic
 from quire.wire.bookie import Status
 from tests.serving.conftest import NAME, BrokerHouse, in_thread, publish, read_all
@@ -524,6 +526,54 @@ async def test_a_load_that_fails_at_the_end_leaves_no_topic_behind(
     assert asked == 2
     assert broker.services.ledgers._writers == before  # type: ignore[attr-defined]
     assert not (await broker.registry.open(NAME)).is_closed
+
+
+async def test_a_topic_that_is_lost_while_it_is_loaded_is_not_served(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would ever take it out of the registry: it was told of its loss before it was there."""
+    policies, load = broker.registry.policies, Topic.load
+    made: list[Topic] = []
+
+    async def remember(topic: Topic) -> None:
+        await load(topic)
+        made.append(topic)
+
+    async def lose_the_first(name: TopicName) -> TopicPolicies:
+        if len(made) == 1 and not made[0].is_closed:
+            snapshot = await topics.load(broker.services.store, name.path)
+            changed = replace(snapshot.record, properties={"owner": "another"})
+            await topics.update(broker.services.store, snapshot, changed)
+            roll = made[0]._writing.roll()
+            assert roll is not None
+            await roll
+        return await PolicyBook.of(policies, name)
+
+    monkeypatch.setattr(Topic, "load", remember)
+    monkeypatch.setattr(policies, "of", lose_the_first)
+    with pytest.raises(Unavailable, match="look it up again"):
+        await broker.registry.open(NAME, create=True)
+    assert made[0].state is State.LOST and broker.registry.find(NAME) is None
+    assert (await broker.registry.open(NAME)).state is State.SERVING
+
+
+async def test_a_topic_ends_once(broker: Broker) -> None:
+    """Whoever comes later, to close it or because its bundle is gone, finds nothing to do."""
+    await broker.create_topic(str(NAME))
+    lost = await broker.registry.open_persistent(NAME)
+    lost._lost()
+    await lost.unload()
+    lost.drop("pulsar://elsewhere:6650")
+    assert lost.state is State.LOST
+    unloaded = await broker.registry.open_persistent(NAME)
+    assert unloaded is not lost
+    await unloaded.close()
+    assert unloaded.state is State.CLOSING
+    unloaded.drop()
+    unloaded._lost()
+    assert unloaded.state is State.CLOSED
+    with pytest.raises(AssertionError, match="a loaded topic in state CLOSED met DELETE"):
+        await unloaded.delete(AsyncMock())
 
 
 async def test_an_entry_of_garbage_does_not_keep_a_deduplicated_topic_from_loading(
