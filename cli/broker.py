@@ -136,7 +136,7 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         )
         settings = replace(settings, advertise=service_url)
         running = Broker(settings, store, ledgers, archive, clock, ownership=ownership)
-        running.budget.add_gauge(lambda: ledgers.bytes_lagging)
+        running.services.budget.add_gauge(lambda: ledgers.bytes_lagging)
         running.addresses.http_url = http_url
         await parts.serve_http(make_app(running, (watchdog.metrics,)), http)
         await running.start(clients)

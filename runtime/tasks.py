@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from quire.runtime.errors import QuireError
@@ -36,6 +36,18 @@ class Tasks:
         self._tasks[task] = None
         task.add_done_callback(self._ended)
         return task
+
+    def start_every(self, seconds: float, act: Callable[[], Awaitable[None]], what: str) -> None:
+        """Do `act` every so many seconds, for good; what it raises is logged, and it goes on."""
+        self.start(self._every(seconds, act, what), what)
+
+    async def _every(self, seconds: float, act: Callable[[], Awaitable[None]], what: str) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await act()
+            except Exception:
+                self._log.exception("%s failed, which is done every %g s; it goes on", what, seconds)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)

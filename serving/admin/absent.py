@@ -138,12 +138,14 @@ def _replication(broker: Broker) -> list[web.RouteDef]:
 
     async def get(request: web.Request) -> web.Response:
         await broker.namespaces.get(request.match_info["tenant"], request.match_info["namespace"])
-        return web.json_response([broker.settings.cluster])
+        return web.json_response([broker.services.settings.cluster])
 
     async def post(request: web.Request) -> web.Response:
         await broker.namespaces.get(request.match_info["tenant"], request.match_info["namespace"])
-        if await json_of(request) not in ([broker.settings.cluster], []):
-            raise Absent(f"nothing is replicated to other clusters than this one, {broker.settings.cluster}")
+        if await json_of(request) not in ([broker.services.settings.cluster], []):
+            raise Absent(
+                f"nothing is replicated to other clusters than this one, {broker.services.settings.cluster}"
+            )
         return no_content()
 
     async def offloaded(request: web.Request) -> web.Response:
@@ -210,8 +212,10 @@ def _configuration(broker: Broker) -> list[web.RouteDef]:
         return web.json_response({})
 
     async def runtime(_: web.Request) -> web.Response:
-        assert is_dataclass(broker.settings)
-        return web.json_response({name: str(value) for name, value in asdict(broker.settings).items()})
+        assert is_dataclass(broker.services.settings)
+        return web.json_response(
+            {name: str(value) for name, value in asdict(broker.services.settings).items()}
+        )
 
     async def refuse(request: web.Request) -> web.Response:
         name = request.match_info["name"]
@@ -229,6 +233,6 @@ def _configuration(broker: Broker) -> list[web.RouteDef]:
 
 
 def _check_cluster(broker: Broker, request: web.Request) -> None:
-    named = request.match_info.get("cluster", broker.settings.cluster)
-    if named != broker.settings.cluster:
-        raise NotFound(f"there is no cluster {named}, only {broker.settings.cluster}")
+    named = request.match_info.get("cluster", broker.services.settings.cluster)
+    if named != broker.services.settings.cluster:
+        raise NotFound(f"there is no cluster {named}, only {broker.services.settings.cluster}")

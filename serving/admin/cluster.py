@@ -14,12 +14,12 @@ V2 = "/admin/v2"
 
 def routes(broker: Broker) -> list[web.RouteDef]:
     async def clusters(_: web.Request) -> web.Response:
-        return web.json_response([broker.settings.cluster])
+        return web.json_response([broker.services.settings.cluster])
 
     def check_cluster(request: web.Request) -> None:
-        if request.match_info["cluster"] != broker.settings.cluster:
+        if request.match_info["cluster"] != broker.services.settings.cluster:
             raise NotFound(
-                f"there is no cluster {request.match_info['cluster']}, only {broker.settings.cluster}"
+                f"there is no cluster {request.match_info['cluster']}, only {broker.services.settings.cluster}"
             )
 
     async def cluster(request: web.Request) -> web.Response:

@@ -14,7 +14,9 @@ LISTENER_HEADER: Final = "X-Pulsar-ListenerName"
 
 def routes(broker: Broker) -> list[web.RouteDef]:
     async def lookup(request: web.Request) -> web.Response:
-        owner = await broker.look_up(str(topic_of(request)), take=flag(request, "authoritative"))
+        owner = await broker.sessions.topics.look_up(
+            str(topic_of(request)), take=flag(request, "authoritative")
+        )
         listener = request.query.get("listenerName", "") or request.headers.get(LISTENER_HEADER, "")
         if not owner.owns:
             named = {"listenerName": listener} if listener else {}

@@ -64,7 +64,7 @@ def _list(broker: Broker) -> Handler:
 def _show(broker: Broker) -> Handler:
     async def handle(request: web.Request) -> web.Response:
         record = await broker.namespaces.get(*_names(request))
-        shown = policy_json.shown(record.policies, broker.settings.cluster)
+        shown = policy_json.shown(record.policies, broker.services.settings.cluster)
         shown["bundles"] = _bundles_of(record)
         return web.json_response(shown)
 
@@ -121,7 +121,7 @@ def _unsubscribe(broker: Broker) -> Handler:
 
 def _create(broker: Broker) -> Handler:
     async def handle(request: web.Request) -> web.Response:
-        policies, boundaries = namespace_of(await json_of(request), broker.settings.cluster)
+        policies, boundaries = namespace_of(await json_of(request), broker.services.settings.cluster)
         await broker.namespaces.create(*_names(request), policies, boundaries)
         return no_content()
 

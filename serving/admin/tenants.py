@@ -33,12 +33,16 @@ def routes(broker: Broker) -> list[web.RouteDef]:
 
     async def put(request: web.Request) -> web.Response:
         name = request.match_info["tenant"]
-        await namespaces.create_tenant(name, _record(name, await json_of(request), broker.settings.cluster))
+        await namespaces.create_tenant(
+            name, _record(name, await json_of(request), broker.services.settings.cluster)
+        )
         return no_content()
 
     async def post(request: web.Request) -> web.Response:
         name = request.match_info["tenant"]
-        await namespaces.update_tenant(name, _record(name, await json_of(request), broker.settings.cluster))
+        await namespaces.update_tenant(
+            name, _record(name, await json_of(request), broker.services.settings.cluster)
+        )
         return no_content()
 
     async def delete(request: web.Request) -> web.Response:

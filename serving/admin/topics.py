@@ -69,7 +69,7 @@ def _partitions(broker: Broker) -> list[web.RouteDef]:
         # As clients ask that look topics up over HTTP: 0 when it does not exist and would be created on use.
         topic = topic_of(request)
         if flag(request, "checkAllowAutoCreation"):
-            count = await broker.client_partitions(str(topic), create=True)
+            count = await broker.sessions.topics.partitions(str(topic), create=True)
             return web.json_response({"partitions": count})
         return web.json_response({"partitions": await broker.fan_out.partitions(topic)})
 

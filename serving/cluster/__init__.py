@@ -18,7 +18,8 @@ them and lets go of them), `rounds` (looks after them), `topic_lists` (tells cli
 (brings their segments to the archive), `ownerless` (closes ledgers that nobody else would), `local_bundles` (what
 ownership asks of all these).
 
-Then what operators ask. `fan_out` asks each partition of a topic, and each of the other brokers, by `peers`;
-`addresses` is where this one is reached. `partitioned` lets a topic with partitions grow and go as one thing. `admin`
-lists the rest: `topic_admin`, `statistics`, `subscription_admin`, `policy_admin`, `archive_admin`.
+Then what clients ask, `client_topics`, and what operators ask. `fan_out` asks each partition of a topic, and each of
+the other brokers, by `peers`; `addresses` is where this one is reached. `partitioned` lets a topic with partitions grow
+and go as one thing. `admin` lists the rest: `topic_admin`, `statistics`, `subscription_admin`, `policy_admin`,
+`archive_admin`.
 """

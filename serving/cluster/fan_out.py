@@ -155,8 +155,9 @@ class FanOut:
 
     async def others(self, method: str, path: str, *, timeout_s: float = ASK_S) -> BrokerAnswers:
         """Ask all other brokers of the cluster."""
-        urls = {row["httpUrl"] for row in self._ownership.brokers()} - {self._addresses.http_url}
-        asked = [self._peers.ask_at(method, url, path, timeout_s=timeout_s) for url in sorted(urls)]
+        urls = [row["httpUrl"] for row in self._ownership.brokers()]
+        others = [url for url in urls if url != self._addresses.http_url]
+        asked = [self._peers.ask_at(method, url, path, timeout_s=timeout_s) for url in others]
         answers = BrokerAnswers([], [])
         for one in await asyncio.gather(*asked, return_exceptions=True):
             if isinstance(one, QuireError):

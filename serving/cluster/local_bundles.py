@@ -81,6 +81,17 @@ class LocalBundles:
     def bundle_loads(self) -> Mapping[str, BundleLoad]:
         return self._registry.bundle_loads()
 
+    # -- what the broker asks --------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Close all state logs."""
+        await self._bundles.close()
+
+    @property
+    def damaged(self) -> int:
+        """Bundles whose state log could not be read when it was last opened."""
+        return len(self._bundles.damaged)
+
     # -- what operators and other brokers ask ----------------------------------------------------------
 
     async def take(self, bundle: str, topics: Iterable[str]) -> None:

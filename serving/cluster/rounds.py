@@ -25,6 +25,7 @@ from quire.serving.cluster.offloading import Offloading
 from quire.serving.cluster.registry import Registry
 from quire.serving.topic.topic import Topic
 
+TICK_S: Final = 5.0
 TOPICS_A_TURN: Final = 100
 """Of those that are walked over: a few hundred microseconds, so that nobody's publish waits for a hundred thousand."""
 
@@ -41,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class Rounds:
-    """See the top of the file. The broker calls `tend`, `look` and `rest` every few seconds, each by itself."""
+    """See the top of the file. `tend`, `look` and `rest` are done each by itself."""
 
     def __init__(
         self,
@@ -61,6 +62,12 @@ class Rounds:
         self._looks: dict[Topic, float] = {}
         """Topics that are being looked at, and since when."""
         self._one_ended = asyncio.Event()
+
+    def start(self) -> None:
+        """Go on until the tasks of the broker are stopped; damaged ledgers that others meet are followed, too."""
+        self._ledgers.follow_damage()
+        for act in (self.tend, self.look, self.rest):
+            self._tasks.start_every(TICK_S, act, "look after topics")
 
     async def tend(self) -> None:
         """Seal what is old, and what must leave a bookie."""

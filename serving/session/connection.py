@@ -55,8 +55,8 @@ from quire.wire.frame_buffer import READ_BUFFER_BYTES_MAX
 
 if TYPE_CHECKING:
     from quire.serving.session.consume import ConsumerEnd
-    from quire.serving.session.host import SessionHost
     from quire.serving.session.produce import ProducerEnd
+    from quire.serving.session.sessions import Sessions
     from quire.serving.session.topic_watch import TopicWatcher
 
 Handler = Callable[["Connection", Any], None]
@@ -138,7 +138,7 @@ def _entries(cuts: Iterable[Cut]) -> int:
 class Connection(asyncio.BufferedProtocol):
     """See the top of the file. `table` maps the kinds of commands to their handlers."""
 
-    def __init__(self, host: SessionHost, table: Mapping[int, Handler]) -> None:
+    def __init__(self, host: Sessions, table: Mapping[int, Handler]) -> None:
         self.host = host
         self._table = table
         self._loop = asyncio.get_running_loop()
@@ -207,7 +207,7 @@ class Connection(asyncio.BufferedProtocol):
         self.address = f"/{peer[0]}:{peer[1]}" if peer else ""
         transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)  # type: ignore[attr-defined]
         self._handshake = self._loop.call_later(HANDSHAKE_S, self._expect_connect)
-        if not self.host.session_opened(self):
+        if not self.host.opened(self):
             self.refuse(LimitExceeded("this broker has too many connections; try another one"))
 
     def _expect_connect(self) -> None:
@@ -220,7 +220,7 @@ class Connection(asyncio.BufferedProtocol):
         self.is_connected = True
         self.client_version = client_version
         self.connected_ms = self.host.clock.now_ms()
-        self._cutter.frame_bytes_max = self.host.message_bytes_max + FRAME_SLACK_BYTES
+        self._cutter.frame_bytes_max = self.host.settings.message_bytes_max + FRAME_SLACK_BYTES
 
     def get_buffer(self, sizehint: int) -> memoryview:
         room = self._cutter.get_buffer(sizehint)
@@ -306,7 +306,7 @@ class Connection(asyncio.BufferedProtocol):
         self.host.held.give_back(self._held_bytes)
         self._held_bytes = 0
         self.host.frame_room.give_back(self)
-        self.host.session_closed(self)
+        self.host.closed(self)
 
     def pause_writing(self) -> None:
         self.is_writable = False

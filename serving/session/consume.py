@@ -139,12 +139,12 @@ class ConsumerEnd:
 
     async def _enter(self, body: pb.CommandSubscribe) -> tuple[AnyTopic, Consumer]:
         host = self.connection.host
-        topic = await host.open_topic(body.topic, create=body.force_topic_creation)
+        topic = await host.topics.open(body.topic, create=body.force_topic_creation)
         if body.read_compacted and not topic.topic_name.is_persistent:
             raise NotAllowed(f"topic {topic.name} keeps nothing, so nothing of it can be read compacted")
         if body.HasField("schema"):
-            await host.admit_consumer_schema(topic, body.schema)
-        consumer = await host.subscribe(topic, body, self, self.connection.address)
+            await host.topics.admit_consumer_schema(topic, body.schema)
+        consumer = await host.topics.subscribe(topic, body, self, self.connection.address)
         if topic.is_closed or not consumer.is_open:
             consumer.close()
             raise Unavailable(f"topic {topic.name}, or its subscription, was closed meanwhile")

@@ -25,9 +25,11 @@ def connect(connection: Connection, body: pb.CommandConnect) -> None:
         raise ProtocolError("this broker is no proxy; connect to the broker that a lookup names")
     connection.connected(body.client_version)
     flags = body.feature_flags
-    connection.wants_index = flags.supports_broker_entry_metadata and connection.host.entry_metadata
+    connection.wants_index = (
+        flags.supports_broker_entry_metadata and connection.host.settings.broker_entry_metadata
+    )
     connection.write(
-        commands.connected(SERVER_VERSION, body.protocol_version, connection.host.message_bytes_max)
+        commands.connected(SERVER_VERSION, body.protocol_version, connection.host.settings.message_bytes_max)
     )
 
 

@@ -35,7 +35,7 @@ async def _partitions(connection: Connection, body: pb.CommandPartitionedTopicMe
     try:
         if body.topic == _COORDINATORS:
             raise NotAllowed(NO_TRANSACTIONS)
-        count = await connection.host.client_partitions(
+        count = await connection.host.topics.partitions(
             body.topic, create=body.metadata_auto_creation_enabled
         )
     except QuireError as error:
@@ -51,7 +51,7 @@ def lookup(connection: Connection, body: pb.CommandLookupTopic) -> None:
 
 async def _lookup(connection: Connection, body: pb.CommandLookupTopic) -> None:
     try:
-        owner = await connection.host.look_up(body.topic, take=body.authoritative)
+        owner = await connection.host.topics.look_up(body.topic, take=body.authoritative)
         url = owner.url_for(body.advertised_listener_name)
     except QuireError as error:
         connection.write(commands.lookup_failed(body.request_id, *connection.why_refused("LOOKUP", error)))
@@ -74,7 +74,7 @@ async def _topics(connection: Connection, body: pb.CommandGetTopicsOfNamespace) 
         names: list[str] = []
         for domain, other in (("persistent", _Mode.NON_PERSISTENT), ("non-persistent", _Mode.PERSISTENT)):
             if body.mode != other:
-                names += await connection.host.client_topics(tenant, namespace, domain)
+                names += await connection.host.topics.names(tenant, namespace, domain)
     except QuireError as error:
         connection.refuse_request("GET_TOPICS_OF_NAMESPACE", body.request_id, error)
     else:

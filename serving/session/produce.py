@@ -214,13 +214,13 @@ class ProducerEnd:
 
     async def _enter(self, body: pb.CommandProducer) -> AnyTopic:
         """Be admitted to the topic."""
-        topic = await self.connection.host.open_topic(body.topic)
+        topic = await self.connection.host.topics.open(body.topic)
         schema = body.schema if body.HasField("schema") else None
-        self.schema_version = await self.connection.host.admit_producer_schema(topic, schema)
+        self.schema_version = await self.connection.host.topics.admit_producer_schema(topic, schema)
         if self.connection.is_closed:
             raise Unavailable("the connection is closed")
         if body.initial_subscription_name:
-            await self.connection.host.ensure_subscription(topic, body.initial_subscription_name)
+            await self.connection.host.topics.ensure_subscription(topic, body.initial_subscription_name)
         await topic.admit(self.admission)
         return topic
 
@@ -373,7 +373,7 @@ def get_schema(connection: Connection, body: pb.CommandGetSchema) -> None:
 async def _get_schema(connection: Connection, body: pb.CommandGetSchema) -> None:
     version = body.schema_version or None  # some clients send an empty one for the newest
     try:
-        number, found = await connection.host.find_schema(body.topic, version)
+        number, found = await connection.host.topics.find_schema(body.topic, version)
     except QuireError as error:
         connection.write(
             commands.schema_failed(body.request_id, *connection.why_refused("GET_SCHEMA", error))
@@ -388,8 +388,8 @@ def get_or_create_schema(connection: Connection, body: pb.CommandGetOrCreateSche
 
 async def _get_or_create_schema(connection: Connection, body: pb.CommandGetOrCreateSchema) -> None:
     try:
-        topic = await connection.host.open_topic(body.topic)
-        version = await connection.host.admit_producer_schema(topic, body.schema)
+        topic = await connection.host.topics.open(body.topic)
+        version = await connection.host.topics.admit_producer_schema(topic, body.schema)
     except QuireError as error:
         why = connection.why_refused("GET_OR_CREATE_SCHEMA", error)
         connection.write(commands.schema_refused(body.request_id, *why))

@@ -75,7 +75,7 @@ class TopicWatcher:
             pattern = TopicsPattern(body.topics_pattern)
             tenant, namespace = namespace_of(body.namespace)
             host = self._connection.host
-            watched = await host.watch_topics(tenant, namespace, self._changed)
+            watched = await host.topics.watch(tenant, namespace, self._changed)
             self._stop = watched.stop
             found = sorted(await matching(pattern, watched.names, host.clock))
         except QuireError as error:

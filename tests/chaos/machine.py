@@ -113,7 +113,7 @@ class Machine:
         """A client's connection. Refused while the machine is down."""
         if not self._is_up:
             raise ConnectionRefusedError("the machine is down")
-        client = Client(Connection(self.broker, TABLE))
+        client = Client(Connection(self.broker.sessions, TABLE))
         self._pipes.append(client.transport)
         return await Raw.greet(client.transport.reader, client)  # type: ignore[arg-type]
 
@@ -133,12 +133,12 @@ class Machine:
 
     async def _end(self, broker: Broker) -> None:
         assert self._ledgers is not None
-        if broker._server is not None:
-            broker._server.close()
+        if broker.sessions._server is not None:
+            broker.sessions._server.close()
         await self._ledgers.stop()
-        if broker._offloading is not None:
-            await broker._offloading.stop()
-        await broker.tasks.stop()
+        if broker.offloading is not None:
+            await broker.offloading.stop()
+        await broker.services.tasks.stop()
 
 
 class SlowStore(MemoryStore):

@@ -71,15 +71,15 @@ class BrokerHouse:
     async def kill(self, broker: Broker) -> None:
         """End it as a crash would: nothing is closed, nothing more is written."""
         self.running.remove(broker)
-        assert broker._server is not None
-        broker._server.close()
+        assert broker.sessions._server is not None
+        broker.sessions._server.close()
         await broker.services.ledgers.stop()  # type: ignore[attr-defined]
-        for session in list(broker._sessions):
+        for session in list(broker.sessions._open):
             assert session._transport is not None
             session._transport.abort()
-        if broker._offloading is not None:
-            await broker._offloading.stop()
-        await broker.tasks.stop()
+        if broker.offloading is not None:
+            await broker.offloading.stop()
+        await broker.services.tasks.stop()
         await asyncio.sleep(0)
 
     async def close(self) -> None:
@@ -133,10 +133,10 @@ async def turns() -> AsyncIterator[Turns]:
 async def look_after_topics(broker: Broker) -> None:
     """All that the broker does for its topics every few seconds, done when this returns."""
     await broker.rounds.tend()
-    before = set(broker.tasks._tasks)
+    before = set(broker.services.tasks._tasks)
     await broker.rounds.look()
     await broker.rounds.rest()
-    begun = set(broker.tasks._tasks) - before
+    begun = set(broker.services.tasks._tasks) - before
     if begun:
         await asyncio.wait(begun)
 

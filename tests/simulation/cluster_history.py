@@ -42,8 +42,7 @@ from quire.ledger.state_log import StateLog
 from quire.metadata import paths, topics
 from quire.metadata.records import LedgerRecord, LedgerState, TopicRecord, decode
 from quire.runtime.errors import Unavailable
-from quire.serving import broker as broker_module
-from quire.serving.cluster import offloading
+from quire.serving.cluster import offloading, rounds
 from quire.tiering import offload
 
 from .application import CLIENT, CLIENT_TYPES, CONSUMER, Application
@@ -84,7 +83,7 @@ def adverse_times(rng: Random) -> Iterator[None]:
         mock.patch.object(offload, "INTERVAL_S", 1.0),
         mock.patch.object(offload, "BACKOFF_MAX_S", 2.0),
         mock.patch.object(offloading, "ADOPT_AFTER_S", 1.0),
-        mock.patch.object(broker_module, "TOPIC_TICK_S", 0.7),
+        mock.patch.object(rounds, "TICK_S", 0.7),
         mock.patch.dict(defaults, {"roll_bytes": rng.choice((2_000, 20_000))}),
         mock.patch.object(topics, "uuid4", lambda: mock.Mock(hex=f"{unique(128):032x}")),
     ):

@@ -232,7 +232,7 @@ async def test_a_topic_whose_own_ledger_cannot_be_recovered_says_so_and_loads_af
     with pytest.raises(LostForGood, match="--accept-loss"):
         await other.registry.open_persistent(ORDERS)
     topic = await loaded()
-    record = await other._ledgers.info(active.ledger_id)
+    record = await other.services.ledgers.info(active.ledger_id)
     assert (record.last_entry, record.holes) == (9, ()) and topic.last_confirmed == (active.ledger_id, 9)
 
 

@@ -64,7 +64,7 @@ async def test_who_waits_may_not_send(broker: Broker) -> None:
     second.send(*commands.send(2, 0, 1, entry()))
     assert kinds(await second.answers(1)) == ["ERROR"]
     assert second.transport.closed and not first.transport.closed
-    assert broker.budget.held_bytes == 0
+    assert broker.services.budget.held_bytes == 0
 
 
 async def test_refusals_have_their_codes(broker: Broker) -> None:
@@ -112,7 +112,7 @@ async def test_an_epoch_that_cannot_be_written_gives_no_access(
 ) -> None:
     """The broker tries on for the client, who hears of it only when it works."""
     client = await connected(broker)
-    topic = await broker.open_topic(TOPIC)
+    topic = await broker.sessions.topics.open(TOPIC)
     update, failures = topic.segment_list.update, [Unavailable("no store"), Unavailable("no store")]
 
     async def failing(change: Callable[[Any], Any]) -> None:
@@ -132,7 +132,7 @@ async def test_who_cannot_be_let_in_behind_another_is_sent_away(
     await ask(first, 1, "Exclusive")
     await ask(second, 2, "WaitForExclusive")
     await ask(third, 3, "WaitForExclusive")
-    topic = await broker.open_topic(TOPIC)
+    topic = await broker.sessions.topics.open(TOPIC)
     update, failures = topic.segment_list.update, [OutcomeUnknown("no store")]
 
     async def failing(change: Callable[[Any], Any]) -> None:
@@ -160,7 +160,7 @@ async def test_nobody_comes_in_while_a_topic_is_terminated(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = await connected(broker)
-    topic = await broker.open_topic(TOPIC)
+    topic = await broker.sessions.topics.open(TOPIC)
     update, go_on = topic.segment_list.update, asyncio.Event()
 
     async def slow(change: Callable[[Any], Any]) -> None:

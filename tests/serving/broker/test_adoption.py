@@ -25,8 +25,8 @@ async def test_segments_are_looked_for_again_when_the_metadata_store_was_away(
     broker = await house.start()
     store = broker.services.store
     assert isinstance(store, MemoryStore)
-    assert broker._offloading is not None
-    find = broker._offloading._unfinished
+    assert broker.offloading is not None
+    find = broker.offloading._unfinished
 
     async def look(even_open: bool, or_nobodys: bool) -> AsyncIterator[TopicName]:
         try:
@@ -37,7 +37,7 @@ async def test_segments_are_looked_for_again_when_the_metadata_store_was_away(
             looks.append(False)
             raise
 
-    monkeypatch.setattr(broker._offloading, "_unfinished", look)
+    monkeypatch.setattr(broker.offloading, "_unfinished", look)
     store._connected = False
     await until(lambda: looks.count(False) >= 2)
     store._connected = True
@@ -59,16 +59,16 @@ async def test_a_topic_is_adopted_for_an_old_segment_that_was_not_archived_while
         topic = found
         await topic.roll()  # type: ignore[misc]
     await in_thread(client.close)
-    assert topic is not None and broker._offloading is not None
+    assert topic is not None and broker.offloading is not None
     failing = topic.segment_list.sealed[0].ledger_id
-    open_reader = broker._offloading.open_reader
+    open_reader = broker.offloading.open_reader
 
     async def open_all_but_one(ledger_id: int) -> Any:
         if ledger_id == failing:
             raise Unavailable("its bookie is away")
         return await open_reader(ledger_id)
 
-    broker._offloading.open_reader = open_all_but_one  # type: ignore[method-assign]
+    broker.offloading.open_reader = open_all_but_one  # type: ignore[method-assign]
     assert (await broker.admin.archive.run(seal=False, here=True))["failed"] == 1
     for number in range(8):
         ledger_id = topic.segment_list.sealed[number].ledger_id

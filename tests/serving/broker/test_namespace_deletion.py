@@ -55,7 +55,7 @@ async def test_nothing_stays_of_a_namespace(house: BrokerHouse) -> None:
     for _ in range(100):
         await asyncio.sleep(0)
     assert await ledgers_of(broker) == before
-    assert broker._bundles.of_namespace("public", "passing") == []
+    assert broker.bundles._bundles.of_namespace("public", "passing") == []
     await use(broker)
 
 

@@ -75,7 +75,7 @@ async def test_it_is_answered_without_anything_being_written(broker: Broker) -> 
     answers = await client.answers(3)
     assert kinds(answers) == ["SEND_RECEIPT"] * 3
     assert [one.body.message_id.entryId for one in answers] == [0, 1, 2]  # type: ignore[attr-defined]
-    assert broker.budget.held_bytes == 0
+    assert broker.services.budget.held_bytes == 0
     store = broker.services.store
     with pytest.raises(NotFound):
         await store.get(NAME.path)

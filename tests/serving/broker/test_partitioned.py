@@ -134,7 +134,7 @@ async def test_growth_that_was_interrupted_shows_nothing_and_is_taken_up_again(
         await broker.partitioned.grow(NAME, 3)
     assert await broker.fan_out.partitions(NAME) == 1
     assert await broker.fan_out.topics("public", "default", "persistent") == [f"{TOPIC}-partition-0"]
-    assert await broker.client_topics("public", "default", "persistent") == [f"{TOPIC}-partition-0"]
+    assert await broker.sessions.topics.names("public", "default", "persistent") == [f"{TOPIC}-partition-0"]
     await house.kill(broker)
     broker = await house.start()
     with pytest.raises(ConfigurationError, match="is being given 3"):
@@ -361,7 +361,7 @@ async def test_a_partition_used_while_its_topic_is_deleted_is_not_made(house: Br
         return allowed
 
     catalogue.permit = permits  # type: ignore[method-assign]
-    opening = asyncio.ensure_future(broker.open_topic(f"{TOPIC}-partition-1"))
+    opening = asyncio.ensure_future(broker.sessions.topics.open(f"{TOPIC}-partition-1"))
     await asyncio.sleep(0)
     await broker.partitioned.delete(NAME)
     may_go.set()
@@ -409,7 +409,7 @@ async def test_who_finishes_a_deletion_late_spares_the_next_topic_of_that_name(h
             waiting.pop()
             await topics.delete(store, await broker.registry.records.load(NAME))
             async with asyncio.timeout(60):
-                while broker.clock.now_ms() <= former.record.generation:  # noqa: ASYNC110
+                while broker.services.clock.now_ms() <= former.record.generation:  # noqa: ASYNC110
                     await asyncio.sleep(0.001)
             await broker.registry.create(NAME, 3)
             await broker.admin.policies.change_topic(NAME, lambda old: replace(old, message_ttl_ms=7_000))
@@ -445,7 +445,7 @@ async def test_a_late_deletion_spares_the_next_topic_of_that_name(house: BrokerH
     former = (await broker.registry.records.load(NAME)).record.generation
     await broker.partitioned.delete(NAME)
     async with asyncio.timeout(60):
-        while broker.clock.now_ms() <= former:  # noqa: ASYNC110
+        while broker.services.clock.now_ms() <= former:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     await broker.registry.create(NAME, 1)
     await publish(broker, [0])
@@ -521,7 +521,7 @@ class Growing:
     async def subscribe(self, name: str) -> None:
         client = Client(self.broker)
         await client.connect()
-        count = await self.broker.client_partitions(TOPIC, create=False)
+        count = await self.broker.sessions.topics.partitions(TOPIC, create=False)
         await self.some_turns()
         for partition in range(count):
             client.send(subscribe(partition, partition, consumer_id=partition, name=name))
@@ -531,7 +531,7 @@ class Growing:
 
     async def publish(self) -> None:
         for _ in range(10):
-            partition = self.dice.randrange(await self.broker.client_partitions(TOPIC, create=False))
+            partition = self.dice.randrange(await self.broker.sessions.topics.partitions(TOPIC, create=False))
             await publish(self.broker, [partition])
             self.published[partition] = self.published.get(partition, 0) + 1
 

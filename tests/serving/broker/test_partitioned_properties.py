@@ -47,7 +47,9 @@ async def test_properties_go_to_partitions_of_other_brokers() -> None:
         one, two = await brokers.start(), await brokers.start()
         await one.broker.registry.create(NAME, 6)
         for index in range(12):
-            await (one, two)[index % 2].broker.look_up(f"{TOPIC}-partition-{index}", take=True)
+            await (one, two)[index % 2].broker.sessions.topics.look_up(
+                f"{TOPIC}-partition-{index}", take=True
+            )
         await one.broker.admin.subscriptions.create(NAME, "audit", LATEST, {"team": "red"})
         await two.broker.partitioned.grow(NAME, 12)
         assert one.topics() and two.topics()

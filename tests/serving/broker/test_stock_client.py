@@ -281,7 +281,7 @@ async def test_a_restart_keeps_everything(house: BrokerHouse, how: str) -> None:
 
     await in_thread(before)
     if how == "kill":
-        (subscription,) = subscriptions_of(await broker.open_topic(topic))
+        (subscription,) = subscriptions_of(await broker.sessions.topics.open(topic))
         await until_durable(subscription)
     await (house.stop(broker) if how == "stop" else house.kill(broker))
     broker = await house.start()

@@ -245,12 +245,12 @@ async def test_a_broker_in_doubt_serves_on_and_answers_no_lookups(brokers: Broke
     await publisher.more(20)
     assert max(publisher.took_s[-20:]) < 0.5
     with pytest.raises(Unavailable):
-        await one.broker.look_up(name(1), take=False)
+        await one.broker.sessions.topics.look_up(name(1), take=False)
     assert one.broker.why_not_ready()
     for member in (one, two):
         member.store.resume()
     await publisher.more(5)
-    assert (await two.broker.look_up(name(1), take=False)).broker_id == one.name
+    assert (await two.broker.sessions.topics.look_up(name(1), take=False)).broker_id == one.name
     count = await publisher.end()
     assert await in_thread(lambda: read(client, name(1))) == list(range(count))
 
@@ -364,13 +364,19 @@ async def test_a_thousand_lookups_at_once_take_a_bundle_once(brokers: Brokers) -
     for member in (one, two):
         member.answer_late(random.Random(seed))
     for round_ in range(3):
-        asked = [member.broker.look_up(name(1), take=False) for member in (one, two) for _ in range(500)]
+        asked = [
+            member.broker.sessions.topics.look_up(name(1), take=False)
+            for member in (one, two)
+            for _ in range(500)
+        ]
         answers = await asyncio.gather(*asked)
         owners = {owner.broker_id for owner in answers}
-        taken = await asyncio.gather(*(one.broker.look_up(name(1), take=True) for _ in range(100)))
+        taken = await asyncio.gather(
+            *(one.broker.sessions.topics.look_up(name(1), take=True) for _ in range(100))
+        )
         assert {owner.broker_id for owner in taken} <= owners
         owner = next(member for member in (one, two) if member.name == taken[0].broker_id)
         bundle = await one.broker.registry.bundle_of(TopicName.parse(name(1)))
-        late = [one.broker.look_up(name(1), take=True) for _ in range(100)]
+        late = [one.broker.sessions.topics.look_up(name(1), take=True) for _ in range(100)]
         released, *found = await asyncio.gather(owner.ownership.release(bundle, f"round {round_}"), *late)
         assert released is None and {one.broker_id for one in found} <= {"broker-0", "broker-1"}

@@ -71,7 +71,7 @@ async def test_too_fast_a_producer_waits_and_others_of_its_connection_do_not(bro
     assert client.transport.reading
     client.send(commands.close_producer(1, 9))
     assert kinds(await client.answers(2)) == ["SEND_RECEIPT", "SUCCESS"], "closing waits behind what was sent"
-    assert broker.budget.held_bytes == 0
+    assert broker.services.budget.held_bytes == 0
 
 
 async def test_a_broker_s_own_rate_holds_for_its_topics_together(house: BrokerHouse) -> None:
@@ -131,13 +131,15 @@ async def test_a_flood_for_a_limited_topic_stops_the_socket_and_no_other_connect
     assert not flood.transport.reading
     send(other, 1, *range(10))
     assert len(await other.answers(10)) == 10
-    assert broker.held.held_bytes >= HELD_BYTES_PER_CONNECTION_MAX
-    assert broker.budget.held_bytes == 0
+    assert broker.sessions.held.held_bytes >= HELD_BYTES_PER_CONNECTION_MAX
+    assert broker.services.budget.held_bytes == 0
     await broker.admin.policies.change_topic(
         TopicName.parse(TOPIC), lambda old: replace(old, publish_rate=None)
     )
     assert len(await flood.answers(6)) == 6, "without the limit nobody waits any more"
-    assert flood.transport.reading and broker.budget.held_bytes == broker.held.held_bytes == 0
+    assert (
+        flood.transport.reading and broker.services.budget.held_bytes == broker.sessions.held.held_bytes == 0
+    )
 
 
 async def test_what_a_lost_connection_left_waiting_is_forgotten(broker: Broker) -> None:
@@ -146,11 +148,11 @@ async def test_what_a_lost_connection_left_waiting_is_forgotten(broker: Broker) 
     send(client, 1, *range(5))
     await client.answers(5)
     send(client, 1, 5)
-    assert broker.held.held_bytes > 0
+    assert broker.sessions.held.held_bytes > 0
     client.connection.connection_lost(None)
-    assert broker.held.held_bytes == 0
+    assert broker.sessions.held.held_bytes == 0
     await broker.admin.topics.unload(TopicName.parse(TOPIC))
-    assert broker.held.held_bytes == 0
+    assert broker.sessions.held.held_bytes == 0
     assert (await broker.admin.statistics.internal(TopicName.parse(TOPIC)))["numberOfEntries"] == 5
 
 
@@ -166,14 +168,16 @@ async def test_a_full_topic_holds_its_producers_and_leaves_the_budget_to_others(
     for number in range(8):
         send(stuck, 1, number, payload=bytes(MIB))
     assert not stuck.transport.reading
-    assert not broker.budget.is_spent
+    assert not broker.services.budget.is_spent
     send(other, 1, *range(10))
     assert len(await other.answers(10)) == 10
     publisher._writer = writer
     publisher._arm()
     answers = await stuck.answers(8)
     assert [one.body.sequence_id for one in answers] == list(range(8))  # type: ignore[attr-defined]
-    assert stuck.transport.reading and broker.budget.held_bytes == broker.held.held_bytes == 0
+    assert (
+        stuck.transport.reading and broker.services.budget.held_bytes == broker.sessions.held.held_bytes == 0
+    )
 
 
 async def test_a_peer_that_does_not_read_its_answers_is_not_read(broker: Broker) -> None:
@@ -219,19 +223,19 @@ async def test_who_waits_for_the_broker_is_not_taken_for_dead(broker: Broker) ->
 
 async def test_a_peer_that_is_gone_is_noticed_though_it_is_not_read(broker: Broker) -> None:
     """A socket that nobody reads says nothing, and what came from it would be kept until all of it is done."""
-    assert broker._server is not None
-    _, writer = await asyncio.open_connection(*broker._server.sockets[0].getsockname())
+    assert broker.sessions._server is not None
+    _, writer = await asyncio.open_connection(*broker.sessions._server.sockets[0].getsockname())
     writer.write(commands.connect("c"))
     async with asyncio.timeout(60):
-        while not any(one.is_connected for one in broker._sessions):  # noqa: ASYNC110
+        while not any(one.is_connected for one in broker.sessions._open):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        session = next(iter(broker._sessions))
+        session = next(iter(broker.sessions._open))
         session.hold_bytes(HELD_BYTES_PER_CONNECTION_MAX)
         writer.transport.abort()
-        while broker._sessions:
+        while broker.sessions._open:
             session.keep_alive()
             await asyncio.sleep(0.01)
-    assert session.is_closed and broker.held.held_bytes == 0
+    assert session.is_closed and broker.sessions.held.held_bytes == 0
 
 
 async def test_many_who_wait_stop_each_other_and_not_everybody(house: BrokerHouse) -> None:
@@ -242,12 +246,12 @@ async def test_many_who_wait_stop_each_other_and_not_everybody(house: BrokerHous
     for flood in floods:
         send(flood, 1, 0, payload=bytes(HELD_BYTES_PER_CONNECTION_MAX * 3 // 4))
     assert not floods[-1].transport.reading and floods[1].transport.reading
-    assert not broker.budget.is_spent
+    assert not broker.services.budget.is_spent
     send(other, 1, *range(10))
     assert len(await other.answers(10)) == 10
     for flood in floods:
         flood.connection.connection_lost(None)
-    assert broker.held.held_bytes == 0
+    assert broker.sessions.held.held_bytes == 0
 
 
 async def test_a_broker_s_setting_holds_where_no_policy_says(house: BrokerHouse) -> None:
@@ -256,7 +260,7 @@ async def test_a_broker_s_setting_holds_where_no_policy_says(house: BrokerHouse)
     send(client, 1, *range(60))
     assert len(await client.answers(60)) == 60
     send(client, 1, 60)
-    assert broker.held.held_bytes > 0
+    assert broker.sessions.held.held_bytes > 0
     assert (await broker.admin.statistics.stats(TopicName.parse(TOPIC)))["publishRateLimitedTimes"] == 1
     assert kinds(await client.answers(1)) == ["SEND_RECEIPT"]
 
@@ -318,7 +322,9 @@ async def test_sends_behind_a_producer_that_is_being_opened_are_counted(broker: 
         send(client, 1, number, payload=bytes(HELD_BYTES_PER_CONNECTION_MAX // 4))
     assert not client.transport.reading
     assert kinds(await client.answers(6)) == ["PRODUCER_SUCCESS", *["SEND_RECEIPT"] * 5]
-    assert client.transport.reading and broker.budget.held_bytes == broker.held.held_bytes == 0
+    assert (
+        client.transport.reading and broker.services.budget.held_bytes == broker.sessions.held.held_bytes == 0
+    )
 
 
 @pytest.mark.parametrize("over", ["messages", "bytes"])

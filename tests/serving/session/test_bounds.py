@@ -102,11 +102,11 @@ async def test_a_generated_name_is_short_and_nobody_else_has_it(house: BrokerHou
     names = []
     for _ in range(3):
         broker = await house.start()
-        names += [broker.new_producer_name() for _ in range(1000)]
+        names += [broker.sessions.new_producer_name() for _ in range(1000)]
         await house.stop(broker)
         await asyncio.sleep(0.002)
     assert len(set(names)) == 3000
-    assert max(map(len, names)) <= len(f"{broker.settings.cluster}-") + 16
+    assert max(map(len, names)) <= len(f"{broker.services.settings.cluster}-") + 16
 
 
 async def test_compacted_reading_of_a_topic_that_keeps_nothing_is_not_allowed(broker: Broker) -> None:

@@ -55,7 +55,7 @@ async def throttled(broker: Broker, **more: Any) -> Client:
     client.send(producer(1, 1, **more))
     await client.answers(1)
     publish(client, *range(60), payload="old-{}")
-    assert broker.held.held_bytes > 0
+    assert broker.sessions.held.held_bytes > 0
     return client
 
 
@@ -75,7 +75,7 @@ async def test_a_fenced_producer_publishes_nothing_more(broker: Broker) -> None:
     (welcome,) = await new.answers(1)
     assert isinstance(welcome.body, pb.CommandProducerSuccess) and welcome.body.producer_ready
     seen = await contents(broker)
-    assert broker.held.held_bytes == 0, "what waited is dropped"
+    assert broker.sessions.held.held_bytes == 0, "what waited is dropped"
     await unthrottled(broker)
     publish(old, 60, 61)
     await unthrottled(broker)
@@ -91,7 +91,7 @@ async def test_a_terminated_topic_ends_where_it_was_said_to_end(broker: Broker) 
     topic = broker.registry.find(NAME)
     assert topic is not None and topic.last_confirmed == last
     assert kinds(old.received()).count("SEND_RECEIPT") == len(await contents(broker))
-    assert broker.held.held_bytes == 0 and broker.budget.held_bytes == 0
+    assert broker.sessions.held.held_bytes == 0 and broker.services.budget.held_bytes == 0
 
 
 async def test_a_producer_that_a_quota_closed_publishes_nothing_more(broker: Broker) -> None:
@@ -114,10 +114,10 @@ async def test_what_a_full_topic_keeps_waiting_is_dropped_with_its_producer(brok
     topic._publisher._bytes_max = 1
     send(client, 1, 0)
     send(client, 1, 1)
-    assert broker.held.held_bytes > 0
+    assert broker.sessions.held.held_bytes > 0
     topic.producers.close_all()
     await topic.flushed()
-    assert broker.held.held_bytes == 0 and await contents(broker) == [b"payload"]
+    assert broker.sessions.held.held_bytes == 0 and await contents(broker) == [b"payload"]
 
 
 @pytest.mark.parametrize("topic", [TOPIC, NON_PERSISTENT])
@@ -159,7 +159,7 @@ async def test_nor_when_it_waited_or_has_exclusive_access(broker: Broker) -> Non
     publish(old, 99)
     await unthrottled(broker)
     assert await contents(broker) == seen
-    assert broker.held.held_bytes == 0
+    assert broker.sessions.held.held_bytes == 0
 
 
 async def test_publishing_from_outside_is_a_mistake_of_ours(broker: Broker) -> None:
@@ -234,11 +234,11 @@ async def test_while_a_producer_is_being_created_its_client_is_to_try_again(brok
 
 async def test_a_producer_that_is_closed_and_made_again_in_one_breath(broker: Broker) -> None:
     client = await throttled(broker)
-    before = broker.held.held_bytes
+    before = broker.sessions.held.held_bytes
     client.send(commands.close_producer(1, 8), producer(9, 1))
-    assert broker.held.held_bytes > before, "both wait behind what was sent"
+    assert broker.sessions.held.held_bytes > before, "both wait behind what was sent"
     topic: Any = broker.registry.find(NAME)
-    while broker.held.held_bytes:
+    while broker.sessions.held.held_bytes:
         topic.publish_limiter.open()
         await asyncio.sleep(0.001)
     said: list[str] = []
@@ -303,7 +303,7 @@ async def test_who_subscribes_to_a_topic_that_is_loaded_again_meanwhile_is_let_i
     """What the former incarnation made, the present one would not know, and could not make either."""
     client = await connected(broker)
     await broker.registry.create(NAME)
-    admit, waiting = broker.admit_consumer_schema, [TOPIC]
+    admit, waiting = broker.sessions.topics.admit_consumer_schema, [TOPIC]
 
     async def reloaded_meanwhile(topic: Any, schema: pb.Schema) -> None:
         await admit(topic, schema)
@@ -312,7 +312,7 @@ async def test_who_subscribes_to_a_topic_that_is_loaded_again_meanwhile_is_let_i
             await broker.registry.unload(NAME)
             await broker.registry.open(NAME)
 
-    broker.admit_consumer_schema = reloaded_meanwhile  # type: ignore[method-assign]
+    broker.sessions.topics.admit_consumer_schema = reloaded_meanwhile  # type: ignore[method-assign]
     schema = pb.Schema(name="s", type=pb.Schema.String, schema_data=b"")
     client.send(
         commands.subscribe(

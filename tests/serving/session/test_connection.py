@@ -64,7 +64,7 @@ class Client:
     """A client that speaks frames to one connection."""
 
     def __init__(self, broker: Broker) -> None:
-        self.connection = Connection(broker, TABLE)
+        self.connection = Connection(broker.sessions, TABLE)
         self.transport = MemoryTransport()
         self.connection.connection_made(self.transport)
         self._cutter = FrameCutter()
@@ -263,13 +263,13 @@ async def test_the_budget_stops_reading_from_publishers_only(broker: Broker, pee
     await idle.connect()
     peer.send(producer(1))
     await peer.answers(1)
-    broker.budget.take(broker.budget.limit_bytes)
+    broker.services.budget.take(broker.services.budget.limit_bytes)
     peer.send(*commands.send(1, 0, 1, entry()))
     idle.send(commands.PING)
     assert (peer.transport.reading, idle.transport.reading) == (False, True)
     await peer.answers(1)
     assert not peer.transport.reading
-    broker.budget.give_back(broker.budget.limit_bytes)
+    broker.services.budget.give_back(broker.services.budget.limit_bytes)
     assert peer.transport.reading
 
 
@@ -415,7 +415,7 @@ async def test_sends_of_no_producer_change_nothing(broker: Broker, peer: Client)
     assert kinds(await peer.answers(1)) == ["PRODUCER_SUCCESS"]
     peer.send(commands.close_producer(9, 5), *commands.send(2, 0, 1, entry()), commands.PING)
     assert sorted(kinds(await peer.answers(2))) == ["PONG", "SUCCESS"]
-    assert broker.budget.held_bytes == 0
+    assert broker.services.budget.held_bytes == 0
     assert (await broker.admin.statistics.stats(NAME))["msgInCounter"] == 0
 
 
@@ -452,7 +452,7 @@ async def test_who_takes_broker_entry_metadata_is_told_the_index_of_each_last_me
     peer.send(*commands.send(1, 1, 3, message.encode_batch(batch, "p", 1, 1), 3))
     peer.send(*commands.send(1, 4, 1, entry(bytes(5000))))
     await peer.answers(3)
-    before_ms = broker.clock.now_ms()
+    before_ms = broker.services.clock.now_ms()
     peer.send(subscribe(2), commands.flow(1, 100))
     async with asyncio.timeout(60):
         while b"".join(peer.transport.writes).count(b"\x0e\x01") < 3:  # noqa: ASYNC110

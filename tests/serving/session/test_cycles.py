@@ -43,8 +43,8 @@ def _uncollected() -> Iterator[None]:
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("greets", [True, False])
 async def test_a_connection_that_has_ended_is_freed(broker: Broker, act: str, greets: bool) -> None:
-    assert broker._server is not None
-    address = broker._server.sockets[0].getsockname()
+    assert broker.sessions._server is not None
+    address = broker.sessions._server.sockets[0].getsockname()
     seen: list[weakref.ref[object]] = []
     for _ in range(3):
         reader, writer = await asyncio.open_connection(*address)
@@ -53,14 +53,14 @@ async def test_a_connection_that_has_ended_is_freed(broker: Broker, act: str, gr
             await reader.read(1)
         writer.write(ACTS[act])
         async with asyncio.timeout(60):
-            while not broker._sessions and not reader.at_eof():  # noqa: ASYNC110
+            while not broker.sessions._open and not reader.at_eof():  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
-        seen += map(weakref.ref, broker._sessions)
+        seen += map(weakref.ref, broker.sessions._open)
         await asyncio.sleep(0.01)
         writer.transport.abort()
         async with asyncio.timeout(60):
-            while broker._sessions:
-                await broker._keep_alive()
+            while broker.sessions._open:
+                await broker.sessions._keep_alive()
                 await asyncio.sleep(0.01)
     async with asyncio.timeout(60):
         while any(one() is not None for one in seen):  # noqa: ASYNC110

@@ -100,7 +100,7 @@ async def test_partitions_are_listed_one_by_one_and_growth_is_told(broker: Broke
     await watcher.knows("orders-p-partition-0", "orders-p-partition-1")
     await broker.partitioned.grow(TopicName.parse("orders-p"), 3)
     await watcher.knows(*[f"orders-p-partition-{number}" for number in range(3)])
-    await broker.open_topic("orders-p-partition-1")  # now it has a record of its own
+    await broker.sessions.topics.open("orders-p-partition-1")  # now it has a record of its own
     await broker.registry.create(TopicName.parse("orders-q"))
     await watcher.knows("orders-q", *[f"orders-p-partition-{number}" for number in range(3)])
     await broker.partitioned.delete(TopicName.parse("orders-p"))
@@ -114,7 +114,7 @@ async def test_who_knows_it_all_is_told_nothing_but_the_hash(broker: Broker) -> 
 
 
 async def test_a_list_is_followed_once_and_only_while_somebody_watches(broker: Broker) -> None:
-    lists = broker._topic_lists
+    lists = broker.sessions.topics._lists
     watchers = [Watcher(broker), Watcher(broker, f"{PREFIX}o.*")]
     await asyncio.gather(*(one.open() for one in watchers))
     assert len(lists) == 1
@@ -159,7 +159,7 @@ async def test_what_cannot_be_watched_is_refused_and_costs_nothing(broker: Broke
         client.send(commands.watch_topics(number, number, namespace, pattern))
         (answer,) = await client.answers(1)
         assert (answer.body.request_id, answer.body.error) == (number, code) and answer.body.message
-    assert not client.connection.watchers and len(broker._topic_lists) == 0
+    assert not client.connection.watchers and len(broker.sessions.topics._lists) == 0
     client.send(commands.watch_topics_no_more(9, 99))
     assert kinds(await client.answers(1)) == ["SUCCESS"]
 
@@ -179,7 +179,7 @@ async def test_closing_one_that_is_being_opened_waits_for_its_answer(broker: Bro
     await client.connect()
     client.send(commands.watch_topics(1, 1, "public/default", ORDERS), commands.watch_topics_no_more(2, 1))
     assert kinds(await client.answers(2)) == ["WATCH_TOPIC_LIST_SUCCESS", "SUCCESS"]
-    assert not client.connection.watchers and len(broker._topic_lists) == 0
+    assert not client.connection.watchers and len(broker.sessions.topics._lists) == 0
 
 
 async def test_who_does_not_read_is_told_the_sum_of_it(broker: Broker) -> None:
@@ -241,14 +241,14 @@ async def test_a_topic_with_partitions_that_takes_another_s_name_is_noticed_when
     await broker.registry.create(TopicName.parse("orders-x"))
     watcher = Watcher(broker)
     await watcher.open()
-    followed = broker._topic_lists._lists["public", "default"].result()
+    followed = broker.sessions.topics._lists._lists["public", "default"].result()
     assert followed._task is not None
     followed._task.cancel()
     await broker.admin.topics.delete(TopicName.parse("orders-x"))
     await broker.registry.create(TopicName.parse("orders-x"), 2)
     await followed._refresh()
     assert followed.names == frozenset(full("orders-x"))
-    await broker.open_topic("orders-x-partition-0")
+    await broker.sessions.topics.open("orders-x-partition-0")
     await followed._refresh()
     assert followed.names == frozenset(full("orders-x-partition-0", "orders-x-partition-1"))
 
@@ -319,7 +319,7 @@ async def test_who_asked_is_not_followed_for_ever(broker: Broker, monkeypatch: p
     monkeypatch.setattr(topic_lists, "LINGER_S", 0.02)
     client = Client(broker)
     await client.connect()
-    lists = broker._topic_lists
+    lists = broker.sessions.topics._lists
     for _ in range(3):
         client.send(commands.ask_topics(1, "public/default"))
         await client.answers(1)

@@ -88,14 +88,14 @@ async def test_who_does_not_say_connect_in_time_is_closed(
             await asyncio.sleep(0.01)
     assert not good.transport.closed
     drop(silent), drop(good)
-    assert not broker._sessions
+    assert not broker.sessions._open
 
 
 async def test_half_frames_have_a_budget_and_others_go_on_in_turn(broker: Broker) -> None:
     clients = [await connected(broker) for _ in range(30)]
     half = LARGE[: 4 * MIB]
     taken = await feed_each(clients, half)
-    assert broker.frame_room.used_bytes <= FRAME_ROOM_BYTES_MAX
+    assert broker.sessions.frame_room.used_bytes <= FRAME_ROOM_BYTES_MAX
     assert kept(clients) <= FRAME_ROOM_BYTES_MAX + 30 * 2 * READ_ROOM_BYTES
     waiting = [client for client in clients if not client.transport.reading]
     assert 15 < len(waiting) < 30 and taken.count(len(half)) == 30 - len(waiting)
@@ -146,13 +146,13 @@ async def test_a_busy_connection_reads_in_larger_steps_while_there_is_room(broke
     client = await publishing(broker, TOPIC)
     many = b"".join(b"".join(commands.send(1, n, 1, entry(bytes(1000)))) for n in range(4000))
     await feed_all(client, many)
-    assert client.connection._cutter.buffer_bytes == MIB == broker.frame_room.used_bytes
+    assert client.connection._cutter.buffer_bytes == MIB == broker.sessions.frame_room.used_bytes
     await client.answers(4000)
-    broker.frame_room._waiting.append((client.connection, FRAME_ROOM_BYTES_MAX, lambda: None))
-    broker.frame_room._press()
+    broker.sessions.frame_room._waiting.append((client.connection, FRAME_ROOM_BYTES_MAX, lambda: None))
+    broker.sessions.frame_room._press()
     assert client.connection._cutter.buffer_bytes <= READ_ROOM_BYTES
     drop(client)
-    assert broker.frame_room.used_bytes == 0
+    assert broker.sessions.frame_room.used_bytes == 0
 
 
 def acks(count: int) -> bytes:
@@ -161,13 +161,13 @@ def acks(count: int) -> bytes:
 
 def subscribing_waits(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Every SUBSCRIBE is under way until this is set."""
-    go_on, real = asyncio.Event(), broker.subscribe
+    go_on, real = asyncio.Event(), broker.sessions.topics.subscribe
 
     async def slow(*args: Any, **more: Any) -> Any:
         await go_on.wait()
         return await real(*args, **more)
 
-    monkeypatch.setattr(broker, "subscribe", slow)
+    monkeypatch.setattr(broker.sessions.topics, "subscribe", slow)
     return go_on
 
 
@@ -178,8 +178,8 @@ async def test_commands_in_a_lane_are_weighed(broker: Broker, monkeypatch: pytes
     large = acks(60_000)
     taken = feed(client, large * 40)
     async with asyncio.timeout(60):
-        while broker.held.held_bytes < len(large) - KIB:
-            await broker.slices.turn()
+        while broker.sessions.held.held_bytes < len(large) - KIB:
+            await broker.sessions.slices.turn()
             taken += feed(client, (large * 40)[taken:])
     assert taken < HELD_BYTES_PER_CONNECTION_MAX + MIB, "by a read at most"
     held = client.connection.consumers[1].lane._waiting
@@ -188,8 +188,8 @@ async def test_commands_in_a_lane_are_weighed(broker: Broker, monkeypatch: pytes
     go_on.set()
     assert sorted(kinds(await client.answers(1 + count))) == ["ACK_RESPONSE"] * count + ["SUCCESS"]
     async with asyncio.timeout(60):
-        while broker.held.held_bytes or not client.transport.reading:
-            await broker.slices.turn()
+        while broker.sessions.held.held_bytes or not client.transport.reading:
+            await broker.sessions.slices.turn()
 
 
 async def test_many_ids_are_acknowledged_in_turns_and_what_follows_waits(broker: Broker) -> None:
@@ -204,7 +204,7 @@ async def test_many_ids_are_acknowledged_in_turns_and_what_follows_waits(broker:
     client.send(commands.ack(1, ids, request_id=7))
     async with asyncio.timeout(60):
         while not client.connection.consumers[1].lane.is_busy:
-            await broker.slices.turn()
+            await broker.sessions.slices.turn()
     assert subscription.mark_delete.entry_id < 0
     client.send(commands.close_consumer(1, 8))
     assert sorted(kinds(await client.answers(2))) == ["ACK_RESPONSE", "SUCCESS"]
@@ -217,22 +217,22 @@ async def test_many_small_commands_in_a_lane_weigh_as_well(
     async def never(*_: Any, **__: Any) -> Any:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(broker, "subscribe", never)
+    monkeypatch.setattr(broker.sessions.topics, "subscribe", never)
     client = await connected(broker)
     client.send(subscribe(1))
     frame = commands.flow(1, 1)
     assert feed(client, frame * 50_000) < 10_000 * len(frame)
     drop(client)
-    assert broker.held.held_bytes == 0
+    assert broker.sessions.held.held_bytes == 0
 
 
 async def test_what_waits_beyond_its_budget_stops_all_who_publish(broker: Broker) -> None:
     """Each connection may always have one more message waiting: many connections would have many."""
     client = await publishing(broker, TOPIC)
-    broker.held.take(broker.held.limit_bytes + broker.budget.limit_bytes)
+    broker.sessions.held.take(broker.sessions.held.limit_bytes + broker.services.budget.limit_bytes)
     feed(client, b"".join(commands.send(1, 0, 1, entry())))
     assert not client.transport.reading
-    broker.held.give_back(broker.held.used_bytes)
+    broker.sessions.held.give_back(broker.sessions.held.used_bytes)
     client.connection.hold_bytes(10)
     client.connection.release_bytes(10)
     assert client.transport.reading
@@ -240,11 +240,11 @@ async def test_what_waits_beyond_its_budget_stops_all_who_publish(broker: Broker
 
 async def test_tiny_messages_weigh_what_they_take(broker: Broker) -> None:
     client = await publishing(broker, TOPIC)
-    before = broker.budget.held_bytes
+    before = broker.services.budget.held_bytes
     feed(client, b"".join(b"".join(commands.send(1, n, 1, entry(b""))) for n in range(400)))
-    assert broker.budget.held_bytes - before >= 400 * (len(entry(b"")) + ENTRY_OVERHEAD_BYTES)
+    assert broker.services.budget.held_bytes - before >= 400 * (len(entry(b"")) + ENTRY_OVERHEAD_BYTES)
     await client.answers(400)
-    assert broker.budget.held_bytes == 0
+    assert broker.services.budget.held_bytes == 0
 
 
 async def test_a_producer_and_a_consumer_keep_of_their_commands_what_is_asked_for(broker: Broker) -> None:
@@ -286,14 +286,14 @@ async def test_a_command_of_many_ids_is_kept_as_its_bytes_and_weighed(broker: Br
     await feed_all(client, large)
     async with asyncio.timeout(60):
         while not client.connection.consumers[1].lane.is_busy:
-            await broker.slices.turn()
-    assert len(large) - KIB < broker.held.held_bytes <= len(large)
+            await broker.sessions.slices.turn()
+    assert len(large) - KIB < broker.sessions.held.held_bytes <= len(large)
     assert parsed_ids() < 1_000
     assert not client.transport.reading
     await client.answers(kind == "ACK")
     async with asyncio.timeout(60):
-        while broker.held.held_bytes or len(broker.slices):
-            await broker.slices.turn()
+        while broker.sessions.held.held_bytes or len(broker.sessions.slices):
+            await broker.sessions.slices.turn()
     assert client.transport.reading
 
 
@@ -304,10 +304,10 @@ async def test_of_a_command_of_many_ids_nothing_is_left_when_its_connection_ends
     await feed_all(client, many_ids("ACK"))
     async with asyncio.timeout(60):
         while not client.connection.consumers[1].lane.is_busy:
-            await broker.slices.turn()
+            await broker.sessions.slices.turn()
     drop(client)
-    assert broker.held.held_bytes == 0
+    assert broker.sessions.held.held_bytes == 0
     async with asyncio.timeout(60):
-        while len(broker.slices):
-            await broker.slices.turn()
-    assert broker.held.held_bytes == 0 and not client.connection.has_unanswered
+        while len(broker.sessions.slices):
+            await broker.sessions.slices.turn()
+    assert broker.sessions.held.held_bytes == 0 and not client.connection.has_unanswered

@@ -442,7 +442,7 @@ async def test_a_restart_redelivers_exactly_what_was_not_acknowledged(
         while (await stats(name))["subscriptions"]["s"]["msgBacklog"] != len(expected):  # noqa: ASYNC110
             await asyncio.sleep(0)
     if ending == "kill":
-        subscription = subscriptions_of(await broker.open_topic(topic)).get("s")
+        subscription = subscriptions_of(await broker.sessions.topics.open(topic)).get("s")
         assert subscription is not None
         await until_durable(subscription)
     await (house.stop(broker) if ending == "stop" else house.kill(broker))

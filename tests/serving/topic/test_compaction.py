@@ -205,7 +205,7 @@ async def test_it_is_compacted_again_and_outlives_the_segments_it_came_from(
         assert dict(await table.read()) == model and len(await table.read()) == len(model)
     await table.publish(("live", b"y"))
     assert dict(await table.read()) == {**model, "live": b"y"}
-    await table.broker.tasks.stop()
+    await table.broker.services.tasks.stop()
     left = [ledger_id async for ledger_id in census.ledger_ids(table.broker.services.store)]
     assert former & set(left) == {table.topic.compaction.record.ledger_id}, "replaced results are deleted"
     assert not await census.orphans(table.broker.services.store, now_ms=2**60)

@@ -169,10 +169,10 @@ async def test_a_topic_at_rest_is_recalled_sooner_when_a_bookie_has_no_room(
 async def test_a_topic_that_was_deleted_while_it_rested_is_recalled_no_more(
     house: BrokerHouse, broker: Broker
 ) -> None:
-    assert broker._offloading is not None
-    broker._offloading.recall_at(NAME, 0)
+    assert broker.offloading is not None
+    broker.offloading.recall_at(NAME, 0)
     await look_after_topics(broker)
-    assert broker.registry.find(NAME) is None and not broker._offloading._recalls
+    assert broker.registry.find(NAME) is None and not broker.offloading._recalls
 
 
 @pytest.mark.parametrize(

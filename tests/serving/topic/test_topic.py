@@ -48,7 +48,7 @@ async def test_a_failed_ledger_costs_a_pause_and_no_message(
     await in_thread(lambda: [producer.send(b"%d" % i) for i in range(1, 20)])
     assert topic.segments()[-1].ledger_id > first
     assert await in_thread(lambda: read_all(client)) == list(range(20))
-    assert broker.budget.held_bytes == 0
+    assert broker.services.budget.held_bytes == 0
 
 
 async def test_a_full_ledger_is_written_on_while_the_metadata_store_is_silent(
@@ -190,7 +190,7 @@ async def test_a_topic_that_changes_hands_costs_a_read_and_two_changes(
 
 
 async def test_many_ask_for_one_topic_and_it_is_loaded_once(broker: Broker) -> None:
-    found = await asyncio.gather(*(broker.open_topic("shared-load") for _ in range(50)))
+    found = await asyncio.gather(*(broker.sessions.topics.open("shared-load") for _ in range(50)))
     assert len({id(topic) for topic in found}) == 1
     assert len(found[0].segments()) == 1
 
@@ -206,7 +206,7 @@ async def test_bookies_that_come_back_end_a_pause(
     sent = asyncio.create_task(in_thread(lambda: [producer.send(b"%d" % i) for i in range(1, 5)]))
     # The client publishes from a thread; the loop has to turn until its bytes are here.
     async with asyncio.timeout(60):
-        while not broker.budget.held_bytes:  # noqa: ASYNC110
+        while not broker.services.budget.held_bytes:  # noqa: ASYNC110
             await asyncio.sleep(0)
     assert not sent.done()
     for bookie in house.cluster.bookies:
@@ -316,9 +316,9 @@ async def test_bytes_of_a_topic_that_goes_are_given_back(broker: Broker) -> None
         topic = await broker.registry.open(NAME, create=True)
         entries = [b"x" * 100] * 30_000  # more than may be in flight
         topic._publisher.publish(Silent(), [b"h"] * len(entries), entries, None)  # type: ignore[arg-type]
-        assert broker.budget.held_bytes >= 3_000_000
+        assert broker.services.budget.held_bytes >= 3_000_000
         await leave(NAME)
-        assert broker.budget.held_bytes == 0
+        assert broker.services.budget.held_bytes == 0
 
 
 async def test_a_topic_whose_ledger_takes_no_writes_can_be_unloaded(
@@ -333,7 +333,7 @@ async def test_a_topic_whose_ledger_takes_no_writes_can_be_unloaded(
     topic._publisher.publish(Silent(), [b"h"], [b"x" * 10], None)  # type: ignore[arg-type]
     async with asyncio.timeout(60):
         await broker.registry.unload_bundle(await broker.registry.bundle_of(NAME))
-    assert topic.is_closed and broker.budget.held_bytes == 0
+    assert topic.is_closed and broker.services.budget.held_bytes == 0
     assert not broker.services.ledgers._writers.get(topic.segments()[-1].ledger_id)  # type: ignore[attr-defined]
     for bookie in house.cluster.bookies:
         bookie.unreachable = False

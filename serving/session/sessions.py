@@ -1,0 +1,172 @@
+"""All sessions of a broker: where they come from, and what they share.
+
+They share the memory for what waits, the turns of the event loop for long work, and the way to topics
+(`cluster/client_topics`). Names of producers are given here, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from typing import Final
+from zlib import crc32
+
+from quire.runtime.budget import ByteBudget
+from quire.runtime.errors import ConfigurationError
+from quire.runtime.limits import HELD_SHARE_OF_BYTES_IN_FLIGHT
+from quire.runtime.settings import parse_address
+from quire.runtime.slices import Share, Slices
+from quire.serving.cluster.addresses import Addresses
+from quire.serving.cluster.client_topics import ClientTopics
+from quire.serving.session.connection import READ_WEIGHT_MAX, Connection
+from quire.serving.session.frame_room import FrameRoom
+from quire.serving.session.table import TABLE
+from quire.serving.topic.services import Services
+
+BACKLOG: Final = 1024
+STEP_S: Final = 0.01
+NAMES_SINCE_MS: Final = 1_735_689_600_000
+"""The year 2025: names of producers tell the time since then."""
+
+NAME_PARTS: Final = 36**3
+"""Brokers that begin in one millisecond have names of their own but for one time in so many."""
+
+DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+class Sessions:
+    """See the top of the file."""
+
+    def __init__(
+        self, services: Services, topics: ClientTopics, addresses: Addresses, slices: Slices
+    ) -> None:
+        self.settings = services.settings
+        self.clock = services.clock
+        self.tasks = services.tasks
+        self.topics = topics
+        self.budget = services.budget
+        self.held = ByteBudget(self.budget.limit_bytes // HELD_SHARE_OF_BYTES_IN_FLIGHT)
+        """For what waits in sessions until its topic takes it."""
+        # One message of each connection may wait, whatever waits already: what is too much counts in the other budget.
+        self.budget.add_gauge(lambda: max(0, self.held.used_bytes - self.held.limit_bytes))
+        self.frame_room = FrameRoom()
+        self.slices = slices
+        self.read_share = Share(READ_WEIGHT_MAX)
+        """For what is read from sockets."""
+        self._addresses = addresses
+        self._names = _ProducerNames(services, addresses)
+        self._server: asyncio.Server | None = None
+        self._open: dict[Connection, None] = {}
+        """In the order in which they came."""
+        self._connections_total = 0
+        self._sends_of_closed = [0, 0]
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    async def listen(self, listener: socket.socket | None) -> None:
+        """On `listener`, a bound socket, or where the settings say. Raises `ConfigurationError`."""
+        loop, settings = asyncio.get_running_loop(), self.settings
+        try:
+            if listener is not None:
+                self._server = await loop.create_server(self._connection, sock=listener, backlog=BACKLOG)
+            else:
+                host, port = parse_address(settings.listen)
+                self._server = await loop.create_server(self._connection, host, port, backlog=BACKLOG)
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot listen on {settings.listen}: {error.strerror or error}"
+            ) from error
+        host, port = self._server.sockets[0].getsockname()[:2]
+        bound = f"pulsar://[{host}]:{port}" if ":" in host else f"pulsar://{host}:{port}"
+        self._addresses.service_url = settings.advertise or bound
+
+    def start_keep_alive(self) -> None:
+        """Look from now on whether clients are still there."""
+        self.tasks.start_every(self.settings.keep_alive_ms / 1000, self._keep_alive, "keep-alive")
+
+    def _connection(self) -> Connection:
+        return Connection(self, TABLE)
+
+    @property
+    def is_listening(self) -> bool:
+        """Or was, when the broker stops."""
+        return self._server is not None
+
+    async def answered(self) -> None:
+        """Return when all requests are; lookups, mostly, that waited for the end of a hand-over."""
+        while any(session.has_unanswered for session in self._open):  # noqa: ASYNC110  once in a process's life
+            await asyncio.sleep(STEP_S)
+
+    def stop_listening(self) -> None:
+        """Take no more clients; those who are here stay."""
+        if self._server is not None:
+            self._server.close()
+
+    def close(self) -> None:
+        """Let all clients go."""
+        for session in list(self._open):
+            session.close()
+
+    async def _keep_alive(self) -> None:
+        for session in list(self._open):
+            session.keep_alive()
+
+    # -- what sessions tell and ask --------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> bool:
+        """False when there are too many connections already."""
+        self._open[connection] = None
+        self._connections_total += 1
+        return len(self._open) <= self.settings.connections_max
+
+    def closed(self, connection: Connection) -> None:
+        """What it counted stays in the totals."""
+        if connection in self._open:
+            del self._open[connection]
+            self._sends_of_closed[0] += connection.fast_sends
+            self._sends_of_closed[1] += connection.slow_sends
+
+    def new_producer_name(self) -> str:
+        """One that no other producer of the cluster has."""
+        return self._names.next()
+
+    def metrics(self) -> Mapping[str, float]:
+        """Counters and gauges by their full name. Counters never fall: what closes leaves its count in them."""
+        fast, slow = self._sends_of_closed
+        return {
+            "quire_serving_connections": len(self._open),
+            "quire_serving_connections_total": self._connections_total,
+            "quire_serving_bytes_in_flight": self.budget.used_bytes,
+            "quire_serving_bytes_in_flight_max": self.budget.limit_bytes,
+            "quire_serving_bytes_held": self.held.used_bytes,
+            "quire_serving_slices_waiting": len(self.slices),
+            "quire_serving_bytes_of_frames": self.frame_room.used_bytes,
+            "quire_serving_fast_sends_total": fast + sum(one.fast_sends for one in self._open),
+            "quire_serving_slow_sends_total": slow + sum(one.slow_sends for one in self._open),
+        }
+
+
+class _ProducerNames:
+    """Short, for each entry repeats it: when this broker began, what sets it apart from others, a number."""
+
+    def __init__(self, services: Services, addresses: Addresses) -> None:
+        self._cluster = services.settings.cluster
+        self._began_ms = services.clock.now_ms() - NAMES_SINCE_MS
+        self._addresses = addresses
+        self._given = 0
+
+    def next(self) -> str:
+        self._given += 1
+        apart = crc32(self._addresses.service_url.encode()) % NAME_PARTS
+        return f"{self._cluster}-{_letters(self._began_ms * NAME_PARTS + apart)}-{self._given}"
+
+
+def _letters(number: int) -> str:
+    """A number in digits and letters."""
+    found = ""
+    number = abs(number)
+    while number or not found:
+        number, digit = divmod(number, len(DIGITS))
+        found = DIGITS[digit] + found
+    return found
