@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -51,6 +52,17 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
 
 def test_the_diagrams_of_states_are_those_of_the_tables() -> None:
     assert draw_states.PAGE.read_text() == draw_states.page(), "draw them anew: python -m tests.draw_states"
+
+
+@pytest.mark.parametrize("module", [*draw_states.machines()], ids=lambda module: module.__name__)
+def test_a_table_of_states_comes_to_each_state_and_has_each_event(module: ModuleType) -> None:
+    table = module.TRANSITIONS._table
+    reached = {next(iter(table))[0]}
+    while found := {after for (state, _), after in table.items() if state in reached} - reached:
+        reached |= found
+    assert reached - {None} == {each for state in reached if state is not None for each in type(state)}
+    events = {event for _, event in table}
+    assert events == {each for event in events for each in type(event)}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
