@@ -250,27 +250,20 @@ class Subscription:
 
     def heed_policies(self) -> None:
         """Others hold from now on, or for another kind of dispatcher."""
-        self._heed_rates()
-        self._heed_delays()
+        former, limits = self._limiter, self.topic.dispatch_limits
+        if limits is not (None if former is None else former.limits):
+            self._limiter = None if limits is None else DispatchRateLimiter(limits, self._clock, self.wake)
+            if former is not None:
+                former.stop()
+                self.wake()
+        policy = self.topic.delayed_delivery
+        if self._later.heed(self.dispatcher, policy, is_surveyed=not self.reads_compacted):
+            self.wake()
 
     @property
     def is_rate_limited(self) -> bool:
         """It waits until a dispatch rate lets it deal more."""
         return self._limiter is not None and self._limiter.is_waiting
-
-    def _heed_rates(self) -> None:
-        former, limits = self._limiter, self.topic.dispatch_limits
-        if limits is (None if former is None else former.limits):
-            return
-        self._limiter = None if limits is None else DispatchRateLimiter(limits, self._clock, self.wake)
-        if former is not None:
-            former.stop()
-            self.wake()
-
-    def _heed_delays(self) -> None:
-        policy = self.topic.delayed_delivery
-        if self._later.heed(self.dispatcher, policy, is_surveyed=not self.reads_compacted):
-            self.wake()
 
     def trimmed(self) -> None:
         """What would be read next is gone from the topic: what is gone counts as acknowledged."""
