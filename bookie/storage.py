@@ -23,9 +23,8 @@ lost since.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from dataclasses import dataclass
 from random import Random, SystemRandom
@@ -39,13 +38,13 @@ from quire.bookie.flusher import Flusher
 from quire.bookie.identity import open_identity
 from quire.bookie.index_home import INDEX_DIRECTORY
 from quire.bookie.index_opening import distrust, open_index, trust_again
-from quire.bookie.intake import OK, Intake
+from quire.bookie.intake import Intake
 from quire.bookie.journal import Journal
-from quire.bookie.journal_core import CONTROL_BYTES, Control, ControlKind, encode_control
 from quire.bookie.journal_replay import JournalReplay
-from quire.bookie.ledgers import LedgerState, decode
+from quire.bookie.ledgers import decode
 from quire.bookie.reads import Reads
 from quire.bookie.replay import Replay
+from quire.bookie.requests import Requests
 from quire.bookie.room import Room
 from quire.bookie.scrub import Checked, Damage
 from quire.bookie.segment_pool import SegmentPool
@@ -58,17 +57,7 @@ from quire.wire.bookie import (
     AddDone,
     AddRequest,
     BookieId,
-    DeleteRequest,
-    FindHoleRequest,
-    FindTimeRequest,
-    LedgerInfo,
-    LedgerInfoRequest,
-    ReadRequest,
-    ReadResponse,
     Request,
-    SimpleResponse,
-    Status,
-    WriteLacRequest,
 )
 
 log = logging.getLogger(__name__)
@@ -202,6 +191,7 @@ class Storage:
             cache_bytes=settings.read_cache_bytes,
             on_error=self._note_read_error,
         )
+        self._requests = Requests(self._identity, self._intake, self._journal, self._reads, self)
 
     def _worker(self, name: str) -> Worker:
         self._workers.append(self._disks.worker(name))
@@ -372,120 +362,18 @@ class Storage:
             total_bytes=space.total_bytes,
         )
 
-    # -- writing -----------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------------
     def add(self, request: AddRequest, done: AddDone) -> None:
-        """See `BookiePort.add` and `intake`. A writer of an earlier incarnation is refused, a recovery is not."""
-        if request.bookie != self._identity.bookie_id and not (
-            request.recovery and self._is_for_me(request.bookie)
-        ):
-            refused = (Status.WRONG_BOOKIE,) * len(request.blocks)
-            asyncio.get_running_loop().call_soon(done, refused)
-            return
-        self._intake.add(request, done)
+        """See `BookiePort.add`."""
+        self._requests.add(request, done)
 
-    def _is_for_me(self, bookie: BookieId) -> bool:
-        mine = self._identity.bookie_id
-        return bookie.uuid == mine.uuid and bookie.incarnation <= mine.incarnation
+    def ask(self, request: Request[R]) -> Coroutine[Any, Any, R]:
+        """See `BookiePort.ask`."""
+        return self._requests.ask(request)
 
-    async def ask(self, request: Request[R]) -> R:
-        """The answer to any other request; see `BookiePort.ask`."""
-        if not self._is_for_me(request.bookie):
-            return request.refused(Status.WRONG_BOOKIE)
-        answer: R = await self._answer_to(request)
-        return answer
-
-    def _answer_to(self, request: object) -> Awaitable[Any]:
-        match request:
-            case ReadRequest():
-                return self._read(request)
-            case WriteLacRequest():
-                return self._write_lac(request)
-            case DeleteRequest():
-                return self._delete(request)
-            case FindTimeRequest():
-                return self._reads.find_time(request)
-            case FindHoleRequest():
-                return self._find_hole(request)
-            case LedgerInfoRequest():
-                return self._ledger_info(request)
-        raise AssertionError(f"no answer is known to {request!r}")
-
-    async def _write_lac(self, request: WriteLacRequest) -> SimpleResponse:
-        if request.bookie != self._identity.bookie_id:
-            return SimpleResponse(Status.WRONG_BOOKIE)
-        state = self._intake.state(request.ledger_id)
-        if state.tombstone_version is not None:
-            return SimpleResponse(Status.DELETED)
-        if state.is_fenced:
-            return SimpleResponse(Status.FENCED)
-        state.lac = max(state.lac, request.lac)
-        return SimpleResponse(await self._control(ControlKind.LAC, request.ledger_id, request.lac))
-
-    async def _delete(self, request: DeleteRequest) -> SimpleResponse:
-        state = self._intake.state(request.ledger_id)
-        if state.tombstone_version is None:
-            state.bury(request.version)
-            self._reads.forget(request.ledger_id)
-            if self._room.is_short:
-                self._flusher.soon()
-        return SimpleResponse(await self._control(ControlKind.TOMBSTONE, request.ledger_id, request.version))
-
-    async def _control(self, kind: ControlKind, ledger_id: int, value: int = 0) -> Status:
-        """Journal a change that memory has already; the status when it is durable."""
-        self._intake.changed.add(ledger_id)
-        record = encode_control(Control(kind, ledger_id, value))
-        return await _answer(lambda done: self._journal.append((record,), CONTROL_BYTES, done, OK))
-
-    # -- reading -----------------------------------------------------------------------------------------
-    async def _read(self, request: ReadRequest) -> ReadResponse:
-        """Only `NO_SUCH_ENTRY` denies that the entry exists.
-
-        Who cannot keep a fence has the blocks all the same, after a restart: `READ_ONLY` is no damage.
-        """
-        if request.fence:
-            state = self._intake.state(request.ledger_id)
-            if state.tombstone_version is None and await self._fence(state) is not Status.OK:
-                why = self.failure or "it is being stopped"
-                return ReadResponse(Status.READ_ONLY, detail=f"cannot keep the fence: {why}")
-        return await self._reads.read(request)
-
-    async def _fence(self, state: LedgerState) -> Status:
-        """Fence at once in memory; answer when every block taken before and the fence are durable.
-
-        A ledger that is fenced already is fenced in the journal again: it costs a few bytes of a group, and
-        whether the first fence is durable yet need not be remembered.
-        """
-        state.fence()
-        return await self._control(ControlKind.FENCE, state.ledger_id)
-
-    async def _find_hole(self, request: FindHoleRequest) -> SimpleResponse:
-        answer = await self._reads.find_hole(request)
-        if answer.status is Status.OK and await self._barrier() is not Status.OK:
-            return SimpleResponse(Status.IO_ERROR, detail=self.failure)
-        return answer
-
-    async def _barrier(self) -> Status:
-        """OK when everything that was taken before is durable."""
-        return await _answer(lambda done: self._journal.barrier(done, OK))
-
-    async def _ledger_info(self, request: LedgerInfoRequest) -> LedgerInfo:
-        """Who asks whether a ledger is flushed wants it to be: a checkpoint follows soon."""
-        state = self._intake.ledgers.get(request.ledger_id)
-        if state is None:
-            return LedgerInfo(Status.NO_SUCH_LEDGER)
-        if state.tombstone_version is not None:
-            return LedgerInfo(Status.DELETED, fenced=True)
-        kept = [found for table in self._intake.tables if (found := table.ledgers.get(request.ledger_id))]
-        if kept:
-            self._flusher.soon()
-        return LedgerInfo(
-            Status.OK,
-            last_entry=state.last_entry,
-            lac=state.lac,
-            fenced=state.is_fenced,
-            flushed=not kept,
-            bytes=state.flushed_bytes + sum(found.size_bytes for found in kept),
-        )
+    def wants_flushed(self) -> None:
+        """See `Requests`."""
+        self._flusher.soon()
 
     # -- checkpoints -------------------------------------------------------------------------------------
     async def flush(self) -> None:
@@ -579,15 +467,3 @@ class Storage:
                     self.bookie_id,
                     why,
                 )
-
-
-async def _answer(ask: Callable[[AddDone], None]) -> Status:
-    """What the journal answers to one record, or to a barrier."""
-    answer: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
-
-    def done(statuses: Sequence[Status]) -> None:
-        if not answer.done():
-            answer.set_result(statuses[0])
-
-    ask(done)
-    return await answer

@@ -14,8 +14,8 @@ from quire.bookie.checkpoint import Checkpoint, perform
 from quire.bookie.journal import Journal
 from quire.bookie.journal_core import GroupQueue
 from quire.bookie.ledgers import LedgerState
+from quire.bookie.requests import Requests
 from quire.bookie.segment_pool import Segment, SegmentPool
-from quire.bookie.storage import Storage
 from quire.wire.bookie import Status
 
 from .test_storage_crash import History
@@ -39,11 +39,11 @@ def mark_past_a_group_that_two_memtables_share(patch: Patch) -> None:
 
 
 def fence_not_journalled(patch: Patch) -> None:
-    async def forgetful(self: Storage, state: LedgerState) -> Status:
+    async def forgetful(self: Requests, state: LedgerState) -> Status:
         state.fence()
         return Status.OK
 
-    patch.setattr(Storage, "_fence", forgetful)
+    patch.setattr(Requests, "_fence", forgetful)
 
 
 def fence_lost_at_a_checkpoint(patch: Patch) -> None:

@@ -25,8 +25,8 @@ from quire.bookie.journal_core import (
 from quire.bookie.journal_replay import JournalReplay
 from quire.bookie.ledgers import LedgerState
 from quire.bookie.reads import Reads
+from quire.bookie.requests import Requests
 from quire.bookie.segment_pool import SegmentPool
-from quire.bookie.storage import Storage
 from quire.ledger.recovery_core import RecoveryCore
 from quire.runtime.disk import PAGE_BYTES, pages_up
 from quire.wire.block import read_header
@@ -52,11 +52,11 @@ def blocks_are_acknowledged_before_they_are_synced() -> Iterator[None]:
 def fences_are_not_journalled() -> Iterator[None]:
     """A fence is answered from memory."""
 
-    async def fence(self: Storage, state: LedgerState) -> Status:
+    async def fence(self: Requests, state: LedgerState) -> Status:
         state.fence()
         return Status.OK
 
-    with patch.object(Storage, "_fence", fence):
+    with patch.object(Requests, "_fence", fence):
         yield
 
 
