@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -318,3 +319,140 @@ def imports_at_run_time(file: Path) -> set[str]:
 def home_of(name: str, modules: dict[str, Path]) -> str:
     """The module that a name is imported from; "" when it is none of ours."""
     return name if name in modules else name.rpartition(".")[0] if name.rpartition(".")[0] in modules else ""
+
+
+SIZES_MAX = {
+    "methods": 25,
+    "attributes": 15,
+    "imports": 18,
+    "parameters": 6,
+    "parameters of a constructor": 8,
+}
+IN_ROOMS = ("serving", "bookie", "ledger")
+RECORDS = frozenset("dataclass NamedTuple Struct Enum IntEnum Flag TypedDict Protocol".split())
+
+LARGER: dict[str, int] = {
+    "attributes bookie/entry_log.py:EntryLogs": 16,
+    "attributes bookie/flusher.py:Flusher": 17,
+    "attributes bookie/registration.py:Registration": 17,
+    "attributes bookie/storage.py:Storage": 26,
+    "attributes ledger/repair.py:Repair": 21,
+    "attributes ledger/state_log.py:StateLog": 20,
+    "attributes ledger/writer_core.py:WriterCore": 20,
+    "attributes serving/cluster/ownership.py:ClusterOwnership": 21,
+    "attributes serving/cluster/registry.py:Registry": 16,
+    "attributes serving/session/connection.py:Connection": 30,
+    "attributes serving/subscription/delivery/consumer.py:Consumer": 16,
+    "attributes serving/subscription/subscription.py:Subscription": 29,
+    "attributes serving/topic/topic.py:Topic": 17,
+    "imports bookie/storage.py": 24,
+    "imports ledger/ledgers.py": 24,
+    "imports serving/admin/app.py": 24,
+    "imports serving/broker.py": 27,
+    "imports serving/cluster/registry.py": 19,
+    "imports serving/subscription/subscription.py": 28,
+    "imports serving/topic/topic.py": 24,
+    "methods bookie/entry_log.py:EntryLogs": 28,
+    "methods bookie/index_lmdb.py:LmdbIndex": 27,
+    "methods bookie/storage.py:Storage": 39,
+    "methods ledger/writer.py:LedgerWriter": 26,
+    "methods serving/cluster/offloading.py:Offloading": 28,
+    "methods serving/cluster/ownership.py:ClusterOwnership": 38,
+    "methods serving/cluster/registry.py:Registry": 44,
+    "methods serving/session/connection.py:Connection": 45,
+    "methods serving/subscription/dispatch/dispatcher.py:Dispatcher": 35,
+    "methods serving/subscription/dispatch/holding.py:Holding": 26,
+    "methods serving/subscription/subscription.py:Subscription": 52,
+    "methods serving/subscription/subscriptions.py:Subscriptions": 26,
+    "methods serving/topic/non_persistent.py:NonPersistentTopic": 33,
+    "methods serving/topic/segments.py:Segments": 28,
+    "methods serving/topic/topic.py:Topic": 52,
+    "parameters bookie/entry_record.py:RunBuilder.add": 8,
+    "parameters ledger/ledgers.py:Ledgers.create": 7,
+    "parameters ledger/placement.py:choose": 7,
+    "parameters ledger/placement.py:choose_sound": 9,
+    "parameters ledger/state_log.py:StateLog.open": 9,
+    "parameters ledger/states.py:closed": 7,
+    "parameters of a constructor bookie/flusher.py:Flusher.__init__": 9,
+    "parameters of a constructor serving/subscription/delivery/consumer.py:Consumer.__init__": 10,
+    "parameters of a constructor serving/subscription/subscription.py:Subscription.__init__": 9,
+    "parameters of a constructor serving/topic/publish.py:Flight.__init__": 9,
+}
+"""What in `IN_ROOMS` exceeds `SIZES_MAX`, and how much it may be: entries only go, and numbers only become smaller."""
+
+
+def names_of(nodes: Iterable[ast.expr]) -> set[str]:
+    """The last words of bases and decorators: `dataclass` of `@dataclass(frozen=True)`."""
+    found = (node.func if isinstance(node, ast.Call) else node for node in nodes)
+    return {getattr(node, "attr", getattr(node, "id", "")) for node in found}
+
+
+def attributes_of(found: ast.ClassDef) -> set[str]:
+    """What its methods assign to `self`, and what its body declares; plain records are not counted."""
+    if names_of([*found.bases, *found.decorator_list]) & RECORDS:
+        return set()
+    assigned = {
+        node.attr
+        for node in ast.walk(found)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        if isinstance(node.value, ast.Name) and node.value.id == "self"
+    }
+    declared = {node.target for node in found.body if isinstance(node, ast.AnnAssign) and node.value is None}
+    return assigned | {target.id for target in declared if isinstance(target, ast.Name)}
+
+
+def sizes_in(tree: ast.AST, place: str) -> Iterator[tuple[str, str, int]]:
+    """Each class and function below `tree`: which size, of what, how much."""
+    for node in ast.iter_child_nodes(tree):
+        inner = place
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            inner = f"{place}{':' if '.py:' not in place else '.'}{node.name}"
+        if isinstance(node, ast.ClassDef):
+            methods = {
+                one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+            }
+            yield "methods", inner, len(methods)
+            yield "attributes", inner, len(attributes_of(node))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = node.args
+            words = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+            count = sum(one is not None and one.arg not in ("self", "cls") for one in words)
+            size = "parameters of a constructor" if node.name == "__init__" else "parameters"
+            yield size, inner, count
+        yield from sizes_in(node, inner)
+
+
+def sizes() -> dict[str, int]:
+    """All that exceed `SIZES_MAX`."""
+    found: dict[str, int] = {}
+    for room in IN_ROOMS:
+        for file in sorted((REPOSITORY / room).rglob("*.py")):
+            place = str(file.relative_to(REPOSITORY))
+            ours = {
+                module
+                for name in imports_of(file)
+                if name.startswith("quire.") and (module := module_of(name)) != module_of_file(file)
+            }
+            every = [("imports", place, len(ours)), *sizes_in(ast.parse(file.read_text()), place)]
+            found |= {f"{size} {of}": count for size, of, count in every if count > SIZES_MAX[size]}
+    return found
+
+
+def module_of(name: str) -> str:
+    """`quire.metadata.paths` of itself, `quire.runtime.errors` of `quire.runtime.errors.NotFound`."""
+    path = REPOSITORY.joinpath(*name.split(".")[1:])
+    is_module = path.is_dir() or path.with_suffix(".py").exists()
+    return name if is_module else name.rpartition(".")[0]
+
+
+def module_of_file(file: Path) -> str:
+    return "quire." + ".".join(file.relative_to(REPOSITORY).with_suffix("").parts)
+
+
+def test_what_is_large_becomes_smaller() -> None:
+    found = sizes()
+    for what, count in found.items():
+        allowed = LARGER.get(what, SIZES_MAX[what.rpartition(" ")[0]])
+        assert count <= allowed, f"{what}: {count}, and {allowed} are most; part it by what it is for"
+    assert not (done := sorted(LARGER.keys() - found.keys())), f"strike these off LARGER: {done}"
+    assert list(LARGER) == sorted(LARGER)
