@@ -62,7 +62,7 @@ def why_hopeless(seen: Seen) -> str:
 
 
 class Drain:
-    """See the top of the file. `uuid` is this bookie's."""
+    """`uuid` is this bookie's."""
 
     def __init__(
         self, store: MetadataStore, registration: Registration, uuid: str, *, look_s: float = LOOK_S

@@ -91,7 +91,7 @@ class TornRecord(CorruptionError):
 
 
 class EntryLogs:
-    """The entry logs in `directory` of `disk`. See the top of the file.
+    """The entry logs in `directory` of `disk`.
 
     `file_bytes` is what a log holds, `step_bytes` what it grows by, `record_bytes` the most that one write
     holds (a larger block is a record of its own).

@@ -56,7 +56,7 @@ class FlushListener(Protocol):
 
 
 class Flusher:
-    """See the top of the file. `mark` is the last journal group that the entry log and the index hold wholly."""
+    """`mark` is the last journal group that the entry log and the index hold wholly."""
 
     def __init__(
         self,

@@ -53,8 +53,6 @@ _HARMLESS: Final = frozenset({"lock", COOKIE, COOKIE + ".new", "lost+found"})
 
 
 class Cookie(msgspec.Struct, frozen=True, kw_only=True):
-    """See the top of the file."""
-
     layout: int = LAYOUT
     uuid: str
     role: str

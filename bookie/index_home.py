@@ -48,7 +48,6 @@ class LmdbHome:
         self._disk = disk
 
     def open(self) -> Index:
-        """See the top of the file."""
         directory = self._disk.path(INDEX_DIRECTORY)
         if self._disk.exists(IN_USE):
             _prove(directory)

@@ -47,7 +47,7 @@ def trust_again(entries: Disk) -> None:
 
 
 def open_index(disks: BookieDisks, identity: Identity, logs: EntryLogs) -> OpenedIndex:
-    """See the top of the file. Raises `DiskError`."""
+    """Raises `DiskError`."""
     if identity.is_new:
         disks.index.discard()
         index = disks.index.open()

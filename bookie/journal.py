@@ -36,7 +36,7 @@ _ROOM_RETRY_S: Final = 1.0
 
 
 class Journal:
-    """See the top of the file. `on_failure` tells the storage, once, on the loop."""
+    """`on_failure` tells the storage, once, on the loop."""
 
     def __init__(
         self,

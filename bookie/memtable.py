@@ -52,7 +52,7 @@ class LedgerBlocks:
 
 
 class Memtable:
-    """See the top of the file. `size_bytes` is the sum of the blocks' lengths."""
+    """`size_bytes` is the sum of the blocks' lengths."""
 
     __slots__ = ("ledgers", "size_bytes")
 

@@ -66,7 +66,7 @@ _RETRIES: Final = 8
 
 
 class BlockReader:
-    """Reads of blocks that are in the entry logs. See the top of the file."""
+    """Reads of blocks that are in the entry logs."""
 
     def __init__(self, index: Index, logs: EntryLogs, *, cache_bytes: int = READ_CACHE_BYTES) -> None:
         self._index = index

@@ -47,7 +47,7 @@ OnError = Callable[[BaseException | None, int, int], None]
 
 
 class Reads:
-    """See the top of the file. Whether a request is for this bookie at all was asked before.
+    """Whether a request is for this bookie at all was asked before.
 
     `appender` is the thread that writes the entry logs and the index.
     """

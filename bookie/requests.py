@@ -58,7 +58,7 @@ class RequestsNode(Protocol):
 
 
 class Requests:
-    """See the top of the file. A `BookiePort`."""
+    """A `BookiePort`."""
 
     def __init__(
         self, identity: Identity, intake: Intake, journal: Journal, reads: Reads, node: RequestsNode

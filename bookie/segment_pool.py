@@ -88,7 +88,7 @@ class Segment:
 
 
 class SegmentPool:
-    """See the top of the file. `on_full` tells, on the loop, whether there is no spare segment and no room for one."""
+    """`on_full` tells, on the loop, whether there is no spare segment and no room for one."""
 
     def __init__(
         self,

@@ -116,7 +116,7 @@ class Storage:
 
     # -- life --------------------------------------------------------------------------------------------
     async def start(self) -> None:
-        """See the top of the file. Raises `ConfigurationError` (nothing was changed), `DiskError`."""
+        """Raises `ConfigurationError` (nothing was changed), `DiskError`."""
         journal_disk, entry_disk = self._disks.journal, self._disks.entries
         try:
             for disk in (journal_disk, entry_disk):

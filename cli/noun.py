@@ -58,8 +58,6 @@ _admin_url_option = click.option(
 
 
 class Noun(click.Group):
-    """See the top of the file."""
-
     def verb(self, name: str, *, timeout_s: float = 60.0) -> Callable[[Callable[..., Answer]], click.Command]:
         """A command that is answered by what it decorates. `timeout_s`: how long the broker may take."""
 

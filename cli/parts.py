@@ -46,8 +46,6 @@ P = TypeVar("P", bound=Part)
 
 
 class Parts(AsyncExitStack):
-    """See the top of the file."""
-
     def listen(self, address: str) -> socket.socket:
         """Raises `ConfigurationError`."""
         sock = listen(address)

@@ -29,7 +29,7 @@ class Attached(Protocol):
 
 
 class Acknowledging:
-    """See the top of the file. `acks` is what waits."""
+    """`acks` is what waits."""
 
     def __init__(self, end: Attached, consumer_id: int, settings: ConsumerSettings) -> None:
         self.acks = Acks(settings.batch_index_ack)

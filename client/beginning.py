@@ -16,7 +16,7 @@ from quire.wire import pulsar_pb2 as pb
 
 
 class Beginning:
-    """See the top of the file. `start` is what a SUBSCRIBE says, of a durable subscription only if it is new."""
+    """`start` is what a SUBSCRIBE says, of a durable subscription only if it is new."""
 
     def __init__(self, how: SubscribeAs) -> None:
         self._how = how

@@ -47,8 +47,6 @@ NOTHING = Opened([], b"")
 
 
 class Opening:
-    """See the top of the file."""
-
     def __init__(
         self,
         settings: ConsumerSettings,

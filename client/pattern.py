@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class Pattern:
-    """See the top of the file. Raises `ConfigurationError` for what names no namespace."""
+    """Raises `ConfigurationError` for what names no namespace."""
 
     def __init__(self, given: re.Pattern[str]) -> None:
         text = given.pattern.removeprefix(_DOMAIN)

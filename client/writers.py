@@ -32,7 +32,7 @@ class Attached(Protocol):
 
 
 class Writers:
-    """See the top of the file. `found` is called when one is here."""
+    """`found` is called when one is here."""
 
     def __init__(self, end: Attached, schema: Schema[Any], tasks: Tasks, found: Callable[[], None]) -> None:
         self._end = end

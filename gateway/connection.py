@@ -80,8 +80,6 @@ class Host(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """See the top of the file."""
-
     def __init__(self, host: Host) -> None:
         self._host = host
         self._cutter = CommandCutter(QUESTION_BYTES_MAX)

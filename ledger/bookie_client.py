@@ -196,7 +196,7 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 class BookieClient:
-    """See the top of the file. `address` is `host:port`; time-outs and waits are given as (least, most)."""
+    """`address` is `host:port`; time-outs and waits are given as (least, most)."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ from quire.runtime.errors import ConfigurationError, InUse, NotFound
 
 
 class Bookies:
-    """See the top of the file. `ledgers` are this process's: they tell who is up as it sees it."""
+    """`ledgers` are this process's: they tell who is up as it sees it."""
 
     def __init__(self, ledgers: Ledgers) -> None:
         self._ledgers = ledgers

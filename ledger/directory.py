@@ -25,8 +25,6 @@ R = TypeVar("R")
 
 
 class BookieDirectory(Protocol):
-    """See the top of the file."""
-
     def available(self) -> Sequence[BookieRecord]:
         """Bookies that are up, read-only ones among them."""
         ...

@@ -28,7 +28,7 @@ DELAY_S: Final = 600.0
 
 
 class Leaving:
-    """See the top of the file. `look` is called every few seconds."""
+    """`look` is called every few seconds."""
 
     def __init__(self, bookies: BookieDirectory, clock: Clock, delay_s: float = DELAY_S) -> None:
         self._bookies = bookies

@@ -64,8 +64,6 @@ _NO_SPAN: Final = Span()
 
 
 class Ledgers:
-    """See the top of the file."""
-
     def __init__(
         self,
         store: MetadataStore,

@@ -33,8 +33,6 @@ class SegmentOpener(Protocol):
 
 
 class Losses:
-    """See the top of the file."""
-
     def __init__(self, ledgers: Ledgers, archive: SegmentOpener | None = None) -> None:
         self._ledgers = ledgers
         self._archive = archive

@@ -52,7 +52,7 @@ class _Question:
 
 
 class LedgerReader:
-    """See the top of the file. Any number of reads may run at once."""
+    """Any number of reads may run at once."""
 
     def __init__(
         self,

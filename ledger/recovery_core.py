@@ -98,8 +98,6 @@ class CutOff:
 
 
 class RecoveryCore:
-    """See the top of the file."""
-
     def __init__(
         self,
         ledger_id: int,

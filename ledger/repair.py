@@ -63,7 +63,7 @@ class _Clean:
 
 
 class Repair:
-    """See the top of the file. `name` says which process this is."""
+    """`name` says which process this is."""
 
     def __init__(
         self,

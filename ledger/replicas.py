@@ -52,7 +52,7 @@ class _Met(NamedTuple):
 
 
 class Replicas:
-    """See the top of the file. `rack` is this process's own; "" when it has none."""
+    """`rack` is this process's own; "" when it has none."""
 
     def __init__(
         self, bookies: BookieDirectory, clock: Clock, quarantine: Quarantine, rack: str = ""

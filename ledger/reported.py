@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class Reported:
-    """See the top of the file. `own`: ids of the open ledgers of this process, as they are now."""
+    """`own`: ids of the open ledgers of this process, as they are now."""
 
     def __init__(self, store: MetadataStore, tasks: Tasks, own: Container[int]) -> None:
         self._store = store

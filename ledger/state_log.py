@@ -66,7 +66,7 @@ _RETRY_S: Final = 0.1
 
 
 class StateLog:
-    """See the top of the file. Made by `open`."""
+    """Made by `open`."""
 
     def __init__(
         self,
@@ -311,7 +311,7 @@ class StateLog:
             self._rolling = None
 
     async def _roll(self) -> None:
-        """See the top of the file. Raises `Fenced`, `OutcomeUnknown`, `Unavailable`."""
+        """Raises `Fenced`, `OutcomeUnknown`, `Unavailable`."""
         new = Segment(self, self._ledgers.clock)
         if self._prepare is not None:
             await self._prepare()

@@ -154,7 +154,7 @@ _BOOKIE_LOST = frozenset(
 
 
 class WriterCore:
-    """See the top of the file. `fragments` is the record's; `next_entry` where this writer begins."""
+    """`fragments` is the record's; `next_entry` where this writer begins."""
 
     def __init__(
         self,

@@ -45,7 +45,7 @@ async def keep_reading(
 
 
 class Followed(Generic[R]):
-    """See the top of the file. `records` by the nodes' decoded names; `changed` is called after they were read."""
+    """`records` by the nodes' decoded names; `changed` is called after they were read."""
 
     def __init__(
         self,

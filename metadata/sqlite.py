@@ -103,7 +103,7 @@ class _Call(NamedTuple):
 
 
 class SqliteStore:
-    """See the top of the file. A `MetadataStore`; make one with `open`."""
+    """A `MetadataStore`; make one with `open`."""
 
     def __init__(self, database: sqlite3.Connection, tree: Tree) -> None:
         self._database = database

@@ -117,7 +117,7 @@ SessionCallback = Callable[[SessionEvent], None]
 
 
 class MetadataStore(Protocol):
-    """See the top of the file. All methods may be called from the event loop's thread only."""
+    """All methods may be called from the event loop's thread only."""
 
     counts: OperationCounts
 

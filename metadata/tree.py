@@ -80,7 +80,7 @@ def assert_path(path: str) -> None:
 
 
 class Tree:
-    """See the top of the file. Not safe for threads: one caller at a time."""
+    """Not safe for threads: one caller at a time."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows

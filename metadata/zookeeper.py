@@ -87,7 +87,7 @@ _LOG: Final = logging.getLogger("quire.metadata")
 
 
 class ZooKeeperStore:
-    """See the top of the file. A `MetadataStore`; make one with `open`."""
+    """A `MetadataStore`; make one with `open`."""
 
     def __init__(self, url: ZooKeeperUrl) -> None:
         self._url = url

@@ -81,7 +81,7 @@ class File(Protocol):
 
 
 class Disk(Protocol):
-    """A directory tree. See the top of the file."""
+    """A directory tree."""
 
     root: str
     """How messages call it: the path of the directory."""

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Slices:
-    """See the top of the file; one for an event loop."""
+    """One for an event loop."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
@@ -79,7 +79,7 @@ class Slices:
 
 
 class Share:
-    """See the top of the file; one for an event loop and a kind of work."""
+    """One for an event loop and a kind of work."""
 
     def __init__(self, weight_max: int) -> None:
         """`weight_max`: in one turn of the loop, but for the last piece."""

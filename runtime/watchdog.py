@@ -36,7 +36,7 @@ _log = logging.getLogger("quire.watchdog")
 
 
 class Watchdog:
-    """See the top of the file. `start` and `stop` are called on the loop that is watched."""
+    """`start` and `stop` are called on the loop that is watched."""
 
     def __init__(self, prefix: str = "quire") -> None:
         """`prefix` begins the metrics' names."""

@@ -66,8 +66,6 @@ _log = logging.getLogger(__name__)
 
 
 class Broker:
-    """See the top of the file."""
-
     def __init__(
         self,
         settings: BrokerSettings,

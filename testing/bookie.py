@@ -69,7 +69,7 @@ class _Ledger:
 
 
 class MemoryBookie:
-    """See the top of the file. A `BookiePort`."""
+    """A `BookiePort`."""
 
     def __init__(self, bookie: BookieId, deliver: Deliver = deliver_soon) -> None:
         self.bookie = bookie

@@ -111,8 +111,6 @@ class Power:
 
 
 class SimulatedDisk:
-    """See the top of the file."""
-
     def __init__(
         self,
         seed: int = 0,

@@ -45,8 +45,6 @@ class MemoryHome:
 
 
 class SimulatedNode:
-    """See the top of the file."""
-
     def __init__(self, seed: int = 0, capacity_bytes: int = 1 << 40) -> None:
         self.rng = Random(seed)
         self.power = Power()

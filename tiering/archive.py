@@ -56,7 +56,7 @@ class SegmentReader(Protocol):
 
 
 class Archive:
-    """See the top of the file. `unique` makes the part of a name that is never used twice."""
+    """`unique` makes the part of a name that is never used twice."""
 
     def __init__(
         self,

@@ -163,7 +163,7 @@ class _Job(NamedTuple):
 
 
 class Offloader:
-    """See the top of the file. One per broker."""
+    """One per broker."""
 
     def __init__(
         self,

@@ -100,7 +100,7 @@ class Chunk:
 
 
 class ArchiveCache:
-    """See the top of the file. All methods on the loop."""
+    """All methods on the loop."""
 
     def __init__(
         self, chunk_bytes_max: int = ARCHIVE_CACHE_BYTES, index_bytes_max: int = ARCHIVE_INDEX_CACHE_BYTES

@@ -108,7 +108,7 @@ class BlockingStore(Protocol):
 
 
 class ObjectStore:
-    """A blocking store for the event loop. See the top of the file.
+    """A blocking store for the event loop.
 
     `threads` 0 runs each call at once on the loop: for a store that does not block.
     """

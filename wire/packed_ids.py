@@ -18,7 +18,7 @@ CommandWithIds = pb.CommandAck | pb.CommandRedeliverUnacknowledgedMessages
 
 
 class PackedIds:
-    """See the top of the file. `byte_count` is what it keeps."""
+    """`byte_count` is what it keeps."""
 
     __slots__ = ("_at", "_field", "_kind", "_raw", "_tag", "byte_count")
 

@@ -19,8 +19,6 @@ from quire.tiering.archive import Archive
 
 
 class Admin:
-    """See the top of the file."""
-
     def __init__(
         self,
         services: Services,

@@ -17,7 +17,7 @@ RUN_S: Final = 3_600.0
 
 
 class ArchiveAdmin:
-    """See the top of the file. `offloading` is None where there is no archive; then all of it is refused."""
+    """`offloading` is None where there is no archive; then all of it is refused."""
 
     def __init__(self, offloading: Offloading | None, fan_out: FanOut) -> None:
         self._offloading = offloading

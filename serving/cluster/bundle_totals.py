@@ -11,7 +11,7 @@ from quire.serving.model.rates import Rate, Totals
 
 
 class BundleTotals:
-    """See the top of the file. A bundle that went keeps its counters: what metrics show never falls."""
+    """A bundle that went keeps its counters: what metrics show never falls."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

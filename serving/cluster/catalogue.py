@@ -30,7 +30,7 @@ class NoPartition(ConfigurationError):
 
 
 class Catalogue:
-    """See the top of the file. `used` are the topics that are loaded here.
+    """`used` are the topics that are loaded here.
 
     `creates` says whether topics are made on their first use where the namespace does not say.
     """

@@ -27,8 +27,6 @@ from quire.wire import pulsar_pb2 as pb
 
 
 class ClientTopics:
-    """See the top of the file."""
-
     def __init__(
         self,
         services: Services,

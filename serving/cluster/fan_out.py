@@ -75,8 +75,6 @@ class BrokerAnswers(NamedTuple):
 
 
 class FanOut:
-    """See the top of the file."""
-
     def __init__(self, registry: Registry, peers: Peers, ownership: Ownership, addresses: Addresses) -> None:
         self._catalogue = registry.catalogue
         self._records = registry.records

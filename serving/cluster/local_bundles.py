@@ -20,7 +20,7 @@ BUNDLES = "/quire/v1/brokers/bundles"
 
 
 class LocalBundles:
-    """See the top of the file. A `BundleHost`."""
+    """A `BundleHost`."""
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class Offloading:
-    """See the top of the file. An `OffloadTarget`."""
+    """An `OffloadTarget`."""
 
     def __init__(
         self,

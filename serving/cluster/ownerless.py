@@ -33,8 +33,6 @@ _log = logging.getLogger(__name__)
 
 
 class Ownerless:
-    """See the top of the file."""
-
     def __init__(self, registry: Registry, ownership: Ownership, services: Services) -> None:
         self._registry = registry
         self._ownership = ownership

@@ -17,7 +17,7 @@ from quire.runtime.errors import NotFound
 
 
 class Owners:
-    """See the top of the file. `changed` is called with each bundle whose node changed."""
+    """`changed` is called with each bundle whose node changed."""
 
     def __init__(self, store: MetadataStore, changed: Callable[[str], None]) -> None:
         self._store = store

@@ -70,7 +70,7 @@ _log = logging.getLogger(__name__)
 
 
 class ClusterOwnership:
-    """See the top of the file. An `Ownership`. `broker_id` is the broker's name in the cluster: its address.
+    """An `Ownership`. `broker_id` is the broker's name in the cluster: its address.
 
     `answers` tells whether a broker takes connections at its service URL; see `probe`. `unique` names this life of it.
     """

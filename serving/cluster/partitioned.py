@@ -57,8 +57,6 @@ _log = logging.getLogger(__name__)
 
 
 class Partitioned:
-    """See the top of the file."""
-
     def __init__(self, registry: Registry, services: Services, fan_out: FanOut) -> None:
         self._registry = registry
         self._records = registry.records

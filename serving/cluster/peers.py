@@ -23,8 +23,6 @@ TIMEOUT_S: Final = 30.0
 
 
 class Peers:
-    """See the top of the file."""
-
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
 

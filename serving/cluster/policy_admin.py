@@ -25,8 +25,6 @@ _log = logging.getLogger(__name__)
 
 
 class PolicyAdmin:
-    """See the top of the file."""
-
     def __init__(self, registry: Registry, fan_out: FanOut) -> None:
         self._registry = registry
         self._fan_out = fan_out

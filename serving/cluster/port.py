@@ -99,8 +99,6 @@ class BundleHost(Protocol):
 
 
 class Ownership(Protocol):
-    """See the top of the file."""
-
     async def start(self, host: BundleHost) -> None:
         """Take part. Raises `ConfigurationError` when another broker has this one's name."""
         ...

@@ -54,8 +54,6 @@ _log = logging.getLogger(__name__)
 
 
 class Registry:
-    """See the top of the file."""
-
     def __init__(
         self, services: Services, namespaces: Namespaces, bundles: Bundles, ownership: Ownership
     ) -> None:

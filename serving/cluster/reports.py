@@ -26,7 +26,7 @@ _NO_LOAD: Final = BundleLoad(balance.BUNDLE, 0)
 
 
 class Reports:
-    """See the top of the file. `me` is this broker, `table` its bundles."""
+    """`me` is this broker, `table` its bundles."""
 
     def __init__(self, store: MetadataStore, me: str, table: BundleTable, tasks: Tasks) -> None:
         self._store = store

@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class Rounds:
-    """See the top of the file. `tend`, `look` and `rest` are done each by itself."""
+    """`tend`, `look` and `rest` are done each by itself."""
 
     def __init__(
         self,

@@ -52,8 +52,6 @@ _SUBSCRIPTION_SUMMED = (
 
 
 class Statistics:
-    """See the top of the file."""
-
     def __init__(
         self, registry: Registry, services: Services, fan_out: FanOut, offloading: Offloading | None
     ) -> None:

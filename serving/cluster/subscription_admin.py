@@ -24,8 +24,6 @@ from quire.wire import commands
 
 
 class SubscriptionAdmin:
-    """See the top of the file."""
-
     def __init__(self, registry: Registry, partitioned: Partitioned, fan_out: FanOut) -> None:
         self._registry = registry
         self._partitioned = partitioned

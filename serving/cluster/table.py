@@ -59,8 +59,6 @@ class Held:
 
 
 class BundleTable:
-    """See the top of the file."""
-
     def __init__(self) -> None:
         self.epoch = 0
         self._held: dict[str, Held] = {}

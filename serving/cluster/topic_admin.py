@@ -19,8 +19,6 @@ from quire.serving.subscription.peek import entry_at
 
 
 class TopicAdmin:
-    """See the top of the file."""
-
     def __init__(self, registry: Registry, partitioned: Partitioned, fan_out: FanOut) -> None:
         self._registry = registry
         self._partitioned = partitioned

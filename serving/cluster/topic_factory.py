@@ -22,7 +22,7 @@ from quire.serving.topic.topic import Topic
 
 
 class TopicFactory:
-    """See the top of the file. A topic calls `lost` when another broker took it over."""
+    """A topic calls `lost` when another broker took it over."""
 
     def __init__(
         self,

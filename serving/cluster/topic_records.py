@@ -27,7 +27,7 @@ NAMES_A_TURN: Final = 1_000
 
 
 class TopicRecords:
-    """See the top of the file. Whether a topic may be made is asked before."""
+    """Whether a topic may be made is asked before."""
 
     def __init__(self, store: MetadataStore, clock: Clock, namespaces: Namespaces) -> None:
         self._store = store

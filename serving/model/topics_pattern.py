@@ -30,7 +30,7 @@ _PARTITION: Final = re.compile(r"-partition-[0-9]+$")
 
 
 class TopicsPattern:
-    """See the top of the file. Raises `ConfigurationError` for a pattern that cannot be taken."""
+    """Raises `ConfigurationError` for a pattern that cannot be taken."""
 
     def __init__(self, text: str) -> None:
         if len(text) > TOPICS_PATTERN_CHARS_MAX:
@@ -62,5 +62,4 @@ def _compiled(text: str) -> Any:
 
 
 def topics_hash(topics: Iterable[str]) -> str:
-    """See the top of the file."""
     return crc32c(",".join(sorted(topics)).encode()).to_bytes(4, "little").hex()

@@ -28,7 +28,7 @@ Changed = Callable[[str, str], None]
 
 
 class PolicyBook:
-    """See the top of the file. `default` is what the broker's settings say."""
+    """`default` is what the broker's settings say."""
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class RateLimiter:
-    """See the top of the file. `messages` and `byte_count` may pass per `period_s`, all at once; 0: any number.
+    """`messages` and `byte_count` may pass per `period_s`, all at once; 0: any number.
 
     Who waits is let in when `step_s` seconds' worth has gathered, and one token at least.
     """

@@ -32,7 +32,7 @@ NO_POLICIES: Final = Policies()
 
 
 class TopicPolicies(Record, frozen=True):
-    """See the top of the file. Times in ms; 0 is off unless a field says otherwise."""
+    """Times in ms; 0 is off unless a field says otherwise."""
 
     deduplication: bool = False
     persistence: PersistencePolicy = PersistencePolicy()

@@ -16,8 +16,6 @@ from typing import Final
 
 
 class Strategy(StrEnum):
-    """See the top of the file."""
-
     ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
     ALWAYS_COMPATIBLE = "ALWAYS_COMPATIBLE"
     BACKWARD = "BACKWARD"

@@ -86,8 +86,6 @@ def from_wire(version: bytes) -> int:
 
 
 class Schemas:
-    """See the top of the file."""
-
     def __init__(self, store: MetadataStore, clock: Clock, helpers: DaemonThreads) -> None:
         self._store = store
         self._clock = clock

@@ -136,7 +136,7 @@ def _entries(cuts: Iterable[Cut]) -> int:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """See the top of the file. `table` maps the kinds of commands to their handlers."""
+    """`table` maps the kinds of commands to their handlers."""
 
     def __init__(self, host: Sessions, table: Mapping[int, Handler]) -> None:
         self.host = host

@@ -35,8 +35,6 @@ class Reader(Protocol):
 
 
 class FrameRoom:
-    """See the top of the file."""
-
     def __init__(self, limit_bytes: int = FRAME_ROOM_BYTES_MAX) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0

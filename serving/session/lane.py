@@ -45,8 +45,6 @@ class _Packed(NamedTuple):
 
 
 class Lane:
-    """See the top of the file."""
-
     __slots__ = ("_connection", "_waiting", "is_busy")
 
     def __init__(self, connection: Connection) -> None:

@@ -36,8 +36,6 @@ DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class Sessions:
-    """See the top of the file."""
-
     def __init__(
         self, services: Services, topics: ClientTopics, addresses: Addresses, slices: Slices
     ) -> None:

@@ -54,8 +54,6 @@ def namespace_of(text: str) -> tuple[str, str]:
 
 
 class TopicWatcher:
-    """See the top of the file."""
-
     def __init__(self, connection: Connection, watcher_id: int) -> None:
         self.lane = Lane(connection)
         self._connection = connection

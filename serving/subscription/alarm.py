@@ -15,7 +15,7 @@ ALARM_S_MAX: Final = 3600.0
 
 
 class Alarm:
-    """See the top of the file. `ring` is called once for each `ring_at`, or sooner; then it is set anew."""
+    """`ring` is called once for each `ring_at`, or sooner; then it is set anew."""
 
     def __init__(self, clock: Clock, ring: Callable[[], None]) -> None:
         self._clock = clock

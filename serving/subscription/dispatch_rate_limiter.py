@@ -22,7 +22,7 @@ from quire.wire import block
 
 
 class DispatchRateLimiter:
-    """See the top of the file. `wake` is called when more may be dealt."""
+    """`wake` is called when more may be dealt."""
 
     def __init__(self, limits: DispatchLimits, clock: Clock, wake: Callable[[], None]) -> None:
         limiter = dispatch_rate_limiter(limits.each, clock, limits.shared)

@@ -29,7 +29,7 @@ SURVEY_HELD_BYTES_MAX: Final = 32 << 20
 
 
 class Later:
-    """See the top of the file. `delays` is None while times of delivery do not count."""
+    """`delays` is None while times of delivery do not count."""
 
     def __init__(
         self, cursor: Cursor, store: CursorStore | None, clock: Clock, due: Callable[[], None]

@@ -25,8 +25,6 @@ from quire.wire import pulsar_pb2 as pb
 
 
 class NonPersistentSubscription(Subscription):
-    """See the top of the file."""
-
     is_remembered = True
     """It stays without consumers: a durable one, as far as there is such a thing here."""
 

@@ -53,7 +53,7 @@ class DedupLog(Protocol):
 
 
 class Deduplication:
-    """See the top of the file. One topic's, while its policies ask for it."""
+    """One topic's, while its policies ask for it."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ SERVING: Final = State.SERVING
 
 
 class Governed:
-    """See the top of the file. `subscriptions` is set by the registry; `totals` are those of the topic's bundle."""
+    """`subscriptions` is set by the registry; `totals` are those of the topic's bundle."""
 
     subscriptions: SubscriptionsPort
 

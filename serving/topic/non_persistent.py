@@ -41,7 +41,7 @@ ENTRIES_PER_LEDGER: Final = 1 << 30
 
 
 class NonPersistentTopic(Governed):
-    """See the top of the file. `subscriptions` is set by the registry. A `TopicPort`."""
+    """`subscriptions` is set by the registry. A `TopicPort`."""
 
     def __init__(self, name: TopicName, services: Services, policies: TopicPolicies, totals: Totals) -> None:
         super().__init__(name, services, policies, totals)

@@ -23,7 +23,7 @@ HELPERS: Final = 2
 
 @dataclass(slots=True)
 class Services:
-    """See the top of the file. `archive` is None where none is configured."""
+    """`archive` is None where none is configured."""
 
     store: MetadataStore
     ledgers: Ledgers

@@ -73,7 +73,7 @@ _log = logging.getLogger(__name__)
 
 
 class Topic(Governed):
-    """See the top of the file. `subscriptions` is set by the broker before `load`."""
+    """`subscriptions` is set by the broker before `load`."""
 
     def __init__(
         self,

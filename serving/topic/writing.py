@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 
 class Writing:
-    """See the top of the file. One per loaded topic; a `WriterListener`."""
+    """One per loaded topic; a `WriterListener`."""
 
     def __init__(
         self,

@@ -59,8 +59,6 @@ LEDGERS = LedgerSettings(
 
 
 class Machine:
-    """See the top of the file."""
-
     def __init__(self, seed: int, **settings: Any) -> None:
         self.rng = Random(seed)
         self.node = SimulatedNode(self.rng.getrandbits(32))

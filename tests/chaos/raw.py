@@ -45,7 +45,7 @@ class Delivered(NamedTuple):
 
 
 class Raw:
-    """See the top of the file. Requests are awaited; `delivered` has what was sent to its consumers."""
+    """Requests are awaited; `delivered` has what was sent to its consumers."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer

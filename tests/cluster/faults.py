@@ -49,7 +49,7 @@ class Fault:
 
 
 class Faults:
-    """See the top of the file. `tell` gets a line for the timeline; `whole` waits until nothing lacks a copy."""
+    """`tell` gets a line for the timeline; `whole` waits until nothing lacks a copy."""
 
     def __init__(
         self,

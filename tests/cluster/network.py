@@ -29,7 +29,7 @@ STRANGER = "stranger"
 
 
 class Network:
-    """See the top of the file. `names` tells the pids of now; it is asked from the network's thread."""
+    """`names` tells the pids of now; it is asked from the network's thread."""
 
     def __init__(self, names: Callable[[], Mapping[int, str]]) -> None:
         self._names = names

@@ -178,7 +178,7 @@ def _abort(transport: asyncio.Transport) -> None:
 
 
 class Proxy:
-    """See the top of the file. `target` is `host:port`; it need not listen yet."""
+    """`target` is `host:port`; it need not listen yet."""
 
     def __init__(self, target: str, link_of: Callable[[tuple[str, int]], Link] | None = None) -> None:
         host, _, port = target.rpartition(":")

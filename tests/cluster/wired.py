@@ -59,8 +59,6 @@ BROKER = {
 
 
 class Wired(Front):
-    """See the top of the file."""
-
     def __init__(self, data: Path, *, bookies: int, brokers: int = 2, session_s: float = 2.0) -> None:
         super().__init__("", "")
         self.data = data

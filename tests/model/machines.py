@@ -195,7 +195,7 @@ def write_failed(core: RecoveryCore) -> None:
 
 
 class Machines:
-    """See the top of the file. Cores are numbered from 0 in the order in which they were met."""
+    """Cores are numbered from 0 in the order in which they were met."""
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}

@@ -48,8 +48,6 @@ CLIENT_TYPES: Final = {"seeking": "exclusive"}
 
 
 class Application(SimulatedHost):
-    """See the top of the file."""
-
     def __init__(
         self, cluster: Cluster, facts: Facts, number: int, topics: list[str], service_url: str
     ) -> None:

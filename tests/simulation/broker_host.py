@@ -83,8 +83,6 @@ class _Watched:
 
 
 class BrokerHost(SimulatedHost):
-    """See the top of the file."""
-
     def __init__(self, cluster: Cluster, bucket: SimulatedBucket, number: int) -> None:
         super().__init__(cluster, f"broker-{number}")
         self.bucket = bucket

@@ -92,8 +92,6 @@ async def make_base(
 
 
 class Client(SimulatedHost):
-    """See the top of the file."""
-
     def __init__(self, cluster: Cluster, number: int) -> None:
         super().__init__(cluster, f"client-{number}")
         self.oracle = cluster.oracle

@@ -320,8 +320,6 @@ class BrokerCluster(Cluster):
 
 
 class ClusterHistory:
-    """See the top of the file."""
-
     def __init__(self, plan: Plan, world: World) -> None:
         self.plan, self.world = plan, world
         self.cluster = BrokerCluster(plan, world)

@@ -53,8 +53,6 @@ class Seek(NamedTuple):
 
 
 class Facts:
-    """See the top of the file."""
-
     def __init__(self, world: World) -> None:
         self.world = world
         self.receipts: dict[tuple[str, bytes], MessageId] = {}

@@ -58,8 +58,6 @@ class Host(Protocol):
 
 
 class Cluster:
-    """See the top of the file."""
-
     oracle_kind = Oracle
 
     def __init__(self, plan: Plan, world: World) -> None:

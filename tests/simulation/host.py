@@ -15,7 +15,7 @@ from .metadata import SimulatedStore
 
 
 class SimulatedHost:
-    """See the top of the file. A `faults.Host` but for its clock."""
+    """A `faults.Host` but for its clock."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster, self.world = cluster, cluster.world

@@ -46,8 +46,6 @@ Parts = list[bytes]
 
 
 class Hostile:
-    """See the top of the file."""
-
     def __init__(self, world: World, hosts: Sequence[str], topics: Sequence[str]) -> None:
         self._world = world
         self._hosts = hosts
@@ -200,7 +198,6 @@ def _send(sequence_id: int, count: int, entry: bytes) -> bytes:
 # -- what must hold --------------------------------------------------------------------------------------
 @contextmanager
 def watched(world: World) -> Iterator[None]:
-    """See the top of the file."""
     publish, special = Publisher.publish, ProducerEnd.publish_special
     read, command, go_on = Connection._take_read, Connection._command, Lane._go_on
     eighths = 0

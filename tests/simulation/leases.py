@@ -20,8 +20,6 @@ TOLERANCE: Final = 1.1
 
 
 class LeaseWatch:
-    """See the top of the file."""
-
     def __init__(self, world: World, brokers: Sequence[BrokerHost]) -> None:
         self._world = world
         self._brokers = brokers

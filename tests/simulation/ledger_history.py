@@ -135,8 +135,6 @@ class LedgerCluster(Cluster):
 
 
 class LedgerHistory:
-    """See the top of the file."""
-
     def __init__(self, plan: Plan, world: World) -> None:
         self.plan, self.world = plan, world
         self.cluster = LedgerCluster(plan, world)

@@ -65,7 +65,7 @@ def shares_met(histories: Iterable[Counter[str]]) -> dict[str, float]:
 
 @contextmanager
 def serving_limits(world: World, plan: Plan) -> Iterator[None]:
-    """See the top of the file. Some histories have the limits of production."""
+    """Some histories have the limits of production."""
     rng = world.rng("serving limits")
     small: list[tuple[Any, str, tuple[int, ...]]] = [
         (connection, "HELD_BYTES_PER_CONNECTION_MAX", (600, 1_500)),

@@ -32,7 +32,7 @@ class Stuck(Exception):
 
 
 class Process:
-    """See the top of the file. `host` is its address in the simulated network."""
+    """`host` is its address in the simulated network."""
 
     def __init__(self, loop: SimulatedLoop, name: str, host: str = "") -> None:
         self.loop = loop
@@ -78,8 +78,6 @@ class Process:
 
 
 class SimulatedLoop(BaseEventLoop):
-    """See the top of the file."""
-
     def __init__(self, rng: Random) -> None:
         super().__init__()
         self._rng = rng

@@ -91,8 +91,6 @@ class DiskWorker(LoopWorker):
 
 
 class Machine:
-    """See the top of the file."""
-
     def __init__(
         self, world: World, network: Network, metadata: MetadataServer, oracle: Oracle, number: int
     ) -> None:

@@ -49,8 +49,6 @@ class _Server:
 
 
 class Network:
-    """See the top of the file."""
-
     def __init__(self, world: World) -> None:
         self.world = world
         self.loop = world.loop

@@ -30,8 +30,6 @@ TOPIC: Final = "/admin/v2/persistent/public/default/"
 
 
 class Operator:
-    """See the top of the file."""
-
     def __init__(
         self, world: World, brokers: Sequence[BrokerHost], facts: Facts, peers: SimulatedPeers
     ) -> None:

@@ -112,8 +112,6 @@ class Promises:
 
 
 class Oracle:
-    """See the top of the file."""
-
     def __init__(self, world: World, metadata: MetadataServer) -> None:
         self.world = world
         self.metadata = metadata

@@ -78,8 +78,6 @@ UNJUDGED_IN_RUIN: Final = frozenset({"disk_error", "flip", "spoil", "lose_disk",
 
 
 class Event(NamedTuple):
-    """See the top of the file."""
-
     at_s: float
     kind: str
     target: int
@@ -97,7 +95,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """See the top of the file. `lossy`: the one bookie that may lose what it had, -1: none.
+    """`lossy`: the one bookie that may lose what it had, -1: none.
 
     `metadata_lag_ms`: how old reads of the metadata may be, see `metadata`. `keyed`: the second topic has keys. `led`,
     `parted`, `remade`: there is a topic of that name, see `operator`. `narrow`: limits of serving take small values.

@@ -51,8 +51,6 @@ class SimulatedClock(Clock):
 
 
 class World:
-    """See the top of the file."""
-
     def __init__(self, seed: int | str, *, timeline: bool = False) -> None:
         self.seed = seed
         self.loop = SimulatedLoop(self.rng("loop"))

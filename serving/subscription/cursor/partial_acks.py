@@ -134,7 +134,7 @@ class _Column:
 
 
 class PartialAcks:
-    """See the top of the file. True when anything is in it."""
+    """True when anything is in it."""
 
     __slots__ = ("_by_ledger",)
 

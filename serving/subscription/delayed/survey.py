@@ -142,8 +142,6 @@ class Piece(NamedTuple):
 
 
 class Survey:
-    """See the top of the file."""
-
     __slots__ = ("_pieces",)
 
     def __init__(self) -> None:

@@ -113,8 +113,6 @@ async def load(ledgers: Ledgers, record: CompactedRecord) -> Compacted:
 
 
 class CompactedView:
-    """See the top of the file."""
-
     def __init__(self, topic: TopicPort, compacted: Compacted) -> None:
         self._topic = topic
         self._compacted = compacted

@@ -69,7 +69,7 @@ class Status(StrEnum):
 
 
 class Compaction:
-    """See the top of the file. One for each loaded topic."""
+    """One for each loaded topic."""
 
     __slots__ = ("_loaded", "_loading", "_running", "_services", "_topic", "error")
 

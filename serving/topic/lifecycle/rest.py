@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Rest:
-    """See the top of the file. One for each loaded topic."""
+    """One for each loaded topic."""
 
     __slots__ = ("_messages_in", "_services", "_since", "_topic")
 

@@ -17,8 +17,6 @@ from quire.runtime.transitions import Transitions
 
 
 class State(Enum):
-    """See the top of the file."""
-
     LOADING = auto()
     SERVING = auto()
     CLOSING = auto()

@@ -37,7 +37,7 @@ COMPACT_AGAIN_S: Final = 300.0
 
 
 class Upkeep:
-    """See the top of the file. One for each loaded topic."""
+    """One for each loaded topic."""
 
     __slots__ = ("_clock", "_compacted", "_older", "_topic", "_used", "_without_consumer")
 
