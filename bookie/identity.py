@@ -11,10 +11,12 @@ noticed before anything is answered from it (rule 18).
 `incarnation` grows only when state may have been lost; `lossy_before` is the incarnation after the last time
 that *blocks* may have been lost: of ledgers from before it this bookie cannot deny anything. `ready` turns true
 when both directories were made completely, so that a kill during the very first start does no harm. `trusted`
-is false on the journal's side while a bookie without durable writes (`unsafe_no_sync`) runs. `layout` is the version of
-everything that lies in the two directories: a newer one than this program knows is refused. `cluster` is the id of the
-cluster that the bookie joined, empty in a standalone. `leaving` is true while its copies are being made elsewhere, so
-that the next start looks whether all of them were; see `bookie.membership`.
+is false on the journal's side while a bookie without durable writes (`unsafe_no_sync`) runs, and from the moment when
+blocks are found to be lost until every ledger says so: a start that ends in between leaves two cookies that agree, and
+the next one must find the loss all the same. `layout` is the version of everything that lies in the two directories: a
+newer one than this program knows is refused. `cluster` is the id of the cluster that the bookie joined, empty in a
+standalone. `leaving` is true while its copies are being made elsewhere, so that the next start looks whether all of
+them were; see `bookie.membership`.
 
 | journal's cookie | entries' cookie | means |
 |---|---|---|
@@ -104,10 +106,15 @@ class Identity:
         self.is_new = False
 
     def raise_incarnation(self, *, blocks_lost: bool) -> None:
-        """State may have been lost. With `blocks_lost` it may have been blocks, not only fences."""
+        """State may have been lost. With `blocks_lost` it may have been blocks, not only fences.
+
+        Then the directories are suspect until `trust`.
+        """
         incarnation = self._cookie.incarnation + 1
-        lossy_before = incarnation if blocks_lost else self._cookie.lossy_before
-        self._write(incarnation=incarnation, lossy_before=lossy_before)
+        if blocks_lost:
+            self._write(incarnation=incarnation, lossy_before=incarnation, trusted=False)
+        else:
+            self._write(incarnation=incarnation)
 
     def trust(self, trusted: bool) -> None:
         """Whether the journal's directory can be believed if nothing else is written from now on."""
@@ -176,7 +183,7 @@ def open_identity(journal: Disk, entries: Disk, rng: Random) -> Identity:
         leaving=in_journal.leaving or in_entries.leaving,
     )
     # A kill between the two last writes of the first start leaves one cookie ready: complete it now. What is suspect
-    # stays so until the incarnation is raised, which completes it as well.
+    # stays so until the incarnation is raised, which completes it as well, and the ledgers know of it.
     identity = Identity(journal, entries, cookie, is_new=False, is_suspect=is_suspect)
     if not is_suspect and not (in_journal.ready and in_entries.ready):
         identity.finish()

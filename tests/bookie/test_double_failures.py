@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
 
-from quire.runtime.errors import QuireError
+from quire.runtime.errors import DiskError, QuireError
 from quire.testing.node import SMALL_SETTINGS, SimulatedNode
 from quire.wire.block import HEADER_BYTES
 from quire.wire.bookie import BookieId, Status
@@ -136,6 +138,30 @@ async def test_without_sync_a_stop_that_could_not_flush_is_an_unclean_one() -> N
         node = await Node.on(machine, unsafe)
         assert not await is_denied(node, 0, before)
         await node.storage.stop()
+
+
+@pytest.mark.parametrize("cut_after", range(24))
+async def test_an_older_copy_of_the_journal_is_not_forgotten_when_the_start_that_found_it_fails(
+    machine: SimulatedNode, cut_after: int
+) -> None:
+    """Wherever it fails: the cookies may agree again before the ledgers are in limbo."""
+    node = await Node.on(machine)
+    await node.add(one(1, 0))
+    before = node.id
+    machine.crash()
+    older = deepcopy(machine.journal, {id(machine.power): machine.power})
+    node = await Node.on(machine)
+    assert await node.add(one(1, 1)) == [OK]
+    machine.crash()
+    machine.journal = older
+    machine.power.fail_after(cut_after)
+    with suppress(DiskError):
+        await Node.on(machine)
+    node = await crash(machine)
+    assert node.id.incarnation > before.incarnation
+    assert (await node.read(1, 1)).status is Status.LIMBO
+    assert (await node.info(1)).fenced
+    assert await node.holds(1, 0) == one(1, 0)
 
 
 # -- mending -------------------------------------------------------------------------------------------

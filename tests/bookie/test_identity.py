@@ -108,7 +108,13 @@ def test_the_incarnation_is_raised_on_both_sides(machine: Machine) -> None:
     identity = machine.open()
     assert identity.bookie_id == BookieId(bookie.uuid, 3)
     assert identity.lossy_before == 3
-    assert not identity.is_suspect
+
+
+def test_lost_fences_are_no_lost_blocks(machine: Machine) -> None:
+    machine.format()
+    machine.open().raise_incarnation(blocks_lost=False)
+    identity = machine.open()
+    assert identity.lossy_before == 0 and not identity.is_suspect
 
 
 def test_an_older_copy_of_one_side_is_a_loss(machine: Machine) -> None:
@@ -140,11 +146,12 @@ def test_a_copy_of_one_side_from_before_the_last_start_is_a_loss(machine: Machin
     identity = machine.open()
     assert identity.is_suspect
     identity.raise_incarnation(blocks_lost=True)
+    identity.trust(True)
     identity.begin_run(Random(3))
     assert not machine.open().is_suspect
 
 
-def test_what_is_suspect_stays_so_until_the_incarnation_is_raised(machine: Machine) -> None:
+def test_what_is_suspect_stays_so_until_the_ledgers_know_of_it(machine: Machine) -> None:
     identity = machine.open()
     unfinished = machine.journal.read_bytes(COOKIE)
     identity.finish()
@@ -154,6 +161,9 @@ def test_what_is_suspect_stays_so_until_the_incarnation_is_raised(machine: Machi
     identity = machine.open()
     assert identity.is_suspect
     identity.raise_incarnation(blocks_lost=True)
+    identity = machine.open()
+    assert identity.is_suspect
+    identity.trust(True)
     identity.begin_run(Random(2))
     assert not machine.open().is_suspect
 
