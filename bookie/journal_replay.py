@@ -58,8 +58,7 @@ class JournalReplay:
         pool, disk = self._pool, self._disk
         used = self._find_segments()
         known = max((header.mark for _, header in used), default=0)
-        is_older = known > mark and not mark_is_lost
-        mark = max(mark, known)
+        index_mark, mark = mark, max(mark, known)
         epoch = max((header.epoch for _, header in used), default=0)
         pool.newest = pool.newest._replace(epoch=epoch, mark=mark)
         needed = segments_needed([(segment.name, header) for segment, header in used], mark)
@@ -68,7 +67,8 @@ class JournalReplay:
         pool.spares += [segment for segment, _ in used if segment.name not in names]
         pool.live += [by_name[name] for name, _ in needed]
         chain = Chain(mark)
-        if is_older:
+        if index_mark < mark and not mark_is_lost:
+            chain.whole_to = index_mark
             chain.damage.append(
                 f"the index is older than the journal in {disk.root}, which was flushed up to {mark}"
             )

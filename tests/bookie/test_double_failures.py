@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from quire.runtime.errors import DiskError, QuireError
+from quire.runtime.limits import KIB
 from quire.testing.node import SMALL_SETTINGS, SimulatedNode
 from quire.wire.block import HEADER_BYTES
 from quire.wire.bookie import BookieId, Status
@@ -80,6 +81,35 @@ async def test_a_rebuild_makes_durable_what_it_finds(again: bool) -> None:
             machine.home.discard()
         node = await Node.on(machine)
         assert (await node.read(1, 0, bookie=before)).status is OK
+
+
+async def test_an_older_index_is_not_forgotten_when_the_start_that_found_it_fails(
+    machine: SimulatedNode,
+) -> None:
+    """A long replay flushes on its way. Its mark must not pass what the index lost before that is written down."""
+    node = await Node.on(machine)
+    before = node.id
+    await node.add(one(1, 0))
+    await node.storage.flush()
+    older, machine.home.index._closed = machine.home.index.crash(), False
+    assert await node.add(one(1, 1)) == [OK]
+    node = await restart(node, machine)
+    for entry in range(2, 8):
+        assert await node.add(one(1, entry, 3000)) == [OK]
+    machine.crash()
+    machine.home.index = older
+    machine.journal.fail("durable", errno.EIO, "segment-")
+    with pytest.raises(DiskError):
+        await Node.on(machine, replace(SMALL_SETTINGS, memtable_bytes=8 * KIB))
+    machine.journal.heal()
+    node = await crash(machine)
+    assert node.id == BookieId(before.uuid, before.incarnation + 1)
+    assert (await node.read(1, 1)).status is Status.LIMBO
+    assert [await node.holds(1, entry) for entry in (0, 2, 7)] == [
+        one(1, 0),
+        one(1, 2, 3000),
+        one(1, 7, 3000),
+    ]
 
 
 # -- the journal ---------------------------------------------------------------------------------------
