@@ -559,7 +559,7 @@ async def test_a_topic_that_is_lost_while_it_is_loaded_is_not_served(
 
 async def test_a_topic_ends_once(broker: Broker) -> None:
     """Whoever comes later, to close it or because its bundle is gone, finds nothing to do."""
-    await broker.create_topic(str(NAME))
+    await broker.registry.create(NAME)
     lost = await broker.registry.open_persistent(NAME)
     lost._lost()
     await lost.unload()
