@@ -123,7 +123,7 @@ class ClientTopics:
         if found is None:
             await self._partitioned.subscribed(topic.topic_name, name, earliest=True)
             with suppress(AlreadyExists):
-                await subscriptions.create(name, earliest=True)
+                await subscriptions.create(name, earliest=True, is_on_all_partitions=False)
             found = subscriptions.get(name)
         if found is not None:
             await self._prove(topic, found, None, earliest=True)

@@ -95,7 +95,7 @@ class Subscription:
         self._limiter: DispatchRateLimiter | None = None
         self.is_deleted = self._is_closed = False
         self.is_on_all_partitions = True
-        """False after it was made, until whoever was told of it can know that partitions added meanwhile have it."""
+        """False after a SUBSCRIBE made it, until partitions added meanwhile have it, too: nobody was told of it yet."""
         self.meter = Meter()
         self.byte_index = byte_index or ByteIndex()
         self._oldest: tuple[Position, int] | None = None

@@ -147,19 +147,27 @@ class Subscriptions:
         earliest: bool = False,
         at: pb.MessageIdData | None = None,
         properties: Mapping[str, str] = NO_PROPERTIES,
+        is_on_all_partitions: bool = True,
     ) -> Subscription:
         """A durable subscription without a consumer. Raises `AlreadyExists`."""
-        return await self._whole(self._create(name, earliest, at, properties))
+        return await self._whole(self._create(name, earliest, at, properties, is_on_all_partitions))
 
     async def _create(
-        self, name: str, earliest: bool, at: pb.MessageIdData | None, properties: Mapping[str, str]
+        self,
+        name: str,
+        earliest: bool,
+        at: pb.MessageIdData | None,
+        properties: Mapping[str, str],
+        is_on_all_partitions: bool,
     ) -> Subscription:
         async with self._creating:
             if name in self._by_name:
                 raise AlreadyExists(f"subscription {name} of {self._topic.name} exists already")
             self._check_number()
             asked = None if at is None else seek.position_of(at, self._segments)
-            return await self._make(name, asked or self._initial(earliest=earliest), properties)
+            made = await self._make(name, asked or self._initial(earliest=earliest), properties)
+            made.is_on_all_partitions = is_on_all_partitions
+            return made
 
     async def delete(self, name: str, *, force: bool = False) -> None:
         """Delete a subscription. Raises `NotFound`, and `ConsumerBusy` when it has consumers, unless `force`."""
@@ -201,7 +209,9 @@ class Subscriptions:
             view = await self._topic.compacted_view() if request.read_compacted else None
             position = await self._first_for(request, view or self._topic)
             if request.durable:
-                return await self._make(request.subscription, position, request.properties)
+                made = await self._make(request.subscription, position, request.properties)
+                made.is_on_all_partitions = False
+                return made
             key = CursorKey(self._topic.name, self._generation, request.subscription)
             return self._add(Cursor(key, preceding(position)), None)
 
@@ -229,9 +239,7 @@ class Subscriptions:
         key = CursorKey(self._topic.name, self._generation, name)
         cursor = self._store.create(key, preceding(position), properties)
         await self._store.save(cursor)
-        made = self._add(cursor, self._store)
-        made.is_on_all_partitions = False
-        return made
+        return self._add(cursor, self._store)
 
     async def _first_for(self, request: SubscribeRequest, topic: TopicPort) -> Position:
         """The entry that a new subscription reads first; `topic` is this one, or its compacted view."""
