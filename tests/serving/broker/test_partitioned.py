@@ -238,6 +238,27 @@ async def test_a_subscription_that_others_were_told_of_stays_though_one_that_ask
     client.connection.connection_lost(None)
 
 
+async def test_what_a_growth_made_is_not_taken_back_for_one_who_subscribes_later(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.registry.create(NAME, 1)
+    client = Client(broker)
+    await client.connect()
+    client.send(subscribe(1, 0))
+    assert kinds(await client.answers(1)) == ["SUCCESS"]
+    await broker.partitioned.grow(NAME, 2)
+    await publish(broker, [1], 3)
+
+    async def fails(*_: Any, **__: Any) -> None:
+        raise QuireError("no")
+
+    monkeypatch.setattr(broker.partitioned, "subscribed", fails)
+    client.send(subscribe(2, 1, consumer_id=2))
+    await client.answers(1)
+    assert await backlogs(broker, "late") == [0, 3]
+    client.connection.connection_lost(None)
+
+
 async def test_a_subscription_is_made_on_new_partitions_though_its_topic_goes_meanwhile(
     house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
