@@ -20,6 +20,7 @@ from quire.bookie.storage import Storage
 from quire.runtime.budget import ByteBudget
 from quire.runtime.errors import ConfigurationError, ProtocolError
 from quire.runtime.network import keep_alive
+from quire.runtime.settings import format_address
 from quire.runtime.tasks import Tasks
 from quire.wire.block import Buffer
 from quire.wire.bookie import (
@@ -69,7 +70,7 @@ class BookieServer:
             reason = error.strerror or error
             raise ConfigurationError(f"cannot listen on {self._host}:{self._port}: {reason}") from error
         host, port = self._server.sockets[0].getsockname()[:2]
-        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.address = format_address(host, port)
 
     async def stop(self) -> None:
         """Take no more connections, and close those that are there."""

@@ -35,7 +35,7 @@ from quire.runtime import log
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.memory import keep_heap
-from quire.runtime.settings import Loaded, parse_address, setting
+from quire.runtime.settings import Loaded, format_address, parse_address, setting
 from quire.serving.admin.app import make_app
 from quire.serving.broker import Broker
 from quire.serving.cluster.ownership import ClusterOwnership
@@ -165,11 +165,7 @@ def advertised_http(advertise: str, service_url: str, listening: str) -> str:
     """The REST interface's address as others are told it. Raises `ConfigurationError`."""
     if not advertise:
         host = urlsplit(service_url).hostname or ""
-        return (
-            f"http://[{host}]:{_port_of(listening)}"
-            if ":" in host
-            else f"http://{host}:{_port_of(listening)}"
-        )
+        return f"http://{format_address(host, _port_of(listening))}"
     url = advertise if "://" in advertise else f"http://{advertise}"
     if not _port_of(url):
         raise ConfigurationError(f"http_advertise {advertise!r} is no address; write HOST:PORT")

@@ -31,6 +31,7 @@ from quire.cli.noun import json_option
 from quire.cli.output import print_json
 from quire.runtime.errors import QuireError
 from quire.runtime.rest import PORT, Admin
+from quire.runtime.settings import format_address
 from quire.wire import topic_name
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def _beside(service_url: str) -> str:
     """Where the HTTP of these brokers usually is, for the clients' protocol does not tell."""
     first = urlsplit(service_url.partition(",")[0])
     host = first.hostname or ""
-    return f"http://[{host}]:{PORT}" if ":" in host else f"http://{host}:{PORT}"
+    return f"http://{format_address(host, PORT)}"
 
 
 async def _check(client: Client, names: list[str], seconds: float, rate: int) -> Verdict:

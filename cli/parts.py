@@ -22,7 +22,7 @@ from quire.metadata.open import open_store as open_metadata
 from quire.metadata.store import MetadataStore
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError, Unavailable
-from quire.runtime.settings import parse_address
+from quire.runtime.settings import format_address, parse_address
 from quire.runtime.watchdog import Watchdog
 from quire.tiering.archive import Archive
 from quire.tiering.open import open_store as open_archive
@@ -115,7 +115,7 @@ def listen(address: str) -> socket.socket:
 def url_of(scheme: str, sock: socket.socket) -> str:
     """Where a listening socket is reached."""
     host, port = sock.getsockname()[:2]
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    return f"{scheme}://{format_address(host, port)}"
 
 
 def allow_open_files(connections_max: int) -> None:

@@ -71,6 +71,11 @@ def parse_address(text: str, name: str = "address") -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def format_address(host: str, port: int) -> str:
+    """The reverse of `parse_address`: an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _parse_number(text: str, units: Mapping[str, int], what: str) -> int:
     match = _NUMBER.fullmatch(text)
     if match is None or match[2].lower() not in units:

@@ -15,7 +15,7 @@ from zlib import crc32
 from quire.runtime.budget import ByteBudget
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import HELD_SHARE_OF_BYTES_IN_FLIGHT
-from quire.runtime.settings import parse_address
+from quire.runtime.settings import format_address, parse_address
 from quire.runtime.slices import Share, Slices
 from quire.serving.cluster.addresses import Addresses
 from quire.serving.cluster.client_topics import ClientTopics
@@ -76,8 +76,7 @@ class Sessions:
                 f"cannot listen on {settings.listen}: {error.strerror or error}"
             ) from error
         host, port = self._server.sockets[0].getsockname()[:2]
-        bound = f"pulsar://[{host}]:{port}" if ":" in host else f"pulsar://{host}:{port}"
-        self._addresses.service_url = settings.advertise or bound
+        self._addresses.service_url = settings.advertise or f"pulsar://{format_address(host, port)}"
 
     def start_keep_alive(self) -> None:
         """Look from now on whether clients are still there."""
