@@ -41,4 +41,9 @@ def split(topic: str) -> tuple[str, str, str, str]:
 
 def path(topic: str) -> str:
     """The topic in REST: `persistent/tenant/namespace/name`, each part escaped. Raises `ConfigurationError`."""
-    return "/".join(quote(part, safe="") for part in split(topic))
+    return escaped(*split(topic))
+
+
+def escaped(*parts: str) -> str:
+    """Names as parts of a path in REST, slashes between them."""
+    return "/".join(quote(part, safe="") for part in parts)

@@ -15,7 +15,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeVar
-from urllib.parse import quote
 
 from quire.metadata.records import TopicRecord
 from quire.runtime.errors import NotFound, QuireError
@@ -25,6 +24,7 @@ from quire.serving.cluster.port import NotOwner, Ownership
 from quire.serving.cluster.registry import Registry
 from quire.serving.model.ports import NotAllowed
 from quire.serving.names import NON_PERSISTENT, TopicName
+from quire.wire import topic_name
 
 ASKED_AT_ONCE: Final = 100
 """Partitions that are asked at the same time: each may have to be loaded first."""
@@ -175,6 +175,6 @@ class FanOut:
         names, _ = await self._catalogue.names(tenant, namespace, domain)
         if domain != NON_PERSISTENT:
             return names
-        path = "/admin/v2/" + "/".join(quote(part, safe="") for part in (domain, tenant, namespace))
-        answers = await self.others("GET", f"{path}?here=true")
+        path = f"/admin/v2/{topic_name.escaped(domain, tenant, namespace)}?here=true"
+        answers = await self.others("GET", path)
         return sorted({*names, *(name for said in answers.said for name in said)})

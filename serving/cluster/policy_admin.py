@@ -10,13 +10,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final
-from urllib.parse import quote
 
 from quire.metadata.records import Policies
 from quire.serving.cluster.fan_out import FanOut
 from quire.serving.cluster.registry import Registry
 from quire.serving.names import TopicName
 from quire.serving.policy.resolved import TopicPolicies
+from quire.wire import topic_name
 
 HEED_S: Final = 5.0
 """How long a change of a policy waits for other brokers to heed it."""
@@ -43,7 +43,7 @@ class PolicyAdmin:
         """Replace what the topic prescribes. Raises `NotFound`, `Unavailable`."""
         await self._fan_out.partitions(name)
         await self._registry.policies.change(name, change)
-        await self._heeded(name.tenant, name.namespace, f"?topic={quote(str(name), safe='')}")
+        await self._heeded(name.tenant, name.namespace, f"?topic={topic_name.escaped(str(name))}")
 
     async def change_namespace(
         self, tenant: str, namespace: str, change: Callable[[Policies], Policies]
@@ -54,7 +54,7 @@ class PolicyAdmin:
 
     async def _heeded(self, tenant: str, namespace: str, which: str = "") -> None:
         """Return when every broker that answers heeds what was written."""
-        path = "/quire/v1/policies/" + "/".join(quote(part, safe="") for part in (tenant, namespace))
+        path = f"/quire/v1/policies/{topic_name.escaped(tenant, namespace)}"
         others = self._fan_out.others("PUT", path + which, timeout_s=HEED_S)
         answers, _ = await asyncio.gather(others, self._registry.apply_policies(tenant, namespace))
         for why in answers.silent:

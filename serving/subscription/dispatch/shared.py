@@ -75,7 +75,7 @@ class Shared(Holding):
         """The ready consumer of the best level that has any, from the one whose turn it is."""
         best, best_rank = None, (0, False, 0)
         for consumer in self.consumers:
-            if self.has_room(consumer) and consumer.is_ready:
+            if self._can_take(consumer):
                 rank = consumer.priority_level, consumer.arrival < self._turn, consumer.arrival
                 if best is None or rank < best_rank:
                     best, best_rank = consumer, rank
