@@ -93,7 +93,11 @@ async def throughput(
 ) -> None:
     writer = Writer(storage, size, count, ledgers)
     total = min(TOTAL_BYTES // (size * count), 200_000)
-    groups, begin, cpu = storage.stats().journal_groups, perf_counter(), process_time()
+    groups, begin, cpu = (
+        storage.metrics()["quire_bookie_journal_groups_total"],
+        perf_counter(),
+        process_time(),
+    )
     await writer.write(total, per_request)
     acknowledged_s = perf_counter() - begin
     await storage.flush()
@@ -102,7 +106,7 @@ async def throughput(
         question,
         mb_per_s=writer.bytes / acknowledged_s / 1e6,
         mb_per_s_flushed=writer.bytes / wall_s / 1e6,
-        groups_per_s=(storage.stats().journal_groups - groups) / acknowledged_s,
+        groups_per_s=(storage.metrics()["quire_bookie_journal_groups_total"] - groups) / acknowledged_s,
         cpu_us_per_entry=cpu_s / (writer.blocks * count) * 1e6,
         cpu_us_per_block=cpu_s / writer.blocks * 1e6,
         resident_mb=usage(os.getpid()).resident_bytes / 1e6,

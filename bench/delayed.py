@@ -26,10 +26,10 @@ from quire.serving.model.ports import Position, SegmentView
 from quire.serving.model.positions import Segments
 from quire.serving.subscription.cursor import cursor_record
 from quire.serving.subscription.cursor.cursor import Cursor, CursorKey
+from quire.serving.subscription.delayed.delayed_delivery import SURVEY_ENTRIES
 from quire.serving.subscription.delayed.delays import Delays
 from quire.serving.subscription.delivery.delivery import BlockView
 from quire.serving.subscription.dispatch.shared import Shared
-from quire.serving.subscription.later import SURVEY_ENTRIES
 from quire.wire import block
 from quire.wire.deliver_at import delivery_times
 from quire.wire.message import OutgoingMessage, encode_one
@@ -63,7 +63,7 @@ def wait_in_memory(count: int, spread_ms: int) -> None:
     segments = Segments(lambda: [SegmentView(1, last, 0, count, 0)])
     cursor = Cursor(CursorKey("bench", 0, "s"), Position(1, -1))
     dispatcher = Shared(cursor, segments)
-    dispatcher.delays = delays = Delays(20)
+    dispatcher.delayed.delays = delays = Delays(20)
     dispatcher.consumers.append(Ready())  # type: ignore[arg-type]
     delays.now_ms = NOW_MS
     rng = random.Random(1)
@@ -76,9 +76,9 @@ def wait_in_memory(count: int, spread_ms: int) -> None:
         begin = time.perf_counter()
         assert dispatcher.offer(view) == []
         offered_s += time.perf_counter() - begin
-        if dispatcher.later_found >= SURVEY_ENTRIES or first + PER_BLOCK == count:
+        if dispatcher.delayed.found_count >= SURVEY_ENTRIES or first + PER_BLOCK == count:
             begin = time.perf_counter()
-            for piece in dispatcher.survey():
+            for piece in dispatcher.delayed.survey():
                 cursor.survey.extend(piece)
                 survey_bytes += len(cursor_record.survey(1, piece))
             surveyed_s += time.perf_counter() - begin
@@ -88,11 +88,11 @@ def wait_in_memory(count: int, spread_ms: int) -> None:
     assert len(delays) == count
     begin = time.perf_counter()
     following = Shared(cursor, segments)
-    following.delays = Delays(20)
-    following.delays.now_ms = NOW_MS
-    following.restore(cursor.survey)
+    following.delayed.delays = Delays(20)
+    following.delayed.delays.now_ms = NOW_MS
+    following.delayed.restore(cursor.survey)
     restored_s = time.perf_counter() - begin
-    assert len(following.delays) == count
+    assert len(following.delayed.delays) == count
     ticks, worst_s, begin = 0, 0.0, time.perf_counter()
     while ticks < TICKS_MAX and (next_ms := delays.next_ms()) is not None:
         at = time.perf_counter()

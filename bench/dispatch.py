@@ -35,6 +35,7 @@ class Topic:
     name = "persistent://public/default/bench"
     last_confirmed = Position(1, -1)
     confirmed_index = 0
+    is_terminated = False
     delayed_delivery = DelayedDeliveryPolicy()
     dispatch_limits = None
 
@@ -64,9 +65,6 @@ class Topic:
 
     async def find_time(self, time_ms: int) -> Position:
         return Position(1, 0)
-
-    def acknowledged_up_to(self, subscription: str) -> None:
-        pass
 
 
 class Port:
@@ -194,7 +192,7 @@ async def dealt_and_acked_us(
             subscriptions.confirmed(some)
             spent += process_time() - begin
             for one in made:
-                held = [commands.message_id(1, entry) for entry in one.holds.by_ledger.get(1, ())]
+                held = [commands.message_id(1, entry) for entry in one.pending_acks.by_ledger.get(1, ())]
                 if not held:
                     continue
                 begin = process_time()

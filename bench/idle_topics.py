@@ -19,7 +19,6 @@ from bench import server
 from bench.many_topics import use
 from bench.report import machine, show, usage
 from quire.client import Client
-from quire.serving.topic.topic import SHED_AFTER_S
 
 TOPICS = 20_000
 ROUNDS = 3
@@ -68,7 +67,6 @@ async def measure(running: server.Server, count: int) -> None:
         await use_all(url, range(first, first + count))
         full, here = usage(running.pid).resident_bytes, await asyncio.to_thread(loaded, running)
         rested_s = await all_rest(running)
-        await asyncio.sleep(SHED_AFTER_S + 5)  # Only then they come apart.
         show(
             f"round {number + 1} of {count} topics",
             loaded=here,

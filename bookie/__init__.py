@@ -1,10 +1,11 @@
 """One storage node: it keeps blocks on disk before it says so, and gives them back.
 
 Read in this order: `settings`, `identity` (who am I), `journal_core`, `segment_pool`, `journal` and `journal_replay`
-(durable first), `ledgers` and `memtable` (what is known and not yet flushed), `intake` (a block's way in),
-`entry_record`, `entry_log`, `index`, `index_lmdb`, `index_home` (where blocks stay), `checkpoint` and `flusher` (from
-one to the other), `index_opening` and `replay` (after a crash), `read_cache`, `reads` (the way out), `mending` (of what
-rotted), `collector` (deleting), `room` (what a full disk still takes), `requests` (how each is answered), `storage`
-(joins them), `scrub` (reads everything once a week). Around it stand `disks`, `server` (TCP), `membership` (may it
-start here), `registration` (in the metadata store), `drain` (leaving for good).
+(durable first), `ledgers`, `memtable` and `write_cache` (what is known and not yet flushed), `entry_record`,
+`entry_log`, `entry_log_scanner`, `index`, `index_lmdb`, `index_home` and `ledger_storage` (where blocks stay),
+`collector` (deleting), `room` and `health` (what it still takes), `checkpoint` and `flusher` (from the cache to the
+storage), `recovery` (at a start), `read_cache`, `reads` (the way out), `block_restore` (of what rotted), `intake` (a
+block's way in), `requests` (how each is answered), `storage` (joins them), `scrub` (reads everything once a week).
+Around it stand `disks`, `server` (TCP), `membership` (may it start here), `registration` (in the metadata store),
+`drain` (leaving for good).
 """

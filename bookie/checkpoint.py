@@ -26,7 +26,8 @@ from pathlib import PurePath
 from typing import Final
 
 from quire.bookie.collector import Collector
-from quire.bookie.entry_log import EntryLogs, TornRecord
+from quire.bookie.entry_log import EntryLogs
+from quire.bookie.entry_log_scanner import EntryLogScanner, TornRecord, blocks_of
 from quire.bookie.index import Index, IndexRow
 from quire.bookie.ledgers import LedgerState
 from quire.bookie.memtable import Memtable
@@ -52,14 +53,14 @@ class Checkpoint:
 
     table: Memtable
     changed: Sequence[LedgerState]
-    """Every ledger with blocks in the table, and every ledger that was fenced, buried or told its LAC."""
+    """Every ledger with blocks in the table, and every ledger that was fenced, deleted or told its LAC."""
     deleted: Sequence[int]
     mark: int
     is_counted: bool = False
 
     @classmethod
     def of(cls, table: Memtable, changed: Sequence[LedgerState], mark: int) -> Checkpoint:
-        """Of what `Intake.freeze` answers; ledgers with a tombstone are deleted with it."""
+        """Of what `WriteCache.freeze` returns; ledgers with a tombstone are deleted with it."""
         deleted = [state.ledger_id for state in changed if state.tombstone_version is not None]
         return cls(table, changed, deleted, mark)
 
@@ -89,7 +90,7 @@ def perform(checkpoint: Checkpoint, logs: EntryLogs, index: Index) -> None:
     index.commit(rows, records, encode_mark(checkpoint.mark), checkpoint.deleted)
 
 
-def bury(states: Sequence[LedgerState], logs: EntryLogs, index: Index, collector: Collector) -> None:
+def free_deleted(states: Sequence[LedgerState], logs: EntryLogs, index: Index, collector: Collector) -> None:
     """A disk that is full for the checkpoint: what was deleted since gives its room back.
 
     Tombstones may be committed before the blocks and journal groups around them: the mark stays. What compaction can
@@ -127,7 +128,7 @@ def rebuild(logs: EntryLogs, index: Index) -> Rebuilt:
         held.add(int(PurePath(error.file).stem))
 
     logs.sync_all()  # what is found may be in a cache only, if its writer died
-    rows = _latest(logs.scan_all(report), logs)
+    rows = _latest(EntryLogScanner(logs, report).scan_all(), logs)
     for start in range(0, len(rows), _ROWS_PER_COMMIT):
         index.commit(rows[start : start + _ROWS_PER_COMMIT], {}, b"")
     for log_id in held:
@@ -167,7 +168,7 @@ def _rest_of(row: IndexRow, later: list[IndexRow], logs: EntryLogs) -> list[Inde
     )
     if held == row.last_entry - row.first_entry + 1:
         return []
-    return [block for block in logs.blocks(row) if not _overlapping(later, block)]
+    return [block for block in blocks_of(logs, row) if not _overlapping(later, block)]
 
 
 def _states_of(rows: Iterable[IndexRow]) -> dict[int, LedgerState]:

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from quire.bookie.entry_log import EntryLogs
+from quire.bookie.entry_log_scanner import EntryLogScanner
 from quire.bookie.index import Index, IndexRow
 from quire.bookie.room import Room
 from quire.runtime.clock import Clock
@@ -210,7 +211,7 @@ class _Job:
         self._logs = logs
         self._index = index
         self._report = report
-        self._rows: Iterator[IndexRow] = logs.scan(log_id, report)
+        self._rows: Iterator[IndexRow] = EntryLogScanner(logs, report).scan(log_id)
 
     def batch(self, size_bytes_max: int) -> tuple[list[IndexRow], list[tuple[int, list[Buffer]]]]:
         """Runs that are live now, about `size_bytes_max` of them: their rows, and their blocks by ledger, sorted."""

@@ -11,13 +11,7 @@ milliseconds at the p99, so freed logs are kept (a few) and nothing is deleted w
 grows by steps of 64 MiB, reserved and not written: writing it twice would cost more than it gains.
 
 **A start never appends to an old log**: behind its last committed row may lie records that no index names. It begins
-a new one, and the collector merges what stays small.
-
-**Rebuild.** `scan_all` finds every run again. A record that is damaged, or missing before a valid one, is reported:
-as `CorruptionError` when a later record proves that it had been durable, as `TornRecord` when nothing does and it
-may be no more than the tail of an unfinished flush. A page that cannot be read proves nothing, and counts as damage.
-Blocks of a damaged record whose own headers hold are still told of: reading them then says what is wrong, and where,
-instead of "no such entry".
+a new one, and the collector merges what stays small. (`entry_log_scanner` finds every run again without the index.)
 
 **A page that cannot be read** costs the blocks on it and no others: reads go around it (`Salvaged`). (Where a block's
 header lies on it, those behind it in the run must wait until that block is mended, as behind a rotten one.)
@@ -27,24 +21,13 @@ One thread appends, syncs and frees; any thread may read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from mmap import mmap
 from threading import Lock
 from typing import NamedTuple
 
-from crc32c import crc32c
-
-from quire.bookie.entry_record import (
-    HEADER_BYTES,
-    RecordHeader,
-    RunBuilder,
-    Span,
-    seal,
-    survey,
-    walk,
-    walk_one,
-)
+from quire.bookie.entry_record import HEADER_BYTES, RunBuilder, seal
 from quire.bookie.index import IndexRow
 from quire.runtime.disk import PAGE_BYTES, Disk, File, aligned_buffer, pages_up, read_around
 from quire.runtime.errors import CorruptionError, DiskError, DiskFull, QuireError, Unavailable
@@ -55,10 +38,7 @@ from quire.runtime.limits import (
     ENTRY_LOG_STEP_BYTES,
     UNREADABLE_PAGES_MAX,
 )
-from quire.wire.block import BlockError, Buffer, brief
-
-Report = Callable[[CorruptionError], None]
-"""Is told of each damage that a scan finds."""
+from quire.wire.block import Buffer, brief
 
 
 class Salvaged(NamedTuple):
@@ -84,10 +64,6 @@ class Salvaged(NamedTuple):
 
 class LogFreed(Unavailable):
     """The log was freed since its row was read: the run lies elsewhere now, or nowhere. Ask the index again."""
-
-
-class TornRecord(CorruptionError):
-    """A record that does not match its checksum, and that nothing proves to have ever been durable."""
 
 
 class EntryLogs:
@@ -119,8 +95,7 @@ class EntryLogs:
         self._unsynced: list[_Active] = []
         self._durable = (0, 0)
         self._last_log_id = 0
-        self._buffer = aligned_buffer(record_bytes)
-        self._view = memoryview(self._buffer)
+        self._view = memoryview(aligned_buffer(record_bytes))
 
     def open(self) -> None:
         """Find the logs and the spare ones. The first append begins a new log."""
@@ -180,9 +155,9 @@ class EntryLogs:
         start = active.filled
         active.filled = end = start + length
         self._view[start:end] = block
-        count, block_ledger_id, first_entry, lac, clock_ms = brief(block)
-        assert block_ledger_id == ledger_id
-        found.add(active.log_id, active.end + start, length, count, ledger_id, first_entry, lac, clock_ms)
+        in_brief = brief(block)
+        assert in_brief[1] == ledger_id
+        found.add(active.log_id, active.end + start, length, in_brief)
 
     def _next_record(self, block_bytes: int) -> _Active:
         """Write what is filled and make room, in buffer and file, for a record that begins with such a block."""
@@ -192,8 +167,7 @@ class EntryLogs:
         record_bytes = max(self._record_bytes, pages_up(HEADER_BYTES + block_bytes))
         if record_bytes != len(self._view):
             self._view.release()
-            self._buffer = aligned_buffer(record_bytes)
-            self._view = memoryview(self._buffer)
+            self._view = memoryview(aligned_buffer(record_bytes))
         if active is not None and active.end and active.end + record_bytes > self._file_bytes:
             self.sync()  # so that the next log's first record can say that all of this one is durable
             self._active = active = None
@@ -356,90 +330,14 @@ class EntryLogs:
         if freed:  # its file may have been written to under another name while we read
             raise LogFreed(f"entry log {log_id} was freed")
 
+    def files(self) -> dict[int, File]:
+        """The logs' files, oldest log first."""
+        return dict(sorted(self._logs.items()))
+
     def file_name(self, log_id: int) -> str:
         """What to call the log in a message."""
         file = self._logs.get(log_id)
         return file.name if file is not None else self._path(log_id)
-
-    # -- scanning ----------------------------------------------------------------------------------------
-
-    def scan_all(self, report: Report) -> Iterator[IndexRow]:
-        """Every run of every log, oldest log first; damage is told to `report`.
-
-        A run may be found twice, in two logs, when a compaction was under way: the later one counts.
-        """
-        surveys = {log_id: survey(self._logs[log_id], log_id) for log_id in sorted(self._logs)}
-        durable: dict[int, int] = {}
-        for spans in surveys.values():
-            for span in spans:
-                if span.header is not None:
-                    log_id, number = span.header.durable
-                    durable[log_id] = max(number, durable.get(log_id, 0))
-        for log_id, spans in surveys.items():
-            yield from self._scan(log_id, spans, durable.get(log_id, -1), report)
-
-    def blocks(self, row: IndexRow) -> list[IndexRow]:
-        """A row for each block of a run that a scan found. Raises `DiskError`, `CorruptionError`."""
-        run = self.salvage(row.log_id, row.offset, row.length).run
-        rows: list[IndexRow] = []
-        at = 0
-        try:
-            while at < row.length:
-                single = RunBuilder()
-                at += walk_one(run, at, row.log_id, row.offset, single)
-                rows += single.finish()
-        except BlockError as error:
-            raise CorruptionError(str(error), self.file_name(row.log_id), row.offset + at) from error
-        return rows
-
-    def scan(self, log_id: int, report: Report) -> Iterator[IndexRow]:
-        """Every run of one log that was wholly durable, in order of offsets."""
-        yield from self._scan(log_id, survey(self._logs[log_id], log_id), 1 << 63, report)
-
-    def _scan(self, log_id: int, spans: list[Span], durable: int, report: Report) -> Iterator[IndexRow]:
-        found = RunBuilder()
-        for span in spans:
-            is_proven = span.number <= durable or span.is_unreadable
-            damage = CorruptionError if is_proven else TornRecord
-            if span.header is None:
-                report(damage(f"record {span.number} is damaged", self.file_name(log_id), span.offset))
-            else:
-                self._scan_record(span.offset, span.header, damage, report, found)
-                yield from found.take()
-        yield from found.finish()
-
-    def _scan_record(
-        self,
-        offset: int,
-        header: RecordHeader,
-        damage: type[CorruptionError],
-        report: Report,
-        found: RunBuilder,
-    ) -> None:
-        log_id, file = header.log_id, self.file_name(header.log_id)
-        try:
-            payload, _, unreadable = self.salvage(log_id, offset + HEADER_BYTES, header.length)
-        except DiskError as error:
-            report(CorruptionError(f"record {header.number} cannot be read ({error})", file, offset))
-            return
-        except CorruptionError as error:
-            report(damage(f"record {header.number} is cut short ({error})", file, offset))
-            return
-        whole = crc32c(payload) == header.payload_crc
-        if unreadable:  # which is no absence
-            why = next(iter(unreadable.values()))
-            report(CorruptionError(f"record {header.number} cannot be read wholly ({why})", file, offset))
-        elif not whole:
-            report(damage(f"record {header.number} does not match its checksum", file, offset))
-        if not whole and damage is TornRecord:
-            return  # what the journal still has of it is better than what may lie here
-        try:
-            walk(payload, log_id, offset + HEADER_BYTES, found)
-        except BlockError as error:
-            if whole:
-                report(
-                    damage(f"record {header.number} does not consist of blocks: {error}", file, offset),
-                )
 
     def _path(self, log_id: int, kind: str = "log") -> str:
         name = f"{log_id:08d}.{kind}"

@@ -31,6 +31,7 @@ from quire.bookie.index import IndexRow
 from quire.runtime.disk import PAGE_BYTES, File, aligned_buffer, pages_up, read_around
 from quire.runtime.errors import DiskError
 from quire.runtime.limits import INDEX_RUN_BYTES_MAX, INDEX_RUN_ENTRIES_MAX, MIB, UNREADABLE_PAGES_MAX
+from quire.wire.block import Brief, brief
 from quire.wire.block import read_header as read_block_header
 
 MAGIC: Final = 0x51524543
@@ -74,15 +75,15 @@ def seal(view: memoryview, filled: int, log_id: int, number: int, durable: tuple
     return whole
 
 
-def survey(file: File, log_id: int) -> list[Span]:
+def find_records(file: File, log_id: int) -> list[Span]:
     """The records of a log by their headers alone, and the gaps between them.
 
     A page that cannot be read is a gap; a disk of which much cannot be read raises `DiskError`.
     """
-    return _Survey(file, log_id).spans()
+    return _Search(file, log_id).spans()
 
 
-class _Survey:
+class _Search:
     def __init__(self, file: File, log_id: int) -> None:
         self._file = file
         self._log_id = log_id
@@ -149,8 +150,7 @@ def walk(payload: memoryview, log_id: int, offset: int, found: RunBuilder) -> No
 def walk_one(payload: memoryview, at: int, log_id: int, offset: int, found: RunBuilder) -> int:
     """Tell `found` of the block at `at` of the payload; its length. Raises `BlockError`."""
     block = read_block_header(payload, at)
-    place = (log_id, offset + at, block.length)
-    found.add(*place, block.entry_count, block.ledger_id, block.first_entry, block.lac, block.clock_ms)
+    found.add(log_id, offset + at, block.length, brief(payload, at))
     return block.length
 
 
@@ -165,18 +165,9 @@ class RunBuilder:
         self._first_clock_ms = self._last_clock_ms = 0
         self._lac = -1
 
-    def add(
-        self,
-        log_id: int,
-        offset: int,
-        length: int,
-        count: int,
-        ledger_id: int,
-        first_entry: int,
-        lac: int,
-        clock_ms: int,
-    ) -> None:
+    def add(self, log_id: int, offset: int, length: int, block: Brief) -> None:
         """The next block. It joins the run when it continues it, in entries and in bytes, and there is room."""
+        count, ledger_id, first_entry, lac, clock_ms = block
         if (
             ledger_id == self._ledger_id
             and first_entry == self._next_entry

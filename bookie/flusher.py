@@ -1,7 +1,7 @@
 """When a checkpoint is made, and what follows it: the loop's side of `checkpoint`.
 
     nothing     → freeze, wait until the journal has the memtable's groups → writing
-    writing     → done: thaw, recycle journal segments, let waiting blocks in, collect → nothing
+    writing     → done: release it, recycle journal segments, let waiting blocks in, collect → nothing
     writing     → disk full: after a while make room of what was deleted, and the same again; the memtable stays
     writing     → any other error: broken until the next start; the memtable and the journal stay
 
@@ -17,15 +17,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from functools import partial
+from typing import Final
 
-from quire.bookie.checkpoint import Checkpoint, bury, perform
+from quire.bookie.checkpoint import Checkpoint, free_deleted, perform
 from quire.bookie.collector import Collector
-from quire.bookie.entry_log import EntryLogs
-from quire.bookie.index import Index
-from quire.bookie.intake import OK, Intake
-from quire.bookie.journal import Journal
-from quire.runtime.disk import Worker
+from quire.bookie.health import Health
+from quire.bookie.journal import OK, Journal
+from quire.bookie.ledger_storage import LedgerStorage
+from quire.bookie.write_cache import WriteCache
 from quire.runtime.errors import DiskError, DiskFull, QuireError
 from quire.wire.bookie import Status
 
@@ -39,65 +39,55 @@ _RETRY_S: Final = 5.0
 """After the disk was full."""
 
 
-class FlushListener(Protocol):
-    """What the storage hears of checkpoints, on the loop."""
-
-    def flushed(self) -> None:
-        """The memtable's bytes are in the entry log."""
-        ...
-
-    def look_around(self) -> None:
-        """Time to look at the disks' room; every second."""
-        ...
-
-    def flush_failed(self, error: QuireError) -> None:
-        """`DiskFull`: it will be tried again. Else no checkpoint is possible any more."""
-        ...
-
-
 class Flusher:
-    """`mark` is the last journal group that the entry log and the index hold wholly."""
+    """`mark` is the one that the index has."""
 
     def __init__(
         self,
-        intake: Intake,
+        cache: WriteCache,
         journal: Journal,
-        logs: EntryLogs,
-        index: Index,
+        storage: LedgerStorage,
         collector: Collector,
-        worker: Worker,
-        listener: FlushListener,
-        *,
+        health: Health,
         mark: int,
         interval_ms: int,
     ) -> None:
-        self._intake = intake
+        self._cache = cache
         self._journal = journal
-        self._logs = logs
-        self._index = index
+        self._storage = storage
         self._collector = collector
-        self._worker = worker
-        self._listener = listener
+        self._health = health
         self._interval_s = interval_ms / 1000
-        self._loop = asyncio.get_running_loop()
         self._flushing: asyncio.Future[None] | None = None
         self._before_journal: Checkpoint | None = None
         """Waits until the journal has its groups."""
         self._error: QuireError | None = None
         self._stopping = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self.mark = mark
+        self._mark = mark
+        """The last journal group that the entry log and the index hold wholly."""
         self._flushed_to = mark
         """The last group that was flushed; the mark is behind it when the journal was not waited for."""
         self.checkpoints = 0
+        self._on_flushed: list[Callable[[], None]] = []
+
+    def on_flushed(self, callback: Callable[[], None]) -> None:
+        """Call `callback` on the loop whenever a checkpoint was made."""
+        self._on_flushed.append(callback)
+
+    def start(self) -> None:
+        """From now on checkpoints are made by themselves, on the running loop."""
         self._at("interval", self._interval_s, self._tick)
         self._at("look", _LOOK_S, self._look)
+        self._check_space()
+        if self._cache.size_bytes:
+            self.soon()
 
     async def flush(self) -> None:
         """Return when everything accepted so far is in the entry log. Raises what prevents it."""
         if self._flushing is not None:
             await asyncio.shield(self._flushing)
-        if self._flushing is None and self._intake.frozen is not None:
+        if self._flushing is None and self._cache.frozen is not None:
             raise self._error or DiskError("the last checkpoint failed")
         if self._flushing is None and self._is_dirty:
             self.begin()
@@ -122,15 +112,11 @@ class Flusher:
         if "soon" not in self._timers and not self._stopping:
             self._at("soon", _SOON_S, self._begin_if_idle)
 
-    def collect_soon(self) -> None:
-        """Room is short: what was deleted, and spare files, are to go now."""
-        self.soon() if self._is_dirty else self._collect()
-
     def begin(self) -> None:
         """Freeze the memtable, and write it as soon as its journal groups are durable."""
-        self._flushing = self._loop.create_future()
+        self._flushing = asyncio.get_running_loop().create_future()
         self._flushing.add_done_callback(lambda future: future.exception())  # waited for or not
-        checkpoint = self._before_journal = Checkpoint.of(*self._intake.freeze())
+        checkpoint = self._before_journal = Checkpoint.of(*self._cache.freeze(), self._journal.seal())
 
         def durable(statuses: Sequence[Status]) -> None:
             if self._before_journal is not checkpoint:
@@ -144,10 +130,12 @@ class Flusher:
         self._journal.barrier(durable, OK)
         self._give_journal_room()
 
-    def journal_is_full(self) -> None:
-        """It has no spare segment; a checkpoint may give one back."""
-        self._give_journal_room()
-        self.soon()
+    def journal_full(self, is_full: bool) -> None:
+        """See `SegmentPool.open`. A checkpoint may give it a segment back."""
+        self._health.journal_full(is_full)
+        if is_full:
+            self._give_journal_room()
+            self.soon()
 
     def _give_journal_room(self) -> None:
         checkpoint = self._before_journal
@@ -159,10 +147,10 @@ class Flusher:
 
     @property
     def _is_dirty(self) -> bool:
-        return bool(self._intake.active.size_bytes or self._intake.changed or self.mark < self._flushed_to)
+        return bool(self._cache.active.size_bytes or self._cache.changed or self._mark < self._flushed_to)
 
     def _begin_if_idle(self) -> None:
-        broken = self._intake.frozen is not None or self._journal.failure is not None
+        broken = self._cache.frozen is not None or self._journal.failure is not None
         if self._flushing is None and self._is_dirty and not broken:
             self.begin()
 
@@ -173,27 +161,34 @@ class Flusher:
             else:
                 self._failed(checkpoint, error)
 
-        self._worker.submit(lambda: perform(checkpoint, self._logs, self._index), written)
+        storage = self._storage
+        storage.worker.submit(partial(perform, checkpoint, storage.logs, storage.index), written)
 
     def _write_again(self, checkpoint: Checkpoint) -> None:
-        concerned = self._intake.changed | {state.ledger_id for state in checkpoint.changed}
-        states = [self._intake.ledgers[ledger_id] for ledger_id in sorted(concerned)]
-        buried = [state for state in states if state.tombstone_version is not None]
+        concerned = self._cache.changed | {state.ledger_id for state in checkpoint.changed}
+        states = [self._cache.ledgers[ledger_id] for ledger_id in sorted(concerned)]
+        deleted = [state for state in states if state.tombstone_version is not None]
 
         def tried(_: None, error: BaseException | None) -> None:
             if error is not None:
                 log.warning("no room could be made on a full disk: %s", error)
             self._write(checkpoint)
 
-        self._worker.submit(lambda: bury(buried, self._logs, self._index, self._collector), tried)
+        storage = self._storage
+        storage.worker.submit(
+            partial(free_deleted, deleted, storage.logs, storage.index, self._collector), tried
+        )
 
     def _written(self, checkpoint: Checkpoint) -> None:
-        self.mark = checkpoint.mark
+        self._mark = checkpoint.mark
         self.checkpoints += 1
-        self._intake.thaw()
+        self._cache.release_frozen()
         self._journal.recycle(checkpoint.mark)
         self._end(None)
-        self._listener.flushed()
+        self._health.flushed()
+        self._check_space()
+        for callback in self._on_flushed:
+            callback()
         self._collect()
 
     def _failed(self, checkpoint: Checkpoint, error: BaseException) -> None:
@@ -202,7 +197,7 @@ class Flusher:
             self._at("retry", _RETRY_S, lambda: self._write_again(checkpoint))
         else:
             self._end(reason)
-        self._listener.flush_failed(reason)
+        self._health.flush_failed(reason)
 
     def _end(self, error: QuireError | None) -> None:
         flushing, self._flushing, self._error = self._flushing, None, error
@@ -225,7 +220,7 @@ class Flusher:
                 self._at("collect", wait_s, self._collect)
 
         if not self._stopping:
-            self._worker.submit(self._collector.run, collected)
+            self._storage.worker.submit(self._collector.run, collected)
 
     def _tick(self) -> None:
         self._at("interval", self._interval_s, self._tick)
@@ -236,7 +231,16 @@ class Flusher:
 
     def _look(self) -> None:
         self._at("look", _LOOK_S, self._look)
-        self._listener.look_around()
+        try:
+            self._check_space()
+            self._journal.look_for_room()
+        except QuireError as error:
+            log.warning("cannot tell what room the disks have: %s", error)
+
+    def _check_space(self) -> None:
+        """When room became short, what was deleted, and spare files, are to go now."""
+        if self._health.check_space():
+            self.soon() if self._is_dirty else self._collect()
 
     def _at(self, name: str, delay_s: float, act: Callable[[], None]) -> None:
         def fire() -> None:
@@ -244,4 +248,4 @@ class Flusher:
             act()
 
         if not self._stopping:
-            self._timers[name] = self._loop.call_later(delay_s, fire)
+            self._timers[name] = asyncio.get_running_loop().call_later(delay_s, fire)

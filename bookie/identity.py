@@ -204,7 +204,7 @@ def peek(journal: Disk, entries: Disk) -> Cookie | None:
     )
 
 
-def begin_anew(journal: Disk, entries: Disk, directories: Sequence[str], rng: Random) -> None:
+def reset_directories(journal: Disk, entries: Disk, directories: Sequence[str], rng: Random) -> None:
     """Remove all that the former bookie left in both disks and their `directories`; the next start moves in.
 
     The journal's cookie goes last, and is replaced in one step: whoever is interrupted begins again.

@@ -79,25 +79,16 @@ class LmdbIndex:
         map_bytes: int = INDEX_MAP_BYTES,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
-        self._path = str(path)
         self._on_close = on_close
-        self._file = os.path.join(self._path, "data.mdb")
-        self._gate = _Gate()
-        self._map_bytes = map_bytes
-        with self._mapped():
-            os.makedirs(self._path, exist_ok=True)
-            self._env = lmdb.open(
-                self._path, map_size=map_bytes, max_dbs=4, readahead=False, meminit=False, max_spare_txns=8
-            )
+        self._lmdb = _Environment(str(path), map_bytes)
+        self._file = self._lmdb.file
         try:
-            self._refuse_short_file()
-            with self._mapped():
-                self._rows, self._ledgers, self._logs, self._meta = (
-                    self._env.open_db(name) for name in (b"rows", b"ledgers", b"logs", b"meta")
-                )
+            self._rows, self._ledgers, self._logs, self._meta = self._lmdb.databases(
+                b"rows", b"ledgers", b"logs", b"meta"
+            )
             self._claim_format()
         except BaseException:
-            self._env.close()
+            self._lmdb.close()
             raise
 
     # -- writing -----------------------------------------------------------------------------------------
@@ -126,7 +117,7 @@ class LmdbIndex:
             self._charge(txn, charges)
             txn.put(_MARK, _seal(_MARK, bytes(mark)), db=self._meta)
 
-        self._write(change)
+        self._lmdb.write(change)
 
     def replace(self, old: Iterable[IndexRow], new: Iterable[IndexRow]) -> None:
         old, new = list(old), list(new)
@@ -141,29 +132,17 @@ class LmdbIndex:
             self._put_rows(txn, new, charges)
             self._charge(txn, charges)
 
-        self._write(change)
+        self._lmdb.write(change)
 
     def hold(self, log_id: int, size_bytes: int) -> None:
-        self._write(lambda txn: self._charge(txn, _Charges({log_id: size_bytes})))
+        self._lmdb.write(lambda txn: self._charge(txn, _Charges({log_id: size_bytes})))
 
     def drop_log(self, log_id: int) -> None:
         def change(txn: Any) -> None:
             assert self._usage(txn, log_id) == 0
             txn.delete(_ID.pack(log_id), db=self._logs)
 
-        self._write(change)
-
-    def _write(self, change: Callable[[Any], None]) -> None:
-        """One durable transaction; run again with a larger map when the map was too small."""
-        while True:
-            try:
-                with self._mapped(), self._gate.open(), self._env.begin(write=True) as txn:
-                    change(txn)
-                return
-            except _MapFull:
-                self._map_bytes *= 2
-                with self._mapped(), self._gate.shut():
-                    self._env.set_mapsize(self._map_bytes)
+        self._lmdb.write(change)
 
     def _put_rows(self, txn: Any, rows: list[IndexRow], charges: _Charges) -> None:
         """Put rows in one call. One that stood at the same place (a flush done again) no longer counts."""
@@ -207,22 +186,20 @@ class LmdbIndex:
 
     def rows(self, ledger_id: int, from_entry: int, limit: int) -> list[IndexRow]:
         found: list[IndexRow] = []
-        with self._reading() as txn, txn.cursor(self._rows) as cursor:
-            there = self._seek_before(cursor, ledger_id, from_entry) and cursor.key()[:8] == _ID.pack(
-                ledger_id
-            )
-            if there and self._row(cursor.key(), cursor.value()).last_entry >= from_entry:
-                more = True
-            else:
-                more = cursor.set_range(_ROW_KEY.pack(ledger_id, from_entry))
-            prefix = _ID.pack(ledger_id)
+        prefix = _ID.pack(ledger_id)
+        with self._lmdb.read() as txn, txn.cursor(self._rows) as cursor:
+            more = (
+                self._seek_before(cursor, ledger_id, from_entry)
+                and cursor.key()[:8] == prefix
+                and self._row(cursor.key(), cursor.value()).last_entry >= from_entry
+            ) or cursor.set_range(_ROW_KEY.pack(ledger_id, from_entry))
             while more and len(found) < limit and (key := cursor.key())[:8] == prefix:
                 found.append(self._row(key, cursor.value()))
                 more = cursor.next()
         return found
 
     def last_entry(self, ledger_id: int) -> int:
-        with self._reading() as txn, txn.cursor(self._rows) as cursor:
+        with self._lmdb.read() as txn, txn.cursor(self._rows) as cursor:
             if not self._seek_before(cursor, ledger_id, _ID_MAX):
                 return -1
             row = self._row(cursor.key(), cursor.value())
@@ -232,16 +209,16 @@ class LmdbIndex:
         return search_time(self, ledger_id, time_ms)
 
     def ledgers(self) -> Iterator[tuple[int, bytes]]:
-        with self._reading() as txn, txn.cursor(self._ledgers) as cursor:
+        with self._lmdb.read() as txn, txn.cursor(self._ledgers) as cursor:
             return iter([(int(_ID.unpack(key)[0]), self._open(key, value)) for key, value in cursor])
 
     def mark(self) -> bytes:
-        with self._reading() as txn:
+        with self._lmdb.read() as txn:
             value = txn.get(_MARK, db=self._meta)
             return b"" if value is None else self._open(_MARK, value)
 
     def usage(self) -> dict[int, int]:
-        with self._reading() as txn, txn.cursor(self._logs) as cursor:
+        with self._lmdb.read() as txn, txn.cursor(self._logs) as cursor:
             return {
                 int(_ID.unpack(key)[0]): int(_ID.unpack(self._open(key, value))[0]) for key, value in cursor
             }
@@ -253,7 +230,7 @@ class LmdbIndex:
         of rows in the tree, and of bytes in each log.
         """
         in_use = _Charges()
-        with self._reading() as txn, txn.cursor(self._rows) as cursor:
+        with self._lmdb.read() as txn, txn.cursor(self._rows) as cursor:
             walked = 0
             for key, value in cursor:
                 walked += 1
@@ -270,13 +247,15 @@ class LmdbIndex:
 
     def try_to_write(self) -> None:
         """Take room for a large value, which reads the list of free pages, and leave it. Raises as a commit does."""
-        with self._mapped(), self._gate.open(), self._env.begin(write=True) as txn:
+
+        def try_it(txn: Any) -> None:
             txn.put(b"try", bytes(_TRY_BYTES), db=self._meta)
             txn.abort()
 
+        self._lmdb.write(try_it)
+
     def close(self) -> None:
-        with self._gate.shut():
-            self._env.close()
+        self._lmdb.close()
         self._on_close()
 
     def _seek_before(self, cursor: Any, ledger_id: int, entry_id: int) -> bool:
@@ -306,31 +285,67 @@ class LmdbIndex:
             raise CorruptionError(f"the index value of {key!r} does not match its checksum", self._file, 0)
         return content
 
-    @contextmanager
-    def _reading(self) -> Iterator[Any]:
-        with self._mapped(), self._gate.open(), self._env.begin() as txn:
-            yield txn
+    def _claim_format(self) -> None:
+        with self._lmdb.read() as txn:
+            value = txn.get(_FORMAT, db=self._meta)
+        if value is None:
+            self._lmdb.write(lambda txn: txn.put(_FORMAT, _seal(_FORMAT, _FORMAT_VALUE), db=self._meta))
+        elif self._open(_FORMAT, value) != _FORMAT_VALUE:
+            raise CorruptionError("the index has a format that this version does not know", self._file, 0)
 
-    # -- opening and errors ------------------------------------------------------------------------------
+
+class _Environment:
+    """LMDB's file and its transactions: with our errors, and a map that grows."""
+
+    def __init__(self, path: str, map_bytes: int) -> None:
+        self._path = path
+        self.file = os.path.join(path, "data.mdb")
+        self._gate = _Gate()
+        self._map_bytes = map_bytes
+        with self._our_errors():
+            os.makedirs(path, exist_ok=True)
+            self._env = lmdb.open(
+                path, map_size=map_bytes, max_dbs=4, readahead=False, meminit=False, max_spare_txns=8
+            )
+
+    def databases(self, *names: bytes) -> list[Any]:
+        """Handles of these, made when they are not there."""
+        self._refuse_short_file()
+        with self._our_errors():
+            return [self._env.open_db(name) for name in names]
 
     def _refuse_short_file(self) -> None:
         """A file shorter than its own tree would end the process by SIGBUS, not by an exception."""
         page_bytes = self._env.stat()["psize"]
         pages = self._env.info()["last_pgno"] + 1
-        size_bytes = os.path.getsize(self._file)
+        size_bytes = os.path.getsize(self.file)
         if size_bytes < pages * page_bytes:
-            raise CorruptionError("the index is cut short", self._file, size_bytes)
+            raise CorruptionError("the index is cut short", self.file, size_bytes)
 
-    def _claim_format(self) -> None:
-        with self._reading() as txn:
-            value = txn.get(_FORMAT, db=self._meta)
-        if value is None:
-            self._write(lambda txn: txn.put(_FORMAT, _seal(_FORMAT, _FORMAT_VALUE), db=self._meta))
-        elif self._open(_FORMAT, value) != _FORMAT_VALUE:
-            raise CorruptionError("the index has a format that this version does not know", self._file, 0)
+    def write(self, change: Callable[[Any], object]) -> None:
+        """One durable transaction; run again with a larger map when the map was too small."""
+        while True:
+            try:
+                with self._our_errors(), self._gate.open(), self._env.begin(write=True) as txn:
+                    change(txn)
+                return
+            except _MapFull:
+                self._map_bytes *= 2
+                with self._our_errors(), self._gate.shut():
+                    self._env.set_mapsize(self._map_bytes)
 
     @contextmanager
-    def _mapped(self) -> Iterator[None]:
+    def read(self) -> Iterator[Any]:
+        """A transaction that sees what is committed now."""
+        with self._our_errors(), self._gate.open(), self._env.begin() as txn:
+            yield txn
+
+    def close(self) -> None:
+        with self._gate.shut():
+            self._env.close()
+
+    @contextmanager
+    def _our_errors(self) -> Iterator[None]:
         """LMDB's exceptions as ours."""
         try:
             yield
@@ -339,7 +354,7 @@ class LmdbIndex:
         except lmdb.DiskError as error:
             raise DiskFull(f"the index in {self._path} cannot grow: the disk is full") from error
         except _DAMAGE as error:
-            raise CorruptionError(f"the index is damaged ({error})", self._file, 0) from error
+            raise CorruptionError(f"the index is damaged ({error})", self.file, 0) from error
         except (lmdb.Error, OSError) as error:
             raise DiskError(f"the index in {self._path} cannot be read or written: {error}") from error
 

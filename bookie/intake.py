@@ -15,27 +15,26 @@ is two comparisons: the ledger is open to writers and the block begins behind it
 | is new, but the bookie is read-only (see `room`)    | READ_ONLY                            | no         |
 | is new                                              | OK, once durable; else IO_ERROR      | yes        |
 
-When both memtables are full, requests wait in line. The line is bounded by who sends: `size_bytes` counts what
+When both memtables are full, requests wait in line. The line is bounded by who sends: the write cache counts what
 waits, and the process stops reading its sockets by it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from quire.bookie.flusher import Flusher
+from quire.bookie.health import Health
 from quire.bookie.index import Index
 from quire.bookie.journal import Journal
 from quire.bookie.ledgers import LedgerState
-from quire.bookie.memtable import Memtable
+from quire.bookie.reads import CompareDone, Reads
+from quire.bookie.write_cache import WriteCache
 from quire.runtime.errors import QuireError
 from quire.wire.block import BlockError, BlockHeader, Buffer, same_bytes, verify
 from quire.wire.bookie import AddDone, AddRequest, Status
-
-OK: Final = (Status.OK,)
-
-CompareDone = Callable[[Status], None]
 
 
 class _InEntryLog(NamedTuple):
@@ -48,91 +47,59 @@ class _InEntryLog(NamedTuple):
 
 
 class Intake:
-    """The ledgers, the two memtables, and the requests that wait for room in them.
-
-    `make_room()` is called when the active memtable is full and there is no frozen one: it must `freeze`.
-    `compare(ledger, first entry, block, recovery, done)` tells whether exactly these bytes are in the entry log, and
-    mends what is damaged there when this is a recovery.
-    """
+    """The way into the write cache and the journal, and the requests that wait for room."""
 
     def __init__(
         self,
-        journal: Journal,
+        cache: WriteCache,
         index: Index,
-        *,
-        memtable_bytes: int,
+        journal: Journal,
+        health: Health,
+        flusher: Flusher,
+        reads: Reads,
         request_bytes_max: int,
-        make_room: Callable[[], None],
-        compare: Callable[[int, int, Buffer, bool, CompareDone], None],
     ) -> None:
-        self.ledgers: dict[int, LedgerState] = {}
-        self.changed: set[int] = set()
-        """Ledgers fenced, buried or told their LAC since the last `freeze`."""
-        self.active = Memtable()
-        self.frozen: Memtable | None = None
-        self.is_read_only = False
-        """Takes no new blocks but those of high priority."""
-        self.is_exhausted = False
-        """Takes no new blocks at all."""
-        self._journal = journal
+        self._cache = cache
+        self._ledgers = cache.ledgers
         self._index = index
-        self._memtable_bytes = memtable_bytes
+        self._journal = journal
+        self._health = health
+        self._flusher = flusher
+        self._reads = reads
         self._request_bytes_max = request_bytes_max
-        self._make_room = make_room
-        self._compare = compare
         self._waiting: deque[tuple[AddRequest, AddDone]] = deque()
-        self._waiting_bytes = 0
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes that were accepted and are not yet in the entry log."""
-        frozen_bytes = self.frozen.size_bytes if self.frozen is not None else 0
-        return self.active.size_bytes + frozen_bytes + self._waiting_bytes
-
-    @property
-    def is_full(self) -> bool:
-        return self.active.size_bytes >= self._memtable_bytes
-
-    @property
-    def tables(self) -> tuple[Memtable, ...]:
-        return (self.active,) if self.frozen is None else (self.frozen, self.active)
-
-    def state(self, ledger_id: int) -> LedgerState:
-        """The ledger's state, made when it was never heard of."""
-        state = self.ledgers.get(ledger_id)
-        if state is None:
-            state = self.ledgers[ledger_id] = LedgerState(ledger_id)
-        return state
+        health.on_worse(self.drain)
+        flusher.on_flushed(self.drain)
 
     # -- adding ------------------------------------------------------------------------------------------
     def add(self, request: AddRequest, done: AddDone) -> None:
         """Judge, keep and queue the blocks in order. See `BookiePort.add`."""
-        if not self._refuses(request) and (self._waiting or (self.is_full and not self._found_room())):
+        if not self._refuses(request) and (self._waiting or (self._cache.is_full and not self._found_room())):
             self._waiting.append((request, done))
-            self._waiting_bytes += sum(map(len, request.blocks))
+            self._cache.waiting_bytes += sum(map(len, request.blocks))
         else:
             self._admit(request, done)
 
     def drain(self) -> None:
         """There is room again, or no hope: take what waits."""
         while self._waiting and (
-            self._refuses(self._waiting[0][0]) or not self.is_full or self._found_room()
+            self._refuses(self._waiting[0][0]) or not self._cache.is_full or self._found_room()
         ):
             request, done = self._waiting.popleft()
-            self._waiting_bytes -= sum(map(len, request.blocks))
+            self._cache.waiting_bytes -= sum(map(len, request.blocks))
             self._admit(request, done)
 
     def _found_room(self) -> bool:
-        if self.frozen is not None:
+        if self._cache.frozen is not None:
             return False
-        self._make_room()
+        self._flusher.begin()
         return True
 
     def _refuses(self, request: AddRequest) -> bool:
         """Whether none of its blocks that are new can be taken."""
         return (
-            self.is_exhausted
-            or (self.is_read_only and not request.priority)
+            self._health.is_exhausted
+            or (self._health.is_read_only and not request.priority)
             or self._journal.failure is not None
         )
 
@@ -158,13 +125,13 @@ class Intake:
         _, length, count, ledger_id, first_entry, lac, _, _ = header
         if length != len(block):
             return Status.BAD_BLOCK
-        state = self.ledgers.get(ledger_id)
+        state = self._ledgers.get(ledger_id)
         if state is None:
             if refuses:
                 return (
                     self._judge(LedgerState(ledger_id), header, block, recovery, refuses) or Status.READ_ONLY
                 )
-            state = self.ledgers[ledger_id] = LedgerState(ledger_id)
+            state = self._ledgers[ledger_id] = LedgerState(ledger_id)
         last_entry = first_entry + count - 1
         if first_entry <= state.last_entry or state.is_closed_to_writers or refuses:
             verdict = self._judge(state, header, block, recovery, refuses)
@@ -174,7 +141,7 @@ class Intake:
             state.last_entry = last_entry
         if lac > state.lac:
             state.lac = lac
-        self.active.add(ledger_id, first_entry, last_entry, block)
+        self._cache.active.add(ledger_id, first_entry, last_entry, block)
         return Status.OK
 
     def _judge(
@@ -197,7 +164,7 @@ class Intake:
         self, header: BlockHeader, block: Buffer, recovery: bool
     ) -> Status | _InEntryLog | _Duplicate | None:
         ledger_id, first_entry, last_entry = header.ledger_id, header.first_entry, header.last_entry
-        for table in self.tables:
+        for table in self._cache.tables:
             kept = table.overlapping(ledger_id, first_entry, last_entry)
             if kept is not None:
                 return DUPLICATE if same_bytes(kept, block) else Status.CONFLICT
@@ -220,27 +187,11 @@ class Intake:
             join = _Join(len(waiting), done)
             done = join.journal_done
             for position, lying in waiting:
-                self._compare(*lying, join.part(position))
+                self._reads.compare(*lying, join.part(position))
         if fresh:
             self._journal.append(fresh, sum(map(len, fresh)), done, statuses)
         else:
             self._journal.barrier(done, statuses)
-
-    # -- freezing ----------------------------------------------------------------------------------------
-    def freeze(self) -> tuple[Memtable, list[LedgerState], int]:
-        """Turn the active memtable into the frozen one; answer it, the ledgers it concerns, and its mark.
-
-        The mark is the last journal group that has blocks of it; the next block begins another group.
-        """
-        assert self.frozen is None
-        self.frozen, self.active = self.active, Memtable()
-        concerned = self.frozen.ledgers.keys() | self.changed
-        self.changed.clear()
-        return self.frozen, [self.ledgers[ledger_id] for ledger_id in sorted(concerned)], self._journal.seal()
-
-    def thaw(self) -> None:
-        """The frozen memtable is in the entry log, whole: forget it."""
-        self.frozen = None
 
 
 class _Duplicate:

@@ -32,11 +32,14 @@ from quire.wire.bookie import AddDone, Status
 
 log = logging.getLogger(__name__)
 
+OK: Final = (Status.OK,)
+"""The answer to one record, or to a barrier, when all is well."""
+
 _ROOM_RETRY_S: Final = 1.0
 
 
 class Journal:
-    """`on_failure` tells the storage, once, on the loop."""
+    """`durable` is false where acknowledging need not wait for the disk."""
 
     def __init__(
         self,
@@ -45,12 +48,10 @@ class Journal:
         *,
         group_bytes_max: int = JOURNAL_GROUP_BYTES_MAX,
         durable: bool = True,
-        on_failure: Callable[[QuireError], None] = lambda error: None,
     ) -> None:
         self._pool = pool
         self._writer = writer
         self._durable = durable
-        self._on_failure = on_failure
         self._memory = aligned_buffer(group_bytes_max + GROUP_HEADER_BYTES)
         self._view = memoryview(self._memory)
         self._queue = GroupQueue(1, group_bytes_max)
@@ -85,9 +86,18 @@ class Journal:
         self._queue = GroupQueue(replay.last_number + 1, self._queue.bytes_max)
         return replay
 
-    def open(self, incarnation: int) -> None:
-        """Begin a new epoch in another file, its header on disk before any group. Blocks."""
-        self._pool.open(incarnation, self._queue.durable_number + 1)
+    def open(
+        self,
+        incarnation: int,
+        on_full: Callable[[bool], None],
+        on_failure: Callable[[QuireError], None],
+    ) -> None:
+        """Begin a new epoch in another file, its header on disk before any group. Blocks.
+
+        Both are called on the loop: `on_full` see `SegmentPool.open`, `on_failure` once, when the journal is dead.
+        """
+        self._on_failure = on_failure
+        self._pool.open(incarnation, self._queue.durable_number + 1, on_full)
 
     # -- the hot path ------------------------------------------------------------------------------------
     def append(

@@ -70,7 +70,7 @@ class LedgerState:
         self.is_fenced = True
         self.is_closed_to_writers = True
 
-    def bury(self, version: int) -> None:
+    def lay_tombstone(self, version: int) -> None:
         """Lay the tombstone."""
         self.fence()
         self.tombstone_version = version
@@ -81,8 +81,8 @@ class LedgerState:
         self.is_limbo = True
 
     def encode(self) -> bytes:
-        buried = self.tombstone_version is not None
-        flags = _FENCED * self.is_fenced | _LIMBO * self.is_limbo | _TOMBSTONE * buried
+        deleted = self.tombstone_version is not None
+        flags = _FENCED * self.is_fenced | _LIMBO * self.is_limbo | _TOMBSTONE * deleted
         version = self.tombstone_version if self.tombstone_version is not None else -1
         fields = _RECORD.pack(_VERSION, flags, self.lac, self.flushed_last_entry, self.flushed_bytes, version)
         return fields + _CRC.pack(crc32c(fields))
@@ -100,6 +100,6 @@ def decode(ledger_id: int, record: bytes) -> LedgerState:
     if flags & _FENCED:
         state.fence()
     if flags & _TOMBSTONE:
-        state.bury(version)
+        state.lay_tombstone(version)
     state.is_limbo = bool(flags & _LIMBO)
     return state

@@ -22,8 +22,8 @@ import logging
 from random import Random, SystemRandom
 
 from quire.bookie.disks import BookieDisks
-from quire.bookie.identity import Cookie, begin_anew, peek
-from quire.bookie.storage import DIRECTORIES
+from quire.bookie.identity import Cookie, peek, reset_directories
+from quire.bookie.ledger_storage import DIRECTORIES
 from quire.metadata import paths
 from quire.metadata.cluster import begin_cluster, find_cluster
 from quire.metadata.store import MetadataStore
@@ -56,7 +56,7 @@ async def enter_cluster(
             f"cluster {cluster}: name the right address and chroot, or start with empty directories"
         )
     if cookie.cluster and cookie.leaving and not await _is_known(store, cookie):
-        _begin_anew(disks, cookie, rng or SystemRandom())
+        _reset_directories(disks, cookie, rng or SystemRandom())
     return cluster
 
 
@@ -69,12 +69,12 @@ async def _is_known(store: MetadataStore, cookie: Cookie) -> bool:
     return True
 
 
-def _begin_anew(disks: BookieDisks, cookie: Cookie, rng: Random) -> None:
+def _reset_directories(disks: BookieDisks, cookie: Cookie, rng: Random) -> None:
     log.warning("bookie %s was drained and retired; its directories begin anew as another one", cookie.uuid)
     disks.journal.lock()
     try:
         disks.entries.lock()
-        begin_anew(disks.journal, disks.entries, DIRECTORIES, rng)
+        reset_directories(disks.journal, disks.entries, DIRECTORIES, rng)
     finally:
         disks.entries.close()
         disks.journal.close()

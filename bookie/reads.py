@@ -9,7 +9,7 @@
 | not there, and blocks may have been lost since the asker's incarnation of this bookie | LIMBO |
 | not there, of a ledger with a record | NO_SUCH_ENTRY |
 | not there, of a ledger never heard of | NO_SUCH_LEDGER |
-| unreadable | IO_ERROR, reported by `on_error`; never one of absence |
+| unreadable | IO_ERROR, reported to `Health`; never one of absence |
 
 One ledger's reads stay on one thread: it is one sequential reader, whose cache and read-ahead need no lock.
 """
@@ -20,14 +20,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from quire.bookie import memtable, scrub
-from quire.bookie.entry_log import EntryLogs
+from quire.bookie.block_restore import restore_block
+from quire.bookie.health import Health
 from quire.bookie.identity import Identity
-from quire.bookie.index import Index, find_hole
-from quire.bookie.intake import CompareDone, Intake
+from quire.bookie.index import find_hole
+from quire.bookie.ledger_storage import LedgerStorage
 from quire.bookie.ledgers import LedgerState
-from quire.bookie.mending import mend
 from quire.bookie.read_cache import BlockReader
 from quire.bookie.scrub import Checked
+from quire.bookie.write_cache import WriteCache
 from quire.runtime.disk import Worker
 from quire.runtime.errors import CorruptionError, DiskError, QuireError
 from quire.runtime.limits import READ_BYTES_MAX
@@ -42,38 +43,29 @@ from quire.wire.bookie import (
     Status,
 )
 
-OnError = Callable[[BaseException | None, int, int], None]
-"""The error, the ledger, and the entry where reading failed."""
+CompareDone = Callable[[Status], None]
 
 
 class Reads:
-    """Whether a request is for this bookie at all was asked before.
-
-    `appender` is the thread that writes the entry logs and the index.
-    """
+    """Whether a request is for this bookie at all was asked before. `loss` is the reason for an answer of limbo."""
 
     def __init__(
         self,
-        intake: Intake,
-        index: Index,
-        logs: EntryLogs,
+        cache: WriteCache,
+        storage: LedgerStorage,
         threads: Sequence[Worker],
-        appender: Worker,
         identity: Identity,
-        *,
+        health: Health,
+        loss: str,
         cache_bytes: int,
-        on_error: OnError,
     ) -> None:
-        self._intake = intake
-        self._index = index
-        self._logs = logs
+        self._cache = cache
+        self._storage = storage
         self._threads = threads
-        self._appender = appender
         self._identity = identity
-        self._blocks = BlockReader(index, logs, cache_bytes=cache_bytes)
-        self._on_error = on_error
-        self.loss = "blocks were lost before an earlier start, whose log says where"
-        """What stands behind an answer of limbo."""
+        self._health = health
+        self._loss = loss
+        self._blocks = BlockReader(storage.index, storage.logs, cache_bytes=cache_bytes)
 
     def forget(self, ledger_id: int) -> None:
         """Of a deleted ledger nothing is kept in memory."""
@@ -82,7 +74,7 @@ class Reads:
     # -- blocks ------------------------------------------------------------------------------------------
     async def read(self, request: ReadRequest) -> ReadResponse:
         """What this bookie has from the entry on; it was fenced before, if that was asked for."""
-        state = self._intake.ledgers.get(request.ledger_id)
+        state = self._cache.ledgers.get(request.ledger_id)
         if state is None:
             return self._nothing(self._never_heard(request))
         if state.tombstone_version is not None:
@@ -92,14 +84,14 @@ class Reads:
         except (QuireError, OSError) as error:
             if self._absent(state, request.bookie) is Status.DELETED:
                 return ReadResponse(Status.DELETED, state.lac)
-            self._on_error(error, request.ledger_id, request.first_entry)
+            self._health.read_failed(error, request.ledger_id, request.first_entry)
             return ReadResponse(Status.IO_ERROR, state.lac, detail=str(error))
         if blocks:
             return ReadResponse(Status.OK, state.lac, blocks)
         return self._nothing(self._absent(state, request.bookie), state.lac)
 
     def _nothing(self, status: Status, lac: int = -1) -> ReadResponse:
-        return ReadResponse(status, lac, detail=self.loss if status is Status.LIMBO else "")
+        return ReadResponse(status, lac, detail=self._loss if status is Status.LIMBO else "")
 
     def _never_heard(self, request: ReadRequest) -> Status:
         lossy = request.bookie.incarnation < self._identity.lossy_before
@@ -115,7 +107,7 @@ class Reads:
         if first_entry > state.last_entry:
             return ()
         ledger_id = state.ledger_id
-        blocks = memtable.read(self._intake.tables, ledger_id, first_entry, bytes_max)
+        blocks = memtable.read(self._cache.tables, ledger_id, first_entry, bytes_max)
         return blocks or await self._find_flushed(ledger_id, first_entry, bytes_max)
 
     async def _find_flushed(self, ledger_id: int, first_entry: int, bytes_max: int) -> list[Buffer]:
@@ -144,10 +136,10 @@ class Reads:
 
         def compared(found: list[Buffer] | None, error: BaseException | None) -> None:
             is_damaged = isinstance(error, CorruptionError | DiskError)
-            if recovery and is_damaged and not self._intake.is_exhausted:
-                self._mend(ledger_id, first_entry, block, done)
+            if recovery and is_damaged and not self._health.is_exhausted:
+                self._restore(ledger_id, first_entry, block, done)
             elif error is not None or found is None:
-                self._on_error(error, ledger_id, first_entry)
+                self._health.read_failed(error, ledger_id, first_entry)
                 done(Status.IO_ERROR)
             else:
                 done(Status.OK if found and same_bytes(found[0], block) else Status.CONFLICT)
@@ -155,31 +147,33 @@ class Reads:
         read = partial(self._blocks.read, ledger_id, first_entry, 1)
         self._thread_of(ledger_id).submit(read, compared)
 
-    def _mend(self, ledger_id: int, first_entry: int, block: Buffer, done: CompareDone) -> None:
-        def mended(status: Status | None, error: BaseException | None) -> None:
+    def _restore(self, ledger_id: int, first_entry: int, block: Buffer, done: CompareDone) -> None:
+        def restored(status: Status | None, error: BaseException | None) -> None:
             if error is not None or status is None:
-                self._on_error(error, ledger_id, first_entry)
+                self._health.read_failed(error, ledger_id, first_entry)
                 done(Status.IO_ERROR)
             else:
-                state = self._intake.state(ledger_id)
+                state = self._cache.state(ledger_id)
                 done(status if state.tombstone_version is None else Status.DELETED)
 
-        self._appender.submit(partial(mend, self._index, self._logs, block), mended)
+        self._storage.worker.submit(
+            partial(restore_block, self._storage.index, self._storage.logs, block), restored
+        )
 
     async def find_time(self, request: FindTimeRequest) -> SimpleResponse:
         """The first entry that may be as late as the time asked for."""
-        state = self._intake.ledgers.get(request.ledger_id)
+        state = self._cache.ledgers.get(request.ledger_id)
         if state is None:
             return SimpleResponse(Status.NO_SUCH_LEDGER)
         if state.tombstone_version is not None:
             return SimpleResponse(Status.DELETED)
-        entry = memtable.find_time(self._intake.tables, request.ledger_id, request.time_ms, _clock_of)
-        find = partial(self._index.find_time, request.ledger_id, request.time_ms)
+        entry = memtable.find_time(self._cache.tables, request.ledger_id, request.time_ms, _clock_of)
+        find = partial(self._storage.index.find_time, request.ledger_id, request.time_ms)
         try:
             flushed = await self._thread_of(request.ledger_id).run(find)
-            last_flushed = self._index.last_entry(request.ledger_id)
+            last_flushed = self._storage.index.last_entry(request.ledger_id)
         except QuireError as error:
-            self._on_error(error, request.ledger_id, 0)
+            self._health.read_failed(error, request.ledger_id, 0)
             return SimpleResponse(Status.IO_ERROR, detail=str(error))
         if flushed <= last_flushed:
             entry = flushed if entry is None else min(entry, flushed)
@@ -188,15 +182,17 @@ class Reads:
     async def find_hole(self, request: FindHoleRequest) -> SimpleResponse:
         """The first entry of a range that is not here. Repair asks it of every copy, before a reader meets the hole."""
         ledger_id = request.ledger_id
-        state = self._intake.ledgers.get(ledger_id)
+        state = self._cache.ledgers.get(ledger_id)
         if state is None:
             return SimpleResponse(Status.NO_SUCH_LEDGER)
-        kept = memtable.spans(self._intake.tables, ledger_id)
-        find = partial(find_hole, self._index, kept, ledger_id, request.first_entry, request.last_entry)
+        kept = memtable.spans(self._cache.tables, ledger_id)
+        find = partial(
+            find_hole, self._storage.index, kept, ledger_id, request.first_entry, request.last_entry
+        )
         try:
             entry = await self._thread_of(ledger_id).run(find)
         except QuireError as error:
-            self._on_error(error, ledger_id, request.first_entry)
+            self._health.read_failed(error, ledger_id, request.first_entry)
             return SimpleResponse(Status.IO_ERROR, detail=str(error))
         absent = self._absent(state, request.bookie)
         if absent is Status.DELETED:
@@ -208,10 +204,10 @@ class Reads:
 
     async def check_run(self, ledger_id: int, entry: int) -> Checked:
         """Read and verify the flushed run that holds `entry`, or the next one; past every cache."""
-        check = partial(scrub.check_run, self._index, self._logs, ledger_id, entry)
+        check = partial(scrub.check_run, self._storage.index, self._storage.logs, ledger_id, entry)
         checked = await self._thread_of(ledger_id).run(check)
         if checked.damage is not None:
-            self._on_error(checked.damage, ledger_id, checked.damaged_entry)
+            self._health.read_failed(checked.damage, ledger_id, checked.damaged_entry)
         return checked
 
 

@@ -56,19 +56,18 @@ changes."""
 
 def describe(storage: Storage, address: str = "", rack: str = "") -> BookieRecord:
     """What others may know of the bookie now."""
-    stats = storage.stats()
-    step_bytes = max(1, min(_FREE_STEP_BYTES, stats.total_bytes // 64))
+    health, space = storage.health, storage.health.space()
     return BookieRecord(
         uuid=storage.bookie_id.uuid,
         incarnation=storage.bookie_id.incarnation,
         rack=rack,
         address=address,
-        read_only=stats.read_only,
-        read_only_why=storage.why_read_only,
-        takes_priority=storage.takes_priority,
-        short_of_space=storage.is_short_of_space,
-        free_bytes=stats.free_bytes // step_bytes * step_bytes,
-        total_bytes=stats.total_bytes,
+        read_only=health.is_read_only,
+        read_only_why=health.why_read_only,
+        takes_priority=health.takes_priority,
+        short_of_space=health.is_short_of_space,
+        free_bytes=space.free_bytes,
+        total_bytes=space.total_bytes,
     )
 
 
@@ -85,16 +84,11 @@ class Registration:
         self._rack = rack
         self._cluster = cluster
         self._is_leaving = False
-        self._path = paths.bookie_available(storage.bookie_id.uuid)
+        self._available = _EphemeralRecord(store, paths.bookie_available(storage.bookie_id.uuid))
         self._identity_path = paths.bookie(storage.bookie_id.uuid)
         self._tasks = Tasks("bookie registration")
-        self._told: BookieRecord | None = None
-        self._is_in_doubt = False
-        """What the store did not answer may be written all the same, so `_told` is not what others read."""
         self._intent = BookieIntent.STAY
         self._intent_is_old = False
-        self._is_seen_as_told = True
-        """False when somebody changed what others read: a deletion of our own, made late, takes the new node away."""
         self._changed = asyncio.Event()
         self._cancels: list[Callable[[], None]] = []
         self.is_retired = False
@@ -104,12 +98,12 @@ class Registration:
         await self._wait_for_address()
         await self._tell_identity()
         if self._cluster:
-            self._storage.join(self._cluster)
-        await self._tell()
+            self._storage.identity.join(self._cluster)
+        await self._available.tell(self._describe())
         self._cancels = [
             self._store.on_session(self._on_session),
             self._store.watch(self._identity_path, self._on_identity),
-            self._store.watch(self._path, self._on_seen),
+            self._store.watch(self._available.path, self._on_available),
         ]
         # Before the watch, the coordinator may have retired the bookie by the record that its former process left.
         self._on_identity(self._identity_path)
@@ -122,7 +116,7 @@ class Registration:
         await self._tasks.stop()
         try:
             async with asyncio.timeout(_GOODBYE_S):
-                await self._delete()
+                await self._available.delete()
         except (QuireError, TimeoutError) as error:
             log.warning("the registration stays until its session ends: %s", str(error) or "no answer")
 
@@ -194,11 +188,13 @@ class Registration:
     # -- while it is seen --------------------------------------------------------------------------------
     def _describe(self) -> BookieRecord:
         intent = BookieIntent.DRAIN if self._is_leaving else self._intent
-        return replace(describe(self._storage, self._address, self._rack), intent=intent)
+        record = describe(self._storage, self._address, self._rack)
+        step_bytes = max(1, min(_FREE_STEP_BYTES, record.total_bytes // 64))
+        return replace(record, intent=intent, free_bytes=record.free_bytes // step_bytes * step_bytes)
 
     def _on_session(self, event: SessionEvent) -> None:
         if event is SessionEvent.LOST:
-            self._told = None
+            self._available.forget()
         if event is not SessionEvent.SUSPENDED:
             self._intent_is_old = True
             self._changed.set()
@@ -207,8 +203,8 @@ class Registration:
         self._intent_is_old = True
         self._changed.set()
 
-    def _on_seen(self, _path: str) -> None:
-        self._is_seen_as_told = False
+    def _on_available(self, _path: str) -> None:
+        self._available.is_as_told = False
         self._changed.set()
 
     async def _follow(self) -> None:
@@ -230,10 +226,10 @@ class Registration:
     async def _renew(self) -> None:
         if self._intent_is_old:
             await self._look_at_intent()
-        if not self._is_seen_as_told:
-            await self._look_whether_seen()
-        if not self.is_retired and (self._is_in_doubt or self._told != self._describe()):
-            await self._tell()
+        if not self._available.is_as_told:
+            await self._available.look()
+        if not self.is_retired:
+            await self._available.tell(self._describe())
 
     async def _look_at_intent(self) -> None:
         self._intent_is_old = False
@@ -247,16 +243,6 @@ class Registration:
             raise
         self._obey(decode(BookieRecord, value, self._identity_path).intent)
 
-    async def _look_whether_seen(self) -> None:
-        self._is_seen_as_told = True
-        try:
-            await self._store.get(self._path)
-        except NotFound:
-            self._told = None
-        except QuireError:
-            self._is_seen_as_told = False
-            raise
-
     def _obey(self, intent: BookieIntent) -> None:
         if intent is not self._intent:
             log.warning("an operator wants of this bookie: %s", intent or "to stay")
@@ -265,31 +251,61 @@ class Registration:
 
     def _mark(self) -> None:
         drains = self._is_leaving or self._intent is BookieIntent.DRAIN
-        self._storage.leave(drains)
-        self._storage.set_read_only(drains)
+        self._storage.identity.leave(drains)
+        self._storage.health.set_read_only(drains)
 
     async def _retire(self) -> None:
         log.warning("bookie %s is retired: all it held lies elsewhere; stop it", self._storage.bookie_id)
-        self._storage.set_read_only(True)
-        await self._delete()
+        self._storage.health.set_read_only(True)
+        await self._available.delete()
         self.is_retired = True
 
-    async def _tell(self) -> None:
-        record = self._describe()
+
+class _EphemeralRecord:
+    """What others read of a bookie while it is up: a node that goes with the store's session."""
+
+    def __init__(self, store: MetadataStore, path: str) -> None:
+        self.path = path
+        self.is_as_told = True
+        """False when somebody changed what others read: a deletion of our own, made late, takes the new node away."""
+        self._store = store
+        self._told: BookieRecord | None = None
+        self._is_in_doubt = False
+        """What the store did not answer may be written all the same, so `_told` is not what others read."""
+
+    def forget(self) -> None:
+        """The node is gone: the next `tell` makes it again."""
+        self._told = None
+
+    async def look(self) -> None:
+        """Find out whether it is still there."""
+        self.is_as_told = True
+        try:
+            await self._store.get(self.path)
+        except NotFound:
+            self.forget()
+        except QuireError:
+            self.is_as_told = False
+            raise
+
+    async def tell(self, record: BookieRecord) -> None:
+        """Have others read `record`."""
+        if self._told == record and not self._is_in_doubt:
+            return
         self._is_in_doubt = True
         if self._told is None:  # what is there was left by a session before ours, and would die with it
-            await self._delete()
-            await self._store.create(self._path, encode(record), ephemeral=True)
+            await self.delete()
+            await self._store.create(self.path, encode(record), ephemeral=True)
         else:
             try:
-                await self._store.put(self._path, encode(record), ANY_VERSION)
+                await self._store.put(self.path, encode(record), ANY_VERSION)
             except NotFound:
-                self._told = None
+                self.forget()
                 raise
         self._told, self._is_in_doubt = record, False
 
-    async def _delete(self) -> None:
+    async def delete(self) -> None:
         try:
-            await self._store.delete(self._path)
+            await self._store.delete(self.path)
         except NotFound:
             pass

@@ -15,14 +15,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
+from quire.bookie.flusher import Flusher
+from quire.bookie.health import Health
 from quire.bookie.identity import Identity
-from quire.bookie.intake import OK, Intake
-from quire.bookie.journal import Journal
+from quire.bookie.intake import Intake
+from quire.bookie.journal import OK, Journal
 from quire.bookie.journal_core import CONTROL_BYTES, Control, ControlKind, encode_control
 from quire.bookie.ledgers import LedgerState
 from quire.bookie.reads import Reads
+from quire.bookie.write_cache import WriteCache
 from quire.wire.bookie import (
     AddDone,
     AddRequest,
@@ -43,31 +46,26 @@ from quire.wire.bookie import (
 R = TypeVar("R")
 
 
-class RequestsNode(Protocol):
-    """What answers depend on beside the parts."""
-
-    failure: str
-    """What is broken for good."""
-
-    @property
-    def is_short_of_space(self) -> bool: ...
-
-    def wants_flushed(self) -> None:
-        """Somebody waits for a checkpoint."""
-        ...
-
-
 class Requests:
     """A `BookiePort`."""
 
     def __init__(
-        self, identity: Identity, intake: Intake, journal: Journal, reads: Reads, node: RequestsNode
+        self,
+        identity: Identity,
+        cache: WriteCache,
+        journal: Journal,
+        health: Health,
+        flusher: Flusher,
+        reads: Reads,
+        intake: Intake,
     ) -> None:
         self._identity = identity
-        self._intake = intake
+        self._cache = cache
         self._journal = journal
+        self._health = health
+        self._flusher = flusher
         self._reads = reads
-        self._node = node
+        self._intake = intake
 
     def add(self, request: AddRequest, done: AddDone) -> None:
         """See `BookiePort.add` and `intake`. A writer of an earlier incarnation is refused, a recovery is not."""
@@ -109,7 +107,7 @@ class Requests:
     async def _write_lac(self, request: WriteLacRequest) -> SimpleResponse:
         if request.bookie != self._identity.bookie_id:
             return SimpleResponse(Status.WRONG_BOOKIE)
-        state = self._intake.state(request.ledger_id)
+        state = self._cache.state(request.ledger_id)
         if state.tombstone_version is not None:
             return SimpleResponse(Status.DELETED)
         if state.is_fenced:
@@ -118,17 +116,17 @@ class Requests:
         return SimpleResponse(await self._control(ControlKind.LAC, request.ledger_id, request.lac))
 
     async def _delete(self, request: DeleteRequest) -> SimpleResponse:
-        state = self._intake.state(request.ledger_id)
+        state = self._cache.state(request.ledger_id)
         if state.tombstone_version is None:
-            state.bury(request.version)
+            state.lay_tombstone(request.version)
             self._reads.forget(request.ledger_id)
-            if self._node.is_short_of_space:
-                self._node.wants_flushed()
+            if self._health.is_short_of_space:
+                self._flusher.soon()
         return SimpleResponse(await self._control(ControlKind.TOMBSTONE, request.ledger_id, request.version))
 
     async def _control(self, kind: ControlKind, ledger_id: int, value: int = 0) -> Status:
         """Journal a change that memory has already; the status when it is durable."""
-        self._intake.changed.add(ledger_id)
+        self._cache.changed.add(ledger_id)
         record = encode_control(Control(kind, ledger_id, value))
         return await _answer(lambda done: self._journal.append((record,), CONTROL_BYTES, done, OK))
 
@@ -139,9 +137,9 @@ class Requests:
         Who cannot keep a fence has the blocks all the same, after a restart: `READ_ONLY` is no damage.
         """
         if request.fence:
-            state = self._intake.state(request.ledger_id)
+            state = self._cache.state(request.ledger_id)
             if state.tombstone_version is None and await self._fence(state) is not Status.OK:
-                why = self._node.failure or "it is being stopped"
+                why = self._health.failure or "it is being stopped"
                 return ReadResponse(Status.READ_ONLY, detail=f"cannot keep the fence: {why}")
         return await self._reads.read(request)
 
@@ -157,7 +155,7 @@ class Requests:
     async def _find_hole(self, request: FindHoleRequest) -> SimpleResponse:
         answer = await self._reads.find_hole(request)
         if answer.status is Status.OK and await self._barrier() is not Status.OK:
-            return SimpleResponse(Status.IO_ERROR, detail=self._node.failure)
+            return SimpleResponse(Status.IO_ERROR, detail=self._health.failure)
         return answer
 
     async def _barrier(self) -> Status:
@@ -166,14 +164,14 @@ class Requests:
 
     async def _ledger_info(self, request: LedgerInfoRequest) -> LedgerInfo:
         """Who asks whether a ledger is flushed wants it to be: a checkpoint follows soon."""
-        state = self._intake.ledgers.get(request.ledger_id)
+        state = self._cache.ledgers.get(request.ledger_id)
         if state is None:
             return LedgerInfo(Status.NO_SUCH_LEDGER)
         if state.tombstone_version is not None:
             return LedgerInfo(Status.DELETED, fenced=True)
-        kept = [found for table in self._intake.tables if (found := table.ledgers.get(request.ledger_id))]
+        kept = [found for table in self._cache.tables if (found := table.ledgers.get(request.ledger_id))]
         if kept:
-            self._node.wants_flushed()
+            self._flusher.soon()
         return LedgerInfo(
             Status.OK,
             last_entry=state.last_entry,

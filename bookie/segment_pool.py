@@ -88,7 +88,7 @@ class Segment:
 
 
 class SegmentPool:
-    """`on_full` tells, on the loop, whether there is no spare segment and no room for one."""
+    """`background` is the thread that makes spare segments."""
 
     def __init__(
         self,
@@ -99,7 +99,6 @@ class SegmentPool:
         bookie: bytes,
         segment_bytes: int,
         group_bytes_max: int,
-        on_full: Callable[[bool], None] = lambda is_full: None,
     ) -> None:
         self.smallest_bytes = PAGE_BYTES + pages_up(group_bytes_max + GROUP_HEADER_BYTES)
         """A segment must hold the largest group."""
@@ -118,7 +117,6 @@ class SegmentPool:
         self.is_closing = False
         self._background = background
         self._rng = rng
-        self._on_full = on_full
         self._preparing = False
 
     @property
@@ -126,8 +124,12 @@ class SegmentPool:
         """Size of the segments that a replay would need."""
         return sum(segment.size_bytes for segment in self.live)
 
-    def open(self, incarnation: int, first_number: int) -> None:
-        """Begin a new epoch in another file, its header on disk before any group. Blocks."""
+    def open(self, incarnation: int, first_number: int, on_full: Callable[[bool], None]) -> None:
+        """Begin a new epoch in another file, its header on disk before any group. Blocks.
+
+        `on_full` tells, on the loop, whether there is no spare segment and no room for one.
+        """
+        self._on_full = on_full
         self.disk.sync_directory()  # a spare's name may be in a cache only, if its maker died
         self.newest = self.newest._replace(incarnation=incarnation)
         segment = self._take_spare()

@@ -13,6 +13,7 @@ from random import SystemRandom
 from typing import Any
 from urllib.parse import quote
 
+from quire.bookie.registration import describe
 from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
 from quire.cli.parts import Parts, allow_open_files, url_of
@@ -21,7 +22,6 @@ from quire.ledger.directory import LocalDirectory
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.settings import LedgerSettings
 from quire.metadata.open import look_at as look_at_metadata
-from quire.metadata.records import BookieRecord
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.memory import keep_heap
@@ -30,6 +30,7 @@ from quire.runtime.watchdog import Watchdog
 from quire.serving.admin.app import make_app
 from quire.serving.broker import Broker
 from quire.serving.settings import BrokerSettings
+from quire.serving.topic.services import Services
 
 STANDALONE_DEFAULTS = {"write_quorum": 1, "ack_quorum": 1}
 """Where one process alone differs from a cluster: there is one bookie."""
@@ -99,15 +100,15 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
         store = await parts.metadata(process.metadata, watchdog)
 
         directory = LocalDirectory()
-        directory.join(lambda: bookie_record(storage), storage)
+        directory.join(lambda: describe(storage), storage)
         ledgers = Ledgers(store, directory, clock, SystemRandom(), configuration.ledger.values)
         parts.push_async_callback(ledgers.stop)
-        broker = Broker(broker_settings, store, ledgers, archive, clock)
+        broker = Broker(Services(broker_settings, store, ledgers, archive, clock))
         broker.services.budget.add_gauge(lambda: storage.bytes_unflushed)
         storage.on_flushed(broker.services.budget.look_again)
-        broker.watch(lambda: storage.why_not_ready)
+        broker.watch(lambda: storage.health.why_not_ready)
         broker.addresses.http_url = url_of("http", http)
-        metrics = (lambda: bookie_metrics(storage), watchdog.metrics)
+        metrics = (storage.metrics, watchdog.metrics)
         await parts.serve_http(make_app(broker, metrics), http)
         await broker.start(clients)
         parts.push_async_callback(broker.stop)
@@ -115,35 +116,3 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
         watchdog.start()  # nobody was served before
         parts.callback(watchdog.stop)
         yield Standalone(storage, broker, broker.service_url, broker.addresses.http_url)
-
-
-def bookie_metrics(storage: Storage) -> dict[str, float]:
-    """What a bookie of this process tells Prometheus."""
-    stats = storage.stats()
-    return {
-        "quire_bookie_ledgers": stats.ledgers,
-        "quire_bookie_unflushed_bytes": stats.unflushed_bytes,
-        "quire_bookie_journal_groups_total": stats.journal_groups,
-        "quire_bookie_journal_bytes_total": stats.journal_bytes,
-        "quire_bookie_journal_live_bytes": stats.journal_live_bytes,
-        "quire_bookie_checkpoints_total": stats.checkpoints,
-        "quire_bookie_disk_free_bytes": stats.free_bytes,
-        "quire_bookie_disk_size_bytes": stats.total_bytes,
-        "quire_bookie_read_only": stats.read_only,
-        "quire_bookie_failed": bool(stats.failure),
-    }
-
-
-def bookie_record(storage: Storage) -> BookieRecord:
-    """How a bookie of this process appears to those who place ledgers."""
-    stats, identity = storage.stats(), storage.bookie_id
-    return BookieRecord(
-        uuid=identity.uuid,
-        incarnation=identity.incarnation,
-        read_only=stats.read_only,
-        read_only_why=storage.why_read_only,
-        takes_priority=storage.takes_priority,
-        short_of_space=storage.is_short_of_space,
-        free_bytes=stats.free_bytes,
-        total_bytes=stats.total_bytes,
-    )

@@ -28,13 +28,12 @@ from quire.bookie.scrub import Scrub
 from quire.bookie.server import BookieServer
 from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
-from quire.cli.assemble import bookie_metrics
 from quire.cli.parts import Parts, url_of
 from quire.cli.settings import Given, check_cluster_store, check_file, check_log_level, settings_options
 from quire.cli.until_signal import run_until_signal, say_ready, told_to_stop, until_cancelled
 from quire.metadata.damage import DamageReports
 from quire.metadata.store import MetadataStore
-from quire.runtime import log
+from quire.runtime import log, probes
 from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import SystemClock
 from quire.runtime.disk import RealDisk
@@ -43,7 +42,6 @@ from quire.runtime.limits import BYTES_IN_FLIGHT_MAX
 from quire.runtime.memory import keep_heap
 from quire.runtime.settings import BYTES, MILLISECONDS, Loaded, parse_address, setting
 from quire.runtime.watchdog import Watchdog
-from quire.serving.admin import probes
 
 
 @dataclass(frozen=True)
@@ -125,13 +123,13 @@ class Bookie:
 
     def why_not_ready(self) -> Sequence[str]:
         """See `probes.Probed`. A bookie that is drained serves reads: it is as ready as it can be."""
-        return [why] if (why := self.storage.why_not_ready) else []
+        return [why] if (why := self.storage.health.why_not_ready) else []
 
     def warnings(self) -> Sequence[str]:
         return [lost] if (lost := self.storage.lost_at_start) else []
 
     def metrics(self) -> Mapping[str, float]:
-        found = bookie_metrics(self.storage)
+        found = self.storage.metrics()
         found["quire_bookie_bytes_in_flight"] = self.budget.used_bytes
         found["quire_bookie_damage_reported_total"] = self.reports.reported
         found |= self.store.counts.metrics()
@@ -161,7 +159,7 @@ async def bookie(configuration: BookieConfiguration) -> AsyncIterator[Bookie]:
         server = await parts.start(BookieServer(storage, listener=listener, budget=budget))
 
         reports = await parts.start(DamageReports(store, clock))
-        storage.on_damage(lambda damage: reports.met(str(storage.bookie_id), *damage))
+        storage.health.on_damage(lambda damage: reports.met(str(storage.bookie_id), *damage))
         scrub = None
         if process.scrub_interval_ms:
             disk = RealDisk(settings.entry_log)

@@ -40,6 +40,7 @@ from quire.serving.admin.app import make_app
 from quire.serving.broker import Broker
 from quire.serving.cluster.ownership import ClusterOwnership
 from quire.serving.settings import BrokerSettings
+from quire.serving.topic.services import Services
 
 CLUSTER_DEFAULTS = {"cluster": "quire", "namespace_bundles": 16}
 """Where a broker of a cluster differs from a process that is alone."""
@@ -135,7 +136,7 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
             store, clock, name, moves_per_minute_max=process.balance_moves_per_minute_max
         )
         settings = replace(settings, advertise=service_url)
-        running = Broker(settings, store, ledgers, archive, clock, ownership=ownership)
+        running = Broker(Services(settings, store, ledgers, archive, clock), ownership)
         running.services.budget.add_gauge(lambda: ledgers.bytes_lagging)
         running.addresses.http_url = http_url
         await parts.serve_http(make_app(running, (watchdog.metrics,)), http)

@@ -100,7 +100,7 @@ class Attachable(ABC):
             self._members(self.connection).pop(self._id, None)
             self.connection = None
 
-    async def _take_leave(self, connection: Connection | None, what: str) -> None:
+    async def _close_at_broker(self, connection: Connection | None, what: str) -> None:
         """Tell the broker that it is closed. Never raises for the broker's sake."""
         if connection is None or connection.ended is not None:
             return
@@ -128,13 +128,13 @@ class Attachment:
     def start(self, tasks: Tasks) -> None:
         self._task = tasks.start(self._run(), f"attach {self._owner.topic}")
 
-    async def ready(self, *, patiently: bool = False) -> None:
+    async def ready(self, *, has_timeout: bool = True) -> None:
         """Return when it is attached. Raises the final refusal, or `Unavailable` after the operation timeout.
 
-        `patiently`: there is no time-out, because a broker may let it wait for its turn.
+        Without a time-out where a broker may let it wait for its turn.
         """
         try:
-            async with asyncio.timeout(None if patiently else self.timeout_s):
+            async with asyncio.timeout(self.timeout_s if has_timeout else None):
                 await self._settled.wait()
         except TimeoutError:
             pass
@@ -178,7 +178,7 @@ class Attachment:
         return await (self._lookup.at(moved_to) if moved_to else self._lookup.broker_of(self._owner.topic))
 
     async def _hold(self) -> str:
-        """Stay attached until it is lost. Answers where the broker sent us, if it did and had kept us for a while."""
+        """Stay attached until it is lost. Returns where the broker sent us, if it did and had kept us for a while."""
         assert self._lost is not None
         self._is_established = self._is_attached = True
         self._settled.set()

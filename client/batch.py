@@ -152,8 +152,8 @@ class Window:
     def messages(self) -> int:
         return self._messages
 
-    def take(self, size: int) -> None:
-        self._messages += 1
+    def take(self, size: int, messages: int = 1) -> None:
+        self._messages += messages
         self._bytes += size
         if self._messages >= self._messages_max or self._bytes >= self._bytes_max:
             self.is_full = True

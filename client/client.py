@@ -261,7 +261,7 @@ class Client:
         keys: FindKey | None = None,
         settings: ConsumerSettings | None = None,
     ) -> Reader[Any]:
-        """A reader, to be entered; it begins behind `start`, or at it if `inclusive`.
+        """A reader, to be entered; it begins after `start`, or at it if `inclusive`.
 
         With `compacted` it reads of each key what the topic's last compaction kept, then what came after that.
         """

@@ -1,7 +1,7 @@
 """What a user holds: message ids, messages, receipts. Plain values.
 
 A message id says where a message is: ledger, entry, and its index when the entry is a batch. Ids of one topic
-compare in the topic's order. `EARLIEST` and `LATEST` stand before the first and behind the last message.
+compare in the topic's order. `EARLIEST` and `LATEST` stand before the first and after the last message.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class MessageId(NamedTuple):
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """What ids of one partition are compared by: an entry as a whole stands behind its messages."""
+        """What ids of one partition are compared by: an entry as a whole comes after its messages."""
         index = self.batch_index if self.batch_index >= 0 else 1 << 62
         return self.ledger_id, self.entry_id, index
 

@@ -399,7 +399,7 @@ class PartitionConsumer(Attachable):
             self._opening.stop()
             if self.attachment is not None:
                 await self.attachment.stop()
-        await self._take_leave(connection, f"closing a consumer on {self.topic}")
+        await self._close_at_broker(connection, f"closing a consumer on {self.topic}")
 
 
 def _unacked(delivery: Delivery) -> int | None:

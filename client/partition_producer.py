@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,6 +46,7 @@ from quire.wire.compression import NAMES
 from quire.wire.message import OutgoingMessage
 
 UNSEEN_FAILURES_MAX: Final = 100
+ATTACHMENTS_KEPT: Final = 16
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class PartitionProducer(Attachable):
         """The highest that was given to a message, or that the broker has of an earlier producer of this name."""
         self.acknowledged = 0
         """Messages that are stored."""
+        self.recorded: deque[int] = deque(maxlen=ATTACHMENTS_KEPT)
+        """What the broker had as the last sequence id of this name, at each of the last attachments."""
         self._is_named_by_user = bool(name)
         self._partition = partition_index(topic)
         self._how = how
@@ -108,8 +112,7 @@ class PartitionProducer(Attachable):
 
     def add(self, one: OutgoingMessage) -> Publication:
         """Take one message; never waits. Raises `PublishFailed` when the producer is at its end."""
-        if self._failure is not None:
-            raise PublishFailed(f"{self.topic} takes no more messages from this producer: {self._failure}")
+        self._check_open()
         sequence_id = self._next_sequence_id(one)
         size = one.size
         batch = self._open
@@ -124,6 +127,29 @@ class PartitionProducer(Attachable):
         if self._is_full(batch, one):
             self.close_batch()
         return publication
+
+    def add_entry(
+        self, messages: Sequence[OutgoingMessage], first_sequence_id: int, last_sequence_id: int
+    ) -> Publication:
+        """Take messages as one entry with these numbers, and send it. Raises as `add`."""
+        self._check_open()
+        if first_sequence_id <= self._last_added:
+            raise PublishFailed(f"sequence id {first_sequence_id} does not follow {self._last_added}")
+        self.close_batch()
+        batch = self._open_batch(first_sequence_id)
+        *others, last = messages
+        for number, one in enumerate(others, first_sequence_id):
+            batch.add(one, one.size, number)
+        batch.add(last, last.size, last_sequence_id)
+        self._last_added = last_sequence_id
+        self.last_sequence_id = max(self.last_sequence_id, last_sequence_id)
+        self._window.take(batch.bytes, len(messages))
+        self.close_batch()
+        return Publication(batch, len(messages) - 1, self._partition, self.topic)
+
+    def _check_open(self) -> None:
+        if self._failure is not None:
+            raise PublishFailed(f"{self.topic} takes no more messages from this producer: {self._failure}")
 
     def _next_sequence_id(self, one: OutgoingMessage) -> int:
         if one.sequence_id is None:
@@ -271,6 +297,7 @@ class PartitionProducer(Attachable):
         answer = await self._enter(connection, what, self._request, pb.CommandProducerSuccess)
         self.name = answer.producer_name
         self._sealer.bytes_max = connection.message_bytes_max
+        self.recorded.append(answer.last_sequence_id)
         self.last_sequence_id = max(self.last_sequence_id, answer.last_sequence_id)
         self._sealer.schema_version = answer.schema_version or None
         if answer.HasField("topic_epoch"):
@@ -337,4 +364,4 @@ class PartitionProducer(Attachable):
         if self.attachment is not None:
             await self.attachment.stop()
         self.fail(Closed(f"the producer of {self.topic} was closed"))
-        await self._take_leave(connection, f"closing a producer on {self.topic}")
+        await self._close_at_broker(connection, f"closing a producer on {self.topic}")

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Generic, TypedDict, TypeVar, Unpack
 
@@ -146,6 +146,18 @@ class Producer(Generic[T]):
             raise Closed(f"the producer of {self.topic} is not open")
         return self._router.choose(one, self._partitions).add(one)
 
+    def send_entry(
+        self, messages: Sequence[OutgoingMessage], first_sequence_id: int, last_sequence_id: int
+    ) -> Publication:
+        """Publish messages as one entry with these numbers, at once: of their last message.
+
+        For who must send the same entries again, byte for byte in what they say, after a crash: a broker that drops
+        duplicates does so by whole entries. It never waits, whatever is in flight, and is for a single partition.
+        Raises `PublishFailed`.
+        """
+        [only] = self._partitions
+        return only.add_entry(messages, first_sequence_id, last_sequence_id)
+
     async def flush(self) -> None:
         """Return when all that was taken before is stored.
 
@@ -187,6 +199,12 @@ class Producer(Generic[T]):
         return max(one.last_sequence_id for one in self._partitions)
 
     @property
+    def recorded_sequence_ids(self) -> Sequence[int]:
+        """What the broker had as `last_sequence_id` at the last attachments, of a single partition; the newest last."""
+        [only] = self._partitions
+        return tuple(only.recorded)
+
+    @property
     def in_flight(self) -> int:
         """Messages taken and without a receipt."""
         return self._window.messages
@@ -221,7 +239,7 @@ class Producer(Generic[T]):
         try:
             for one in made:
                 assert one.attachment is not None
-                await one.attachment.ready(patiently=self._how.access_mode == pb.WaitForExclusive)
+                await one.attachment.ready(has_timeout=self._how.access_mode != pb.WaitForExclusive)
         except BaseException:
             for one in made:
                 await one.close()

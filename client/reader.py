@@ -4,7 +4,7 @@
         while await reader.has_next():
             message = await reader.read()
 
-It is a consumer of a subscription that is not durable. After a reconnect it goes on behind the last message that it
+It is a consumer of a subscription that is not durable. After a reconnect it goes on after the last message that it
 handed out. It acknowledges what it hands out, so that the broker need not remember it.
 """
 

@@ -34,7 +34,7 @@ class SubscribeAs:
     def request(
         self, topic: str, consumer_id: int, request_id: int, start: MessageId, inclusive: bool
     ) -> pb.CommandSubscribe:
-        """The SUBSCRIBE for one topic; one that is not durable begins behind `start`, or at it."""
+        """The SUBSCRIBE for one topic; one that is not durable begins after `start`, or at it."""
         earliest = start == EARLIEST
         body = pb.CommandSubscribe(
             topic=topic,
@@ -50,7 +50,7 @@ class SubscribeAs:
             initialPosition=pb.CommandSubscribe.Earliest if earliest else pb.CommandSubscribe.Latest,
         )
         if not self.durable:
-            # With a batch index the broker begins *at* the entry, without one behind it.
+            # With a batch index the broker begins *at* the entry, without one after it.
             if inclusive and start.entry_id >= 0:
                 start = start._replace(batch_index=max(0, start.batch_index))
             body.start_message_id.CopyFrom(start.to_wire())

@@ -3,7 +3,7 @@
     CONNECT with proxy_to_broker_url   a relay: the CONNECT goes on to that broker, then bytes both ways as they are
     CONNECT without                    questions only, which are put to brokers; see `lookups`
 
-Only registered brokers are ever connected to, whatever a client names: a gateway is no door into the network behind.
+Only registered brokers are ever connected to, whatever a client names: a gateway is no door into their network.
 The gateway authenticates nobody; a client's credentials travel in its CONNECT to the broker, which judges them.
 
 A client is not read (`Stop`) while its CONNECT is being answered, while it does not read its answers, and while many
@@ -42,7 +42,7 @@ LONG: Final = frozenset((pb.BaseCommand.GET_TOPICS_OF_NAMESPACE, pb.BaseCommand.
 
 WRITE_HIGH_BYTES: Final = 256 * KIB
 
-PATIENCE_S: Final = 8.0
+DIAL_S_MAX: Final = 8.0
 """Below the 10 s after which stock clients give a connection up."""
 
 RETRY_S: Final = 0.1
@@ -71,7 +71,7 @@ class Host(Protocol):
     def relay_begins(
         self, connection: Connection, address: str, client: asyncio.Transport, broker: asyncio.Transport
     ) -> Callable[[], None]:
-        """Answers what to call when it ends."""
+        """Returns what to call when it ends."""
         ...
 
     def relayed(self, size_bytes: int) -> None: ...
@@ -201,7 +201,7 @@ class Connection(asyncio.Protocol):
         self._start(self._relay(address, whole(command)) if target else self._begin(whole(command)))
 
     async def _relay(self, address: str, hello: bytes) -> None:
-        broker = await self._dial_patiently(address)
+        broker = await self._dial_until_deadline(address)
         client = self._transport
         assert client is not None
         if client.is_closing() or broker.is_closing():
@@ -213,7 +213,7 @@ class Connection(asyncio.Protocol):
         splice(client, broker, self._host.relayed, self._host.relay_begins(self, address, client, broker))
         client.resume_reading()
 
-    async def _dial_patiently(self, address: str) -> asyncio.Transport:
+    async def _dial_until_deadline(self, address: str) -> asyncio.Transport:
         """Try as long as the broker is registered and a client waits. Raises `Unavailable`.
 
         A broker that was killed is named by lookups until its session is over. A client that is refused at once
@@ -221,7 +221,7 @@ class Connection(asyncio.Protocol):
         comes back in the same moment.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + PATIENCE_S
+        deadline = loop.time() + DIAL_S_MAX
         while True:
             try:
                 return await dial(address, asyncio.Protocol)

@@ -1,7 +1,7 @@
 """Commands without payload out of a stream of bytes, for connections that carry only questions and answers.
 
 The data path has its own cutter (`quire.wire.frame`); here a connection sends a few commands in its life, and what
-matters is that the bytes behind one that was cut can be had back, to be passed on as they are.
+matters is that the bytes after one that was cut can be had back, to be passed on as they are.
 """
 
 from __future__ import annotations

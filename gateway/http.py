@@ -11,20 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
 
 import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.registry import Collector
 
 from quire.gateway.brokers import Brokers, host_and_port
 from quire.metadata.records import BrokerRecord
+from quire.runtime import probes
 from quire.runtime.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -51,22 +50,10 @@ def make_app(brokers: Brokers, own_metrics: Callable[[], Mapping[str, float]]) -
         application.router.add_route("*", prefix + "{rest:.*}", forwarding.handle)
     metrics = Metrics(brokers, own_metrics, forwarding)
 
-    async def live(_: web.Request) -> web.Response:
-        return web.json_response({"live": True})
+    def why_not_ready() -> list[str]:
+        return [] if brokers.all() else ["no broker is registered"]
 
-    async def ready(_: web.Request) -> web.Response:
-        reasons = [] if brokers.all() else ["no broker is registered"]
-        return web.json_response({"ready": not reasons, "reasons": reasons}, status=503 if reasons else 200)
-
-    application.add_routes(
-        [
-            web.get("/health", ready),
-            web.get("/health/live", live),
-            web.get("/health/ready", ready),
-            web.get("/metrics", metrics.handle),
-            web.get("/metrics/", metrics.handle),
-        ]
-    )
+    application.add_routes(probes.routes_with(metrics.handle, why_not_ready))
     return application
 
 
@@ -152,14 +139,6 @@ def _refusal(status: int, reason: str) -> web.Response:
     return web.json_response({"reason": reason}, status=status)
 
 
-class _Families(Collector):
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        yield from self._families
-
-
 class Metrics:
     """What Prometheus finds here: the whole cluster in one scrape."""
 
@@ -176,10 +155,11 @@ class Metrics:
         families: dict[str, Metric] = {}
         for broker, text in zip(brokers, texts, strict=True):
             _join(families, text, broker.broker_id)
-        registry = CollectorRegistry(auto_describe=False)
+        registry = CollectorRegistry()
         ProcessCollector(registry=registry, namespace="quire_gateway")
-        registry.register(_Families([*map(_family, self._own().items()), *families.values()]))
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        found = [*map(probes.family, self._own().items()), *families.values()]
+        registry.register(probes.Families(lambda: found))
+        return probes.exposition(registry)
 
     async def _ask(self, broker: BrokerRecord) -> str:
         """One broker's metrics; nothing when it does not answer, which is what its absence says."""
@@ -198,9 +178,3 @@ def _join(families: dict[str, Metric], text: str, broker_id: str) -> None:
         family.samples += [
             sample._replace(labels={**sample.labels, "broker": broker_id}) for sample in found.samples
         ]
-
-
-def _family(metric: tuple[str, float]) -> Metric:
-    name, value = metric
-    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-    return kind(name, name.replace("_", " "), value)

@@ -34,7 +34,7 @@ ANSWER_OF: Final[dict[int, int]] = {
 }
 """What may be asked, and the type of its answer. Request ids are unique only together with that."""
 
-PATIENCE_S: Final = 20.0
+RETRY_S_MAX: Final = 20.0
 """Below the 30 s of stock clients; beyond a session, for whose end a broker waits when an owner is dead."""
 
 CONNECT_S: Final = 3.0
@@ -156,7 +156,7 @@ class Lookups:
 
     async def begin(self) -> Command:
         """A broker's answer to the client's CONNECT. Raises `Unavailable`."""
-        return (await self._patiently(self._reach)).welcome.result()
+        return (await self._retry_until_deadline(self._reach)).welcome.result()
 
     async def answer(self, question: Command) -> bytes:
         """The frame that answers the client; a failure is told in the words of the question's own answer."""
@@ -172,7 +172,7 @@ class Lookups:
             raise Unavailable("brokers redirect to one another; the topic's owner is about to change")
 
         try:
-            return _through_gateway(await self._patiently(ask))
+            return _through_gateway(await self._retry_until_deadline(ask))
         except QuireError as error:
             return _failure(question, error)
 
@@ -180,10 +180,10 @@ class Lookups:
         for upstream in self._upstreams.values():
             upstream.close()
 
-    async def _patiently(self, attempt: Callable[[str], Awaitable[T]]) -> T:
-        """`attempt` at one broker after another, until it works or patience is at its end."""
+    async def _retry_until_deadline(self, attempt: Callable[[str], Awaitable[T]]) -> T:
+        """`attempt` at one broker after another, until it works or too long has passed."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + PATIENCE_S
+        deadline = loop.time() + RETRY_S_MAX
         failed = ""
         while True:
             try:

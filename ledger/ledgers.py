@@ -5,7 +5,7 @@ intent, is written before anything is sent to a bookie, so whatever a bookie hol
 list of ledgers can have its own steps *beside* a ledger's creation or end: one transaction for both.
 
 Ids are unique and grow: the version of one node counts ranges of a hundred, and a process takes the next range by a
-put. Two processes that take turns with one topic hold different ranges; `create(above=)` makes the id greater than
+put. Two processes that take turns with one topic hold different ranges; `Above` makes the id greater than
 that of the topic's last ledger, at the price of the rest of a range.
 
 A ledger of a state log has *high priority*: bookies whose disk is full take its blocks as long as they have a reserve.
@@ -20,25 +20,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
-from quire.ledger import holes, loss, placement, recovery, states
+from quire.ledger import flushed, loss, placement, recovery, states
 from quire.ledger.deletion import Deletion, Silent
 from quire.ledger.directory import BookieDirectory
 from quire.ledger.idle import IdleLacs
 from quire.ledger.leaving import DELAY_S, Leaving
 from quire.ledger.loss import Elsewhere, Loss, Span, nowhere
-from quire.ledger.narrow import Knock, Narrow
-from quire.ledger.outbox import Outbox
 from quire.ledger.reader import LedgerReader
-from quire.ledger.replicas import DamageListener, Replicas
+from quire.ledger.replicas import DamageListener
 from quire.ledger.reported import Reported
 from quire.ledger.settings import LedgerSettings
 from quire.ledger.writer import LedgerWriter, Parts, WriterListener
-from quire.ledger.writer_core import Lag
 from quire.metadata import paths
 from quire.metadata.records import BookieRecord, LedgerRecord, LedgerState, decode, encode
 from quire.metadata.store import Create, MetadataStore, Step
@@ -52,8 +48,6 @@ from quire.runtime.errors import (
     Unavailable,
     VersionConflict,
 )
-from quire.runtime.tasks import Tasks
-from quire.wire.bookie import BookieId, LedgerInfoRequest, Status
 
 __all__ = ["LedgerReader", "LedgerWriter", "Ledgers", "WriterListener"]
 
@@ -61,6 +55,15 @@ _log = logging.getLogger(__name__)
 
 IDS_PER_RANGE: Final = 100
 _NO_SPAN: Final = Span()
+
+
+class Above(NamedTuple):
+    """The id of a new ledger is to be greater than this."""
+
+    floor: int
+
+
+ANY_ID: Final = Above(-1)
 
 
 class Ledgers:
@@ -81,29 +84,11 @@ class Ledgers:
         self.clock = clock
         self._ids = _Ids(store)
         self._writers: dict[int, LedgerWriter] = {}
-        tasks = Tasks("ledgers")
-        quarantine = placement.Quarantine(clock.monotonic, quarantine_s)
-        self._parts = Parts(
-            store=store,
-            bookies=bookies,
-            clock=clock,
-            dice=rng.random,
-            settings=settings,
-            tasks=tasks,
-            outbox=Outbox(bookies.port),
-            recovery_outbox=Outbox(bookies.port, recovery=True, priority=True),
-            priority_outbox=Outbox(bookies.port, priority=True),
-            loads=Counter(),
-            quarantine=quarantine,
-            lag=Lag(),
-            replicas=Replicas(bookies, clock, quarantine, rack),
-            narrow=Narrow(),
-            knock=Knock(store, tasks),
-        )
+        self._parts = Parts(store, bookies, clock, rng, settings, rack, quarantine_s)
         self._deletion = Deletion(store, bookies)
-        self._idle = IdleLacs(tasks, settings.idle_lac_ms)
+        self._idle = IdleLacs(self._parts.tasks, settings.idle_lac_ms)
         self._leaving = Leaving(bookies, clock, lost_after_s)
-        self._reported = Reported(store, tasks, self._writers)
+        self._reported = Reported(store, self._parts.tasks, self._writers)
         self.ack_quorum = settings.ack_quorum
         """Of ledgers whose creator says nothing else."""
 
@@ -146,11 +131,10 @@ class Ledgers:
         *,
         write_quorum: int | None = None,
         ack_quorum: int | None = None,
-        above: int = -1,
-        ledger_id: int | None = None,
+        ledger_id: int | Above = ANY_ID,
         beside: Sequence[Step] = (),
     ) -> LedgerWriter:
-        """A new ledger, open, with a reserved id or one greater than `above`. `purpose` says whose it is.
+        """A new ledger, open, with a reserved id, or one that nobody has. `purpose` says whose it is.
 
         Raises `Unavailable` when fewer bookies than the ack quorum are up, or the metadata store does not answer
         (then a record without blocks may be left behind). With steps `beside`, what refuses one of them and
@@ -161,9 +145,9 @@ class Ledgers:
         quorum = ack_quorum or min(settings.ack_quorum, width)
         if not 1 <= quorum <= width:
             raise ConfigurationError(f"ack quorum {quorum} must lie between 1 and write quorum {width}")
-        bookies = self._place(width, quorum)
-        if ledger_id is None:
-            ledger_id = await self.reserve(above)
+        bookies = self._parts.placement.new_ensemble(width, quorum, self.available())
+        if isinstance(ledger_id, Above):
+            ledger_id = await self.reserve(ledger_id.floor)
         record = states.opened(ledger_id, width, quorum, bookies, purpose, self.clock.now_ms())
         await self._write_intent(record, beside)
         writer = LedgerWriter(self._parts, record, 0, listener, self._idle, self._forget)
@@ -238,24 +222,8 @@ class Ledgers:
         return decode(LedgerRecord, (await self.store.get(path)).value, path)
 
     async def is_flushed(self, ledger_id: int) -> bool:
-        """True when the ledger is closed and every replica's checkpoint mark has passed its last block."""
-        record = await self.info(ledger_id)
-        if record.state is not LedgerState.CLOSED:
-            return False
-        bookies = states.all_bookies(record)
-        infos = await asyncio.gather(
-            *(
-                self._parts.bookies.port(bookie).ask(LedgerInfoRequest(bookie, ledger_id))
-                for bookie in bookies
-            )
-        )
-        holds_something = any(holes.parts(record, 0, record.last_entry))
-        return all(
-            info.flushed
-            if info.status is Status.OK
-            else (info.status is Status.NO_SUCH_LEDGER and not holds_something)
-            for info in infos
-        )
+        """See `flushed`. Raises `NotFound`."""
+        return await flushed.is_flushed(await self.info(ledger_id), self._parts.bookies)
 
     async def stop(self) -> None:
         """End background work. Writers that are still open are abandoned: their ledgers will be recovered."""
@@ -280,20 +248,6 @@ class Ledgers:
                 raise
             what = f"ledger {record.ledger_id} for {record.purpose}"
             raise Unavailable(f"{what} could not be created: {error}") from error
-
-    def _place(self, width: int, quorum: int) -> list[BookieId]:
-        parts = self._parts
-        available = parts.bookies.available()
-        bookies = placement.choose_sound(
-            width, quorum, available, parts.loads, parts.dice, parts.quarantine, even_full=True
-        )
-        if len(bookies) < quorum:
-            why = placement.why_full(available)
-            raise Unavailable(
-                f"{len(bookies)} of {len(available)} bookies take writes and {quorum} must acknowledge; "
-                + (why or "start more bookies or free disk space")
-            )
-        return bookies
 
     def _forget(self, writer: LedgerWriter) -> None:
         self._writers.pop(writer.ledger_id, None)

@@ -134,15 +134,10 @@ class _Recovery:
         fragments = rewriter.core.fragments if rewriter is not None else record.fragments
         tried = rewriter.tried if rewriter is not None else ()
         last_known, ledger_bytes = await self._sizes()
-        return states.closed(
-            record,
-            fragments,
-            last_entry,
-            ledger_bytes,
-            self._parts.clock.now_ms(),
-            tried,
-            self._cut_off(self.core.cut_off, last_known),
-        )
+        now_ms = self._parts.clock.now_ms()
+        end = states.closed(record, fragments, last_entry, ledger_bytes, now_ms, tried)
+        lost = self._cut_off(self.core.cut_off, last_known)
+        return states.given_up(end, lost) if lost else end
 
     async def _sizes(self) -> tuple[int, int]:
         """Greatest last entry and size in bytes that a bookie of the ledger tells; a statistic, not a proof."""

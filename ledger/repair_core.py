@@ -201,9 +201,10 @@ def _choose(
     stay = [bookie for bookie, copy in copies.items() if copy in _STAYS]
     reported = view.damaged.get(record.ledger_id, ())
     suspects = {taken for taker in takers if str(taken := placement.bookie_id(taker)) in reported}
-    chosen = placement.choose(wanted, takers, loads, dice, beside=stay, never=suspects)
+    placed = placement.EnsemblePlacement(loads, dice)
+    chosen = placed.choose(wanted, takers, beside=stay, never=suspects)
     if len(chosen) < wanted and suspects:
-        chosen += placement.choose(wanted - len(chosen), takers, loads, dice, beside=[*stay, *chosen])
+        chosen += placed.choose(wanted - len(chosen), takers, beside=[*stay, *chosen])
     return chosen
 
 

@@ -29,15 +29,15 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Container, Iterable
+from dataclasses import dataclass, field
 from sys import maxsize
 from typing import Final
 
-from quire.ledger.ledgers import Ledgers
+from quire.ledger.ledgers import Above, Ledgers
+from quire.ledger.owned_node import OwnedNode
 from quire.ledger.state_segment import Done, Segment, Waiting
 from quire.metadata.records import StateLogRecord, decode, encode
-from quire.metadata.store import MetadataStore
 from quire.runtime.errors import (
-    AlreadyExists,
     CorruptionError,
     Fenced,
     LimitExceeded,
@@ -45,7 +45,6 @@ from quire.runtime.errors import (
     OutcomeUnknown,
     QuireError,
     Unavailable,
-    VersionConflict,
 )
 from quire.runtime.limits import BLOCK_ENTRIES_MAX, MIB, READ_BYTES_MAX
 from quire.runtime.tasks import Tasks
@@ -65,38 +64,61 @@ _ATTEMPTS_MAX: Final = 50
 _RETRY_S: Final = 0.1
 
 
+@dataclass(frozen=True)
+class StateLogOwner:
+    """Whose state it is.
+
+    `apply` takes a record. `snapshot` gives the whole state of one moment as records of at most 1 MiB that `apply`
+    understands; `prepare` is awaited a moment before, for what of that can be made in advance. `on_failed` hears why
+    the log is dead.
+    """
+
+    apply: Callable[[bytes], None]
+    snapshot: Callable[[], Iterable[bytes]]
+    prepare: Callable[[], Awaitable[None]] | None = None
+    on_failed: Callable[[QuireError], None] | None = None
+
+
+@dataclass
+class _Handover:
+    """A roll is under way: the segment before it, and answers that wait until the new one is on the list."""
+
+    old: Segment | None
+    held: list[Done] = field(default_factory=list)
+
+
 class StateLog:
     """Made by `open`."""
 
     def __init__(
         self,
         ledgers: Ledgers,
-        store: MetadataStore,
         path: str,
-        snapshot: Callable[[], Iterable[bytes]],
+        owner: StateLogOwner,
         *,
-        prepare: Callable[[], Awaitable[None]] | None,
         purpose: str,
-        on_failed: Callable[[QuireError], None] | None,
         roll_bytes: int,
     ) -> None:
         self._ledgers = ledgers
-        self._store = store
-        self._path = path
-        self._snapshot = snapshot
-        self._prepare = prepare
+        self._owner = owner
         self._purpose = purpose
-        self._on_failed = on_failed
         self._roll_bytes = roll_bytes
         self._roll_at = roll_bytes
         self._drop_again_s = 0.0
         """When the deletion of former ledgers is tried again, by the monotonic clock."""
         self._ids: tuple[int, ...] = ()
-        self._version: int | None = None
+        self._node = OwnedNode(
+            ledgers.store,
+            path,
+            f"the state log {path}",
+            -1,
+            then="open it again",
+            attempts_max=_ATTEMPTS_MAX,
+            retry_s=_RETRY_S,
+        )
         self._segment: Segment | None = None
-        self._old: Segment | None = None
+        self._handover: _Handover | None = None
         self._waiting: deque[Waiting] = deque()
-        self._held: list[Done] | None = None
         self._is_armed = False
         self._rolling: asyncio.Task[None] | None = None
         self._error: QuireError | None = None
@@ -106,39 +128,29 @@ class StateLog:
     async def open(
         cls,
         ledgers: Ledgers,
-        store: MetadataStore,
         path: str,
-        apply: Callable[[bytes], None],
-        snapshot: Callable[[], Iterable[bytes]],
+        owner: StateLogOwner,
         *,
-        prepare: Callable[[], Awaitable[None]] | None = None,
         purpose: str = "",
-        on_failed: Callable[[QuireError], None] | None = None,
         roll_bytes: int = ROLL_BYTES,
     ) -> StateLog:
-        """Take the log over: fence its last owner, hand snapshot and deltas to `apply` in order, begin a new ledger.
+        """Take the log over: fence its last owner, hand snapshot and deltas to `owner` in order, begin a new ledger.
 
-        `snapshot` gives the whole state of one moment as records of at most 1 MiB that `apply` understands; `prepare`
-        is awaited a moment before, for what of that can be made in advance. After an error the
-        owner's state is to be thrown away. Raises `Fenced` when another owner is opening it too, `Unavailable`,
-        `CorruptionError`.
+        After an error the owner's state is to be thrown away. Raises `Fenced` when another owner is opening it too,
+        `Unavailable`, `CorruptionError`.
         """
-        log = cls(
-            ledgers, store, path, snapshot, prepare=prepare,
-            purpose=purpose or f"state:{path}", on_failed=on_failed, roll_bytes=roll_bytes,
-        )  # fmt: skip
+        log = cls(ledgers, path, owner, purpose=purpose or f"state:{path}", roll_bytes=roll_bytes)
         await log._load()
         if log._ids:
             try:
                 await ledgers.recover(log._ids[-1])
-                await log._replay(apply)
+                await log._replay()
             except NotFound as error:
                 raise await log._why_gone(error) from error
         try:
             await log._roll()
         except BaseException as error:
-            log._on_failed = None
-            log.fail(error if isinstance(error, QuireError) else OutcomeUnknown(f"opening failed: {error!r}"))
+            log._end(error if isinstance(error, QuireError) else OutcomeUnknown(f"opening failed: {error!r}"))
             raise
         return log
 
@@ -178,45 +190,46 @@ class StateLog:
         segment = self._segment
         try:
             await segment.drained()
-            self._error = Unavailable(f"the state log {self._path} is closed")
+            self._error = Unavailable(f"the state log {self._node.path} is closed")
             await segment.writer.close()
         finally:
             await self._tasks.stop()
 
     def abandon(self) -> None:
         """Write nothing more, for another owner may have the log; who waits hears that the outcome is unknown."""
-        self._on_failed = None
-        self.fail(OutcomeUnknown(f"the state log {self._path} was given up by this process"))
+        self._end(OutcomeUnknown(f"the state log {self._node.path} was given up by this process"))
 
     # -- opening ---------------------------------------------------------------------------------------
     async def _load(self) -> None:
         try:
-            node = await self._store.get(self._path)
+            node = await self._ledgers.store.get(self._node.path)
         except NotFound:
             return
-        self._ids = decode(StateLogRecord, node.value, self._path).ledgers
-        self._version = node.version
+        self._ids = decode(StateLogRecord, node.value, self._node.path).ledgers
+        self._node.version = node.version
 
     async def _why_gone(self, error: NotFound) -> QuireError:
         """A listed ledger was deleted: by another owner that rolled meanwhile, or it is lost."""
-        node = await self._store.get(self._path)
-        if node.version != self._version:
-            return Fenced(f"the state log {self._path} was changed by another owner; open it again")
-        return CorruptionError(f"the state log {self._path} lists a ledger that is gone: {error}")
+        node = await self._ledgers.store.get(self._node.path)
+        if node.version != self._node.version:
+            return Fenced(f"the state log {self._node.path} was changed by another owner; open it again")
+        return CorruptionError(f"the state log {self._node.path} lists a ledger that is gone: {error}")
 
-    async def _replay(self, apply: Callable[[bytes], None]) -> None:
+    async def _replay(self) -> None:
         for ledger_id in reversed(self._ids):
-            if await self._replay_ledger(ledger_id, apply):
+            if await self._replay_ledger(ledger_id):
                 return
-        raise CorruptionError(f"no ledger of the state log {self._path} has a whole snapshot: {self._ids}")
+        raise CorruptionError(
+            f"no ledger of the state log {self._node.path} has a whole snapshot: {self._ids}"
+        )
 
-    async def _replay_ledger(self, ledger_id: int, apply: Callable[[bytes], None]) -> bool:
+    async def _replay_ledger(self, ledger_id: int) -> bool:
         """Apply a ledger; False, and nothing applied, when its snapshot is not whole.
 
         A ledger is listed when its snapshot is whole, so what an operator gave up of it since counts as nothing.
         """
         reader = await self._ledgers.open(ledger_id)
-        replay = _Replay(apply)
+        replay = _Replay(self._owner.apply)
         entry = 0
         while blocks := await reader.read(entry, READ_BYTES_MAX):
             for found in blocks:
@@ -225,13 +238,13 @@ class StateLog:
                 for view in block.entries(found, header):
                     if not replay.record(bytes(view)):
                         raise CorruptionError(
-                            f"ledger {ledger_id} of the state log {self._path}: record {bytes(view[:1])!r}"
+                            f"ledger {ledger_id} of the state log {self._node.path}: record {bytes(view[:1])!r}"
                         )
                 await replay.settle()
         if replay.lost:
             _log.error(
                 "the state log %s goes on without %d records of ledger %d, which were given up",
-                self._path,
+                self._node.path,
                 replay.lost,
                 ledger_id,
             )
@@ -255,8 +268,8 @@ class StateLog:
 
     def confirmed(self, segment: Segment, dones: list[Done]) -> None:
         """Of a segment: these records are durable in it."""
-        if segment is self._segment and self._held is not None:
-            self._held += dones
+        if segment is self._segment and self._handover is not None:
+            self._handover.held += dones
         else:
             for done in dones:
                 done(None)
@@ -264,21 +277,25 @@ class StateLog:
             self._flush()
 
     def fail(self, error: QuireError) -> None:
-        """Dead: everyone who waits hears of it, once."""
+        """Dead: everyone who waits hears of it, once, and the owner."""
+        if self._end(error) and self._owner.on_failed is not None:
+            self._owner.on_failed(error)
+
+    def _end(self, error: QuireError) -> bool:
+        """Everyone who waits hears of it; False when the log was dead before."""
         if self._error is not None:
-            return
+            return False
         self._error = error
-        unanswered = self._held or []
-        for segment in (self._old, self._segment):
+        handover, self._handover = self._handover, None
+        unanswered = handover.held if handover is not None else []
+        for segment in (handover.old if handover is not None else None, self._segment):
             if segment is not None:
                 unanswered += segment.abandon()
         unanswered += [waiting.done for waiting in self._waiting if waiting.done is not None]
-        self._held = None
         self._waiting.clear()
         for done in unanswered:
             done(error)
-        if self._on_failed is not None:
-            self._on_failed(error)
+        return True
 
     def leave(self, ledger_ids: Container[int]) -> None:
         """Roll when the ledger that is written to is among `ledger_ids`. Called now and then.
@@ -295,66 +312,69 @@ class StateLog:
     # -- rolling ---------------------------------------------------------------------------------------
     def _begin(self, work: Callable[[], Awaitable[None]]) -> None:
         """Change the list in the background: one at a time."""
-        self._rolling = self._tasks.start(self._in_background(work), f"roll {self._path}")
+        self._rolling = self._tasks.start(self._in_background(work), f"roll {self._node.path}")
 
     async def _in_background(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
         except QuireError as error:
-            _log.warning("the state log %s ends: %s", self._path, error)
+            _log.warning("the state log %s ends: %s", self._node.path, error)
             self.fail(error)
         except Exception as error:
             # A mistake of ours, as in the owner's snapshot: going on would begin another ledger every turn.
-            _log.exception("the state log %s cannot roll", self._path)
-            self.fail(OutcomeUnknown(f"the state log {self._path} cannot roll: {error!r}"))
+            _log.exception("the state log %s cannot roll", self._node.path)
+            self.fail(OutcomeUnknown(f"the state log {self._node.path} cannot roll: {error!r}"))
         finally:
             self._rolling = None
 
     async def _roll(self) -> None:
         """Raises `Fenced`, `OutcomeUnknown`, `Unavailable`."""
         new = Segment(self, self._ledgers.clock)
-        if self._prepare is not None:
-            await self._prepare()
+        if self._owner.prepare is not None:
+            await self._owner.prepare()
         try:
-            new.writer = await self._ledgers.create(self._purpose, new, above=max(self._ids, default=-1))
+            above = Above(max(self._ids, default=-1))
+            new.writer = await self._ledgers.create(self._purpose, new, ledger_id=above)
         except Unavailable as error:
             if self._segment is None:
                 raise
-            _log.warning("the state log %s cannot roll now: %s", self._path, error)
+            _log.warning("the state log %s cannot roll now: %s", self._node.path, error)
             self._roll_at = self._segment.bytes + self._roll_bytes
             return
         if self._error is not None:
             new.abandon()
             raise self._error
         try:
-            self._switch_to(new)
+            handover = self._switch_to(new)
         except BaseException:
             new.abandon()
             raise
         await new.drained()
-        if self._old is not None:
-            await self._old.drained()
+        if handover.old is not None:
+            await handover.old.drained()
         await self._list((*self._ids, new.writer.ledger_id))
         if self._error is not None:
             raise self._error
-        held, self._held, old, self._old = self._held or [], None, self._old, None
-        for done in held:
+        self._handover = None
+        for done in handover.held:
             done(None)
-        if old is not None:
-            old.abandon()
+        if handover.old is not None:
+            handover.old.abandon()
         await self._drop_older()
 
-    def _switch_to(self, new: Segment) -> None:
+    def _switch_to(self, new: Segment) -> _Handover:
         """In one step: deltas so far to the old segment, the state of this moment and what follows to the new one."""
-        snapshot = [Waiting(_PART + part, None) for part in self._snapshot()]
+        snapshot = [Waiting(_PART + part, None) for part in self._owner.snapshot()]
         if self._segment is not None:
             while self._waiting:
                 self._segment.write_block(self._waiting)
-        self._old, self._segment, self._held = self._segment, new, []
+        handover = self._handover = _Handover(self._segment)
+        self._segment = new
         entries = deque([Waiting(_BEGIN, None), *snapshot, Waiting(_WHOLE, None)])
         while entries:
             new.write_block(entries)
         self._roll_at = new.bytes + max(self._roll_bytes, 2 * new.bytes)
+        return handover
 
     async def _drop_older(self) -> None:
         """Delete all ledgers but the last; those that cannot be deleted now stay on the list."""
@@ -364,44 +384,15 @@ class StateLog:
             try:
                 await self._ledgers.delete(ledger_id)
             except QuireError as error:
-                _log.info("a former ledger of the state log %s stays: %s", self._path, error)
+                _log.info("a former ledger of the state log %s stays: %s", self._node.path, error)
                 left.append(ledger_id)
         if len(left) + 1 < len(self._ids):
             await self._list((*left, self._ids[-1]))
 
     async def _list(self, ids: tuple[int, ...]) -> None:
-        """Make `ids` the list, by version. Raises `Fenced` when somebody else changed it."""
-        value = encode(StateLogRecord(ledgers=ids))
-        in_doubt = False
-        for _ in range(_ATTEMPTS_MAX):
-            try:
-                if self._version is None:
-                    await self._store.create(self._path, value)
-                    self._version = 0
-                else:
-                    self._version = await self._store.put(self._path, value, self._version)
-                self._ids = ids
-                return
-            except (VersionConflict, AlreadyExists, NotFound) as error:
-                if in_doubt and await self._is_listed(value):
-                    self._ids = ids
-                    return
-                raise Fenced(f"the state log {self._path} has another owner: {error}") from error
-            except OutcomeUnknown:
-                in_doubt = True
-            except Unavailable:
-                pass
-            await asyncio.sleep(_RETRY_S)
-        raise OutcomeUnknown(f"the list of the state log {self._path} could not be written; open it again")
-
-    async def _is_listed(self, value: bytes) -> bool:
-        """After a put in doubt and a conflict: was it our own?"""
-        try:
-            node = await self._store.get(self._path)
-        except QuireError:
-            return False
-        self._version = node.version
-        return node.value == value
+        """Make `ids` the list, by version. Raises `Fenced` when somebody else changed it, `OutcomeUnknown`."""
+        await self._node.put(encode(StateLogRecord(ledgers=ids)))
+        self._ids = ids
 
 
 class _Replay:

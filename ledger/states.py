@@ -94,12 +94,10 @@ def closed(
     ledger_bytes: int,
     now_ms: int,
     tried: Sequence[str] = (),
-    cut_off: tuple[Hole, ...] = (),
 ) -> LedgerRecord:
     """The record with its end in it; `last_entry` is -1 for an empty ledger.
 
-    `tried` names bookies that were written to and left again before anything was confirmed, `cut_off` what an operator
-    gave up after the end.
+    `tried` names bookies that were written to and left again before anything was confirmed.
     """
     assert last_entry >= record.fragments[-1].first_entry - 1, "a confirmed entry would lie beyond the end"
     return replace(
@@ -110,7 +108,6 @@ def closed(
         last_entry=last_entry,
         bytes=ledger_bytes,
         closed_ms=now_ms,
-        holes=(*record.holes, *cut_off),
     )
 
 

@@ -4,9 +4,6 @@
 bookie is asked again, and finds replacements. Where a change is committed is its subclasses' matter: `LedgerWriter`
 puts it into the metadata by version; a recovery (`quire.ledger.recovery`) keeps it in memory.
 
-A put by version whose outcome is unknown is put again: if it conflicts now and the record is as we wrote it, the first
-put was done. Any other conflict means that somebody took the ledger over (`Fenced`).
-
 A writer that falls silent is told so (`quire.ledger.idle`), and writes its LAC to its bookies.
 """
 
@@ -16,23 +13,24 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from random import Random
 from typing import Final, Protocol
 
-from quire.ledger import placement, states
+from quire.ledger import states
 from quire.ledger.directory import BookieDirectory
 from quire.ledger.idle import IdleLacs
 from quire.ledger.narrow import Knock, Narrow
 from quire.ledger.outbox import Outbox
-from quire.ledger.placement import Quarantine, why_full
+from quire.ledger.owned_node import OwnedNode
+from quire.ledger.placement import EnsemblePlacement, Quarantine, why_full
 from quire.ledger.replicas import Replicas
 from quire.ledger.settings import LedgerSettings
 from quire.ledger.writer_core import Lag, Pending, Replica, State, WriterCore
 from quire.metadata import paths
-from quire.metadata.records import Fragment, LedgerRecord, decode, encode
-from quire.metadata.store import Delete, MetadataStore, Put, Step
+from quire.metadata.records import Fragment, LedgerRecord, encode
+from quire.metadata.store import MetadataStore, Step
 from quire.runtime.clock import Clock
-from quire.runtime.errors import Fenced, NotFound, OutcomeUnknown, QuireError, Unavailable, VersionConflict
+from quire.runtime.errors import Fenced, OutcomeUnknown, QuireError
 from quire.runtime.tasks import Tasks
 from quire.wire.block import Buffer
 from quire.wire.bookie import BookieId, WriteLacRequest
@@ -55,26 +53,35 @@ class WriterListener(Protocol):
         ...
 
 
-@dataclass(slots=True)
 class Parts:
-    """What the ledgers of one process share."""
+    """What the ledgers of one process share. `rack` is the process's own, "" when it has none."""
 
-    store: MetadataStore
-    bookies: BookieDirectory
-    clock: Clock
-    dice: Callable[[], float]
-    settings: LedgerSettings
-    tasks: Tasks
-    outbox: Outbox
-    recovery_outbox: Outbox
-    priority_outbox: Outbox
-    loads: Counter[BookieId]
-    """Open ledgers of this process on each bookie."""
-    quarantine: Quarantine
-    lag: Lag
-    replicas: Replicas
-    narrow: Narrow
-    knock: Knock
+    def __init__(
+        self,
+        store: MetadataStore,
+        bookies: BookieDirectory,
+        clock: Clock,
+        rng: Random,
+        settings: LedgerSettings,
+        rack: str,
+        quarantine_s: float,
+    ) -> None:
+        self.store = store
+        self.bookies = bookies
+        self.clock = clock
+        self.settings = settings
+        self.tasks = Tasks("ledgers")
+        self.loads: Counter[BookieId] = Counter()
+        """Open ledgers of this process on each bookie."""
+        self.quarantine = Quarantine(clock.monotonic, quarantine_s)
+        self.placement = EnsemblePlacement(self.loads, rng.random, self.quarantine)
+        self.outbox = Outbox(bookies.port)
+        self.recovery_outbox = Outbox(bookies.port, recovery=True, priority=True)
+        self.priority_outbox = Outbox(bookies.port, priority=True)
+        self.lag = Lag()
+        self.replicas = Replicas(bookies, clock, self.quarantine, rack)
+        self.narrow = Narrow()
+        self.knock = Knock(store, self.tasks)
 
 
 class BlockWriter:
@@ -129,13 +136,10 @@ class BlockWriter:
     def _change(self) -> None:
         core, parts = self.core, self._parts
         live = core.live_bookies()
-        replacements = placement.choose_sound(
+        replacements = parts.placement.choose_sound(
             self._record.write_quorum - len(live),
             self._record.ack_quorum - len(live),
             parts.bookies.available(),
-            parts.loads,
-            parts.dice,
-            parts.quarantine,
             beside=live,
             never=core.failed_bookies(),
             even_full=self._has_priority,
@@ -159,8 +163,16 @@ class LedgerWriter(BlockWriter):
             parts, record, parts.priority_outbox if states.has_priority(record) else parts.outbox
         )
         self.ledger_id = record.ledger_id
-        self._path = paths.ledger(record.ledger_id)
-        self._version = version
+        settings = parts.settings
+        self._node = OwnedNode(
+            parts.store,
+            paths.ledger(record.ledger_id),
+            f"ledger {record.ledger_id}",
+            version,
+            then="recover the ledger",
+            attempts_max=settings.metadata_attempts_max,
+            retry_s=settings.metadata_retry_ms / 1000,
+        )
         self._listener = listener
         self._idle = idle
         self._ended = ended
@@ -242,9 +254,7 @@ class LedgerWriter(BlockWriter):
                 raise self._error
             states.may_be_removed(self._record, states.LedgerEvent.DISCARDED)
             try:
-                await self._parts.store.transact([Delete(self._path, self._version), *beside])
-            except (VersionConflict, NotFound) as error:
-                raise Fenced(f"ledger {self.ledger_id} was taken over: {error}") from error
+                await self._node.delete(beside)
             finally:
                 self.abandon()
 
@@ -346,45 +356,8 @@ class LedgerWriter(BlockWriter):
 
     async def _put(self, record: LedgerRecord, beside: Sequence[Step] = ()) -> None:
         """Make `record` the ledger's, together with `beside`, or raise `Fenced` or `OutcomeUnknown`."""
-        settings = self._parts.settings
-        in_doubt = False
-        for _ in range(settings.metadata_attempts_max):
-            if self._error is not None:
-                raise self._error
-            try:
-                self._version = await self._replace(encode(record), beside)
-                self._record = record
-                return
-            except (VersionConflict, NotFound) as error:
-                if in_doubt and await self._is_written(record):
-                    return
-                raise Fenced(f"ledger {self.ledger_id} was taken over: {error}") from error
-            except OutcomeUnknown:
-                in_doubt = True
-            except Unavailable:
-                pass
-            await asyncio.sleep(settings.metadata_retry_ms / 1000)
-        raise OutcomeUnknown(
-            f"ledger {self.ledger_id}: the metadata store does not answer; recover the ledger"
-        )
-
-    async def _replace(self, value: bytes, beside: Sequence[Step]) -> int:
-        """The new version of the ledger's node."""
-        if not beside:
-            return await self._parts.store.put(self._path, value, self._version)
-        await self._parts.store.transact([Put(self._path, value, self._version), *beside])
-        return self._version + 1
-
-    async def _is_written(self, record: LedgerRecord) -> bool:
-        """After a put in doubt and a conflict: was it our own put that changed the version?"""
-        try:
-            node = await self._parts.store.get(self._path)
-        except QuireError:
-            return False
-        if decode(LedgerRecord, node.value, self._path) != record:
-            return False
-        self._version, self._record = node.version, record
-        return True
+        await self._node.put(encode(record), beside, given_up=lambda: self._error)
+        self._record = record
 
     def _leave(self) -> None:
         """Stop counting as load, as one of the idle, and as one of the narrow."""

@@ -18,7 +18,7 @@ what becomes of what comes:
   narrows, never below the ack quorum (4). The number of changes has a limit; a recovery counts anew at each block.
 - FENCED, and whatever else ends the writer, leaves pending blocks with an unknown outcome (5).
 - A block's bytes count until every live replica has answered it (6): confirmed blocks that wait for a slow bookie
-  lie in `_lagging` until it answers or is dropped. When a process holds too much for bookies that are behind their
+  are `Lagging` until it answers or is dropped. When a process holds too much for bookies that are behind their
   quorum (`Lag`), each of its ledgers leaves those that its oldest such block waits for, as if they had failed.
 - A narrow fragment is widened by a change like any other, when somebody offers bookies.
 
@@ -102,6 +102,64 @@ class Replica:
         """False once it has failed or was replaced; its answers to earlier blocks may still come."""
 
 
+class Ensemble:
+    """The replicas of the fragment that is written to. `counted` are the bits of all, `awaited` those of the live."""
+
+    __slots__ = ("_next_bit", "awaited", "counted", "replicas")
+
+    def __init__(self) -> None:
+        self.replicas: list[Replica] = []
+        self.counted = self.awaited = 0
+        self._next_bit = 1
+
+    def live(self) -> list[Replica]:
+        return [replica for replica in self.replicas if replica.is_live]
+
+    def failed(self) -> list[Replica]:
+        return [replica for replica in self.replicas if not replica.is_live]
+
+    def enter(self, core: WriterCore, kept: list[Replica], added: Sequence[BookieId]) -> list[Replica]:
+        """Make `kept` and `added` the ensemble. Returns the replicas that are new in it."""
+        fresh = []
+        for bookie in added:
+            fresh.append(Replica(core, bookie, self._next_bit))
+            self._next_bit <<= 1
+        self.replicas = kept + fresh
+        self.counted = sum(replica.bit for replica in self.replicas)
+        self._count_awaited()
+        return fresh
+
+    def lose(self, replica: Replica) -> None:
+        """Its answers are not awaited any more."""
+        replica.is_live = False
+        self._count_awaited()
+
+    def _count_awaited(self) -> None:
+        self.awaited = sum(replica.bit for replica in self.live())
+
+
+class Lagging:
+    """Confirmed blocks that not every live replica has answered, oldest first, and what they add to the process's."""
+
+    __slots__ = ("blocks", "of_process")
+
+    def __init__(self, of_process: Lag) -> None:
+        self.blocks: list[Pending] = []
+        self.of_process = of_process
+
+    def release(self, awaited: int) -> int:
+        """Stop counting blocks that nobody owes an answer for; returns their bytes."""
+        released = block_bytes = 0
+        for pending in self.blocks:
+            if pending.acks & awaited != awaited:
+                break
+            released += 1
+            block_bytes += len(pending.block)
+        del self.blocks[:released]
+        self.of_process.bytes -= block_bytes
+        return block_bytes
+
+
 class WriterEffects(Protocol):
     """What a writer asks of the world."""
 
@@ -177,14 +235,12 @@ class WriterCore:
         self.changes = 0
         self._changes_max = changes_max
         self._effects = effects
-        self._send = effects.send
         self._unconfirmed: list[Pending] = []
-        self._lagging: list[Pending] = []
-        self._lag = lag or Lag()
+        self._lagging = Lagging(lag or Lag())
         self._change: _Change | None = None
         self._change_armed = False
-        self._next_bit = 1
-        self._enter([], states.ensemble(fragments[-1]))
+        self._ensemble = Ensemble()
+        self._ensemble.enter(self, [], states.ensemble(fragments[-1]))
 
     # -- what others may ask ---------------------------------------------------------------------------
     @property
@@ -193,15 +249,15 @@ class WriterCore:
         return len(self._unconfirmed)
 
     def live_bookies(self) -> list[BookieId]:
-        return [replica.bookie for replica in self._replicas if replica.is_live]
+        return [replica.bookie for replica in self._ensemble.live()]
 
     def failed_bookies(self) -> list[BookieId]:
-        return [replica.bookie for replica in self._replicas if not replica.is_live]
+        return [replica.bookie for replica in self._ensemble.failed()]
 
     @property
     def is_whole(self) -> bool:
         """Every bookie of the ensemble has answered every confirmed block of this writer that it was sent."""
-        return not self._lagging and not self.failed_bookies()
+        return not self._lagging.blocks and not self._ensemble.failed()
 
     # -- events ----------------------------------------------------------------------------------------
     def add(self, block: Buffer, last_entry: int) -> None:
@@ -211,8 +267,8 @@ class WriterCore:
         pending = Pending(block, last_entry)
         self._unconfirmed.append(pending)
         self.bytes_pending += len(block)
-        send = self._send
-        for replica in self._replicas:
+        send = self._effects.send
+        for replica in self._ensemble.replicas:
             if replica.is_live:
                 send(pending, replica)
 
@@ -225,12 +281,13 @@ class WriterCore:
 
     def advance(self) -> None:
         """Confirm what may be confirmed: once per response, after all its answers."""
-        if self._lagging:
+        if self._lagging.blocks:
             self._release()
         if self.state is not State.STEADY:
             return
-        queue, quorum, counted, awaited = self._unconfirmed, self.ack_quorum, self._counted, self._awaited
-        confirmed = 0
+        queue, quorum, ensemble, lagging = self._unconfirmed, self.ack_quorum, self._ensemble, self._lagging
+        counted, awaited = ensemble.counted, ensemble.awaited
+        confirmed = lagging_bytes = 0
         for pending in queue:
             if (pending.acks & counted).bit_count() < quorum:
                 break
@@ -238,14 +295,16 @@ class WriterCore:
             if pending.acks & awaited == awaited:
                 self.bytes_pending -= len(pending.block)
             else:
-                self._lagging.append(pending)
-                self._lag.bytes += len(pending.block)
+                lagging.blocks.append(pending)
+                lagging_bytes += len(pending.block)
         if confirmed:
             last_entry = queue[confirmed - 1].last_entry
             assert last_entry > self.last_confirmed
             del queue[:confirmed]
             self.last_confirmed = last_entry
-            if self._lag.bytes > self._lag.bytes_max:
+            lag = lagging.of_process
+            lag.bytes += lagging_bytes
+            if lag.bytes > lag.bytes_max:
                 self._leave_behind()
             self._effects.confirmed(last_entry)
 
@@ -255,9 +314,9 @@ class WriterCore:
         Without a failed one the replacements widen a narrow fragment. `why_few` is told if the ledger ends here.
         """
         self._change_armed = False
-        if self.state is not State.STEADY or not (self.failed_bookies() or replacements):
+        if self.state is not State.STEADY or not (self._ensemble.failed() or replacements):
             return None
-        kept = [replica for replica in self._replicas if replica.is_live]
+        kept = self._ensemble.live()
         bookies = [replica.bookie for replica in kept] + list(replacements)
         if len(bookies) < self.ack_quorum:
             return self.fail(
@@ -287,8 +346,8 @@ class WriterCore:
         fresh = self._enter(kept, added)
         for pending in self._unconfirmed:
             for replica in fresh:
-                self._send(pending, replica)
-        if self.failed_bookies():
+                self._effects.send(pending, replica)
+        if self._ensemble.failed():
             self._arm()
         self.advance()
 
@@ -312,52 +371,32 @@ class WriterCore:
         """
         self.state = TRANSITIONS.next(self.state, Event.ENDED)
         self._effects = _SILENCE
-        self._replicas: list[Replica] = []
+        self._ensemble.replicas = []
         self._change = None
         self._unconfirmed.clear()
-        self._lag.bytes -= sum(len(pending.block) for pending in self._lagging)
-        self._lagging.clear()
+        self._lagging.release(0)
         self.bytes_pending = 0
 
     # -- inside ----------------------------------------------------------------------------------------
     def _enter(self, kept: list[Replica], added: Sequence[BookieId]) -> list[Replica]:
-        """Make `kept` and `added` the ensemble. Answers the replicas that are new in it."""
-        fresh = []
-        for bookie in added:
-            fresh.append(Replica(self, bookie, self._next_bit))
-            self._next_bit <<= 1
-        self._replicas = kept + fresh
-        self._counted = sum(replica.bit for replica in self._replicas)
-        self._count_awaited()
+        """See `Ensemble.enter`. What is confirmed already is not sent to those that are new."""
+        fresh = self._ensemble.enter(self, kept, added)
         never_sent = sum(replica.bit for replica in fresh)
-        for pending in self._lagging:
+        for pending in self._lagging.blocks:
             pending.acks |= never_sent
         self._release()
         return fresh
 
-    def _count_awaited(self) -> None:
-        self._awaited = sum(replica.bit for replica in self._replicas if replica.is_live)
-
     def _release(self) -> None:
-        """Stop counting confirmed blocks that nobody owes an answer for."""
-        lagging, awaited = self._lagging, self._awaited
-        released = block_bytes = 0
-        for pending in lagging:
-            if pending.acks & awaited != awaited:
-                break
-            released += 1
-            block_bytes += len(pending.block)
-        del lagging[:released]
-        self.bytes_pending -= block_bytes
-        self._lag.bytes -= block_bytes
+        self.bytes_pending -= self._lagging.release(self._ensemble.awaited)
 
     def _leave_behind(self) -> None:
         """Too much waits for slow bookies: lose those that the oldest block waits for, as far as a quorum stays."""
-        if not self._lagging:
+        if not self._lagging.blocks:
             return
-        acks = self._lagging[0].acks
-        slow = [replica for replica in self._replicas if replica.is_live and not acks & replica.bit]
-        if len(self.live_bookies()) - len(slow) >= self.ack_quorum:
+        acks, live = self._lagging.blocks[0].acks, self._ensemble.live()
+        slow = [replica for replica in live if not acks & replica.bit]
+        if len(live) - len(slow) >= self.ack_quorum:
             for replica in slow:
                 self._lose(replica)
 
@@ -377,8 +416,7 @@ class WriterCore:
     def _lose(self, replica: Replica) -> None:
         if not replica.is_live:
             return
-        replica.is_live = False
-        self._count_awaited()
+        self._ensemble.lose(replica)
         self._release()
         self._arm()
 

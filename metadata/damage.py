@@ -1,9 +1,9 @@
 """Damage, told to the cluster: one record per copy of a ledger that cannot be read.
 
 A bookie reports what its scrub and its readers meet, a broker what its readers hear from bookies. Repair makes another
-copy and removes the version of the record that it read: one that was written over meanwhile tells of what may have come
-behind the mending. A report is tried until the store takes it, and the news of it with it; what is met again within a
-minute is not reported again.
+copy and removes the version of the record that it read: one that was written over meanwhile tells of what may have been
+met after the mending. A report is tried until the store takes it, and the news of it with it; what is met again
+within a minute is not reported again.
 """
 
 from __future__ import annotations

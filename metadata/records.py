@@ -125,7 +125,7 @@ class SegmentRecord(Record, frozen=True):
 class CompactedRecord(Record, frozen=True):
     """The last result of compacting a topic; see `quire.serving.topic.compaction.compacted`.
 
-    Everything up to the horizon was read; `horizon_index` is the index of the message behind it. The ledger holds
+    Everything up to the horizon was read; `horizon_index` is the index of the message after it. The ledger holds
     `entries` retained ones with `extra_messages` more messages than entries, then `index_entries`.
     """
 

@@ -128,14 +128,14 @@ class MetadataStore(Protocol):
     async def create(
         self, path: str, value: bytes, *, ephemeral: bool = False, sequential: bool = False
     ) -> str:
-        """Make a node and answer its path; `sequential` appends a number of ten digits that only grows.
+        """Make a node and return its path; `sequential` appends a number of ten digits that only grows.
 
         Raises `AlreadyExists`.
         """
         ...
 
     async def put(self, path: str, value: bytes, version: int) -> int:
-        """Replace the bytes if the version is `version`; answer the new version. `NotFound`, `VersionConflict`."""
+        """Replace the bytes if the version is `version`; return the new version. `NotFound`, `VersionConflict`."""
         ...
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:

@@ -8,7 +8,7 @@ manifest is a new manifest under a new name.
 Nothing here tries again after a `VersionConflict`: a conflict means that someone else owns the topic now, and the
 incarnation that hears it must stop. After `OutcomeUnknown`, load again and compare.
 
-A `Topic` is a snapshot: each change answers the next one.
+A `Topic` is a snapshot: each change returns the next one.
 
 A change that must hold together with another one is given a `Commit`, which carries out its steps and others.
 """
@@ -149,7 +149,7 @@ async def roll(
     opened: SegmentRecord,
     commit: Commit | None = None,
 ) -> Topic:
-    """In one transaction write the last segment's totals, if it is given, and add `opened` behind it.
+    """In one transaction write the last segment's totals, if it is given, and add `opened` after it.
 
     A last segment that is empty (`last_entry` -1) is dropped from the list: each restart would leave one.
     """

@@ -9,10 +9,10 @@ The rules:
 - A sequential name ends in its parent's counter, ten digits, which grows with each sequential child and never
   goes back while the parent lives.
 - A node with children cannot be deleted; the checks come in this order: there, version, empty.
-- A transaction is all or nothing: what a refused step leaves behind is undone from the rows' former contents.
+- A transaction is all or nothing: what the steps before a refused one did is undone from the rows' former contents.
 - The session's end deletes its ephemeral nodes.
 
-Each change answers the set of paths whose watchers must hear of it: the node itself, and its parent when the
+Each change returns the set of paths whose watchers must hear of it: the node itself, and its parent when the
 list of children changed.
 """
 
@@ -121,7 +121,7 @@ class Tree:
         return versions, changed
 
     def end_session(self, session: int) -> set[str]:
-        """Delete the session's ephemeral nodes; answer what changed."""
+        """Delete the session's ephemeral nodes; return what changed."""
         changed: set[str] = set()
         for path in self._rows.paths_of_session(session):
             self._rows.drop(path)

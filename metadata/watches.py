@@ -86,4 +86,4 @@ class Watches:
 
 
 def void(_: object) -> None:
-    """Drop a value where a callback must answer None."""
+    """Drop a value where a callback must return None."""

@@ -9,7 +9,7 @@
 here: an ephemeral node that our session owns afterwards was made, and one of a session that ended is gone.
 
 **Parents** are made when the server says that one is missing, in one transaction with what needs them: a topic's
-creation is one request when its namespace is known to the server, and a refused transaction leaves nothing behind.
+creation is one request when its namespace is known to the server, and a refused transaction leaves nothing.
 
 **Watches** are ZooKeeper's one-shot watches, armed again after each event and *then* told: whoever reads on being told
 sees all that came before the arming, and what comes after it makes a new event. (kazoo knows no persistent watches.)

@@ -40,7 +40,7 @@ class SessionState(Enum):
 
 
 class SessionCore:
-    """See the table. Times are monotonic seconds. Each input answers the event to tell, if any."""
+    """See the table. Times are monotonic seconds. Each input returns the event to tell, if any."""
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s

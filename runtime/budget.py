@@ -33,7 +33,7 @@ class ByteBudget:
         self._waiting: list[Callable[[], None]] = []
 
     def add_gauge(self, gauge: Gauge) -> None:
-        """Count what `gauge` answers, in bytes, whenever the budget is looked at."""
+        """Count what `gauge` returns, in bytes, whenever the budget is looked at."""
         self._gauges.append(gauge)
 
     @property

@@ -64,7 +64,7 @@ class File(Protocol):
         ...
 
     def read_into(self, buffer: Buffer, offset: int) -> int:
-        """Fill `buffer` (from `aligned_buffer`) from `offset`; answer the bytes read, fewer only at the end."""
+        """Fill `buffer` (from `aligned_buffer`) from `offset`; return the bytes read, fewer only at the end."""
         ...
 
     def sync(self) -> None:

@@ -1,17 +1,18 @@
 """One broker: it listens to clients and joins sessions, topics and subscriptions.
 
     Broker
-      registry      the loaded topics
-      namespaces    what tenants and namespaces prescribe
-      ownership     which bundles are this broker's
-      bundles       what ownership asks of the topics
-      partitioned   topics with partitions, as one thing
-      fan_out       the partitions of a topic, and other brokers, asked together
-      offloading    sealed segments on their way to the archive
-      rounds        what is done for topics every few seconds
-      ownerless     ledgers that nobody else would close
-      sessions      serving/session: one Connection per client
-      admin         what operators ask that is more than one call
+      namespaces   what tenants and namespaces prescribe
+      ownership    which bundles are this broker's
+      registry     the loaded topics
+      fan_out      the partitions of a topic, and other brokers, asked together
+      partitioned  topics with partitions grow
+      deletion     topics, and topics with partitions, are deleted
+      offloading   sealed segments on their way to the archive
+      bundles      what ownership asks of the topics
+      rounds       what is done for topics every few seconds
+      ownerless    ledgers that nobody else would close
+      sessions     serving/session: one Connection per client
+      admin        what operators ask that is more than one call
 
 A broker holds no data, and threads only for what clients can make long (`Services.helpers`). It stops by unloading its
 topics, so that nothing has to be recovered; killed, it leaves that to the next start.
@@ -25,33 +26,23 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from quire.ledger.ledgers import Ledgers
-from quire.metadata.store import MetadataStore
-from quire.runtime.budget import ByteBudget
-from quire.runtime.clock import Clock
-from quire.runtime.slices import Slices
-from quire.runtime.tasks import Tasks
 from quire.serving.cluster.addresses import Addresses
 from quire.serving.cluster.admin import Admin
-from quire.serving.cluster.bundles import Bundles, split_evenly
+from quire.serving.cluster.bundles import split_evenly
 from quire.serving.cluster.client_topics import ClientTopics
+from quire.serving.cluster.deletion import Deletion
 from quire.serving.cluster.fan_out import FanOut
 from quire.serving.cluster.local_bundles import LocalBundles
 from quire.serving.cluster.offloading import Offloading
 from quire.serving.cluster.ownerless import Ownerless
 from quire.serving.cluster.partitioned import Partitioned
-from quire.serving.cluster.peers import Peers
+from quire.serving.cluster.policy_updates import PolicyUpdates
 from quire.serving.cluster.port import Ownership, SoleOwner
 from quire.serving.cluster.registry import Registry
 from quire.serving.cluster.rounds import Rounds
 from quire.serving.policy.namespaces import Namespaces
-from quire.serving.policy.rate_limiter import BrokerLimiters
 from quire.serving.session.sessions import Sessions
-from quire.serving.settings import BrokerSettings
-from quire.serving.topic.publish import Turn
 from quire.serving.topic.services import Services
-from quire.serving.topic.tail_cache import TailCache
-from quire.tiering.archive import Archive
 
 HANDOVER_S: Final = 7.0
 """How long stopping waits for bundles to be handed over; containers are killed ten seconds after they are told."""
@@ -66,46 +57,44 @@ _log = logging.getLogger(__name__)
 
 
 class Broker:
-    def __init__(
-        self,
-        settings: BrokerSettings,
-        store: MetadataStore,
-        ledgers: Ledgers,
-        archive: Archive | None,
-        clock: Clock,
-        budget: ByteBudget | None = None,
-        ownership: Ownership | None = None,
-    ) -> None:
+    def __init__(self, services: Services, ownership: Ownership | None = None) -> None:
+        settings, store, ledgers = services.settings, services.store, services.ledgers
         settings.validate()
-        self.services = services = _services(settings, store, ledgers, archive, clock, budget)
+        self.services = services
         self.addresses = Addresses(settings.advertise, settings.listeners)
         self.ownership = owns = ownership or SoleOwner()
-        self.peers = Peers()
-        self.namespaces = Namespaces(
-            store, settings.cluster, split_evenly(settings.namespace_bundles), ledgers.delete
-        )
-        bundles = Bundles(ledgers, store, self._state_log_failed)
-        self.registry = registry = Registry(services, self.namespaces, bundles, owns)
-        self.fan_out = FanOut(registry, self.peers, owns, self.addresses)
+        boundaries = split_evenly(settings.namespace_bundles)
+        self.namespaces = Namespaces(store, settings.cluster, boundaries, ledgers.delete)
+        self.registry = registry = Registry(services, self.namespaces, owns)
+        policy_updates = PolicyUpdates(registry, services.tasks)
+        self.fan_out = FanOut(registry, owns, self.addresses)
         self.partitioned = Partitioned(registry, services, self.fan_out)
+        self.deletion = Deletion(registry, services, self.fan_out)
         self.offloading = None
-        if archive is not None:
-            self.offloading = Offloading(
-                archive, services, registry, self.namespaces, lambda: ledgers.is_short_of_space
-            )
-        self.bundles = LocalBundles(registry, bundles, owns, self.offloading, self.peers, self.addresses)
-        self.rounds = Rounds(registry, ledgers, bundles, self.offloading, clock, services.tasks)
+        if services.archive is not None:
+            self.offloading = Offloading(services.archive, services, registry)
+        self.bundles = LocalBundles(
+            services.tasks,
+            registry,
+            owns,
+            self.offloading,
+            self.fan_out.peers,
+            self.addresses,
+        )
+        self.rounds = Rounds(services, registry, self.deletion, self.offloading)
         self.ownerless = Ownerless(registry, owns, services)
-        slices = Slices()
-        topics = ClientTopics(services, registry, self.partitioned, self.fan_out, owns, slices)
-        self.sessions = Sessions(services, topics, self.addresses, slices)
+        topics = ClientTopics(services, registry, self.partitioned, self.fan_out)
+        self.sessions = Sessions(services, topics, self.addresses)
         self.admin = Admin(
-            services, ledgers, archive, registry, self.partitioned, self.fan_out, self.offloading
+            services,
+            registry,
+            policy_updates,
+            self.partitioned,
+            self.deletion,
+            self.fan_out,
+            self.offloading,
         )
         self._why_not: list[Callable[[], str]] = []
-
-    def _state_log_failed(self, bundle: str) -> None:
-        self.services.tasks.start(self.registry.unload_bundle(bundle), f"unload bundle {bundle}")
 
     @property
     def service_url(self) -> str:
@@ -139,13 +128,13 @@ class Broker:
         try:
             async with asyncio.timeout(STOP_S):
                 await self.registry.stop()
-                await self.bundles.close()
+                await self.registry.bundles.close()
         except TimeoutError:
             _log.warning("not all topics could be closed in time; they will be recovered")
         self.sessions.close()
         await self.services.tasks.stop()
         self.services.helpers.close(0.0)
-        await self.peers.close()
+        await self.fan_out.peers.close()
 
     # -- what probes ask -------------------------------------------------------------------------------
 
@@ -173,7 +162,7 @@ class Broker:
         return {
             **self.sessions.metrics(),
             "quire_serving_topics_loaded": len(self.registry),
-            "quire_serving_bundles_damaged": self.bundles.damaged,
+            "quire_serving_bundles_damaged": len(self.registry.bundles.damaged),
             "quire_serving_messages_in_total": totals.messages_in,
             "quire_serving_bytes_in_total": totals.bytes_in,
             "quire_serving_tail_cache_bytes": self.services.tail_cache.bytes_used,
@@ -182,26 +171,3 @@ class Broker:
             **self.services.store.counts.metrics(),
             **self.ownership.metrics(),
         }
-
-
-def _services(
-    settings: BrokerSettings,
-    store: MetadataStore,
-    ledgers: Ledgers,
-    archive: Archive | None,
-    clock: Clock,
-    budget: ByteBudget | None,
-) -> Services:
-    """What every topic shares."""
-    return Services(
-        store=store,
-        ledgers=ledgers,
-        archive=archive,
-        clock=clock,
-        settings=settings,
-        turn=Turn(clock, asyncio.get_running_loop().call_soon),
-        budget=budget or ByteBudget(settings.bytes_in_flight_max),
-        tail_cache=TailCache(settings.tail_cache_bytes),
-        tasks=Tasks("broker"),
-        limiters=BrokerLimiters.of(settings, clock),
-    )

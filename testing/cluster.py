@@ -121,7 +121,7 @@ def cut(ledger_id: int, first: int, count: int = 1, lac: int = -1, clock_ms: int
 
 
 def write(writer: LedgerWriter, blocks: int, count: int = 1) -> int:
-    """Add blocks of `count` entries behind what the writer has; the last entry."""
+    """Add blocks of `count` entries after what the writer has; the last entry."""
     for _ in range(blocks):
         first = writer.core.last_added + 1
         writer.add(cut(writer.ledger_id, first, count, writer.last_confirmed, first), first + count - 1)

@@ -80,7 +80,7 @@ def java() -> str:
 
 
 def write_config(directory: Path, port: int, host: str = "127.0.0.1") -> Path:
-    """Write the server's configuration file into `directory` and answer its path."""
+    """Write the server's configuration file into `directory` and return its path."""
     data = directory / "data"
     data.mkdir(parents=True, exist_ok=True)
     lines = (

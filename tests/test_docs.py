@@ -20,6 +20,9 @@ FOLDERS = {
     if folder.is_dir() and any(folder.glob("*.*"))
 }
 
+ROOMS = "runtime wire metadata bookie ledger tiering serving client gateway spark_source cli".split()
+OUR_WORDS_MAX = 20
+
 
 def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
@@ -88,3 +91,14 @@ def test_the_glossary_explains_each_word_once_and_in_order() -> None:
     rows = re.findall(r"^\| \*\*(.+?)\*\*", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
     assert len(rows) > 50
     assert rows == sorted(set(rows), key=str.lower)
+
+
+def test_the_words_of_our_own_are_few_and_the_code_uses_them() -> None:
+    """A word that BookKeeper, Pulsar or a textbook has is theirs; each other one has to earn its place."""
+    glossary = (ROOT / "docs" / "glossary.md").read_text()
+    ours = re.findall(r"\*+([^*]+?)\*+ \(ours", glossary)
+    assert glossary.count("(ours") == len(ours) <= OUR_WORDS_MAX
+    code = "\n".join(path.read_text() for room in ROOMS for path in sorted((ROOT / room).rglob("*.py")))
+    found = re.sub(r"_|(?<=[a-z])(?=[A-Z])", " ", code).lower()
+    unused = [word for word in ours if not re.search(rf"\b{word}(?:s|es|ed)?\b", found)]
+    assert not unused, f"strike these off docs/glossary.md: {unused}"

@@ -100,7 +100,7 @@ def test_an_entry_log_is_read() -> None:
     disk, raw = SimulatedDisk(), GOLDEN["entry log record"]
     file = disk.open("5", create=True)
     file.write(raw.ljust(PAGE_BYTES, b"\0"), 0)
-    (span,) = entry_record.survey(file, 5)[-1:]
+    (span,) = entry_record.find_records(file, 5)[-1:]
     assert span.header is not None
     assert span.header[:4] == (5, 7, (4, 2), len(BLOCK))
     assert raw[entry_record.HEADER_BYTES :] == BLOCK
@@ -108,7 +108,7 @@ def test_an_entry_log_is_read() -> None:
 
 def ledger_state() -> LedgerState:
     state = LedgerState(9)
-    state.bury(4)
+    state.lay_tombstone(4)
     state.put_in_limbo()
     state.lac, state.flushed_last_entry, state.flushed_bytes = 128, 129, len(BLOCK)
     return state

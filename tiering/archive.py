@@ -47,7 +47,7 @@ class SegmentReader(Protocol):
     """Blocks of one segment, wherever it lies."""
 
     async def read(self, first_entry: int, bytes_max: int) -> list[Buffer]:
-        """Whole, verified blocks, the first contains `first_entry`; [] behind the segment's end."""
+        """Whole, verified blocks, the first contains `first_entry`; [] after the segment's end."""
         ...
 
     async def find_time(self, time_ms: int) -> int:
@@ -75,7 +75,7 @@ class Archive:
         """What is wrong with objects that were met damaged or missing, by name."""
 
     async def offload(self, topic: str, segment: SegmentRecord, reader: SegmentReader) -> ArchivePointer:
-        """Upload a sealed segment and verify the object; answers the pointer, which the caller records.
+        """Upload a sealed segment and verify the object; returns the pointer, which the caller records.
 
         Raises `CorruptionError` (at the source, or what came back), `Unavailable`, `OutcomeUnknown`, `DiskFull`;
         then the segment is not archived, and another try makes another object.

@@ -5,13 +5,13 @@
 
 An upload is written to a file of its own, synced, and then linked to its name: the link appears in one step and fails
 when the name is taken. The name is durable when its directory has been synced, which is done before `finish`
-returns. A process that dies leaves an upload behind at most, which `sweep` removes.
+returns. A process that dies leaves one temporary file at most, which `sweep` removes.
 
 The disk may be a bookie's as well, so an upload leaves a reserve of it (`room_bytes`) and is refused, or broken off,
 where that would be touched: without room for acknowledgements and deletions nothing could ever be freed.
 
 Bytes go past the page cache in both directions, through `O_DIRECT`: an archive is written once and mostly read once,
-and fresh page cache costs a second of CPU and more per GiB. Reads answer views into buffers that are used again when
+and fresh page cache costs a second of CPU and more per GiB. Reads return views into buffers that are used again when
 no view of them is left, because fresh memory costs nearly as much (0.4 µs per KiB).
 """
 

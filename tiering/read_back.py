@@ -60,7 +60,7 @@ class ArchiveReader:
         return await self._cache.index(self._store, self._pointer)
 
     async def read(self, first_entry: int, bytes_max: int) -> list[Buffer]:
-        """Whole, proven blocks, the first contains `first_entry`; [] behind the segment's end.
+        """Whole, proven blocks, the first contains `first_entry`; [] after the segment's end.
 
         At least one block, then as many as `bytes_max` and the chunk allow. `SegmentError`, `NotFound`, `Unavailable`.
         """

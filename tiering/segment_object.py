@@ -1,6 +1,6 @@
 """The segment object: one sealed segment as the bytes of one object.
 
-    blocks      the segment's blocks (`quire.wire.block`), as they are, one behind the other
+    blocks      the segment's blocks (`quire.wire.block`), as they are, one after the other
     index       one row per run: whole blocks of up to 64 KiB together, or one larger block
     footer      104 bytes at the very end
 
@@ -35,7 +35,7 @@ length and its footer crc, the footer proves the index, a row proves its run, so
 trusted without a look at a block's own checksums. Runs follow one another without a gap. An object that is not
 exactly so is damage (`SegmentError`), which names object and offset; nothing in it is skipped.
 
-A core: no I/O. `SegmentBuilder` makes the bytes behind the blocks, `read_footer` and `Index` read them.
+A core: no I/O. `SegmentBuilder` makes the bytes after the blocks, `read_footer` and `Index` read them.
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ class Index:
         return max(0, bisect_right(range(len(self)), entry, key=self._first_entry) - 1)
 
     def find_offset(self, offset: int) -> int:
-        """Number of the first row that begins at `offset` or behind it; `len(self)` when none does."""
+        """Number of the first row that begins at or after `offset`; `len(self)` when none does."""
         return bisect_left(range(len(self)), offset, key=self._offset)
 
     def find_time(self, time_ms: int) -> int:

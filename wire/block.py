@@ -242,8 +242,11 @@ def peek(block: Buffer) -> BlockHeader:
     return BlockHeader._make(_CHECKED.unpack_from(block, _CHECKED_OFFSET))
 
 
-brief: Final[Callable[[Buffer], tuple[int, int, int, int, int]]] = Struct(">20xIQQqQ").unpack_from
-"""Of such a block its count, ledger, first entry, LAC and clock, at a quarter of what `peek` costs."""
+Brief = tuple[int, int, int, int, int]
+"""A block's count, ledger, first entry, LAC and clock."""
+
+brief: Final[Callable[..., Brief]] = Struct(">20xIQQqQ").unpack_from
+"""(block, offset 0) -> `Brief`, of what was cut or verified before, at a quarter of what `peek` costs."""
 
 
 def verify(buffer: Buffer, offset: int = 0) -> BlockHeader:

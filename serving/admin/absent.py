@@ -7,19 +7,28 @@ new row is all that another one needs.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import asdict, is_dataclass
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from aiohttp import web
 
-from quire.runtime.errors import ConfigurationError, NotFound
-from quire.serving.admin.requests import Absent, json_of, no_content, topic_of
-from quire.serving.admin.topics import TOPIC
+from quire.serving.admin.requests import Absent
+from quire.serving.admin.route import (
+    NAMESPACE,
+    OF_NAMESPACE,
+    REQUEST,
+    TOPIC,
+    TOPIC_NAME,
+    Argument,
+    Route,
+    as_it_is,
+    body,
+    nothing,
+)
 from quire.serving.broker import Broker
 
-ADMIN: Final = "/admin/v2"
-NAMESPACE: Final = f"{ADMIN}/namespaces/{{tenant}}/{{namespace}}"
+Check = Callable[..., Awaitable[Any]]
+"""Raises what is wrong with the namespace or the topic that a request names."""
 
 LIMITS: Final = "a limit on their number is not enforced here"
 OFFLOAD: Final = "every sealed segment is archived by the broker's own settings"
@@ -77,162 +86,75 @@ PERMISSIONS: Final = (
     "nobody is authorised yet, so that everybody may do everything: permissions are not taken"
 )
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-
-def routes(broker: Broker) -> list[web.RouteDef]:
-    async def there_is_the_namespace(request: web.Request) -> None:
-        await broker.namespaces.get(request.match_info["tenant"], request.match_info["namespace"])
-
-    async def there_is_the_topic(request: web.Request) -> None:
-        await broker.fan_out.partitions(topic_of(request))
-
-    found: list[web.RouteDef] = []
+def routes(broker: Broker) -> Sequence[Route]:
+    check_namespace, check_topic = broker.namespaces.get, broker.fan_out.partitions
+    found: list[Route] = []
     for word, why in OF_NAMESPACES.items():
-        found += _never_set(f"{NAMESPACE}/{word}", why, there_is_the_namespace)
+        found += _never_set(f"{NAMESPACE}/{word}", why, check_namespace, *OF_NAMESPACE)
     for word, why in OF_TOPICS.items():
-        found += _never_set(f"{TOPIC}/{word}", why, there_is_the_topic)
-    found += _permissions(NAMESPACE, there_is_the_namespace)
-    found += _permissions(TOPIC, there_is_the_topic)
-    found += [web.route(method, path, _refusal(why)) for method, path, why in ACTIONS]
-    return found + _replication(broker) + _cluster(broker) + _configuration(broker)
+        found += _never_set(f"{TOPIC}/{word}", why, check_topic, TOPIC_NAME)
+    found += _never_granted(NAMESPACE, check_namespace, *OF_NAMESPACE)
+    found += _never_granted(TOPIC, check_topic, TOPIC_NAME)
+    found += [Route(method, path, _refusal(why), REQUEST) for method, path, why in ACTIONS]
+    return [*found, *_replication(broker)]
 
 
-def _refusal(why: str) -> Handler:
-    async def refuse(request: web.Request) -> web.Response:
+def _refusal(why: str) -> Callable[[web.Request], None]:
+    def refuse(request: web.Request) -> None:
         raise Absent(f"{request.method} {request.path.rpartition('/')[2]} is not here: {why}")
 
     return refuse
 
 
-def _never_set(path: str, why: str, check: Callable[[web.Request], Awaitable[None]]) -> list[web.RouteDef]:
+def _never_set(path: str, why: str, check: Check, *names: Argument) -> Sequence[Route]:
     """A policy that is there for nobody."""
-
-    async def nothing(request: web.Request) -> web.Response:
-        await check(request)
-        return no_content()
-
-    async def refuse(request: web.Request) -> web.Response:
-        await check(request)
-        raise Absent(f"{request.path.rpartition('/')[2]} cannot be prescribed: {why}")
-
-    return [web.get(path, nothing), web.delete(path, nothing), web.post(path, refuse), web.put(path, refuse)]
+    refuse = _refused(check, f"{path.rpartition('/')[2]} cannot be prescribed: {why}")
+    return (
+        Route("GET", path, check, *names, answer=nothing),
+        Route("DELETE", path, check, *names, answer=nothing),
+        Route("POST", path, refuse, *names),
+        Route("PUT", path, refuse, *names),
+    )
 
 
-def _permissions(parent: str, check: Callable[[web.Request], Awaitable[None]]) -> list[web.RouteDef]:
-    async def none(request: web.Request) -> web.Response:
-        await check(request)
-        return web.json_response({})
+def _refused(check: Check, why: str) -> Check:
+    """What is not there at all is said first."""
 
-    async def refuse(request: web.Request) -> web.Response:
-        await check(request)
-        raise Absent(PERMISSIONS)
+    async def refuse(*names: Any) -> None:
+        await check(*names)
+        raise Absent(why)
 
-    role = f"{parent}/permissions/{{role}}"
-    found = [web.get(f"{parent}/permissions", none), web.post(role, refuse)]
-    return found if parent == NAMESPACE else [*found, web.delete(role, none)]
+    return refuse
 
 
-def _replication(broker: Broker) -> list[web.RouteDef]:
-    """Namespaces and topics are in this cluster, and that can be said."""
-
-    async def get(request: web.Request) -> web.Response:
-        await broker.namespaces.get(request.match_info["tenant"], request.match_info["namespace"])
-        return web.json_response([broker.services.settings.cluster])
-
-    async def post(request: web.Request) -> web.Response:
-        await broker.namespaces.get(request.match_info["tenant"], request.match_info["namespace"])
-        if await json_of(request) not in ([broker.services.settings.cluster], []):
-            raise Absent(
-                f"nothing is replicated to other clusters than this one, {broker.services.settings.cluster}"
-            )
-        return no_content()
-
-    async def offloaded(request: web.Request) -> web.Response:
-        await broker.fan_out.partitions(topic_of(request))
-        return web.json_response({"status": "NOT_RUN", "lastError": ""})
-
-    found = [web.get(f"{TOPIC}/offload", offloaded)]
-    for path in (f"{NAMESPACE}/replication", f"{TOPIC}/replication"):
-        found += [web.get(path, get), web.post(path, post)]
+def _never_granted(parent: str, check: Check, *names: Argument) -> Sequence[Route]:
+    path = f"{parent}/permissions"
+    found = [
+        Route("GET", path, check, *names, answer=lambda _: {}),
+        Route("POST", f"{path}/{{role}}", _refused(check, PERMISSIONS), *names),
+    ]
+    if parent == TOPIC:
+        found.append(Route("DELETE", f"{path}/{{role}}", check, *names, answer=lambda _: {}))
     return found
 
 
-def _cluster(broker: Broker) -> list[web.RouteDef]:
-    """Other clusters are not known, and this one has no parts that are kept apart."""
-    one = f"{ADMIN}/clusters/{{cluster}}"
+def _replication(broker: Broker) -> Sequence[Route]:
+    """Namespaces and topics are in this cluster, and that can be said."""
+    mine = broker.services.settings.cluster
 
-    def answer(value: Any) -> Handler:
-        async def handle(request: web.Request) -> web.Response:
-            _check_cluster(broker, request)
-            return web.json_response(value)
+    async def change(tenant: str, namespace: str, clusters: Any) -> None:
+        await broker.namespaces.get(tenant, namespace)
+        if clusters not in ([mine], []):
+            raise Absent(f"nothing is replicated to other clusters than this one, {mine}")
 
-        return handle
+    def never_run(_: object) -> dict[str, str]:
+        return {"status": "NOT_RUN", "lastError": ""}
 
-    async def refuse(request: web.Request) -> web.Response:
-        raise Absent("a broker knows its own cluster alone, by the settings that it was started with")
-
-    async def leader(_: web.Request) -> web.Response:
-        """Brokers balance among themselves: what is asked of Pulsar's leader any of them answers."""
-        broker_id = broker.addresses.http_url.partition("://")[2]
-        return web.json_response({"brokerId": broker_id, "serviceUrl": broker.addresses.http_url})
-
-    async def owned(request: web.Request) -> web.Response:
-        _check_cluster(broker, request)
-        wanted = request.match_info["broker"]
-        names = {
-            row["broker"]
-            for row in broker.ownership.brokers()
-            if wanted in (row["broker"], row["httpUrl"].partition("://")[2])
-        }
-        bundles = [row["bundle"] for row in broker.ownership.bundles() if row["broker"] in names]
-        status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
-        return web.json_response(dict.fromkeys(bundles, status))
-
-    return [
-        web.get(f"{one}/peers", answer([])),
-        web.get(f"{one}/failureDomains", answer({})),
-        web.get(f"{one}/namespaceIsolationPolicies", answer({})),
-        web.put(one, refuse),
-        web.post(one, refuse),
-        web.delete(one, refuse),
-        web.get(f"{ADMIN}/brokers/leaderBroker", leader),
-        web.get(f"{ADMIN}/brokers/{{cluster}}/{{broker}}/ownedNamespaces", owned),
-        web.get(f"{ADMIN}/resourcegroups", answer([])),
-    ]
-
-
-def _configuration(broker: Broker) -> list[web.RouteDef]:
-    """Settings are given at the start; none changes while a broker runs."""
-
-    async def names(_: web.Request) -> web.Response:
-        return web.json_response([])
-
-    async def values(_: web.Request) -> web.Response:
-        return web.json_response({})
-
-    async def runtime(_: web.Request) -> web.Response:
-        assert is_dataclass(broker.services.settings)
-        return web.json_response(
-            {name: str(value) for name, value in asdict(broker.services.settings).items()}
-        )
-
-    async def refuse(request: web.Request) -> web.Response:
-        name = request.match_info["name"]
-        raise ConfigurationError(f"{name[:100]!r} cannot be changed while a broker runs: set it and restart")
-
-    path = f"{ADMIN}/brokers/configuration"
-    return [
-        web.get(path, names),
-        web.get(f"{path}/", names),
-        web.get(f"{path}/values", values),
-        web.get(f"{path}/runtime", runtime),
-        web.post(f"{path}/{{name}}/{{value}}", refuse),
-        web.delete(f"{path}/{{name}}", refuse),
-    ]
-
-
-def _check_cluster(broker: Broker, request: web.Request) -> None:
-    named = request.match_info.get("cluster", broker.services.settings.cluster)
-    if named != broker.services.settings.cluster:
-        raise NotFound(f"there is no cluster {named}, only {broker.services.settings.cluster}")
+    found = [Route("GET", f"{TOPIC}/offload", broker.fan_out.partitions, TOPIC_NAME, answer=never_run)]
+    for path in (f"{NAMESPACE}/replication", f"{TOPIC}/replication"):
+        found += [
+            Route("GET", path, broker.namespaces.get, *OF_NAMESPACE, answer=lambda _: [mine]),
+            Route("POST", path, change, *OF_NAMESPACE, body(as_it_is)),
+        ]
+    return found

@@ -1,136 +1,54 @@
-"""Joins the resources into one aiohttp application and maps errors to status codes.
-
-A request for a topic of another broker is redirected there (307), as Pulsar does. An error's answer is JSON with one
-field, `reason`, as Pulsar's tools expect. A request body that is not what the resource takes is 400; nothing was
-changed then.
-"""
+"""Joins the resources, which are rows (`route`), into one aiohttp application; `refusals` has the errors."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 from aiohttp import web
 
-from quire.metadata.store import NotEmpty
-from quire.runtime.errors import (
-    AlreadyExists,
-    ConfigurationError,
-    InUse,
-    LimitExceeded,
-    NotFound,
-    OutcomeUnknown,
-    ProtocolError,
-    QuireError,
-    Unavailable,
-    VersionConflict,
-)
+from quire.runtime import probes
 from quire.serving.admin import (
     absent,
-    archive,
     blocks,
-    bookies,
     brokers,
-    cluster,
-    ledgers,
     lookup,
     messages,
     namespaces,
     policies,
-    probes,
     schemas,
+    storage,
     subscriptions,
     tenants,
     topics,
 )
-from quire.serving.admin.requests import Absent
+from quire.serving.admin.refusals import REQUEST_BYTES_MAX, errors_as_json
+from quire.serving.admin.route import Route
 from quire.serving.broker import Broker
-from quire.serving.cluster.catalogue import NoPartition
-from quire.serving.cluster.port import NotOwner
-from quire.serving.model.ports import ConsumerBusy, NotAllowed
-from quire.serving.schema.definition import SchemaRefused
 
-log = logging.getLogger(__name__)
+RESOURCES = (
+    absent,
+    brokers,
+    storage,
+    tenants,
+    namespaces,
+    policies,
+    topics,
+    subscriptions,
+    messages,
+    schemas,
+    lookup,
+    blocks,
+)
 
-REQUEST_BYTES_MAX = 1 << 20
-_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+def routes(broker: Broker) -> list[Route]:
+    """Every row, in the order in which a request finds its own."""
+    return [route for resource in RESOURCES for route in resource.routes(broker)]
 
 
 def make_app(broker: Broker, more_metrics: Sequence[probes.MetricSource] = ()) -> web.Application:
     """The REST interface of one broker. `more_metrics` are those of its process's other parts."""
-    application = web.Application(middlewares=[_errors_as_json], client_max_size=REQUEST_BYTES_MAX)
-    for resource in (
-        absent,
-        cluster,
-        brokers,
-        bookies,
-        tenants,
-        namespaces,
-        policies,
-        topics,
-        subscriptions,
-        messages,
-        schemas,
-        lookup,
-        archive,
-        ledgers,
-        blocks,
-    ):
-        application.add_routes(resource.routes(broker))
+    application = web.Application(middlewares=[errors_as_json], client_max_size=REQUEST_BYTES_MAX)
+    application.add_routes(routes(broker))
     application.add_routes(probes.routes(broker, more_metrics))
     return application
-
-
-@web.middleware
-async def _errors_as_json(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except web.HTTPException as error:
-        if error.status < 400:
-            raise
-        return _refusal(error.status, _said(request, error))
-    except NotOwner as error:
-        if error.owner is None or not error.owner.http_url:
-            return _refusal(503, str(error))
-        raise web.HTTPTemporaryRedirect(error.owner.http_url + request.raw_path) from None
-    except QuireError as error:
-        status = status_of(error)
-        if status == 500:
-            log.error("%s %s failed: %s", request.method, request.path, error)
-        return _refusal(status, str(error))
-
-
-def _said(request: web.Request, error: web.HTTPException) -> str:
-    """What the router or a reader of bodies refused, in a sentence."""
-    if isinstance(error, web.HTTPMethodNotAllowed):
-        return f"{request.path} takes {', '.join(sorted(error.allowed_methods))}, and not {error.method}"
-    if isinstance(error, web.HTTPNotFound):
-        return f"there is nothing at {request.path}: see whether the path is written right"
-    if isinstance(error, web.HTTPRequestEntityTooLarge):
-        return f"the body of a request has {REQUEST_BYTES_MAX} bytes at most"
-    return error.reason
-
-
-def _refusal(status: int, reason: str) -> web.Response:
-    return web.json_response({"reason": reason}, status=status)
-
-
-def status_of(error: QuireError) -> int:
-    """The HTTP status that tells a client what kind of error this was."""
-    if isinstance(error, NotFound):
-        return 404
-    if isinstance(error, AlreadyExists | VersionConflict | NotEmpty | SchemaRefused):
-        return 409
-    if isinstance(error, InUse | ConsumerBusy | NoPartition):
-        return 412
-    if isinstance(error, NotAllowed):
-        return 405
-    if isinstance(error, ConfigurationError | ProtocolError):
-        return 400
-    if isinstance(error, LimitExceeded):
-        return 413
-    if isinstance(error, Unavailable | OutcomeUnknown):
-        return 503
-    if isinstance(error, Absent):
-        return 501
-    return 500

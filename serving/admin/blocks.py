@@ -5,37 +5,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from aiohttp import web
 
 from quire.runtime.limits import READ_BYTES_MAX
-from quire.serving.admin.requests import natural, topic_of
+from quire.serving.admin.route import TOPIC_NAME, Route, query_number
 from quire.serving.broker import Broker
 from quire.serving.model.ports import Position
+from quire.serving.names import TopicName
 
 TOPIC = "/quire/v1/topics/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 
 
-def routes(broker: Broker) -> list[web.RouteDef]:
-    async def segments(request: web.Request) -> web.Response:
-        return web.json_response(await broker.admin.statistics.segments(topic_of(request)))
-
-    async def blocks(request: web.Request) -> web.Response:
-        position = Position(_number(request, "ledger"), _number(request, "entry"))
-        bytes_max = min(_number(request, "bytes", READ_BYTES_MAX), READ_BYTES_MAX)
-        topic = await broker.registry.open_persistent(topic_of(request))
-        found = await topic.read(position, bytes_max)
+def routes(broker: Broker) -> Sequence[Route]:
+    async def blocks(ledger: int, entry: int, bytes_max: int, topic: TopicName) -> web.Response:
+        loaded = await broker.registry.open_persistent(topic)
+        found = await loaded.log.read(Position(ledger, entry), min(bytes_max, READ_BYTES_MAX))
         return web.Response(body=b"".join(found), content_type="application/octet-stream")
 
-    async def explain(request: web.Request) -> web.Response:
-        return web.json_response(await broker.admin.statistics.explain(topic_of(request)))
-
-    return [
-        web.get(f"{TOPIC}/segments", segments),
-        web.get(f"{TOPIC}/blocks", blocks),
-        web.get(f"{TOPIC}/explain", explain),
-    ]
-
-
-def _number(request: web.Request, name: str, default: int | None = None) -> int:
-    text = request.query.get(name, "" if default is None else str(default))
-    return natural(text, f"{name} in the query")
+    span = query_number("ledger"), query_number("entry"), query_number("bytes", str(READ_BYTES_MAX))
+    return (
+        Route("GET", f"{TOPIC}/segments", broker.admin.statistics.segments, TOPIC_NAME),
+        Route("GET", f"{TOPIC}/blocks", blocks, *span, TOPIC_NAME),
+        Route("GET", f"{TOPIC}/explain", broker.admin.statistics.explain, TOPIC_NAME),
+    )

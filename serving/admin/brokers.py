@@ -1,44 +1,134 @@
-"""`/quire/v1/brokers`: who is there, who owns what, since when and why; and a bundle given away by hand.
+"""`/admin/v2/clusters`, `/admin/v2/brokers`, `/quire/v1/brokers`: who is there, who owns what, since when and why.
 
-`take` is what one broker asks of another, to which it gives a bundle: to own it, and to load the topics that are named.
+A bundle can be given away by hand. `take` is what one broker asks of another, to which it gives a bundle: to own it,
+and to load the topics that are named. Other clusters are not known, and this one has no parts that are kept apart.
+Settings are given at the start; none changes while a broker runs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict, is_dataclass
+from importlib.metadata import version
+from typing import Any, Final
+
 from aiohttp import web
 
-from quire.runtime.errors import ConfigurationError
-from quire.serving.admin.requests import fields_of, json_of, no_content
+from quire.runtime.errors import ConfigurationError, NotFound
+from quire.serving.admin.requests import Absent, fields_of
+from quire.serving.admin.route import Route, body, path
 from quire.serving.broker import Broker
 
-BROKERS = "/quire/v1/brokers"
+CLUSTERS: Final = "/admin/v2/clusters"
+CLUSTER: Final = f"{CLUSTERS}/{{cluster}}"
+BROKERS: Final = "/admin/v2/brokers"
+CONFIGURATION: Final = f"{BROKERS}/configuration"
+OWNERS: Final = "/quire/v1/brokers"
+BUNDLE: Final = f"{OWNERS}/bundles/{{tenant}}/{{namespace}}/{{bundle}}"
 
 
-def routes(broker: Broker) -> list[web.RouteDef]:
-    async def brokers(_: web.Request) -> web.Response:
-        return web.json_response(broker.ownership.brokers())
+def routes(broker: Broker) -> Sequence[Route]:
+    return (*_configuration(broker), *_cluster(broker), *_bundles(broker))
 
-    async def bundles(_: web.Request) -> web.Response:
-        return web.json_response(broker.ownership.bundles())
 
-    async def unload(request: web.Request) -> web.Response:
-        part = request.match_info
-        bundle = f"{part['tenant']}/{part['namespace']}/{part['bundle']}"
+def _cluster(broker: Broker) -> Sequence[Route]:
+    ownership, addresses, mine = broker.ownership, broker.addresses, broker.services.settings.cluster
+
+    def known(name: str) -> str:
+        if name != mine:
+            raise NotFound(f"there is no cluster {name}, only {mine}")
+        return name
+
+    def address(_: str) -> dict[str, str]:
+        return {"serviceUrl": addresses.http_url, "brokerServiceUrl": broker.service_url}
+
+    def brokers(_: str = "") -> list[str]:
+        return [_host(one["httpUrl"]) for one in ownership.brokers()]
+
+    def leader() -> dict[str, str]:
+        """Brokers balance among themselves: what is asked of Pulsar's leader any of them answers."""
+        return {"brokerId": _host(addresses.http_url), "serviceUrl": addresses.http_url}
+
+    def owned(_: str, wanted: str) -> dict[str, Any]:
+        names = {
+            row["broker"] for row in ownership.brokers() if wanted in (row["broker"], _host(row["httpUrl"]))
+        }
+        bundles = [row["bundle"] for row in ownership.bundles() if row["broker"] in names]
+        status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+        return dict.fromkeys(bundles, status)
+
+    def health() -> web.Response:
+        reasons = broker.why_not_ready()
+        return web.Response(text="ok") if not reasons else web.Response(status=503, text="; ".join(reasons))
+
+    def refuse() -> None:
+        raise Absent("a broker knows its own cluster alone, by the settings that it was started with")
+
+    cluster = path("cluster", parse=known)
+    return (
+        Route("GET", f"{CLUSTER}/peers", _no_rows, cluster),
+        Route("GET", f"{CLUSTER}/failureDomains", _no_fields, cluster),
+        Route("GET", f"{CLUSTER}/namespaceIsolationPolicies", _no_fields, cluster),
+        Route("PUT", CLUSTER, refuse),
+        Route("POST", CLUSTER, refuse),
+        Route("DELETE", CLUSTER, refuse),
+        Route("GET", f"{BROKERS}/leaderBroker", leader),
+        Route("GET", f"{BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces", owned, cluster, path("broker")),
+        Route("GET", "/admin/v2/resourcegroups", _no_rows),
+        Route("GET", CLUSTERS, lambda: [mine]),
+        Route("GET", CLUSTER, address, cluster),
+        Route("GET", BROKERS, brokers),
+        Route("GET", f"{BROKERS}/health", health),
+        Route("GET", f"{BROKERS}/version", lambda: web.Response(text=version("quire"))),
+        Route("GET", f"{BROKERS}/{{cluster}}", brokers, cluster),
+    )
+
+
+def _host(http_url: str) -> str:
+    return http_url.partition("://")[2]
+
+
+def _no_rows(_: str = "") -> list[str]:
+    return []
+
+
+def _no_fields(_: str = "") -> dict[str, Any]:
+    return {}
+
+
+def _configuration(broker: Broker) -> Sequence[Route]:
+    def running() -> dict[str, str]:
+        assert is_dataclass(broker.services.settings)
+        return {name: str(value) for name, value in asdict(broker.services.settings).items()}
+
+    def refuse(name: str) -> None:
+        raise ConfigurationError(f"{name[:100]!r} cannot be changed while a broker runs: set it and restart")
+
+    return (
+        Route("GET", CONFIGURATION, _no_rows),
+        Route("GET", f"{CONFIGURATION}/", _no_rows),
+        Route("GET", f"{CONFIGURATION}/values", _no_fields),
+        Route("GET", f"{CONFIGURATION}/runtime", running),
+        Route("POST", f"{CONFIGURATION}/{{name}}/{{value}}", refuse, path("name")),
+        Route("DELETE", f"{CONFIGURATION}/{{name}}", refuse, path("name")),
+    )
+
+
+def _bundles(broker: Broker) -> Sequence[Route]:
+    async def unload(bundle: str) -> None:
         await broker.ownership.release(bundle, "an operator asked for it")
-        return no_content()
 
-    async def take(request: web.Request) -> web.Response:
-        part = request.match_info
-        bundle = f"{part['tenant']}/{part['namespace']}/{part['bundle']}"
-        topics = fields_of(await json_of(request) or {}, topics=list).get("topics", [])
-        if not all(isinstance(topic, str) for topic in topics):
-            raise ConfigurationError("topics must be a list of names")
-        await broker.bundles.take(bundle, topics)
-        return no_content()
+    bundle = path("tenant", "namespace", "bundle", parse=lambda *names: "/".join(names))
+    return (
+        Route("GET", OWNERS, broker.ownership.brokers),
+        Route("GET", f"{OWNERS}/bundles", broker.ownership.bundles),
+        Route("PUT", f"{BUNDLE}/unload", unload, bundle),
+        Route("PUT", f"{BUNDLE}/take", broker.bundles.take, bundle, body(_topics)),
+    )
 
-    return [
-        web.get(BROKERS, brokers),
-        web.get(f"{BROKERS}/bundles", bundles),
-        web.put(f"{BROKERS}/bundles/{{tenant}}/{{namespace}}/{{bundle}}/unload", unload),
-        web.put(f"{BROKERS}/bundles/{{tenant}}/{{namespace}}/{{bundle}}/take", take),
-    ]
+
+def _topics(value: Any) -> list[str]:
+    topics: list[str] = fields_of(value or {}, topics=list).get("topics", [])
+    if not all(isinstance(topic, str) for topic in topics):
+        raise ConfigurationError("topics must be a list of names")
+    return topics

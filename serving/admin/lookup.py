@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from aiohttp import web
 
-from quire.serving.admin.requests import flag, topic_of
+from quire.serving.admin.route import REQUEST, TOPIC_NAME, Route, flag
 from quire.serving.broker import Broker
+from quire.serving.names import TopicName
 
 LISTENER_HEADER: Final = "X-Pulsar-ListenerName"
+TOPIC: Final = "/lookup/v2/topic/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 
 
-def routes(broker: Broker) -> list[web.RouteDef]:
-    async def lookup(request: web.Request) -> web.Response:
-        owner = await broker.sessions.topics.look_up(
-            str(topic_of(request)), take=flag(request, "authoritative")
-        )
+def routes(broker: Broker) -> Sequence[Route]:
+    async def lookup(request: web.Request, topic: TopicName, *, take: bool) -> dict[str, str]:
+        owner = await broker.sessions.topics.look_up(str(topic), take=take)
         listener = request.query.get("listenerName", "") or request.headers.get(LISTENER_HEADER, "")
         if not owner.owns:
             named = {"listenerName": listener} if listener else {}
             asked = request.rel_url.update_query(authoritative="true", **named)
             raise web.HTTPTemporaryRedirect(f"{owner.http_url}{asked.raw_path_qs}")
         url = owner.url_for(listener)
-        return web.json_response(
-            {
-                "brokerUrl": url,
-                "brokerUrlTls": "",  # the C++ client crashes when it is absent
-                "httpUrl": owner.http_url,
-                "httpUrlTls": "",
-                "nativeUrl": url,
-            }
-        )
+        return {
+            "brokerUrl": url,
+            "brokerUrlTls": "",  # the C++ client crashes when it is absent
+            "httpUrl": owner.http_url,
+            "httpUrlTls": "",
+            "nativeUrl": url,
+        }
 
-    return [
-        web.get("/lookup/v2/topic/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}", lookup)
-    ]
+    return [Route("GET", TOPIC, lookup, REQUEST, TOPIC_NAME, flag("authoritative", "take"))]

@@ -7,6 +7,7 @@ HTTP clients refuse long headers: what does not fit is left out, and a header of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from json import dumps
 from typing import Final
@@ -16,39 +17,49 @@ from aiohttp import web
 
 from quire.runtime.clock import iso_time
 from quire.runtime.errors import ConfigurationError
-from quire.serving.admin.requests import natural, topic_of
-from quire.serving.admin.subscriptions import ONE
-from quire.serving.admin.topics import TOPIC
+from quire.serving.admin.requests import natural
+from quire.serving.admin.route import (
+    SUBSCRIPTION,
+    SUBSCRIPTION_NAME,
+    TOPIC,
+    TOPIC_NAME,
+    Route,
+    path,
+    path_number,
+)
 from quire.serving.broker import Broker
 from quire.serving.model.ports import Position
+from quire.serving.names import TopicName
 from quire.wire.message import Undecodable, is_batch, plain_payload, read_metadata
 
 HEADER_CHARS_MAX: Final = 4096
 """Of the two long ones each: with them all headers are within what most HTTP clients and proxies take."""
 
 
-def routes(broker: Broker) -> list[web.RouteDef]:
-    async def peek(request: web.Request) -> web.Response:
-        number = natural(request.match_info["position"], "the position in the path")
-        if number == 0:
-            raise ConfigurationError("positions in a backlog count from 1")
-        position, entry = await broker.admin.subscriptions.peek(
-            topic_of(request), request.match_info["subscription"], number
-        )
+def routes(broker: Broker) -> Sequence[Route]:
+    async def shown(position: Position, entry: bytes) -> web.Response:
         return await broker.services.helpers.run(partial(_entry, position, entry))  # it may grow to 128 MiB
 
-    async def by_id(request: web.Request) -> web.Response:
-        part = request.match_info
-        position = Position(
-            natural(part["ledger"], "the ledger in the path"), natural(part["entry"], "the entry in the path")
-        )
-        entry = await broker.admin.topics.message(topic_of(request), position)
-        return await broker.services.helpers.run(partial(_entry, position, entry))
+    async def peek(number: int, topic: TopicName, subscription: str) -> web.Response:
+        return await shown(*await broker.admin.subscriptions.peek(topic, subscription, number))
 
-    return [
-        web.get(f"{ONE}/position/{{position}}", peek),
-        web.get(f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", by_id),
-    ]
+    async def by_id(ledger: int, entry: int, topic: TopicName) -> web.Response:
+        position = Position(ledger, entry)
+        return await shown(position, await broker.admin.topics.message(topic, position))
+
+    number = path("position", parse=_number)
+    at = path_number("ledger"), path_number("entry")
+    return (
+        Route("GET", f"{SUBSCRIPTION}/position/{{position}}", peek, number, TOPIC_NAME, SUBSCRIPTION_NAME),
+        Route("GET", f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", by_id, *at, TOPIC_NAME),
+    )
+
+
+def _number(text: str) -> int:
+    number = natural(text, "the position in the path")
+    if number == 0:
+        raise ConfigurationError("positions in a backlog count from 1")
+    return number
 
 
 def _entry(position: Position, entry: bytes) -> web.Response:

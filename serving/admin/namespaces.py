@@ -6,22 +6,29 @@ granted, as nobody would heed them (`absent`); what was granted in former times 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
-from aiohttp import web
 from msgspec.structs import replace
 
 from quire.metadata.records import NamespaceRecord, Policies
 from quire.runtime.errors import ConfigurationError, NotFound
 from quire.serving.admin import policy_json
 from quire.serving.admin.namespace_json import namespace_of
-from quire.serving.admin.requests import json_of, no_content
+from quire.serving.admin.route import (
+    NAMESPACE,
+    OF_NAMESPACE,
+    SUBSCRIPTION_NAME,
+    TENANT,
+    Route,
+    body,
+    path,
+    query,
+)
 from quire.serving.broker import Broker
 
-NAMESPACES = "/admin/v2/namespaces"
-ONE = f"{NAMESPACES}/{{tenant}}/{{namespace}}"
 BUNDLE: Final = "0x[0-9a-f]{8}_0x[0-9a-f]{8}"
 MODES: Final = {
     "PERSISTENT": ("persistent",),
@@ -30,45 +37,53 @@ MODES: Final = {
 }
 
 
-def routes(broker: Broker) -> list[web.RouteDef]:
-    return [
-        web.get(f"{NAMESPACES}/{{tenant}}", _list(broker)),
-        web.get(ONE, _show(broker)),
-        web.put(ONE, _create(broker)),
-        web.delete(ONE, _delete(broker)),
-        web.get(f"{ONE}/topics", _topics(broker)),
-        web.get(f"{ONE}/bundles", _bundles(broker)),
-        web.put(f"{ONE}/unload", _unload(broker)),
-        web.put(f"{ONE}/{{bundle:{BUNDLE}}}/unload", _unload(broker)),
-        web.post(f"{ONE}/clearBacklog", _clear(broker)),
-        web.post(f"{ONE}/clearBacklog/{{subscription}}", _clear(broker)),
-        web.post(f"{ONE}/unsubscribe/{{subscription}}", _unsubscribe(broker)),
-        web.delete(f"{ONE}/permissions/{{role}}", _revoke(broker)),
-    ]
+def routes(broker: Broker) -> Sequence[Route]:
+    namespaces, subscriptions = broker.namespaces, broker.admin.subscriptions
+    cluster = broker.services.settings.cluster
 
+    async def show(tenant: str, namespace: str) -> dict[str, Any]:
+        record = await namespaces.get(tenant, namespace)
+        return {**policy_json.shown(record.policies, cluster), "bundles": _bundles_of(record)}
 
-Handler = Callable[[web.Request], Any]
+    async def create(tenant: str, namespace: str, made: tuple[Policies, tuple[str, ...] | None]) -> None:
+        await namespaces.create(tenant, namespace, *made)
 
+    async def topics(tenant: str, namespace: str, domains: Sequence[str]) -> list[str]:
+        found = [await broker.fan_out.topics(tenant, namespace, domain) for domain in domains]
+        return sorted(name for names in found for name in names)
 
-def _names(request: web.Request) -> tuple[str, str]:
-    return request.match_info["tenant"], request.match_info["namespace"]
+    async def unload_one(tenant: str, namespace: str, bundle: str) -> None:
+        edges = (await namespaces.get(tenant, namespace)).boundaries
+        wanted = bundle.replace("0x", "")
+        if wanted not in {f"{low}_{high}" for low, high in pairwise(edges)}:
+            raise NotFound(f"namespace {tenant}/{namespace} has no bundle {bundle}")
+        await broker.bundles.unload(f"{tenant}/{namespace}/{wanted}")
 
+    async def revoke(tenant: str, namespace: str, role: str) -> None:
+        def change(all: Policies) -> Policies:
+            rest = {name: actions for name, actions in all.permissions.items() if name != role}
+            return replace(all, permissions=rest)
 
-def _list(broker: Broker) -> Handler:
-    async def handle(request: web.Request) -> web.Response:
-        return web.json_response(await broker.namespaces.list(request.match_info["tenant"]))
+        await broker.admin.policies.change_namespace(tenant, namespace, change)
 
-    return handle
-
-
-def _show(broker: Broker) -> Handler:
-    async def handle(request: web.Request) -> web.Response:
-        record = await broker.namespaces.get(*_names(request))
-        shown = policy_json.shown(record.policies, broker.services.settings.cluster)
-        shown["bundles"] = _bundles_of(record)
-        return web.json_response(shown)
-
-    return handle
+    clear_all = partial(subscriptions.clear_backlog, name=None)
+    policies = body(lambda value: namespace_of(value, cluster))
+    mode = query("mode", _domains, "PERSISTENT")
+    of_one = *OF_NAMESPACE, SUBSCRIPTION_NAME
+    return (
+        Route("GET", "/admin/v2/namespaces/{tenant}", namespaces.list, TENANT),
+        Route("GET", NAMESPACE, show, *OF_NAMESPACE),
+        Route("PUT", NAMESPACE, create, *OF_NAMESPACE, policies),
+        Route("DELETE", NAMESPACE, namespaces.delete, *OF_NAMESPACE),
+        Route("GET", f"{NAMESPACE}/topics", topics, *OF_NAMESPACE, mode),
+        Route("GET", f"{NAMESPACE}/bundles", namespaces.get, *OF_NAMESPACE, answer=_bundles_of),
+        Route("PUT", f"{NAMESPACE}/unload", broker.bundles.unload_namespace, *OF_NAMESPACE),
+        Route("PUT", f"{NAMESPACE}/{{bundle:{BUNDLE}}}/unload", unload_one, *OF_NAMESPACE, path("bundle")),
+        Route("POST", f"{NAMESPACE}/clearBacklog", clear_all, *OF_NAMESPACE),
+        Route("POST", f"{NAMESPACE}/clearBacklog/{{subscription}}", subscriptions.clear_backlog, *of_one),
+        Route("POST", f"{NAMESPACE}/unsubscribe/{{subscription}}", subscriptions.delete_everywhere, *of_one),
+        Route("DELETE", f"{NAMESPACE}/permissions/{{role}}", revoke, *OF_NAMESPACE, path("role")),
+    )
 
 
 def _bundles_of(record: NamespaceRecord) -> dict[str, Any]:
@@ -76,86 +91,8 @@ def _bundles_of(record: NamespaceRecord) -> dict[str, Any]:
     return {"boundaries": edges, "numBundles": len(edges) - 1}
 
 
-def _bundles(broker: Broker) -> Handler:
-    async def handle(request: web.Request) -> web.Response:
-        return web.json_response(_bundles_of(await broker.namespaces.get(*_names(request))))
-
-    return handle
-
-
-def _unload(broker: Broker) -> Handler:
-    async def handle(request: web.Request) -> web.Response:
-        bundle = request.match_info.get("bundle")
-        if bundle is None:
-            await broker.bundles.unload_namespace(*_names(request))
-            return no_content()
-        edges = (await broker.namespaces.get(*_names(request))).boundaries
-        wanted = bundle.replace("0x", "")
-        if wanted not in {f"{low}_{high}" for low, high in pairwise(edges)}:
-            raise NotFound(f"namespace {'/'.join(_names(request))} has no bundle {bundle}")
-        await broker.bundles.unload("/".join((*_names(request), wanted)))
-        return no_content()
-
-    return handle
-
-
-def _clear(broker: Broker) -> Handler:
-    async def handle(request: web.Request) -> web.Response:
-        await broker.admin.subscriptions.clear_backlog(
-            *_names(request), request.match_info.get("subscription")
-        )
-        return no_content()
-
-    return handle
-
-
-def _unsubscribe(broker: Broker) -> Handler:
-    async def handle(request: web.Request) -> web.Response:
-        await broker.admin.subscriptions.delete_everywhere(
-            *_names(request), request.match_info["subscription"]
-        )
-        return no_content()
-
-    return handle
-
-
-def _create(broker: Broker) -> Handler:
-    async def handle(request: web.Request) -> web.Response:
-        policies, boundaries = namespace_of(await json_of(request), broker.services.settings.cluster)
-        await broker.namespaces.create(*_names(request), policies, boundaries)
-        return no_content()
-
-    return handle
-
-
-def _delete(broker: Broker) -> Handler:
-    async def handle(request: web.Request) -> web.Response:
-        await broker.namespaces.delete(*_names(request))
-        return no_content()
-
-    return handle
-
-
-def _topics(broker: Broker) -> Handler:
-    async def handle(request: web.Request) -> web.Response:
-        mode = request.query.get("mode", "PERSISTENT").upper()
-        if mode not in MODES:
-            raise ConfigurationError(f"{mode[:40]!r} is no mode of topics: use {', '.join(MODES)}")
-        found = [await broker.fan_out.topics(*_names(request), domain) for domain in MODES[mode]]
-        return web.json_response(sorted(name for names in found for name in names))
-
-    return handle
-
-
-def _revoke(broker: Broker) -> Handler:
-    async def handle(request: web.Request) -> web.Response:
-        role = request.match_info["role"]
-
-        def change(all: Policies) -> Policies:
-            rest = {name: actions for name, actions in all.permissions.items() if name != role}
-            return replace(all, permissions=rest)
-
-        await broker.admin.policies.change_namespace(*_names(request), change)
-        return no_content()
-
-    return handle
+def _domains(mode: str) -> Sequence[str]:
+    """Of the topics that are asked for."""
+    if mode.upper() not in MODES:
+        raise ConfigurationError(f"{mode.upper()[:40]!r} is no mode of topics: use {', '.join(MODES)}")
+    return MODES[mode.upper()]

@@ -1,4 +1,4 @@
-"""Reading requests: names out of the path, JSON out of the body, flags out of the query; all with clear refusals."""
+"""Reading requests: JSON out of the body, and out of it numbers, properties, positions; all with clear refusals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from aiohttp import web
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.limits import PROPERTIES_BYTES_MAX
 from quire.serving.model.ports import EARLIEST, LATEST, Position
-from quire.serving.names import TopicName
 
 INT64_MAX = (1 << 63) - 1
 _UINT64_MAX = (1 << 64) - 1
@@ -23,17 +22,6 @@ _NUMBER = re.compile(r"-?[0-9]{1,20}")
 
 class Absent(QuireError):
     """Pulsar has it and Quire does not (501): better than to take what nobody heeds."""
-
-
-def topic_of(request: web.Request) -> TopicName:
-    """`/{domain}/{tenant}/{namespace}/{topic}`. Raises `ConfigurationError`."""
-    part = request.match_info
-    domain = part.get("domain", "persistent")
-    return TopicName.parse(f"{domain}://{part['tenant']}/{part['namespace']}/{part['topic']}")
-
-
-def flag(request: web.Request, name: str, default: bool = False) -> bool:
-    return request.query.get(name, str(default)).lower() == "true"
 
 
 async def json_of(request: web.Request) -> Any:
@@ -52,11 +40,6 @@ def natural(text: str, what: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < _DIGITS_MAX):
         raise ConfigurationError(f"{what} must be a number, not {text[:40]!r}")
     return int(text)
-
-
-async def number_of(request: web.Request, what: str, *, least: int) -> int:
-    """The body as one number. Raises `ConfigurationError`."""
-    return whole(await json_of(request), what, least=least)
 
 
 def number(value: Any) -> Any:
@@ -122,7 +105,3 @@ def _signed(number: int) -> int:
 
 def position_json(position: Position, partition: int = -1) -> dict[str, int]:
     return {"ledgerId": position.ledger_id, "entryId": position.entry_id, "partitionIndex": partition}
-
-
-def no_content() -> web.Response:
-    return web.Response(status=204)

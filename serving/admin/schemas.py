@@ -7,12 +7,13 @@ clients may not.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
-from aiohttp import web
-
 from quire.runtime.errors import ConfigurationError, NotFound
-from quire.serving.admin.requests import fields_of, json_of, natural
+from quire.serving.admin.requests import fields_of
+from quire.serving.admin.route import Route, body, path, path_number
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 from quire.serving.policy.strategy import Strategy
@@ -22,13 +23,57 @@ from quire.serving.schema.registry import Version
 ONE = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 
 
-def routes(broker: Broker) -> list[web.RouteDef]:
-    return _reading(broker) + _changing(broker) + _asking(broker)
+def routes(broker: Broker) -> Sequence[Route]:
+    schemas = broker.registry.schemas
+
+    async def strategy_of(name: TopicName) -> Strategy:
+        """What holds for the topic, there or not. Raises `NotFound` for an unknown namespace."""
+        return Strategy((await broker.registry.policies.of(name)).schema_compatibility)
+
+    async def find(name: TopicName, number: int | None = None) -> dict[str, Any]:
+        found = await schemas.find(name, number)
+        if found is None:
+            what = "schema" if number is None else f"version {number} of its schema"
+            raise NotFound(f"topic {name} has no {what}")
+        return _shown(found)
+
+    async def add(name: TopicName, definition: Definition) -> int:
+        return await schemas.add(name, definition, await strategy_of(name))
+
+    async def number_of(name: TopicName, definition: Definition) -> int:
+        found = await schemas.number_of(name, definition)
+        if found is None:
+            raise NotFound(f"topic {name} has no such schema")
+        return found
+
+    async def compatible(name: TopicName, definition: Definition) -> dict[str, Any]:
+        strategy = await strategy_of(name)
+        said: dict[str, Any] = {"compatibility": True, "schemaCompatibilityStrategy": str(strategy)}
+        try:
+            await schemas.check(name, definition, strategy)
+        except SchemaRefused as error:
+            said |= {"compatibility": False, "reason": str(error)}
+        return said
+
+    topic = path("tenant", "namespace", "topic", parse=partial(TopicName, "persistent"))
+    definition = body(_definition)
+    return (
+        Route("GET", f"{ONE}/schema", find, topic),
+        Route("GET", f"{ONE}/schema/{{version}}", find, topic, path_number("version")),
+        Route("GET", f"{ONE}/schemas", schemas.versions, topic, answer=_all_shown),
+        Route("POST", f"{ONE}/schema", add, topic, definition, answer=_numbered),
+        Route("DELETE", f"{ONE}/schema", schemas.delete, topic, answer=_numbered),
+        Route("POST", f"{ONE}/version", number_of, topic, definition, answer=_numbered),
+        Route("POST", f"{ONE}/compatibility", compatible, topic, definition),
+    )
 
 
-def _name(request: web.Request) -> TopicName:
-    part = request.match_info
-    return TopicName("persistent", part["tenant"], part["namespace"], part["topic"])
+def _numbered(number: int) -> dict[str, int]:
+    return {"version": number}
+
+
+def _all_shown(versions: Iterable[Version]) -> dict[str, Any]:
+    return {"getSchemaResponses": [_shown(one) for one in versions]}
 
 
 def _shown(version: Version) -> dict[str, Any]:
@@ -42,75 +87,12 @@ def _shown(version: Version) -> dict[str, Any]:
     }
 
 
-async def _definition(request: web.Request) -> Definition:
+def _definition(value: Any) -> Definition:
     """`type`, `schema` (a text) and `properties`, as Pulsar's tools send them."""
-    found = fields_of(await json_of(request), type=str, schema=str, properties=dict)
+    found = fields_of(value, type=str, schema=str, properties=dict)
     properties = found.get("properties", {})
     if "type" not in found or not all(isinstance(value, str) for value in properties.values()):
         raise ConfigurationError(
             "a schema needs type and schema, both texts, and may have properties, of texts"
         )
     return from_text(found["type"], found.get("schema", ""), properties)
-
-
-def _reading(broker: Broker) -> list[web.RouteDef]:
-    async def newest(request: web.Request) -> web.Response:
-        found = await broker.registry.schemas.find(_name(request))
-        if found is None:
-            raise NotFound(f"topic {_name(request)} has no schema")
-        return web.json_response(_shown(found))
-
-    async def one(request: web.Request) -> web.Response:
-        number = natural(request.match_info["version"], "the version in the path")
-        found = await broker.registry.schemas.find(_name(request), number)
-        if found is None:
-            raise NotFound(f"topic {_name(request)} has no version {number} of its schema")
-        return web.json_response(_shown(found))
-
-    async def every(request: web.Request) -> web.Response:
-        found = await broker.registry.schemas.versions(_name(request))
-        return web.json_response({"getSchemaResponses": [_shown(one) for one in found]})
-
-    return [
-        web.get(f"{ONE}/schema", newest),
-        web.get(f"{ONE}/schema/{{version}}", one),
-        web.get(f"{ONE}/schemas", every),
-    ]
-
-
-def _changing(broker: Broker) -> list[web.RouteDef]:
-    async def add(request: web.Request) -> web.Response:
-        name, definition = _name(request), await _definition(request)
-        strategy = await _strategy(broker, name)
-        return web.json_response({"version": await broker.registry.schemas.add(name, definition, strategy)})
-
-    async def delete(request: web.Request) -> web.Response:
-        return web.json_response({"version": await broker.registry.schemas.delete(_name(request))})
-
-    return [web.post(f"{ONE}/schema", add), web.delete(f"{ONE}/schema", delete)]
-
-
-def _asking(broker: Broker) -> list[web.RouteDef]:
-    async def number(request: web.Request) -> web.Response:
-        name = _name(request)
-        found = await broker.registry.schemas.number_of(name, await _definition(request))
-        if found is None:
-            raise NotFound(f"topic {name} has no such schema")
-        return web.json_response({"version": found})
-
-    async def compatible(request: web.Request) -> web.Response:
-        name, definition = _name(request), await _definition(request)
-        strategy = await _strategy(broker, name)
-        said: dict[str, Any] = {"compatibility": True, "schemaCompatibilityStrategy": str(strategy)}
-        try:
-            await broker.registry.schemas.check(name, definition, strategy)
-        except SchemaRefused as error:
-            said |= {"compatibility": False, "reason": str(error)}
-        return web.json_response(said)
-
-    return [web.post(f"{ONE}/version", number), web.post(f"{ONE}/compatibility", compatible)]
-
-
-async def _strategy(broker: Broker, name: TopicName) -> Strategy:
-    """What holds for the topic, there or not. Raises `NotFound` for an unknown namespace."""
-    return Strategy((await broker.registry.policies.of(name)).schema_compatibility)

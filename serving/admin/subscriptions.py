@@ -2,107 +2,82 @@
 
 from __future__ import annotations
 
-from aiohttp import web
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 from quire.runtime.errors import ConfigurationError
-from quire.serving.admin.requests import (
+from quire.serving.admin.requests import position_of, properties_of
+from quire.serving.admin.route import (
+    SUBSCRIPTION,
+    SUBSCRIPTION_NAME,
+    TOPIC,
+    TOPIC_NAME,
+    Route,
+    as_it_is,
+    body,
     flag,
-    json_of,
-    natural,
-    no_content,
-    position_of,
-    properties_of,
-    topic_of,
+    path_number,
 )
-from quire.serving.admin.topics import TOPIC
 from quire.serving.broker import Broker
 from quire.serving.model.ports import EARLIEST, LATEST, Position
-
-ONE = f"{TOPIC}/subscription/{{subscription}}"
-
-
-def routes(broker: Broker) -> list[web.RouteDef]:
-    return _list_and_delete(broker) + _move(broker)
+from quire.serving.names import TopicName
 
 
-def _name(request: web.Request) -> str:
-    return request.match_info["subscription"]
+def routes(broker: Broker) -> Sequence[Route]:
+    subscriptions = broker.admin.subscriptions
+
+    async def create(value: Any, topic: TopicName, name: str) -> None:
+        properties = properties_of(value.get("properties") if isinstance(value, dict) else None)
+        await subscriptions.create(topic, name, position_of(value), properties)
+
+    async def expire(topic: TopicName, seconds: int, name: str | None = None) -> None:
+        await subscriptions.expire(topic, name, 1000 * seconds)
+
+    one = TOPIC_NAME, SUBSCRIPTION_NAME
+    seconds = path_number("seconds")
+    return (
+        Route("GET", f"{TOPIC}/subscriptions", subscriptions.names, TOPIC_NAME),
+        Route("PUT", SUBSCRIPTION, create, body(as_it_is), *one),
+        Route("DELETE", SUBSCRIPTION, subscriptions.delete, *one, flag("force")),
+        Route("POST", f"{SUBSCRIPTION}/expireMessages", subscriptions.expire_up_to, *one, body(_last)),
+        Route(
+            "POST",
+            f"{SUBSCRIPTION}/expireMessages/{{seconds}}",
+            expire,
+            TOPIC_NAME,
+            seconds,
+            SUBSCRIPTION_NAME,
+        ),
+        Route("POST", f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", expire, TOPIC_NAME, seconds),
+        Route("POST", f"{SUBSCRIPTION}/skip_all", partial(subscriptions.skip, count=None), *one),
+        Route("POST", f"{SUBSCRIPTION}/skip/{{count}}", subscriptions.skip, *one, path_number("count")),
+        Route(
+            "POST",
+            f"{SUBSCRIPTION}/resetcursor/{{time}}",
+            subscriptions.reset_cursor,
+            *one,
+            path_number("time"),
+        ),
+        Route("POST", f"{SUBSCRIPTION}/resetcursor", subscriptions.reset_cursor, *one, body(_next)),
+    )
 
 
-def _list_and_delete(broker: Broker) -> list[web.RouteDef]:
-    async def names(request: web.Request) -> web.Response:
-        return web.json_response(await broker.admin.subscriptions.names(topic_of(request)))
-
-    async def create(request: web.Request) -> web.Response:
-        body = await json_of(request)
-        properties = properties_of(body.get("properties") if isinstance(body, dict) else None)
-        await broker.admin.subscriptions.create(
-            topic_of(request), _name(request), position_of(body), properties
-        )
-        return no_content()
-
-    async def delete(request: web.Request) -> web.Response:
-        await broker.admin.subscriptions.delete(
-            topic_of(request), _name(request), force=flag(request, "force")
-        )
-        return no_content()
-
-    return [web.get(f"{TOPIC}/subscriptions", names), web.put(ONE, create), web.delete(ONE, delete)]
+def _next(value: Any) -> Position:
+    """What is to be delivered next."""
+    to = position_of(value)
+    excluded = _is_excluded(value) and to not in (EARLIEST, LATEST)
+    return Position(to.ledger_id, to.entry_id + 1) if excluded else to
 
 
-def _move(broker: Broker) -> list[web.RouteDef]:
-    async def skip_all(request: web.Request) -> web.Response:
-        await broker.admin.subscriptions.skip(topic_of(request), _name(request), None)
-        return no_content()
-
-    async def skip(request: web.Request) -> web.Response:
-        await broker.admin.subscriptions.skip(topic_of(request), _name(request), _number(request, "count"))
-        return no_content()
-
-    async def reset_to_time(request: web.Request) -> web.Response:
-        await broker.admin.subscriptions.reset_cursor(
-            topic_of(request), _name(request), _number(request, "time")
-        )
-        return no_content()
-
-    async def reset_to_position(request: web.Request) -> web.Response:
-        body = await json_of(request)
-        to = position_of(body)
-        if _is_excluded(body) and to not in (EARLIEST, LATEST):
-            to = Position(to.ledger_id, to.entry_id + 1)
-        await broker.admin.subscriptions.reset_cursor(topic_of(request), _name(request), to)
-        return no_content()
-
-    async def expire(request: web.Request) -> web.Response:
-        name = request.match_info.get("subscription")
-        await broker.admin.subscriptions.expire(topic_of(request), name, 1000 * _number(request, "seconds"))
-        return no_content()
-
-    async def expire_up_to(request: web.Request) -> web.Response:
-        body = await json_of(request)
-        to = position_of(body)
-        if to in (EARLIEST, LATEST):
-            raise ConfigurationError("messages expire up to an entry: name its ledgerId and entryId")
-        if _is_excluded(body):
-            to = Position(to.ledger_id, to.entry_id - 1)
-        await broker.admin.subscriptions.expire_up_to(topic_of(request), _name(request), to)
-        return no_content()
-
-    return [
-        web.post(f"{ONE}/expireMessages", expire_up_to),
-        web.post(f"{ONE}/expireMessages/{{seconds}}", expire),
-        web.post(f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", expire),
-        web.post(f"{ONE}/skip_all", skip_all),
-        web.post(f"{ONE}/skip/{{count}}", skip),
-        web.post(f"{ONE}/resetcursor/{{time}}", reset_to_time),
-        web.post(f"{ONE}/resetcursor", reset_to_position),
-    ]
+def _last(value: Any) -> Position:
+    """Up to what messages expire."""
+    to = position_of(value)
+    if to in (EARLIEST, LATEST):
+        raise ConfigurationError("messages expire up to an entry: name its ledgerId and entryId")
+    return Position(to.ledger_id, to.entry_id - 1) if _is_excluded(value) else to
 
 
-def _number(request: web.Request, name: str) -> int:
-    return natural(request.match_info[name], f"the {name} in the path")
-
-
-def _is_excluded(body: object) -> bool:
+def _is_excluded(value: object) -> bool:
     """The entry that a position names is not meant itself, but the one beside it."""
-    return isinstance(body, dict) and body.get("isExcluded") is True
+    return isinstance(value, dict) and value.get("isExcluded") is True

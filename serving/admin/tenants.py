@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from aiohttp import web
-
 from quire.metadata.records import TenantRecord
-from quire.serving.admin.requests import Absent, fields_of, json_of, no_content
+from quire.serving.admin.requests import Absent, fields_of
+from quire.serving.admin.route import TENANT, Route, as_it_is, body
 from quire.serving.broker import Broker
 
 TENANTS = "/admin/v2/tenants"
+ONE = f"{TENANTS}/{{tenant}}"
 
 
 def _record(name: str, body: Any, cluster: str) -> TenantRecord:
@@ -21,38 +22,22 @@ def _record(name: str, body: Any, cluster: str) -> TenantRecord:
     return TenantRecord(name=name, allowed_clusters=clusters)
 
 
-def routes(broker: Broker) -> list[web.RouteDef]:
-    namespaces = broker.namespaces
+def routes(broker: Broker) -> Sequence[Route]:
+    namespaces, cluster = broker.namespaces, broker.services.settings.cluster
 
-    async def names(_: web.Request) -> web.Response:
-        return web.json_response(await namespaces.tenants())
+    async def create(name: str, value: Any) -> None:
+        await namespaces.create_tenant(name, _record(name, value, cluster))
 
-    async def get(request: web.Request) -> web.Response:
-        record = await namespaces.tenant(request.match_info["tenant"])
-        return web.json_response({"adminRoles": [], "allowedClusters": list(record.allowed_clusters)})
+    async def update(name: str, value: Any) -> None:
+        await namespaces.update_tenant(name, _record(name, value, cluster))
 
-    async def put(request: web.Request) -> web.Response:
-        name = request.match_info["tenant"]
-        await namespaces.create_tenant(
-            name, _record(name, await json_of(request), broker.services.settings.cluster)
-        )
-        return no_content()
+    def shown(record: TenantRecord) -> dict[str, list[str]]:
+        return {"adminRoles": [], "allowedClusters": list(record.allowed_clusters)}
 
-    async def post(request: web.Request) -> web.Response:
-        name = request.match_info["tenant"]
-        await namespaces.update_tenant(
-            name, _record(name, await json_of(request), broker.services.settings.cluster)
-        )
-        return no_content()
-
-    async def delete(request: web.Request) -> web.Response:
-        await namespaces.delete_tenant(request.match_info["tenant"])
-        return no_content()
-
-    return [
-        web.get(TENANTS, names),
-        web.get(f"{TENANTS}/{{tenant}}", get),
-        web.put(f"{TENANTS}/{{tenant}}", put),
-        web.post(f"{TENANTS}/{{tenant}}", post),
-        web.delete(f"{TENANTS}/{{tenant}}", delete),
-    ]
+    return (
+        Route("GET", TENANTS, namespaces.tenants),
+        Route("GET", ONE, namespaces.tenant, TENANT, answer=shown),
+        Route("PUT", ONE, create, TENANT, body(as_it_is)),
+        Route("POST", ONE, update, TENANT, body(as_it_is)),
+        Route("DELETE", ONE, namespaces.delete_tenant, TENANT),
+    )

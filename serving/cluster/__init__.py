@@ -9,17 +9,22 @@ the topic's record. Read in this order:
     owners       which broker each bundle's node names
     reports      what brokers tell of their loads
     probe        is a broker dead? so that nobody is sent there
-    ownership    `ClusterOwnership`: leases, lookups, sessions in doubt, handover
+    registration this broker in the list of brokers, and its session
+    selection    which broker a client is sent to
+    handovers    bundles on their way to other brokers
     balance      which bundles a broker gives away, a core
+    shedding     how it does so
+    ownership    `ClusterOwnership`: lookups, and bundles that are taken
 
 Then the topics of this broker: `topic_records` (their records), `catalogue` (which there are), `bundles` (what
-those of one bundle share), `bundle_totals` (what they took in), `topic_factory` (makes them), `registry` (loads
-them and lets go of them), `rounds` (looks after them), `topic_lists` (tells clients of new ones), `offloading`
-(brings their segments to the archive), `ownerless` (closes ledgers that nobody else would), `local_bundles` (what
-ownership asks of all these).
+those of one bundle share), `bundle_totals` (what they took in), `topic_ownership` (whose they are), `topic_loader`
+(loads one), `registry` (all that are loaded), `policy_updates` (they get other policies), `local_bundles` (what
+ownership asks of them). What is done with them: `offloading` and `offload_target` (their segments go to the archive),
+`idle_topics` (who is unloaded), `rounds` (all that is done every few seconds), `ownerless` (closes ledgers that nobody
+else would), `topic_lists` (tells clients of new ones).
 
 Then what clients ask, `client_topics`, and what operators ask. `fan_out` asks each partition of a topic, and each of
-the other brokers, by `peers`; `addresses` is where this one is reached. `partitioned` lets a topic with partitions grow
-and go as one thing. `admin` lists the rest: `topic_admin`, `statistics`, `subscription_admin`, `policy_admin`,
-`archive_admin`.
+the other brokers, by `peers`; `addresses` is where this one is reached. `partitioned` lets a topic with partitions
+grow, `deletion` deletes topics. `admin` lists the rest: `topic_admin`, `statistics`, `subscription_admin`,
+`policy_admin`, `archive_admin`.
 """

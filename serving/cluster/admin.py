@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 from quire.ledger.bookies import Bookies
-from quire.ledger.ledgers import Ledgers
 from quire.ledger.losses import Losses
 from quire.serving.cluster.archive_admin import ArchiveAdmin
+from quire.serving.cluster.deletion import Deletion
 from quire.serving.cluster.fan_out import FanOut
 from quire.serving.cluster.offloading import Offloading
 from quire.serving.cluster.partitioned import Partitioned
 from quire.serving.cluster.policy_admin import PolicyAdmin
+from quire.serving.cluster.policy_updates import PolicyUpdates
 from quire.serving.cluster.registry import Registry
 from quire.serving.cluster.statistics import Statistics
 from quire.serving.cluster.subscription_admin import SubscriptionAdmin
 from quire.serving.cluster.topic_admin import TopicAdmin
 from quire.serving.topic.services import Services
-from quire.tiering.archive import Archive
 
 
 class Admin:
     def __init__(
         self,
         services: Services,
-        ledgers: Ledgers,
-        archive: Archive | None,
         registry: Registry,
+        policy_updates: PolicyUpdates,
         partitioned: Partitioned,
+        deletion: Deletion,
         fan_out: FanOut,
         offloading: Offloading | None,
     ) -> None:
-        self.topics = TopicAdmin(registry, partitioned, fan_out)
+        self.topics = TopicAdmin(registry, deletion, fan_out)
         self.statistics = Statistics(registry, services, fan_out, offloading)
         self.subscriptions = SubscriptionAdmin(registry, partitioned, fan_out)
-        self.policies = PolicyAdmin(registry, fan_out)
+        self.policies = PolicyAdmin(registry, policy_updates, fan_out)
         self.archive = ArchiveAdmin(offloading, fan_out)
-        self.bookies = Bookies(ledgers)
-        self.losses = Losses(ledgers, archive)
+        self.bookies = Bookies(services.ledgers)
+        self.losses = Losses(services.ledgers, services.archive)

@@ -27,7 +27,7 @@ class ArchiveAdmin:
         """Archive everything now; with `seal` also what is still being written. With `here`, what this broker owns."""
         if here:
             return await self._work().run(seal=seal)
-        mine = self._work().run(seal=seal, or_nobodys=True)
+        mine = self._work().run(seal=seal, even_unowned=True)
         report, silent = await self._everywhere(mine, f"run?seal={str(seal).lower()}&here=true")
         return added_up([report, {"failed": silent}])
 
@@ -35,7 +35,7 @@ class ArchiveAdmin:
         """Upload again what is damaged in the archive and still on bookies; `here` as in `run`."""
         if here:
             return await self._work().repair()
-        report, _ = await self._everywhere(self._work().repair(or_nobodys=True), "repair?here=true")
+        report, _ = await self._everywhere(self._work().repair(even_unowned=True), "repair?here=true")
         return report
 
     async def _everywhere(self, mine: Awaitable[dict[str, Any]], what: str) -> tuple[dict[str, Any], int]:

@@ -13,7 +13,7 @@ gives away, and only when
   hot bundle never wanders around,
 - and the budget of moves per minute is not spent.
 
-Who takes the bundle is decided by the next lookup: the least loaded broker of that moment.
+The next lookup decides which broker takes the bundle: the least loaded one of that moment.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Balancer:
         self._moved_at: deque[float] = deque()
         self._looks = 0
 
-    def plan(self, loads: Loads, now: float, resting: Collection[str] = ()) -> list[str]:
-        """Bundles to give away now, largest first. `resting`: those that came a moment ago and stay."""
+    def plan(self, loads: Loads, now: float, recent: Collection[str] = ()) -> list[str]:
+        """Bundles to give away now, largest first. `recent`: those that came a moment ago and stay."""
         totals = {broker: sum(bundles.values()) for broker, bundles in loads.items()}
         if not self._has_too_much(totals):
             self._looks = 0
@@ -61,7 +61,7 @@ class Balancer:
         self._looks += 1
         if self._looks < LOOKS:
             return []
-        mine = {bundle: load for bundle, load in loads[self._me].items() if bundle not in resting}
+        mine = {bundle: load for bundle, load in loads[self._me].items() if bundle not in recent}
         moves: list[str] = []
         for _ in range(self._moves_left(now)):
             bundle = self._best_move(mine, totals)

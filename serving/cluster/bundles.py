@@ -17,7 +17,7 @@ from typing import Final
 from zlib import crc32
 
 from quire.ledger.ledgers import Ledgers
-from quire.ledger.state_log import StateLog
+from quire.ledger.state_log import StateLog, StateLogOwner
 from quire.metadata import paths
 from quire.metadata.records import NamespaceRecord
 from quire.metadata.store import MetadataStore
@@ -31,7 +31,7 @@ from quire.serving.topic import dedup
 from quire.serving.topic.dedup import DedupStore, Snapshot
 
 CLOSE_S: Final = 5.0
-"""How long closing waits for a state log that takes no writes: until it ends, nobody else can have the bundle."""
+"""How long closing waits for a state log that takes no writes: until it ends, no other broker can have the bundle."""
 
 TOPICS_NAMED_MAX: Final = 20
 """Of the topics that a damaged state log concerns; an error is a sentence, not a list of ten thousand."""
@@ -42,44 +42,23 @@ _log = logging.getLogger(__name__)
 class Bundle:
     """One bundle's cursors and deduplication snapshots (a `DedupLog` for topics)."""
 
+    log: StateLog
+    """From `open` on."""
+
     def __init__(self, name: str) -> None:
         self.name = name
         self.cursors = CursorStore()
         self._dedup = DedupStore()
-        self._log: StateLog | None = None
 
-    async def open(
-        self,
-        ledgers: Ledgers,
-        store: MetadataStore,
-        path: str,
-        on_failed: Callable[[QuireError], None],
-    ) -> None:
+    async def open(self, ledgers: Ledgers, on_failed: Callable[[QuireError], None]) -> None:
         """Replay the state log and begin to write it."""
-        self._log = await StateLog.open(
+        self.log = await StateLog.open(
             ledgers,
-            store,
-            path,
-            self._apply,
-            self._snapshot,
-            prepare=self._prepare,
+            paths.state_log(*self.name.split("/")),
+            StateLogOwner(self._apply, self._snapshot, self._prepare, on_failed),
             purpose=f"state:{self.name}",
-            on_failed=on_failed,
         )
-        self.cursors.attach(self._log)
-
-    async def close(self) -> None:
-        if self._log is not None:
-            await self._log.close()
-
-    def abandon(self) -> None:
-        if self._log is not None:
-            self._log.abandon()
-
-    def leave(self, ledger_ids: Container[int]) -> None:
-        """See `StateLog.leave`."""
-        if self._log is not None:
-            self._log.leave(ledger_ids)
+        self.cursors.attach(self.log)
 
     def _apply(self, record: bytes) -> None:
         kind = record[:1]
@@ -112,33 +91,27 @@ class Bundle:
         await future
 
     def put(self, topic: str, snapshot: Snapshot, done: Done | None = None) -> None:
-        assert self._log is not None
         *first, last = self._dedup.put(topic, snapshot)
         for record in first:
-            self._log.append(record)
-        self._log.append(last, done)
+            self.log.append(record)
+        self.log.append(last, done)
 
     async def remove(self, topic: str) -> None:
-        assert self._log is not None
         record = self._dedup.remove(topic)
         if record is not None:
             future, done = promise()
-            self._log.append(record, done)
+            self.log.append(record, done)
             await future
 
 
 class Bundles:
     """The bundles that this broker has open."""
 
-    def __init__(
-        self,
-        ledgers: Ledgers,
-        store: MetadataStore,
-        on_failed: Callable[[str], None],
-    ) -> None:
+    def __init__(self, ledgers: Ledgers, store: MetadataStore) -> None:
         self._ledgers = ledgers
         self._store = store
-        self._on_failed = on_failed
+        self.on_failed: Callable[[str], None] = lambda _: None
+        """Is told of each whose state log takes no more writes."""
         self._open: dict[str, asyncio.Future[Bundle]] = {}
         self.damaged: dict[str, str] = {}
         """Those whose state log could not be read when it was last opened, and what is to be told of each."""
@@ -148,8 +121,7 @@ class Bundles:
         name = bundle_of(namespace, topic)
         opening = self._open.get(name)
         if opening is None:
-            path = paths.state_log(*name.split("/"))
-            opening = self._open[name] = asyncio.ensure_future(self._begin(name, path, namespace))
+            opening = self._open[name] = asyncio.ensure_future(self._begin(name, namespace))
         try:
             return await asyncio.shield(opening)
         except QuireError:
@@ -158,20 +130,20 @@ class Bundles:
             raise
 
     def is_open(self, name: str) -> bool:
-        """Whether nobody has to wait for its state log."""
+        """Whether no load has to wait for its state log."""
         opening = self._open.get(name)
         return opening is not None and _has_succeeded(opening)
 
-    async def _begin(self, name: str, path: str, namespace: NamespaceRecord) -> Bundle:
+    async def _begin(self, name: str, namespace: NamespaceRecord) -> Bundle:
         bundle = Bundle(name)
 
         def failed(error: QuireError) -> None:
             _log.error("the state log of bundle %s failed, its topics are loaded again: %s", name, error)
             self._open.pop(name, None)
-            self._on_failed(name)
+            self.on_failed(name)
 
         try:
-            await bundle.open(self._ledgers, self._store, path, failed)
+            await bundle.open(self._ledgers, failed)
         except CorruptionError as error:
             raise _retold(error, await self._damage(name, namespace, error)) from error
         self.damaged.pop(name, None)
@@ -198,11 +170,11 @@ class Bundles:
         """The names of those that are open."""
         return [name for name in self._open if name.startswith(f"{tenant}/{namespace}/")]
 
-    def leave(self, ledger_ids: Container[int]) -> None:
+    def roll(self, ledger_ids: Container[int]) -> None:
         """Go on in another ledger where one of these is written to."""
         for opening in self._open.values():
             if _has_succeeded(opening):
-                opening.result().leave(ledger_ids)
+                opening.result().log.leave(ledger_ids)
 
     async def close(self) -> None:
         """Close all state logs."""
@@ -216,7 +188,7 @@ class Bundles:
             return
         try:
             async with asyncio.timeout(CLOSE_S):
-                await (await asyncio.shield(opening)).close()
+                await (await asyncio.shield(opening)).log.close()
         except TimeoutError:
             opening.add_done_callback(_abandon)
             _log.warning("the state log of bundle %s takes no writes now, it will be recovered", name)
@@ -237,7 +209,7 @@ def _has_succeeded(opening: asyncio.Future[Bundle]) -> bool:
 
 
 def _retold(error: CorruptionError, text: str) -> CorruptionError:
-    """An error of the same kind that says `text`. The one that was met is kept by who met it, and stays as it is."""
+    """An error of the same kind that says `text`. The first one is kept where it was met, and stays as it is."""
     told = type(error).__new__(type(error), text)
     told.__dict__.update(error.__dict__)
     return told
@@ -245,7 +217,7 @@ def _retold(error: CorruptionError, text: str) -> CorruptionError:
 
 def _abandon(opened: asyncio.Future[Bundle]) -> None:
     if _has_succeeded(opened):
-        opened.result().abandon()
+        opened.result().log.abandon()
 
 
 def bundle_of(namespace: NamespaceRecord, topic: TopicName) -> str:

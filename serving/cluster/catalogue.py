@@ -1,6 +1,6 @@
 """Which topics there are, and which may be made: what the metadata store says, and what is in use on this broker.
 
-A non-persistent topic has no record; it is there while somebody uses it. A partitioned topic is a record with a number
+A non-persistent topic has no record; it is there while it has clients. A partitioned topic is a record with a number
 of partitions, which are topics of their own and are made when they are first used. So creating ten thousand partitions
 writes one record.
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
 
 from quire.metadata import topics
 from quire.metadata.records import NamespaceRecord, TopicRecord
@@ -21,8 +20,6 @@ from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, Ve
 from quire.serving.cluster.topic_records import NAMES_A_TURN, TopicRecords
 from quire.serving.names import TopicName
 from quire.serving.policy.namespaces import Namespaces
-
-READS_AT_ONCE: Final = 200
 
 
 class NoPartition(ConfigurationError):
@@ -48,7 +45,7 @@ class Catalogue:
         self._used = used
         self._creates = creates
         self.on_deleting: Callable[[TopicName], None] = lambda _: None
-        """Is told of each partitioned topic that is met while it is being deleted."""
+        """Is told of each topic that is met while it is being deleted."""
 
     async def namespace(self, name: TopicName) -> NamespaceRecord:
         """Of the topic. Raises `NotFound`."""
@@ -83,13 +80,19 @@ class Catalogue:
     async def permit(self, name: TopicName, namespace: NamespaceRecord, create: bool) -> topics.Topic | None:
         """Raise `NotFound` unless it may be made: a partition if its parent has it, which is returned then.
 
-        Another topic if who asks would `create` it, by the policy.
+        Another topic if the caller would `create` it and the policy allows that.
         """
         if name.parent is not None:
             return await self.covering(name)
         if not (create and self._creates_automatically(namespace)):
             raise NotFound(f"there is no topic {name}")
         return None
+
+    async def permit_without_record(self, name: TopicName, namespace: NamespaceRecord, create: bool) -> None:
+        """The same for a topic that keeps nothing; `ConfigurationError` for one that has partitions."""
+        if await self._records.find(name) is not None:
+            raise _has_partitions(name)
+        await self.permit(name, namespace, create)
 
     async def covering(self, name: TopicName) -> topics.Topic:
         """The record of the partitioned topic that has, or is given, this partition. Raises as `partitions`."""
@@ -110,7 +113,10 @@ class Catalogue:
         return self._creates if wanted is None else wanted
 
     async def find_or_create(self, name: TopicName, namespace: NamespaceRecord, create: bool) -> topics.Topic:
-        """The record of a topic that is no parent of partitions; made if it may be, else `NotFound`."""
+        """The record of a topic that is no parent of partitions; made if it may be, else `NotFound`.
+
+        Raises `Unavailable` while it is being deleted.
+        """
         while True:
             try:
                 snapshot = await self._records.load(name)
@@ -123,7 +129,8 @@ class Catalogue:
                 except (NotFound, VersionConflict):
                     continue  # the parent has changed: it may be on its way out
             if snapshot.record.partitions:
-                raise has_partitions(name)
+                raise _has_partitions(name)
+            self._refuse_deleting(name, snapshot.record)
             return snapshot
 
     async def create(self, name: TopicName, partitions: int, properties: Mapping[str, str] | None) -> bool:
@@ -161,9 +168,11 @@ class Catalogue:
 
     async def require_none(self, partitions: Iterable[TopicName]) -> None:
         """Raise `AlreadyExists` when a topic has the name of a partition to be: its messages would be taken for its."""
-        there = await self._records.there(partitions)
+        there = await self._records.find_all(partitions)
         if there:
-            raise AlreadyExists(f"topic {there[0]} exists already; delete it, or choose another name")
+            raise AlreadyExists(
+                f"topic {next(iter(there))} exists already; delete it, or choose another name"
+            )
 
     async def names(self, tenant: str, namespace: str, domain: str) -> tuple[list[str], list[str]]:
         """(topics with each partition by its name, partitioned topics), as full names in order.
@@ -172,12 +181,11 @@ class Catalogue:
         """
         await self.namespaces.get(tenant, namespace)
         names = await self._records.names(tenant, namespace, domain)
-        counts: dict[TopicName, int] = {}
-        for start in range(0, len(names), READS_AT_ONCE):
-            some = names[start : start + READS_AT_ONCE]
-            counts |= zip(some, await asyncio.gather(*map(self._listed, some)), strict=True)
-        parents = {name: count for name, count in counts.items() if count > 0}
-        single = {name for name, count in counts.items() if count == 0}
+        records = await self._records.find_all(names)
+        parents = {
+            name: one.partitions for name, one in records.items() if one.partitions and not one.deleting
+        }
+        single = {name for name, one in records.items() if not one.partitions}
         single |= {name for name in self._used if name[:3] == (domain, tenant, namespace)}
         shown = {str(parent.of_partition(i)) for parent, count in parents.items() for i in range(count)}
         for count, name in enumerate(single, 1):
@@ -187,14 +195,7 @@ class Catalogue:
                 await asyncio.sleep(0)
         return sorted(shown), sorted(map(str, parents))
 
-    async def _listed(self, name: TopicName) -> int:
-        """Its number of partitions, -1 when it was deleted meanwhile, or is being deleted with its partitions."""
-        record = await self._records.find(name)
-        if record is None or (record.deleting and record.partitions):
-            return -1
-        return record.partitions
 
-
-def has_partitions(name: TopicName) -> ConfigurationError:
-    """For who uses the parent of partitions as a topic."""
+def _has_partitions(name: TopicName) -> ConfigurationError:
+    """Of a request that takes the parent of partitions for a topic."""
     return ConfigurationError(f"{name} has partitions; use {name.of_partition(0)} and so on")

@@ -8,21 +8,20 @@ from __future__ import annotations
 from contextlib import suppress
 
 from quire.runtime.errors import AlreadyExists, NotFound, QuireError
-from quire.runtime.slices import Slices
 from quire.serving.cluster.fan_out import FanOut
 from quire.serving.cluster.partitioned import Partitioned
-from quire.serving.cluster.port import Owner, Ownership
+from quire.serving.cluster.port import Owner
 from quire.serving.cluster.registry import Registry
-from quire.serving.cluster.topic_factory import subscriptions_of
 from quire.serving.cluster.topic_lists import Listener, TopicLists, Watched
+from quire.serving.cluster.topic_loader import subscriptions_of
 from quire.serving.model.ports import ConsumerPort
 from quire.serving.model.request import SubscribeRequest
 from quire.serving.names import NON_PERSISTENT, TopicName
 from quire.serving.schema.registry import from_wire, to_wire
 from quire.serving.subscription.delivery.consumer import Consumer
 from quire.serving.subscription.subscription import Subscription
-from quire.serving.topic.non_persistent import AnyTopic
 from quire.serving.topic.services import Services
+from quire.serving.topic.topic import AnyTopic
 from quire.wire import pulsar_pb2 as pb
 
 
@@ -33,15 +32,12 @@ class ClientTopics:
         registry: Registry,
         partitioned: Partitioned,
         fan_out: FanOut,
-        ownership: Ownership,
-        slices: Slices,
     ) -> None:
         self._registry = registry
         self._namespaces = registry.catalogue.namespaces
         self._partitioned = partitioned
         self._fan_out = fan_out
-        self._ownership = ownership
-        self._lists = TopicLists(services.store, services.tasks, slices)
+        self._lists = TopicLists(services.store, services.tasks, services.slices)
 
     # -- which there are, and where --------------------------------------------------------------------
 
@@ -65,8 +61,7 @@ class ClientTopics:
         Whether it is there, PRODUCER and SUBSCRIBE say: a client that looks up in vain never tries again. Raises
         `NotFound` for an unknown namespace, `Unavailable`.
         """
-        name = TopicName.parse(topic)
-        return await self._ownership.owner_of(await self._registry.bundle_of(name), take=take)
+        return await self._registry.ownership.owner_of(TopicName.parse(topic), take=take)
 
     async def names(self, tenant: str, namespace: str, domain: str) -> list[str]:
         """Full names, partitions one by one, their parents not.
@@ -92,19 +87,21 @@ class ClientTopics:
         Raises `NotFound`, `NotOwner`, `Unavailable`, `ConfigurationError`.
         """
         name = TopicName.parse(topic)
-        # What keeps nothing is there as soon as somebody asks for it.
+        # A topic that keeps nothing is there as soon as a client asks for it.
         return await self._registry.open(name, create=create or not name.is_persistent, take=False)
 
     # -- schemas ---------------------------------------------------------------------------------------
 
     async def admit_producer_schema(self, topic: AnyTopic, schema: pb.Schema | None) -> bytes:
         """The version of what a producer will write, which may be new. Raises `SchemaRefused`, `SchemaInvalid`."""
-        return await self._registry.schemas.for_producer(topic.topic_name, topic.policies, schema)
+        return await self._registry.schemas.for_producer(topic.topic_name, topic.applied.policies, schema)
 
     async def admit_consumer_schema(self, topic: AnyTopic, schema: pb.Schema) -> None:
         """Raises as `admit_producer_schema`."""
         in_use = topic.has_messages or bool(topic.producers.all())
-        await self._registry.schemas.for_consumer(topic.topic_name, topic.policies, schema, in_use=in_use)
+        await self._registry.schemas.for_consumer(
+            topic.topic_name, topic.applied.policies, schema, in_use=in_use
+        )
 
     async def find_schema(self, topic: str, version: bytes | None) -> tuple[bytes, pb.Schema]:
         """A version of a topic's schema, or the newest, and its number on the wire. Raises `NotFound`."""
@@ -147,7 +144,7 @@ class ClientTopics:
     async def _prove(
         self, topic: AnyTopic, subscription: Subscription, consumer: Consumer | None, *, earliest: bool
     ) -> None:
-        """The topic may have begun to grow while it was made. Where this fails it goes again, if nobody else has it."""
+        """Make it on partitions that are added by now. Where this fails it is deleted, if it has no other consumer."""
         if subscription.is_on_all_partitions:
             return
         properties = subscription.cursor.properties

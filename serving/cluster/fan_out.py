@@ -1,12 +1,12 @@
 """Asks each partition of a topic, whichever broker it is on, or each of the other brokers.
 
 What an operator asks of a partitioned topic is asked of its partitions, which are topics of their own: here by a plain
-call, elsewhere by the same request of the REST interface (`peers`). A `TopicRequest` knows both ways; whoever makes it
-says which refusals of single partitions are no failure of the whole. A partition that nobody has used yet has no
+call, elsewhere by the same request of the REST interface (`peers`). A `TopicRequest` knows both ways; its
+maker says which refusals of single partitions are no failure of the whole. A partition that was never used has no
 record, and is left out of what is asked of the used ones.
 
-What is asked of the whole cluster is asked of all other brokers at once; one that does not answer keeps nobody waiting
-for long, and is told of.
+What is asked of the whole cluster is asked of all other brokers at once; one that does not answer delays the result
+for a limited time, and is named in it.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ class BrokerAnswers(NamedTuple):
 
 
 class FanOut:
-    def __init__(self, registry: Registry, peers: Peers, ownership: Ownership, addresses: Addresses) -> None:
+    def __init__(self, registry: Registry, ownership: Ownership, addresses: Addresses) -> None:
         self._catalogue = registry.catalogue
         self._records = registry.records
-        self._peers = peers
+        self.peers = Peers()
         self._ownership = ownership
         self._addresses = addresses
 
@@ -89,7 +89,7 @@ class FanOut:
         try:
             return await self._catalogue.partitions(name)
         except NotFound:
-            # A partition that nobody has used yet is there all the same.
+            # A partition that was never used is there all the same.
             if name.parent is None:
                 raise
             await self._catalogue.covering(name)
@@ -111,7 +111,7 @@ class FanOut:
     async def used(self, name: TopicName, record: TopicRecord) -> list[TopicName]:
         """Those that were used, or are prepared; of a topic that keeps nothing all, for only their brokers know."""
         names = [name.of_partition(index) for index in range(record.extent)]
-        return await self._records.there(names) if name.is_persistent else names
+        return list(await self._records.find_all(names)) if name.is_persistent else names
 
     async def whole(self, name: TopicName, request: TopicRequest[T], refusals: Refusals = ()) -> list[T]:
         """What a topic answers, or its used partitions do. Raises as `each`, and a refusal when all refuse."""
@@ -147,7 +147,7 @@ class FanOut:
             return await request.here(partition)
         except NotOwner as error:
             path = topic_path(partition) + request.path
-            return request.read(await self._peers.ask(request.method, error, path, request.body))
+            return request.read(await self.peers.ask(request.method, error, path, request.body))
 
     # -- brokers ---------------------------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class FanOut:
         """Ask all other brokers of the cluster."""
         urls = [row["httpUrl"] for row in self._ownership.brokers()]
         others = [url for url in urls if url != self._addresses.http_url]
-        asked = [self._peers.ask_at(method, url, path, timeout_s=timeout_s) for url in others]
+        asked = [self.peers.ask_at(method, url, path, timeout_s=timeout_s) for url in others]
         answers = BrokerAnswers([], [])
         for one in await asyncio.gather(*asked, return_exceptions=True):
             if isinstance(one, QuireError):

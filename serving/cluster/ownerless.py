@@ -1,14 +1,15 @@
-"""Open ledgers that nobody closes, though they must be closed: their topics are loaded, or they are orphans.
+"""Open ledgers that no broker closes, though they must be closed: their topics are loaded, or they are orphans.
 
 Repair copies closed ledgers only. One that is open, and names a bookie that is lost or drains, is ended by the broker
-that serves its topic (`ledger.leaving`). When that broker died and no client has asked for the topic since, nobody
+that serves its topic (`ledger.leaving`). When that broker died and no client has asked for the topic since, no broker
 serves it: the coordinator of repair hands the ledger's record to `Ownerless.want`, and the topic is loaded here, which
 recovers and closes what its former owner left, the bundle's state log included. One after the other, as nothing
 is in danger.
 
 What loading does not close is what the owner does not list: a process died that made it, say by a compaction. Such an
-orphan (`ledger.census`) is recovered here once it is old enough, whoever owns the topic; else it would keep its bookies
-from being retired for ever. Were it in use after all, recovery would fence it, and its writer begin another one.
+orphan (`ledger.census`) is recovered here once it is old enough, whichever broker owns the topic; else it would keep
+its bookies from being retired for ever. Were it in use after all, recovery would fence it, and its writer begin another
+one.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Ownerless:
         if len(self._wanted) < WANTED_MAX:
             self._wanted[record.ledger_id] = record
         if self._working is None or self._working.done():
-            self._working = self._services.tasks.start(self._work(), "close ledgers that nobody closes")
+            self._working = self._services.tasks.start(self._work(), "close ledgers that no broker closes")
 
     async def _work(self) -> None:
         while self._wanted:
@@ -59,7 +60,7 @@ class Ownerless:
                 _log.warning("the open ledger of %s cannot be closed yet: %s", record.purpose, error)
 
     async def _is_orphan(self, record: LedgerRecord) -> bool:
-        """A young ledger may be about to be listed, and of other purposes nobody knows who lists them."""
+        """A young ledger may be about to be listed, and where ledgers of other purposes are listed is not known."""
         store, (kind, _, whose) = self._services.store, record.purpose.partition(":")
         if record.created_ms + GRACE_MS > self._services.clock.now_ms():
             return False
@@ -90,7 +91,7 @@ class Ownerless:
             name = TopicName.parse(whose)
         elif kind == "state":
             await self._ownership.require(whose, take=True)
-            name = None if self._registry.serves(whose) else await self._some_topic_of(whose)
+            name = None if self._registry.in_bundle(whose) else await self._some_topic_of(whose)
         if name is not None and self._registry.find(name) is None:
             await self._registry.open(name)
 
@@ -98,7 +99,7 @@ class Ownerless:
         """Loading any topic of a bundle opens its state log."""
         tenant, namespace, _ = bundle.split("/", 2)
         for name in await self._registry.records.names(tenant, namespace):
-            if await self._registry.bundle_of(name) == bundle:
+            if await self._registry.ownership.bundle_of(name) == bundle:
                 record = await self._registry.records.find(name)
                 if record is not None and not record.partitions:
                     return name

@@ -1,7 +1,7 @@
-"""Who owns each bundle, as its node says: read once, then known until its watch says that it changed.
+"""The owner of each bundle, as its node says: read once, then known until its watch says that it changed.
 
-A lookup of a bundle that was looked up before costs no metadata operation. A read that a change overtakes answers its
-caller and is not remembered. Who waits for a dead owner's node to go waits for the next change of it.
+A lookup of a bundle that was looked up before costs no metadata operation. What a change overtakes while it
+is read is returned and not remembered. To wait for the end of a dead owner's node is to wait for its next change.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Owners:
         return self._known.get(bundle)
 
     async def find(self, bundle: str) -> OwnerRecord | None:
-        """The owner's record; None when nobody owns the bundle. Raises `Unavailable`."""
+        """The owner's record; None when the bundle has no owner. Raises `Unavailable`."""
         known = self._known.get(bundle)
         if known is not None:
             return known

@@ -1,28 +1,21 @@
-"""A partitioned topic is one thing: it grows and it is deleted as a whole, whoever is at it at the same moment.
+"""A partitioned topic grows as one thing, with the subscriptions that it has, whichever brokers are at it.
 
-**Growing.** Its record says first that it grows (`GrowthRecord`); then each durable subscription that any of its
-partitions has is made on the new ones, from their beginning; and only then the record shows them. So a message that
-goes to a new partition has its subscriptions waiting, though their consumers look for partitions once a minute, and
-ask for the latest. Who asks again after a crash goes on where it ended. Until the record shows them nobody lists
-the new partitions, but whoever names one may use it.
+Its record says first that it grows (`GrowthRecord`); then each durable subscription that any of its partitions has is
+made on the new ones, from their beginning; and only then the record shows them. So a message that goes to a new
+partition has its subscriptions waiting, though their consumers look for partitions once a minute, and ask for the
+latest. A request that is repeated after a crash goes on where the first one ended. Until the record shows them the new
+partitions are not listed, but a client that names one may use it.
 
     record: growth = [first, end) ─▶ subscriptions of the old are made on the new ─▶ record: partitions = end
 
 A durable subscription that a client makes meanwhile is seen by the growth, or sees it (`subscribed`): it is made on the
 new partitions as well before the client is answered. The same holds for two minutes afterwards, for a client
-that had asked for the number of partitions before. Who deletes a subscription while its topic grows may have to do so
-again: it may have been made on the new partitions a moment later.
-
-**Deleting.** The record is marked first: no partition is made from then on, for that needs an unmarked parent in the
-same transaction (`topic_records`). Then the partitions go, each with its owner, then the record. A deletion that was
-interrupted is finished by whoever meets the mark. A partition is deleted for its parent's sake only if it is of the
-incarnation that was marked: who finishes late deletes nothing of the next topic of that name.
+that had asked for the number of partitions before. A subscription that is deleted while its topic grows may have to be
+deleted again: it may have been made on the new partitions a moment later.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeGuard
 from urllib.parse import quote
@@ -34,26 +27,21 @@ from quire.metadata.records import GrowthRecord, TopicRecord
 from quire.runtime.errors import (
     AlreadyExists,
     ConfigurationError,
-    InUse,
     NotFound,
-    QuireError,
     Unavailable,
 )
 from quire.serving.cluster.fan_out import FanOut, TopicRequest
-from quire.serving.cluster.registry import DELETION_RETRY_S, Registry
-from quire.serving.cluster.topic_factory import subscriptions_of
+from quire.serving.cluster.registry import Registry
+from quire.serving.cluster.topic_loader import subscriptions_of
 from quire.serving.model.ports import EARLIEST, LATEST, Position
 from quire.serving.names import TopicName
 from quire.serving.subscription.cursor.cursor import NO_PROPERTIES
-from quire.serving.topic.non_persistent import AnyTopic
 from quire.serving.topic.services import Services
-from quire.serving.topic.topic import Topic
+from quire.serving.topic.topic import AnyTopic
 from quire.wire import commands
 
 GROWN_MS: Final = 120_000
 """How long after it has asked for the number of partitions a client may subscribe; its own patience is 30 s."""
-
-_log = logging.getLogger(__name__)
 
 
 class Partitioned:
@@ -62,9 +50,6 @@ class Partitioned:
         self._records = registry.records
         self._services = services
         self._fan_out = fan_out
-        self._deleting: set[TopicName] = set()
-        """Whose interrupted deletion is being finished."""
-        registry.catalogue.on_deleting = self._go_on_deleting
 
     # -- growing ---------------------------------------------------------------------------------------
 
@@ -88,7 +73,7 @@ class Partitioned:
             if now.extent > now.partitions or now.partitions == count:
                 return now
             if now.partitions != record.partitions:
-                raise Unavailable(f"{name} was given partitions by somebody else; try again")
+                raise Unavailable(f"{name} was given partitions by another request; try again")
             first = now.growth.first if self._is_recent(now.growth) else now.partitions
             at_ms = self._services.clock.now_ms()
             return replace(now, growth=GrowthRecord(first=first, end=count, at_ms=at_ms))
@@ -104,7 +89,7 @@ class Partitioned:
         if not name.is_persistent:
             return
         old = [name.of_partition(index) for index in range(record.partitions)]
-        there = await self._records.there(old)
+        there = await self._records.find_all(old)
         listed = (await self._fan_out.each(there, self._durable(), (NotFound,))).found
         new = [name.of_partition(index) for index in range(record.partitions, record.extent)]
         found = {subscription: its for one in listed.values() for subscription, its in one.items()}
@@ -118,7 +103,7 @@ class Partitioned:
         return replace(record, partitions=growth.end, growth=growth)
 
     async def make_missed(self, name: TopicName) -> None:
-        """Make the records of those partitions that nobody has used yet; whose brokers need not know. `NotFound`."""
+        """Make the records of those partitions that were never used; their brokers need not know. Raises `NotFound`."""
         record = await self._fan_out.record(name)
         namespace = await self._registry.catalogue.namespace(name)
         for partition in map(name.of_partition, range(record.partitions if name.is_persistent else 0)):
@@ -207,82 +192,6 @@ class Partitioned:
         request = TopicRequest(here, "PUT", path, where)
         return len((await self._fan_out.each(partitions, request, (AlreadyExists,))).found)
 
-    # -- deleting --------------------------------------------------------------------------------------
-
-    async def delete(self, name: TopicName, *, force: bool = False) -> None:
-        """Delete it with all partitions. Raises `NotFound`, and `InUse` while somebody uses it, unless `force`."""
-        record = (await self._records.load(name)).record
-        if not record.partitions:
-            raise NotFound(f"{name} has no partitions")
-        if not record.deleting and not force:
-            await self._refuse_if_used(name, record)
-        marked = await self._records.change(name, lambda now: replace(now, deleting=True))
-        self._deleting.add(name)  # who meets the mark here leaves it to us
-        try:
-            await self._delete(name, marked)
-        except QuireError:
-            self._deleting.discard(name)
-            self._go_on_deleting(name)
-            raise
-        else:
-            self._deleting.discard(name)
-
-    async def _refuse_if_used(self, name: TopicName, record: TopicRecord) -> None:
-        async def here(partition: TopicName) -> None:
-            loaded = self._registry.find(partition)
-            if loaded is None:
-                await self._registry.require(partition)
-            else:
-                refuse_if_used(loaded)
-
-        def read(stats: dict[str, Any]) -> None:
-            consumers = (one["consumers"] for one in stats["subscriptions"].values())
-            if stats["publishers"] or any(consumers):
-                raise in_use(str(name))
-
-        used = await self._fan_out.used(name, record)
-        await self._fan_out.each(used, TopicRequest(here, "GET", "/stats", read=read), (NotFound,))
-
-    async def _delete(self, name: TopicName, marked: TopicRecord) -> None:
-        async def here(partition: TopicName) -> None:
-            await self.delete_partition(partition, marked.generation)
-
-        path = f"?force=true&parentGeneration={marked.generation}"
-        used = await self._fan_out.used(name, marked)
-        await self._fan_out.each(used, TopicRequest(here, "DELETE", path), (NotFound,))
-        try:
-            await self._registry.delete_parent(name, marked.generation)
-        except NotFound:
-            pass  # another has met the mark, and was faster
-
-    async def delete_partition(self, partition: TopicName, generation: int) -> None:
-        """For the sake of its parent, the one of this `generation`: not if it is another one's. Raises `NotFound`."""
-
-        def is_another(topic: Topic) -> bool:
-            return topic.segment_list.record.parent_generation not in (0, generation)
-
-        await self._registry.delete(partition, unless=is_another)
-
-    def _go_on_deleting(self, name: TopicName) -> None:
-        """Who began it died or met an error. Until it is done nobody can have the name."""
-        if name not in self._deleting and not self._registry.is_stopping:
-            self._deleting.add(name)
-            self._services.tasks.start(self._finish_deletion(name), f"go on deleting {name}")
-
-    async def _finish_deletion(self, name: TopicName) -> None:
-        try:
-            while not self._registry.is_stopping:
-                try:
-                    record = await self._records.find(name)
-                    if record is not None and record.deleting:
-                        await self._delete(name, record)
-                    return
-                except QuireError as error:
-                    _log.warning("%s cannot be deleted, trying again: %s", name, error)
-                    await asyncio.sleep(DELETION_RETRY_S)
-        finally:
-            self._deleting.discard(name)
-
 
 def _refuse_growth(name: TopicName, record: TopicRecord, count: int) -> None:
     if record.deleting:
@@ -306,14 +215,3 @@ async def create_subscription(
         await subscriptions.create(name, earliest=start == EARLIEST, properties=properties)
     else:
         await subscriptions.create(name, at=commands.message_id(*start), properties=properties)
-
-
-def in_use(name: str) -> InUse:
-    """For who deletes without force what somebody uses."""
-    return InUse(f"{name} has producers or consumers; close them, or delete it by force")
-
-
-def refuse_if_used(topic: AnyTopic) -> None:
-    """Raise `InUse` while it has producers or consumers."""
-    if topic.producers.all() or any(one.consumers for one in subscriptions_of(topic)):
-        raise in_use(topic.name)

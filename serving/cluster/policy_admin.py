@@ -1,7 +1,7 @@
-"""Policies as operators change them: of a topic or of a namespace, and then heeded by every broker.
+"""Policies as operators change them: of a topic or of a namespace, and then applied by every broker.
 
-A change is answered when it holds on every broker that answers: for who connects then. One that does not answer follows
-by its watch, as soon as it can.
+A change returns when it holds on every broker that answers, so for clients that connect then. A broker that does not
+answer follows by its watch, as soon as it can.
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ from typing import Final
 
 from quire.metadata.records import Policies
 from quire.serving.cluster.fan_out import FanOut
+from quire.serving.cluster.policy_updates import PolicyUpdates
 from quire.serving.cluster.registry import Registry
 from quire.serving.names import TopicName
 from quire.serving.policy.resolved import TopicPolicies
 from quire.wire import topic_name
 
-HEED_S: Final = 5.0
-"""How long a change of a policy waits for other brokers to heed it."""
+APPLY_S: Final = 5.0
+"""How long a change of a policy waits for other brokers to apply it."""
 
 _log = logging.getLogger(__name__)
 
 
 class PolicyAdmin:
-    def __init__(self, registry: Registry, fan_out: FanOut) -> None:
+    def __init__(self, registry: Registry, updates: PolicyUpdates, fan_out: FanOut) -> None:
         self._registry = registry
+        self._updates = updates
         self._fan_out = fan_out
 
     async def of_topic(self, name: TopicName) -> Policies:
@@ -43,24 +45,24 @@ class PolicyAdmin:
         """Replace what the topic prescribes. Raises `NotFound`, `Unavailable`."""
         await self._fan_out.partitions(name)
         await self._registry.policies.change(name, change)
-        await self._heeded(name.tenant, name.namespace, f"?topic={topic_name.escaped(str(name))}")
+        await self._applied_everywhere(name.tenant, name.namespace, f"?topic={topic_name.escaped(str(name))}")
 
     async def change_namespace(
         self, tenant: str, namespace: str, change: Callable[[Policies], Policies]
     ) -> None:
         """Replace what the namespace prescribes. Raises as `change_topic`."""
         await self._registry.catalogue.namespaces.change(tenant, namespace, change)
-        await self._heeded(tenant, namespace)
+        await self._applied_everywhere(tenant, namespace)
 
-    async def _heeded(self, tenant: str, namespace: str, which: str = "") -> None:
-        """Return when every broker that answers heeds what was written."""
+    async def _applied_everywhere(self, tenant: str, namespace: str, which: str = "") -> None:
+        """Return when every broker that answers has applied what was written."""
         path = f"/quire/v1/policies/{topic_name.escaped(tenant, namespace)}"
-        others = self._fan_out.others("PUT", path + which, timeout_s=HEED_S)
-        answers, _ = await asyncio.gather(others, self._registry.apply_policies(tenant, namespace))
+        others = self._fan_out.others("PUT", path + which, timeout_s=APPLY_S)
+        answers, _ = await asyncio.gather(others, self._updates.apply(tenant, namespace))
         for why in answers.silent:
             _log.warning("the policies of %s/%s may hold later there: %s", tenant, namespace, why)
 
     async def refresh(self, tenant: str, namespace: str, name: TopicName | None) -> None:
         """What another broker has written holds here when this returns. Raises `NotFound`, `Unavailable`."""
         await self._registry.policies.refresh(tenant, namespace, name)
-        await self._registry.apply_policies(tenant, namespace)
+        await self._updates.apply(tenant, namespace)

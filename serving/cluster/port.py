@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from quire.runtime.errors import Unavailable
+from quire.serving.cluster.addresses import Addresses
 
 
 class Owner(NamedTuple):
@@ -34,7 +35,7 @@ class Owner(NamedTuple):
 
 
 class NotOwner(Unavailable):
-    """Another broker's topic, or nobody's: look it up again. `owner` is where it is, if that is known."""
+    """The topic is another broker's, or has no owner: look it up again. `owner` is where it is, if that is known."""
 
     def __init__(self, what: str, owner: Owner | None = None) -> None:
         super().__init__(what)
@@ -53,23 +54,15 @@ class Handover(NamedTuple):
 
     topics: Sequence[str]
     """Those that clients use, by their full names."""
-    send_away: Callable[[str], None]
-    """Let the clients go: to the service URL of who has the topics now, or, if it is empty, to look them up."""
+    disconnect_clients: Callable[[str], None]
+    """Close the clients' producers and consumers: they go to the new owner's service URL, or look up if it is empty."""
 
 
 class BundleHost(Protocol):
     """The broker, as its ownership sees it."""
 
     @property
-    def service_url(self) -> str: ...
-
-    @property
-    def http_url(self) -> str: ...
-
-    @property
-    def listeners(self) -> Mapping[str, str]:
-        """Its URLs for clients in other networks, by the names of listeners."""
-        ...
+    def addresses(self) -> Addresses: ...
 
     def gained(self, bundle: str) -> None:
         """The bundle is this broker's from now on."""
@@ -78,12 +71,12 @@ class BundleHost(Protocol):
     async def hand_over(self, bundle: str) -> Handover:
         """Close the bundle's topics and its state log, so that the next owner has nothing to recover.
 
-        The clients are sent away when somebody else may have the bundle.
+        The clients are disconnected when another broker may have the bundle.
         """
         ...
 
-    async def invite(self, heir: Owner, bundle: str, topics: Sequence[str]) -> None:
-        """Ask another broker to take the bundle, which is nobody's, and to load `topics`; return when it has.
+    async def ask_to_take(self, new_owner: Owner, bundle: str, topics: Sequence[str]) -> None:
+        """Ask another broker to take the bundle, which has no owner, and to load `topics`; return when it has.
 
         Raises `Unavailable`, `NotOwner`.
         """
@@ -112,7 +105,7 @@ class Ownership(Protocol):
         ...
 
     async def owner_of(self, bundle: str, *, take: bool = False) -> Owner:
-        """Who owns the bundle; when nobody does, who should. With `take` that is this broker, and it takes it.
+        """The bundle's owner; when it has none, the broker that should own it. With `take` this broker takes it then.
 
         Raises `Unavailable` while this broker cannot tell: its session is in doubt, or over.
         """
@@ -123,14 +116,14 @@ class Ownership(Protocol):
         ...
 
     async def require(self, bundle: str, *, take: bool) -> None:
-        """Return when the bundle is owned here; with `take`, take it if it is nobody's. Raises `NotOwner`."""
+        """Return when the bundle is owned here; with `take`, take it if it has no owner. Raises `NotOwner`."""
         ...
 
     async def release(self, bundle: str, why: str) -> None:
         """Hand one bundle over to whom a lookup would lead. Raises `NotOwner` when it is not owned here."""
         ...
 
-    def look_again(self, bundle: str) -> None:
+    def verify_owned(self, bundle: str) -> None:
         """Another broker changed a topic of the bundle: find out whether the bundle is still owned here."""
         ...
 
@@ -139,11 +132,11 @@ class Ownership(Protocol):
         ...
 
     def brokers(self) -> list[dict[str, Any]]:
-        """Who is there, with what load."""
+        """The brokers of the cluster, each with its load."""
         ...
 
     def bundles(self) -> list[dict[str, Any]]:
-        """Who owns what, since when and why, by the last reports."""
+        """Each bundle's owner, since when and why, by the last reports."""
         ...
 
     def metrics(self) -> Mapping[str, float]: ...
@@ -166,8 +159,8 @@ class SoleOwner:
 
     async def owner_of(self, bundle: str, *, take: bool = False) -> Owner:
         assert self._host is not None
-        host = self._host
-        return Owner(self._id, host.service_url, host.http_url, is_here=True, listeners=host.listeners)
+        own = self._host.addresses
+        return Owner(self._id, own.service_url, own.http_url, is_here=True, listeners=own.listeners)
 
     async def take(self, bundle: str) -> None:
         pass
@@ -177,9 +170,9 @@ class SoleOwner:
 
     async def release(self, bundle: str, why: str) -> None:
         assert self._host is not None
-        (await self._host.hand_over(bundle)).send_away("")
+        (await self._host.hand_over(bundle)).disconnect_clients("")
 
-    def look_again(self, bundle: str) -> None:
+    def verify_owned(self, bundle: str) -> None:
         pass
 
     def why_not_ready(self) -> str:
@@ -188,7 +181,7 @@ class SoleOwner:
     @property
     def _id(self) -> str:
         assert self._host is not None
-        return self._host.service_url.partition("://")[2]
+        return self._host.addresses.service_url.partition("://")[2]
 
     def brokers(self) -> list[dict[str, Any]]:
         assert self._host is not None
@@ -196,8 +189,8 @@ class SoleOwner:
         return [
             {
                 "broker": self._id,
-                "serviceUrl": self._host.service_url,
-                "httpUrl": self._host.http_url,
+                "serviceUrl": self._host.addresses.service_url,
+                "httpUrl": self._host.addresses.http_url,
                 "bundles": len(loads),
                 "topics": sum(one.topics for one in loads),
                 "load": round(sum(one.load for one in loads), 1),

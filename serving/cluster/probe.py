@@ -1,9 +1,9 @@
 """Does another broker take connections? Asked before a client is sent there.
 
 A broker that was killed owns its bundles until its session is over. A client that is sent to it tries again less and
-less often, and so comes back long after somebody else could have served it. A lookup that waits instead is answered at
-the right moment. So the question need not be answered well: a wrong "no" makes a lookup wait, a wrong "yes" is what
-every client copes with.
+less often, and so comes back long after another broker could have served it. A lookup that waits instead is answered at
+the right moment. So the result need not be right: a wrong "no" makes a lookup wait, a wrong "yes" is what every client
+copes with.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TIMEOUT_S: Final = 1.0
 
 
 class Probe:
-    """Answers by URL, each looked into at most once in `VALID_S`."""
+    """Remembers the result for each URL for `VALID_S`."""
 
     def __init__(self) -> None:
         self._asked: dict[str, tuple[float, asyncio.Task[bool]]] = {}

@@ -15,7 +15,7 @@ from quire.metadata import paths
 from quire.metadata.followed import Followed
 from quire.metadata.records import BrokerRecord, BundleReport, LoadRecord, encode
 from quire.metadata.store import ANY_VERSION, MetadataStore
-from quire.runtime.errors import NotFound
+from quire.runtime.errors import NotFound, OutcomeUnknown, Unavailable
 from quire.runtime.tasks import Tasks
 from quire.serving.cluster import balance
 from quire.serving.cluster.port import BundleHost, BundleLoad
@@ -44,7 +44,12 @@ class Reports:
         await self._registered.start()
         await self._loads.start()
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
+        """Take this broker's loads away, and follow nothing any more."""
+        try:
+            await self._store.delete(paths.load(self._me), ANY_VERSION)
+        except (NotFound, Unavailable, OutcomeUnknown):
+            pass  # it goes with the session
         self._registered.stop()
         self._loads.stop()
 
@@ -64,7 +69,7 @@ class Reports:
     async def write(self) -> None:
         """Write this broker's loads, if they changed enough to matter, or are gone.
 
-        A node that a former session of ours still held is gone when the store ends that. Raises `Unavailable`,
+        A node of an earlier session of this broker goes when the store ends that. Raises `Unavailable`,
         `OutcomeUnknown`.
         """
         report, before = self._mine(), self._written

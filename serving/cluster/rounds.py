@@ -1,138 +1,129 @@
-"""What is done for every loaded topic every few seconds, when nobody asks.
+"""What a broker does for all of its loaded topics every few seconds, unasked.
 
-    tend    seals what is old or must leave a bookie; nothing in it waits for anything
-    look    acts by the policies (`topic/lifecycle/upkeep`), which may read from bookies and from the archive
-    rest    unloads what is idle, and loads what has rested until there is work again
+    roll_ledgers       seals segments that are old or must leave a bookie; nothing in it waits for anything
+    enforce_policies   acts by the policies (`topic/lifecycle/upkeep`), which may read from bookies and from the archive
+    unload_idle        unloads idle topics, and loads those again that have work by now (`idle_topics`)
 
-No topic waits for another: each `look` is a task of its own, and a topic whose look is still under way, for its archive
-hangs, say, is not looked at once more. New looks wait while many are under way; one that takes very long is not
-counted among them any more.
+No topic waits for another: policies are enforced in a task for each topic, and a topic whose task is still under way,
+because its archive hangs, say, gets no second one. New tasks wait while many are under way; one that takes very long is
+not counted among them any more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
-from quire.ledger.ledgers import Ledgers
-from quire.runtime.clock import Clock
 from quire.runtime.errors import QuireError
-from quire.runtime.tasks import Tasks
-from quire.serving.cluster.bundles import Bundles
+from quire.serving.cluster.deletion import Deletion
+from quire.serving.cluster.idle_topics import IdleTopics
 from quire.serving.cluster.offloading import Offloading
 from quire.serving.cluster.registry import Registry
-from quire.serving.topic.topic import Topic
+from quire.serving.topic.lifecycle.upkeep import is_active
+from quire.serving.topic.services import Services
+from quire.serving.topic.topic import PersistentTopic
 
 TICK_S: Final = 5.0
 TOPICS_A_TURN: Final = 100
-"""Of those that are walked over: a few hundred microseconds, so that nobody's publish waits for a hundred thousand."""
+"""Of those that are walked over: a few hundred microseconds, so that no publish waits for a hundred thousand."""
 
-RESTS_A_TICK: Final = 1_000
+UNLOADS_A_TICK: Final = 1_000
 """Idle topics that are unloaded together, at a metadata change each."""
 
-LOOKS_MAX: Final = 1_000
-"""Looks under way at once."""
+ENFORCED_AT_ONCE: Final = 1_000
+"""Topics whose policies are enforced at the same time."""
 
-LOOK_S: Final = 10.0
-"""A look that takes longer hangs: what it waits for is not everybody's."""
+HANGS_AFTER_S: Final = 10.0
+"""What takes longer hangs, and what it waits for is not what the others wait for."""
 
 _log = logging.getLogger(__name__)
 
 
 class Rounds:
-    """`tend`, `look` and `rest` are done each by itself."""
+    """`roll_ledgers`, `enforce_policies` and `unload_idle` are done each by itself."""
 
     def __init__(
         self,
+        services: Services,
         registry: Registry,
-        ledgers: Ledgers,
-        bundles: Bundles,
+        deletion: Deletion,
         offloading: Offloading | None,
-        clock: Clock,
-        tasks: Tasks,
     ) -> None:
+        self._ledgers = services.ledgers
+        self._clock = services.clock
+        self._tasks = services.tasks
         self._registry = registry
-        self._ledgers = ledgers
-        self._bundles = bundles
-        self._offloading = offloading
-        self._clock = clock
-        self._tasks = tasks
-        self._looks: dict[Topic, float] = {}
-        """Topics that are being looked at, and since when."""
+        self._deletion = deletion
+        self._bundles = registry.bundles
+        self.idle = IdleTopics(registry, services, offloading)
+        self._enforcing: dict[PersistentTopic, float] = {}
+        """Topics whose policies are being enforced, and since when."""
         self._one_ended = asyncio.Event()
 
     def start(self) -> None:
         """Go on until the tasks of the broker are stopped; damaged ledgers that others meet are followed, too."""
         self._ledgers.follow_damage()
-        for act in (self.tend, self.look, self.rest):
+        for act in (self.roll_ledgers, self.enforce_policies, self.unload_idle):
             self._tasks.start_every(TICK_S, act, "look after topics")
 
-    async def tend(self) -> None:
-        """Seal what is old, and what must leave a bookie."""
-        to_leave = self._ledgers.to_leave()
-        self._bundles.leave(to_leave)
+    async def roll_ledgers(self) -> None:
+        """Seal segments that are old, and those whose ledger must leave a bookie."""
+        ledger_ids = self._ledgers.to_leave()
+        self._bundles.roll(ledger_ids)
 
-        def tend(topic: Topic) -> None:
-            topic.roll_if_old()
-            topic.leave(to_leave)
+        def roll(topic: PersistentTopic) -> None:
+            topic.log.writing.roll_if_old()
+            topic.log.writing.leave(ledger_ids)
 
-        await self._each(tend)
+        await self._each(roll)
 
-    async def look(self) -> None:
-        """Begin to look at every topic that has something due by its policies."""
-        due: list[Topic] = []
-        await self._each(lambda topic: due.append(topic) if topic.upkeep.is_due() else None)
+    async def enforce_policies(self) -> None:
+        """Begin to enforce the policies of every topic that has something due by them."""
+        due: list[PersistentTopic] = []
+        await self._each(lambda topic: due.append(topic) if topic.upkeep.is_due(topic) else None)
         for topic in due:
             await self._room()
-            if topic not in self._looks and not topic.is_closed:
-                self._looks[topic] = self._clock.monotonic()
-                self._tasks.start(self._look_at(topic), f"look after {topic.name}")
+            if topic not in self._enforcing and not topic.is_closed:
+                self._enforcing[topic] = self._clock.monotonic()
+                self._tasks.start(self._enforce(topic), f"look after {topic.name}")
 
     async def _room(self) -> None:
-        while len(self._looks) >= LOOKS_MAX:
-            began = self._clock.monotonic() - LOOK_S
-            if sum(since > began for since in self._looks.values()) < LOOKS_MAX:
+        while len(self._enforcing) >= ENFORCED_AT_ONCE:
+            began = self._clock.monotonic() - HANGS_AFTER_S
+            if sum(since > began for since in self._enforcing.values()) < ENFORCED_AT_ONCE:
                 return
             self._one_ended.clear()
             try:
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(HANGS_AFTER_S):
                     await self._one_ended.wait()
             except TimeoutError:
                 pass
 
-    async def _look_at(self, topic: Topic) -> None:
+    async def _enforce(self, topic: PersistentTopic) -> None:
         """A topic's trouble is its own."""
         try:
-            if await topic.upkeep.look():
-                await self._registry.delete(topic.topic_name, unless=lambda it: it.upkeep.is_used)
+            if await topic.upkeep.look(topic):
+                await self._deletion.delete(topic.topic_name, unless=is_active)
         except QuireError as error:
             _log.warning("%s could not be looked after: %s", topic.name, error)
         except Exception:
             _log.exception("%s could not be looked after", topic.name)
         finally:
-            del self._looks[topic]
+            del self._enforcing[topic]
             self._one_ended.set()
 
-    async def rest(self) -> None:
-        """Begin to unload what is idle, and to load what has rested long enough."""
-        self._tasks.start(self._registry.forget_unused(), "let go of unused topics")
-        idle: list[Topic] = []
-        await self._each(lambda topic: idle.append(topic) if topic.rest.is_due() else None)
+    async def unload_idle(self) -> None:
+        """Begin to unload idle topics, and to load those that have work by now."""
+        self._tasks.start(self.idle.unload_unused(), "unload unused topics")
+        idle: list[PersistentTopic] = []
+        await self._each(lambda topic: idle.append(topic) if topic.idle.is_due(topic) else None)
         if idle:
-            self._tasks.start(self._unload(idle[:RESTS_A_TICK]), "unload idle topics")
-        if self._offloading is not None:
-            self._offloading.recall()
+            self._tasks.start(self.idle.unload(idle[:UNLOADS_A_TICK]), "unload idle topics")
+        self.idle.load_due()
 
-    async def _unload(self, idle: Sequence[Topic]) -> None:
-        recalls = {topic.topic_name: topic.rest.recall_ms() for topic in idle}
-        await self._registry.rest(recalls)
-        for name, at_ms in recalls.items():
-            if at_ms is not None and self._offloading is not None and self._registry.find(name) is None:
-                self._offloading.recall_at(name, at_ms)
-
-    async def _each(self, act: Callable[[Topic], None]) -> None:
+    async def _each(self, act: Callable[[PersistentTopic], None]) -> None:
         """Do it with every topic, some in each turn of the loop. A topic's trouble is its own."""
         for count, topic in enumerate(self._registry.loaded(), 1):
             try:

@@ -1,7 +1,7 @@
 """What is told of a topic: Pulsar's `stats` and `internalStats`, the plan for Spark, why segments are still here.
 
-Everything is computed when somebody asks, from counters that are there anyway. JSON with Pulsar's names, so that its
-tools show it; what is ours among it is in `docs/topics.md`.
+Everything is computed on request, from counters that are there anyway. JSON with Pulsar's names, so that its tools
+show it; `docs/topics.md` says what among it Pulsar does not have.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from quire.runtime.errors import NotFound, QuireError
 from quire.serving.cluster.fan_out import FanOut, TopicRequest
 from quire.serving.cluster.offloading import Offloading
 from quire.serving.cluster.registry import Registry
-from quire.serving.cluster.topic_factory import subscriptions_of
+from quire.serving.cluster.topic_loader import subscriptions_of
 from quire.serving.model.ports import Position
 from quire.serving.names import TopicName
 from quire.serving.topic.lifecycle.explain import Circumstances, explain
-from quire.serving.topic.non_persistent import AnyTopic
 from quire.serving.topic.services import Services
-from quire.serving.topic.topic import Topic
+from quire.serving.topic.topic import AnyTopic, PersistentTopic, is_persistent
 
 _SUMMED = (
     "msgRateIn",
@@ -64,27 +63,27 @@ class Statistics:
         """As Pulsar's `stats`; of a partitioned topic the sums of its partitions."""
 
         async def here(one: TopicName) -> dict[str, Any]:
-            return await of_topic(await self._registry.open(one), self._services)
+            return await _of_topic(await self._registry.open(one), self._services)
 
         if not await self._fan_out.partitions(name):
             return await here(name)
-        record, found = await self._of_partitions(name, TopicRequest(here, "GET", "/stats"))
-        return of_partitions(found, record)
+        record, found = await self._ask_partitions(name, TopicRequest(here, "GET", "/stats"))
+        return _of_partitions(found, record)
 
     async def internal(self, name: TopicName) -> dict[str, Any]:
-        """As Pulsar's `internalStats`; each of `ledgers` has a `state` and an `archive`."""
-        return await internal(await self._registry.open_persistent(name), self._services)
+        """As Pulsar's `internalStats`; each of `ledgers` has a `state`, an `archive` and what is wrong with that."""
+        return await _internal(await self._registry.open_persistent(name), self._services)
 
     async def partitioned_internal(self, name: TopicName) -> dict[str, Any]:
         """As Pulsar's `partitioned-internalStats`: those of each partition that was used. Raises `NotFound`."""
         request = TopicRequest(self.internal, "GET", "/internalStats")
-        record, found = await self._of_partitions(name, request)
+        record, found = await self._ask_partitions(name, request)
         return {"metadata": metadata_of(record), "partitions": found}
 
-    async def _of_partitions(
+    async def _ask_partitions(
         self, name: TopicName, request: TopicRequest[dict[str, Any]]
     ) -> tuple[TopicRecord, dict[str, dict[str, Any]]]:
-        """A topic's record, and what each of its used partitions answers, by its full name."""
+        """A topic's record, and the result of each of its used partitions, by its full name."""
         record = await self._fan_out.record(name)
         used = await self._fan_out.used(name, record)
         answers = await self._fan_out.each(used, request, (NotFound,))
@@ -101,38 +100,39 @@ class Statistics:
         """Why each segment is still here, and when it will go; see `quire.serving.topic.lifecycle.explain`."""
         loaded = await self._registry.open_persistent(name)
         failures = {} if self._offloading is None else self._offloading.offloader.failures(loaded.name)
-        return explained(loaded, self._services, failures)
+        return _explained(loaded, self._services, failures)
 
 
 # -- stats -------------------------------------------------------------------------------------------------
 
 
-async def of_topic(loaded: AnyTopic, services: Services) -> dict[str, Any]:
+async def _of_topic(loaded: AnyTopic, services: Services) -> dict[str, Any]:
     """As Pulsar's `stats`."""
     now_s = services.clock.monotonic()
     subscriptions = await subscriptions_of(loaded).stats()
     publishers = [_publisher(admission.port) for admission in loaded.producers.all()]
-    rate, throughput = loaded.rate_in.per_second(now_s, loaded.messages_in, loaded.bytes_in)
+    received, limiter = loaded.received, loaded.applied.publish_limiter
+    rate, throughput = received.per_second(now_s)
     return {
         "msgRateIn": rate,
         "msgThroughputIn": throughput,
         "msgRateOut": _sum(subscriptions, "msgRateOut"),
         "msgThroughputOut": _sum(subscriptions, "msgThroughputOut"),
-        "bytesInCounter": loaded.bytes_in,
-        "msgInCounter": loaded.messages_in,
+        "bytesInCounter": received.bytes,
+        "msgInCounter": received.messages,
         "bytesOutCounter": int(_sum(subscriptions, "bytesOutCounter")),
         "msgOutCounter": int(_sum(subscriptions, "msgOutCounter")),
-        "averageMsgSize": loaded.bytes_in / loaded.messages_in if loaded.messages_in else 0.0,
-        **(_storage(loaded, services) if isinstance(loaded, Topic) else _drops(subscriptions)),
-        "publishRateLimitedTimes": 0 if loaded.publish_limiter is None else loaded.publish_limiter.waits,
+        "averageMsgSize": received.bytes / received.messages if received.messages else 0.0,
+        **(_storage(loaded, services) if is_persistent(loaded) else _drops(subscriptions)),
+        "publishRateLimitedTimes": 0 if limiter is None else limiter.waits,
         "publishers": publishers,
         "subscriptions": subscriptions,
         "replication": {},
-        "deduplicationStatus": "Enabled" if loaded.deduplicates else "Disabled",
+        "deduplicationStatus": "Disabled" if loaded.log.dedup is None else "Enabled",
     }
 
 
-def of_partitions(partitions: Mapping[str, dict[str, Any]], record: TopicRecord) -> dict[str, Any]:
+def _of_partitions(partitions: Mapping[str, dict[str, Any]], record: TopicRecord) -> dict[str, Any]:
     """As Pulsar's `partitioned-stats`: the sums of the `stats` of those of its partitions that were used."""
     return {
         **{key: sum(one[key] for one in partitions.values()) for key in _SUMMED},
@@ -151,21 +151,21 @@ def metadata_of(record: TopicRecord) -> dict[str, Any]:
     return {"partitions": record.partitions, "deleted": record.deleting, "properties": record.properties}
 
 
-def _storage(topic: Topic, services: Services) -> dict[str, Any]:
-    archived = (one.bytes for one in topic.segment_list.sealed if one.archive is not None)
-    damaged = [(one, damage_of(one, services)) for one in topic.segment_list.sealed]
+def _storage(topic: PersistentTopic, services: Services) -> dict[str, Any]:
+    archived = (one.bytes for one in topic.log.segment_list.sealed if one.archive is not None)
+    damaged = [(one, damage_of(one, services)) for one in topic.log.segment_list.sealed]
     lost = services.ledgers.lost()
     return {
-        "storageSize": sum(view.bytes for view in topic.segments()),
+        "storageSize": sum(view.bytes for view in topic.log.segments()),
         "offloadedStorageSize": sum(archived),
         "damagedSegments": [
             {"topic": topic.name, "ledgerId": one.ledger_id, "archive": _archive_row(one), "damage": what}
             for one, what in damaged
             if what
         ],
-        "lostForGood": [str(lost[view.ledger_id]) for view in topic.segments() if view.ledger_id in lost],
-        "topicCreationTimeStamp": topic.segment_list.record.created_ms,
-        "lastPublishTimeStamp": topic.segment_list.last_clock_ms(),
+        "lostForGood": [str(lost[view.ledger_id]) for view in topic.log.segments() if view.ledger_id in lost],
+        "topicCreationTimeStamp": topic.log.segment_list.record.created_ms,
+        "lastPublishTimeStamp": topic.log.segment_list.last_clock_ms(),
     }
 
 
@@ -211,12 +211,11 @@ def _publisher(port: Any) -> dict[str, Any]:
 # -- segments ----------------------------------------------------------------------------------------------
 
 
-async def internal(loaded: Topic, services: Services) -> dict[str, Any]:
-    """As Pulsar's `internalStats`; each of `ledgers` has a `state`, an `archive` and what is wrong with that."""
-    views = loaded.segments()
-    position = loaded.last_confirmed
-    cursors = {one.name: one.cursor_stats() for one in subscriptions_of(loaded) if one.is_durable}
-    active = loaded.segment_list.active
+async def _internal(loaded: PersistentTopic, services: Services) -> dict[str, Any]:
+    views = loaded.log.segments()
+    position = loaded.log.last_confirmed
+    cursors = {one.name: one.stats.of_cursor() for one in subscriptions_of(loaded) if one.is_durable}
+    active = loaded.log.segment_list.active
     return {
         "entriesAddedCounter": sum(view.last_entry + 1 for view in views),
         "numberOfEntries": sum(view.last_entry + 1 for view in views),
@@ -225,14 +224,14 @@ async def internal(loaded: Topic, services: Services) -> dict[str, Any]:
         "currentLedgerEntries": active.last_entry + 1 if active else 0,
         "currentLedgerSize": active.bytes if active else 0,
         "lastConfirmedEntry": f"{position.ledger_id}:{position.entry_id}",
-        "state": "Terminated" if loaded.is_terminated else "LedgerOpened" if active else "Closed",
+        "state": "Terminated" if loaded.log.is_terminated else "LedgerOpened" if active else "Closed",
         "ledgers": await _ledgers_of(loaded, services),
-        "compactedLedger": _compacted_row(loaded.compaction.record),
+        "compactedLedger": _compacted_row(loaded.log.compaction.record),
         "cursors": cursors,
     }
 
 
-async def _ledgers_of(topic: Topic, services: Services) -> list[dict[str, Any]]:
+async def _ledgers_of(topic: PersistentTopic, services: Services) -> list[dict[str, Any]]:
     ledgers = services.ledgers
     return [
         {
@@ -240,7 +239,7 @@ async def _ledgers_of(topic: Topic, services: Services) -> list[dict[str, Any]]:
             **await _lost_of(segment, ledgers),
             "damage": damage_of(segment, services),
         }
-        for segment in topic.segment_list.totals()
+        for segment in topic.log.segment_list.totals()
     ]
 
 
@@ -297,13 +296,13 @@ def _compacted_row(record: CompactedRecord | None) -> dict[str, Any]:
     }
 
 
-async def plan(loaded: Topic, ledgers: Ledgers) -> dict[str, Any]:
+async def plan(loaded: PersistentTopic, ledgers: Ledgers) -> dict[str, Any]:
     """What Spark reads: where each segment's bytes are, and the confirmed end; see `quire.spark_source.plan`.
 
     The segments and the end are of one moment; only where the bytes are is asked for afterwards.
     """
-    end = loaded.last_confirmed
-    segments = [one for one in loaded.segment_list.totals() if one.last_entry >= 0]
+    end = loaded.log.last_confirmed
+    segments = [one for one in loaded.log.segment_list.totals() if one.last_entry >= 0]
     assert _is_whole(segments, end), f"the plan of {loaded.name} up to {end} lacks a segment: {segments}"
     return {
         "topic": loaded.name,
@@ -344,21 +343,18 @@ def _archive_row(segment: SegmentRecord) -> dict[str, Any] | None:
     return {"store": pointer.store, "name": pointer.name, "bytes": pointer.bytes, "crc": pointer.crc}
 
 
-def explained(loaded: Topic, services: Services, failures: Mapping[int, str]) -> dict[str, Any]:
-    """Why each segment is still here, and when it will go; see `quire.serving.topic.lifecycle.explain`.
-
-    `failures` tells, by ledger, why a segment could not be archived.
-    """
-    policies = loaded.policies
+def _explained(loaded: PersistentTopic, services: Services, failures: Mapping[int, str]) -> dict[str, Any]:
+    """`failures` tells, by ledger, why a segment could not be archived."""
+    policies, refusal = loaded.applied.policies, loaded.upkeep.refusal
     case = Circumstances(
-        segments=loaded.segment_list.totals(),
+        segments=loaded.log.segment_list.totals(),
         marks={one.name: one.mark_delete for one in loaded.subscriptions if one.is_durable},
         retention=policies.retention,
-        compacted_to=loaded.compaction.keeps,
+        compacted_to=loaded.log.compaction.keeps,
         settings=services.settings,
         has_archive=services.archive is not None,
         now_ms=services.clock.now_ms(),
-        damage={one.ledger_id: damage_of(one, services) for one in loaded.segment_list.sealed},
+        damage={one.ledger_id: damage_of(one, services) for one in loaded.log.segment_list.sealed},
         failures=failures,
     )
     return {
@@ -367,6 +363,6 @@ def explained(loaded: Topic, services: Services, failures: Mapping[int, str]) ->
         "retentionMs": policies.retention.retention_ms,
         "retentionBytes": policies.retention.retention_bytes,
         "messageTtlMs": policies.message_ttl_ms,
-        "producersHeldOff": "" if loaded.refusal is None else loaded.refusal[1],
+        "producersHeldOff": "" if refusal is None else refusal[1],
         "segments": explain(case),
     }

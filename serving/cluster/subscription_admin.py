@@ -13,13 +13,14 @@ from quire.runtime.errors import NotFound
 from quire.serving.cluster.fan_out import FanOut, TopicRequest
 from quire.serving.cluster.partitioned import Partitioned, create_subscription
 from quire.serving.cluster.registry import Registry
-from quire.serving.cluster.topic_factory import subscriptions_of
+from quire.serving.cluster.topic_loader import subscriptions_of
 from quire.serving.model.ports import EARLIEST, LATEST, Position
 from quire.serving.names import TopicName, check_name
 from quire.serving.subscription.cursor.cursor import NO_PROPERTIES
 from quire.serving.subscription.peek import unacknowledged_entry
 from quire.serving.subscription.subscription import Subscription
-from quire.serving.topic.topic import Topic
+from quire.serving.topic.finding import position_of
+from quire.serving.topic.log import LedgerLog
 from quire.wire import commands
 
 
@@ -82,7 +83,7 @@ class SubscriptionAdmin:
         await self._fan_out.refuse_parent(topic, "a look at messages")
         subscription = await self._open(topic, name)
         return await unacknowledged_entry(
-            await self._registry.open_persistent(topic), subscription.cursor, number
+            (await self._registry.open_persistent(topic)).log, subscription.cursor, number
         )
 
     async def reset_cursor(self, topic: TopicName, name: str, to: Position | int) -> None:
@@ -111,7 +112,7 @@ class SubscriptionAdmin:
             return
         await self._fan_out.refuse_parent(topic, "a number of messages to skip")
         loaded = await self._registry.open_persistent(topic)
-        await self._skip_some(loaded, await self._open(topic, name), count)
+        await self._skip_some(loaded.log, await self._open(topic, name), count)
 
     def _skip_all(self, name: str) -> TopicRequest[None]:
         async def here(one: TopicName) -> None:
@@ -119,14 +120,14 @@ class SubscriptionAdmin:
 
         return TopicRequest(here, "POST", f"{_path(name)}/skip_all")
 
-    async def _skip_some(self, topic: Topic, subscription: Subscription, count: int) -> None:
+    async def _skip_some(self, log: LedgerLog, subscription: Subscription, count: int) -> None:
         """Acknowledge whole entries from the mark-delete position on until `count` messages are skipped."""
-        first = topic.next_position(subscription.mark_delete)
-        wanted = await topic.index_of(first) + count
-        if wanted >= topic.confirmed_index:
+        first = log.next_position(subscription.mark_delete)
+        wanted = await log.index_of(first) + count
+        if wanted >= log.confirmed_index:
             await subscription.skip_all()
             return
-        position = await topic.position_of(wanted)
+        position = await position_of(log, wanted)
         await subscription.skip_up_to(Position(position.ledger_id, position.entry_id - 1))
 
     async def expire_up_to(self, topic: TopicName, name: str, position: Position) -> None:
@@ -140,7 +141,8 @@ class SubscriptionAdmin:
         async def here(one: TopicName) -> None:
             if name is not None:
                 await self._open(one, name)
-            await (await self._registry.open_persistent(one)).upkeep.expire(older_than_ms, name)
+            opened = await self._registry.open_persistent(one)
+            await opened.upkeep.expire(opened, older_than_ms, name)
 
         seconds = f"expireMessages/{older_than_ms // 1000}"
         if name is None:
@@ -168,7 +170,7 @@ class SubscriptionAdmin:
     async def _kept(self, tenant: str, namespace: str) -> list[TopicName]:
         """The topics that keep messages, partitions each, as far as they were used."""
         listed, _ = await self._registry.catalogue.names(tenant, namespace, "persistent")
-        return await self._registry.records.there(map(TopicName.parse, listed))
+        return list(await self._registry.records.find_all(map(TopicName.parse, listed)))
 
 
 def _path(subscription: str) -> str:

@@ -7,7 +7,7 @@
 | LEAVING | what is loaded, nothing more is loaded |
 
 All nodes belong to one session. When that ends, every bundle is absent at once and the *epoch* grows; a node whose
-making was begun in a former epoch is not counted as held, whatever the store says of it.
+making was begun in an earlier epoch is not counted as held, whatever the store says of it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TRANSITIONS: Final = Transitions(
 
 @dataclass(slots=True)
 class Held:
-    """A bundle of ours: since when (wall clock) and why."""
+    """A bundle of this broker: since when (wall clock) and why."""
 
     since_ms: int
     why: str
@@ -96,14 +96,14 @@ class BundleTable:
         return True
 
     def gone(self, bundle: str) -> bool:
-        """It is not ours any more; False when it was not before."""
+        """It is not this broker's any more; False when it was not before."""
         if bundle not in self._held:
             return False
         self._remove(bundle, Event.GONE)
         return True
 
     def over(self) -> list[str]:
-        """The session is over: the bundles that were ours."""
+        """The session is over; returns the bundles that this broker had."""
         lost = self.names()
         for bundle in lost:
             self._remove(bundle, Event.SESSION_OVER)

@@ -9,44 +9,45 @@ from msgspec.structs import replace
 
 from quire.metadata.records import TopicRecord
 from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound
+from quire.serving.cluster.deletion import Deletion, refuse_if_used
 from quire.serving.cluster.fan_out import FanOut, TopicRequest
-from quire.serving.cluster.partitioned import Partitioned, refuse_if_used
 from quire.serving.cluster.registry import Registry
 from quire.serving.model.ports import Position
 from quire.serving.names import TopicName
 from quire.serving.subscription import seek
 from quire.serving.subscription.peek import entry_at
+from quire.serving.topic.finding import position_of
 
 
 class TopicAdmin:
-    def __init__(self, registry: Registry, partitioned: Partitioned, fan_out: FanOut) -> None:
+    def __init__(self, registry: Registry, deletion: Deletion, fan_out: FanOut) -> None:
         self._registry = registry
-        self._partitioned = partitioned
+        self._deletion = deletion
         self._fan_out = fan_out
 
     async def delete(
         self, name: TopicName, *, force: bool = False, parent_generation: int | None = None
     ) -> None:
-        """Raises `NotFound`, and `InUse` while somebody uses it, unless `force`.
+        """Raises `NotFound`, and `InUse` while it has clients, unless `force`.
 
         `parent_generation`: it goes with its parent, and is not deleted when it is another one's partition.
         """
         if parent_generation is not None:
-            await self._partitioned.delete_partition(name, parent_generation)
+            await self._deletion.delete_partition(name, parent_generation)
             return
         if await self._registry.catalogue.partitions(name):
             raise ConfigurationError(f"{name} has partitions; delete it as a partitioned topic")
         loaded = self._registry.find(name)
         if loaded is not None and not force:
             refuse_if_used(loaded)
-        await self._registry.delete(name)
+        await self._deletion.delete(name)
 
     async def unload(self, name: TopicName) -> None:
         """Close it, or all its partitions; its clients look it up again. Raises `NotOwner`, `NotFound`."""
 
         async def here(one: TopicName) -> None:
             if self._registry.find(one) is None:
-                await self._registry.require(one)
+                await self._registry.ownership.require(one)
             await self._registry.unload(one)
 
         await self._fan_out.whole(name, TopicRequest(here, "PUT", "/unload"))
@@ -54,7 +55,7 @@ class TopicAdmin:
     # -- its properties --------------------------------------------------------------------------------
 
     async def properties(self, name: TopicName) -> dict[str, str]:
-        """What its creator, or somebody since, wrote down of it; of a partition its parent's. Raises `NotFound`."""
+        """What clients or operators wrote down of it; of a partition its parent's. Raises `NotFound`."""
         holder = await self._holder(name)
         record = await self._registry.records.find(holder)
         if record is None:
@@ -73,7 +74,7 @@ class TopicAdmin:
         if await self._registry.catalogue.partitions(holder):
             await self._registry.records.change(holder, changed)
         else:
-            await (await self._registry.open_persistent(holder)).segment_list.update(changed)
+            await (await self._registry.open_persistent(holder)).log.meta_store.update(changed)
 
     async def _holder(self, name: TopicName) -> TopicName:
         """The topic whose record says what is written down of this one."""
@@ -106,7 +107,8 @@ class TopicAdmin:
         """Begin to compact it, or all of its partitions. Raises `AlreadyExists` while that is under way."""
 
         async def here(one: TopicName) -> None:
-            (await self._registry.open_persistent(one)).compaction.start()
+            topic = await self._registry.open_persistent(one)
+            topic.log.compaction.start(topic.subscriptions)
 
         await self._fan_out.whole(name, TopicRequest(here, "PUT", "/compaction"), (AlreadyExists,))
 
@@ -114,7 +116,7 @@ class TopicAdmin:
         """As Pulsar's: `status` and `lastError`; of a partitioned topic RUNNING before ERROR before SUCCESS."""
 
         async def here(one: TopicName) -> dict[str, Any]:
-            compaction = (await self._registry.open_persistent(one)).compaction
+            compaction = (await self._registry.open_persistent(one)).log.compaction
             return {"status": str(compaction.status), "lastError": compaction.error}
 
         found = await self._fan_out.whole(name, TopicRequest(here, "GET", "/compaction"))
@@ -128,17 +130,17 @@ class TopicAdmin:
 
     async def position_of_index(self, name: TopicName, index: int) -> Position:
         """The entry that holds the message with this topic-wide index. Raises `NotFound` when there is none."""
-        loaded = await self._registry.open_persistent(name)
-        first = loaded.segments()[0].first_index if loaded.segments() else 0
-        if not first <= index < loaded.confirmed_index:
-            raise NotFound(f"{name} has messages {first} to {loaded.confirmed_index - 1}, and not {index}")
-        return await loaded.position_of(index)
+        log = (await self._registry.open_persistent(name)).log
+        first = log.segments()[0].first_index if log.segments() else 0
+        if not first <= index < log.confirmed_index:
+            raise NotFound(f"{name} has messages {first} to {log.confirmed_index - 1}, and not {index}")
+        return await position_of(log, index)
 
     async def position_at_time(self, name: TopicName, time_ms: int) -> Position:
         """The first entry that was published at `time_ms` or later; after the last one when there is none."""
-        return await seek.position_at_time(await self._registry.open_persistent(name), time_ms)
+        return await seek.position_at_time((await self._registry.open_persistent(name)).log, time_ms)
 
     async def message(self, name: TopicName, position: Position) -> bytes:
         """The entry at a position. Raises `NotFound`."""
         await self._fan_out.refuse_parent(name, "a look at messages")
-        return await entry_at(await self._registry.open_persistent(name), position)
+        return await entry_at((await self._registry.open_persistent(name)).log, position)

@@ -1,16 +1,16 @@
-"""The topics of a namespace as clients see them: kept up by watches, for all who watch or ask a broker.
+"""The topics of a namespace as clients see them: kept up by watches, for all clients that watch it or ask for it.
 
-A namespace is listed when somebody watches it or asks for it, and followed until the last watcher is gone and nobody
-has asked for a while: who asks asks again, every minute mostly. A change of the folder is one list; of what is new in
-it the records are read, for they say how many partitions a topic has. A topic with partitions is watched by itself,
-since more of them do not change the folder. So an idle list costs nothing, a topic that comes costs a list and a read,
-however many watchers there are, and a question a list and the records of topics with partitions.
+A namespace is listed when a client watches it or asks for it, and followed until the last watcher is gone and no client
+has asked for a while: a client that asks does so every minute mostly. A change of the folder is one list; of what is
+new in it the records are read, for they say how many partitions a topic has. A topic with partitions is watched by
+itself, since more of them do not change the folder. So an idle list costs nothing, a topic that comes costs a list and
+a read, however many watchers there are, and a question a list and the records of topics with partitions.
 
 Names are full ones, partitions each, their parents not; those of topics that keep nothing are not among them.
-A partition that somebody uses has a record of its own and is in the folder, too: it is listed once.
+A partition that was used has a record of its own and is in the folder, too: it is listed once.
 
 Known gap: a topic without partitions that is deleted and made anew with partitions, all between two lists, is taken
-for the former one until one of its partitions is used.
+for the earlier one until one of its partitions is used.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from quire.runtime.tasks import Tasks
 from quire.serving.names import TopicName
 
 PAUSE_S: Final = 0.05
-"""Behind a list, so that a thousand topics that are made one by one are not a thousand lists."""
+"""After a list, so that a thousand topics that are made one by one are not a thousand lists."""
 
 READS_AT_ONCE: Final = 200
 NAMES_A_TURN: Final = 1_000
 """A millisecond or two of work on names (`slices`)."""
 
 LINGER_S: Final = 150.0
-"""How long a list is followed for who asked: longer than the minute after which clients ask again."""
+"""How long a list is followed for a client that asked: longer than the minute after which it asks again."""
 
 Listener = Callable[[frozenset[str], frozenset[str]], None]
 """Called on the loop with the names that came, and those that went."""
@@ -197,7 +197,7 @@ class TopicList:
 
 
 class TopicLists:
-    """The namespaces that somebody watches."""
+    """The namespaces that clients watch."""
 
     def __init__(self, store: MetadataStore, tasks: Tasks, slices: Slices) -> None:
         self._store = store
@@ -206,7 +206,7 @@ class TopicLists:
         self._lists: dict[tuple[str, str], asyncio.Future[TopicList]] = {}
         self._users: dict[tuple[str, str], int] = {}
         self._asked: dict[tuple[str, str], asyncio.TimerHandle] = {}
-        """Namespaces that are followed because somebody asked for them, and what ends that."""
+        """Namespaces that are followed because a client asked for them, and what ends that."""
 
     def __len__(self) -> int:
         """How many namespaces are followed."""
@@ -235,15 +235,15 @@ class TopicLists:
             self._linger(key)
 
     def _linger(self, key: tuple[str, str]) -> None:
-        """Who has asked is a user for some time; once, however often somebody asks."""
+        """A client that asked counts as a user for some time; once, however many ask."""
 
         def forget() -> None:
             del self._asked[key]
             self._leave(key)
 
-        former = self._asked.pop(key, None)
-        if former is not None:
-            former.cancel()
+        earlier = self._asked.pop(key, None)
+        if earlier is not None:
+            earlier.cancel()
             self._leave(key)
         self._asked[key] = asyncio.get_running_loop().call_later(LINGER_S, forget)
 
@@ -267,7 +267,7 @@ class TopicLists:
         return followed
 
     def _leave(self, key: tuple[str, str]) -> None:
-        """One user less; what nobody watches is not followed."""
+        """One user less; a namespace without users is not followed."""
         self._users[key] -= 1
         if self._users[key] == 0:
             del self._users[key]

@@ -42,13 +42,13 @@ class TopicRecords:
             return None
         return decode(TopicRecord, value, name.path)
 
-    async def there(self, names: Iterable[TopicName]) -> list[TopicName]:
-        """Those of the topics that have a record."""
-        wanted, found = list(names), []
+    async def find_all(self, names: Iterable[TopicName]) -> dict[TopicName, TopicRecord]:
+        """Those of the topics that have a record, and their records."""
+        wanted, found = list(names), dict[TopicName, TopicRecord]()
         for start in range(0, len(wanted), READS_AT_ONCE):
             some = wanted[start : start + READS_AT_ONCE]
-            records = await asyncio.gather(*map(self.find, some))
-            found += [name for name, record in zip(some, records, strict=True) if record is not None]
+            records = zip(some, await asyncio.gather(*map(self.find, some)), strict=True)
+            found |= {name: record for name, record in records if record is not None}
         return found
 
     async def load(self, name: TopicName) -> topics.Topic:
@@ -71,7 +71,7 @@ class TopicRecords:
     async def create(
         self, name: TopicName, partitions: int = 0, properties: Mapping[str, str] | None = None
     ) -> topics.Topic:
-        """A topic that is no partition. One that somebody has just made serves as well, but for a partitioned one.
+        """A topic that is no partition. One that was made a moment before serves as well, but for a partitioned one.
 
         Raises `AlreadyExists`; `NotFound` when its namespace is gone or going.
         """
@@ -102,7 +102,7 @@ class TopicRecords:
         return TopicRecord(name=str(name), created_ms=now_ms, generation=now_ms)
 
     async def change(self, name: TopicName, change: Callable[[TopicRecord], TopicRecord]) -> TopicRecord:
-        """Replace a partitioned topic's record by `change` of it, against whoever changes it at the same moment."""
+        """Replace a partitioned topic's record by `change` of it, also when others change it at the same moment."""
         while True:
             snapshot = await self.load(name)
             changed = change(snapshot.record)

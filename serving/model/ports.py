@@ -77,6 +77,11 @@ class TopicPort(Protocol):
         ...
 
     @property
+    def is_terminated(self) -> bool:
+        """It takes no more messages, for good."""
+        ...
+
+    @property
     def last_confirmed(self) -> Position:
         """The last entry that may be dealt out; `(ledger, -1)` when the last ledger is empty and all are."""
         ...
@@ -127,10 +132,6 @@ class TopicPort(Protocol):
 
     async def compacted_view(self) -> CompactedPort | None:
         """The topic for readers of compacted data; None when it was never compacted. Raises `Unavailable`."""
-        ...
-
-    def acknowledged_up_to(self, subscription: str) -> None:
-        """A cursor's mark-delete position moved; the topic may trim."""
         ...
 
 
@@ -218,7 +219,7 @@ class SubscriptionPort(Protocol):
     def consumers(self) -> Sequence[object]: ...
 
     def tell_end(self) -> None:
-        """The topic takes no more messages: tell the consumers, if all is acknowledged."""
+        """Tell the consumers if the topic takes no more messages and all is acknowledged."""
         ...
 
     async def skip_up_to(self, position: Position) -> None:

@@ -40,3 +40,25 @@ class Rate:
         if elapsed <= 0:
             return tuple(0.0 for _ in counts)
         return tuple((count - old) / elapsed for count, old in zip(counts, before, strict=True))
+
+
+class Received:
+    """What one topic took in since it was loaded; it counts for its bundle, too."""
+
+    __slots__ = ("_rate", "_totals", "bytes", "messages")
+
+    def __init__(self, totals: Totals) -> None:
+        self.messages = 0
+        self.bytes = 0
+        self._rate = Rate()
+        self._totals = totals
+
+    def count(self, messages: int, byte_count: int) -> None:
+        self.messages += messages
+        self.bytes += byte_count
+        self._totals.messages_in += messages
+        self._totals.bytes_in += byte_count
+
+    def per_second(self, now: float) -> tuple[float, ...]:
+        """Messages and bytes. `now` in seconds, monotonic."""
+        return self._rate.per_second(now, self.messages, self.bytes)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from msgspec.structs import replace
@@ -59,14 +59,10 @@ class Namespaces:
 
     async def ensure_defaults(self) -> None:
         """Make `public/default` where it is not there yet."""
-        try:
+        with suppress(AlreadyExists):
             await self.create_tenant(DEFAULT_TENANT)
-        except AlreadyExists:
-            pass
-        try:
+        with suppress(AlreadyExists):
             await self.create(DEFAULT_TENANT, DEFAULT_NAMESPACE)
-        except AlreadyExists:
-            pass
 
     # -- tenants ---------------------------------------------------------------------------------------
 
@@ -82,7 +78,7 @@ class Namespaces:
 
     async def create_tenant(self, name: str, record: TenantRecord | None = None) -> None:
         """Raises `AlreadyExists`, and `ConfigurationError` for a name that is none."""
-        check_name("tenant", name)
+        _check_name("tenant", name)
         record = record or TenantRecord(name=name, allowed_clusters=(self._cluster,))
         with _called(f"tenant {name}"):
             await self._store.create(paths.tenant(name), encode(record))
@@ -124,7 +120,7 @@ class Namespaces:
             return cached
         path = paths.namespace(tenant, name)
         if path not in self._watched:
-            self._store.watch(path, self._forget(tenant, name))
+            self._store.watch(path, lambda _: self._drop(tenant, name))
             self._watched.add(path)
         changes = self._changes
         found = await self._read(tenant, name)
@@ -147,12 +143,6 @@ class Namespaces:
         self._cache.pop(f"{tenant}/{name}", None)
         await self.get(tenant, name)
 
-    def _forget(self, tenant: str, name: str) -> Callable[[str], None]:
-        def changed(_: str) -> None:
-            self._drop(tenant, name)
-
-        return changed
-
     def _drop(self, tenant: str, name: str) -> None:
         self._changes += 1
         self._cache.pop(f"{tenant}/{name}", None)
@@ -167,7 +157,7 @@ class Namespaces:
         boundaries: tuple[str, ...] | None = None,
     ) -> None:
         """Raises `AlreadyExists`, `NotFound` for an unknown tenant, `ConfigurationError` for a bad name."""
-        check_name("namespace", name)
+        _check_name("namespace", name)
         await self.tenant(tenant)
         record = NamespaceRecord(
             tenant=tenant,
@@ -191,7 +181,7 @@ class Namespaces:
             await self._put(replace(record, deleting=True), version)
         for folder in (paths.policies_of(tenant, name), *paths.schema_folders(tenant, name)):
             for child in await self._store.children(folder):
-                await self._gone(self._store.delete(f"{folder}/{child}"))
+                await _unless_gone(self._store.delete(f"{folder}/{child}"))
         await self._delete_state_logs(paths.state_logs_of(tenant, name))
         with _called(f"namespace {tenant}/{name}"):
             await self._store.delete(paths.namespace(tenant, name), version)
@@ -210,14 +200,8 @@ class Namespaces:
             except NotFound:
                 continue
             for ledger_id in decode(StateLogRecord, node.value, path).ledgers:
-                await self._gone(self._delete_ledger(ledger_id))
-            await self._gone(self._store.delete(path))
-
-    async def _gone(self, deletion: Awaitable[None]) -> None:
-        try:
-            await deletion
-        except NotFound:
-            pass
+                await _unless_gone(self._delete_ledger(ledger_id))
+            await _unless_gone(self._store.delete(path))
 
     async def _put(self, record: NamespaceRecord, version: int) -> None:
         await self._store.put(paths.namespace(record.tenant, record.name), encode(record), version)
@@ -236,6 +220,11 @@ class Namespaces:
                 return
 
 
+async def _unless_gone(deletion: Awaitable[None]) -> None:
+    with suppress(NotFound):
+        await deletion
+
+
 @contextmanager
 def _called(what: str) -> Iterator[None]:
     """Errors speak of `what` the user named, not of the node it is kept in."""
@@ -247,7 +236,7 @@ def _called(what: str) -> Iterator[None]:
         raise AlreadyExists(f"{what} exists already") from None
 
 
-def check_name(what: str, name: str) -> None:
+def _check_name(what: str, name: str) -> None:
     """Raise `ConfigurationError` unless `name` may be a tenant's or a namespace's name."""
     if not _NAME.fullmatch(name):
         raise ConfigurationError(f"{name!r} cannot be the name of a {what}: letters, digits and -=:._ only")

@@ -1,11 +1,11 @@
-"""How much may be published and dispatched, and where those wait for whom it is spent.
+"""How much may be published and dispatched, and where callers wait when the rate is spent.
 
 A `RateLimiter` has a bucket for messages and one for bytes, where its rate limits them, and one queue with one timer
-for all who wait. It belongs to a topic, a subscription or the whole broker, and knows the `wider` one that must let
-pass as well: a subscription's its topic's, a topic's its broker's. Who comes waits at the first that is closed. When it
-is called back it asks all of them again: passing takes nothing, only what was published or dispatched does (`passed`).
-Whoever is called back and still finds something to do goes after the others, so the subscriptions of a topic share its
-rate evenly however busy one of them is.
+for all callers that wait. It belongs to a topic, a subscription or the whole broker, and knows the `wider` one that
+must let pass as well: a subscription's its topic's, a topic's its broker's. A caller waits at the first that is closed.
+When it is called back it asks all of them again: asking takes nothing, only what was published or dispatched does
+(`passed`). A caller that still finds something to do then goes after the others, so the subscriptions of a topic share
+its rate evenly however busy one of them is.
 
 Publishing is let in run by run, as soon as there is one token. Dispatching asks how much may pass (`allowance`) and is
 let in when some of it has gathered (`DISPATCH_STEP_S`), else a fast rate would be a timer for each message.
@@ -32,7 +32,7 @@ TIMER_SLACK_S: Final = 0.001
 """A timer that fires a moment early would only be set again."""
 
 DISPATCH_STEP_S: Final = 0.05
-"""Who must wait before more is dispatched to it waits for at least so much of the rate."""
+"""A subscription that must wait before more is dispatched waits for at least so much of the rate."""
 
 UNLIMITED: Final = 1 << 62
 
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 class RateLimiter:
     """`messages` and `byte_count` may pass per `period_s`, all at once; 0: any number.
 
-    Who waits is let in when `step_s` seconds' worth has gathered, and one token at least.
+    A caller that waits is let in when `step_s` seconds' worth has gathered, and one token at least.
     """
 
     def __init__(
@@ -68,18 +68,18 @@ class RateLimiter:
         self._timer: asyncio.TimerHandle | None = None
         self._is_releasing = False
         self.waits = 0
-        """How often somebody who came here had to wait, here or at a wider one."""
+        """How often a caller had to wait, here or at a wider one."""
 
     @property
     def limits_anything(self) -> bool:
         return self._messages is not None or self._bytes is not None or self.wider is not None
 
     def is_open(self) -> bool:
-        """Who asks may pass now. Else `wait`."""
+        """The caller may pass now. Else it must `wait`."""
         return self._is_open() and (self.wider is None or self.wider.is_open())
 
     def wait(self, resume: Resume) -> None:
-        """Call `resume` when it may pass, after all who waited before."""
+        """Call `resume` when the caller may pass, after all that waited before."""
         self.waits += 1
         if self.wider is not None and self._is_open():
             self.wider.wait(resume)
@@ -107,7 +107,7 @@ class RateLimiter:
         return min(messages, wider[0]), min(byte_count, wider[1])
 
     def open(self) -> None:
-        """Other policies hold, or the topic is closed: nobody waits here any more."""
+        """Other policies hold, or the topic is closed: no caller waits here any more."""
         self._messages = self._bytes = None
         if self._timer is not None:
             self._timer.cancel()
@@ -128,7 +128,7 @@ class RateLimiter:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._release)
 
     def _release(self) -> None:
-        """Let in who waits, each with what it has, as far as the rate allows."""
+        """Let in those that wait, each with what it has, as far as the rate allows."""
         self._timer = None
         self._is_releasing = True
         while self._waiting and self._is_open():
@@ -139,11 +139,11 @@ class RateLimiter:
 
 
 def _resume(resume: Resume) -> None:
-    """A mistake in one of those who wait is no reason to leave the others waiting."""
+    """A bug in one of those that wait is no reason to leave the others waiting."""
     try:
         resume()
     except Exception:
-        _log.exception("somebody who waited for a rate could not go on")
+        _log.exception("a caller that waited for a rate could not go on")
 
 
 def publish_rate_limiter(

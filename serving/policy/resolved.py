@@ -1,7 +1,7 @@
 """What holds for one topic: its own policies over its namespace's over the broker's defaults. No I/O.
 
 A loaded topic has exactly one `TopicPolicies`, frozen and complete. It is never edited: when something it rests on
-changes, another one takes its place as a whole. So whoever acts by a policy reads one attribute, and what is off is
+changes, another one takes its place as a whole. So what acts by a policy reads one attribute, and what is off is
 decided where the object is made, not where messages pass.
 
 A field here has the name of a field of `Policies`; a new policy is one field in either and, where the broker has a

@@ -6,7 +6,7 @@
     …_TRANSITIVE  and so for every version, not only the last
     ALWAYS_COMPATIBLE, ALWAYS_INCOMPATIBLE   anything; nothing but what is there
 
-`schema.compatibility` answers whether a schema keeps to it.
+`schema.compatibility` tells whether a schema keeps to it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DEFAULT: Final = Strategy.FULL
 
 
 def for_consumer(strategy: Strategy) -> Strategy:
-    """What is asked of a consumer's schema, which nobody will write by: that it reads what is there."""
+    """What is asked of a consumer's schema, which is not written by: that it reads what is there."""
     if strategy in (Strategy.ALWAYS_COMPATIBLE, Strategy.ALWAYS_INCOMPATIBLE):
         return strategy
     every = strategy.is_transitive and strategy.asks_backward

@@ -1,7 +1,7 @@
 """How much may pass per second: a bucket of tokens on a clock from outside. No I/O.
 
-A bucket fills with `rate` tokens a second up to `burst`. Whoever comes while there are tokens is let in with all that
-it brings, and may so leave the bucket in debt; who comes then waits until the debt is paid. So nothing that belongs
+A bucket fills with `rate` tokens a second up to `burst`. A caller that comes while there are tokens is let in with all
+that it brings, and may so leave the bucket in debt; the next one waits until the debt is paid. So nothing that belongs
 together is torn apart, a message larger than the burst passes too, and over any time t no more than rate * t + burst
 passes beside the last run.
 """
@@ -17,7 +17,7 @@ ROUNDING: Final = 1e-6
 class TokenBucket:
     """Tokens of one kind. `now` is monotonic, in seconds, and never earlier than before.
 
-    `burst` (None: a second's worth) is what it holds; nobody is let in before there are `step` tokens.
+    `burst` (None: a second's worth) is what it holds; no caller is let in before there are `step` tokens.
     """
 
     __slots__ = ("_burst", "_filled_s", "_rate", "_step", "_tokens")
@@ -30,7 +30,7 @@ class TokenBucket:
         self._filled_s = now
 
     def wait_s(self, now: float) -> float:
-        """How long until somebody is let in; 0: now."""
+        """How long until the next caller is let in; 0: now."""
         self._tokens = min(self._burst, self._tokens + (now - self._filled_s) * self._rate)
         self._filled_s = now
         return 0.0 if self._tokens >= self._step else (self._step - self._tokens) / self._rate

@@ -23,7 +23,7 @@ def refusal(new: Definition, old: Definition, strategy: Strategy) -> str | None:
     if strategy.asks_backward and (why := unreadable(new, old)):
         return f"it cannot read what was written before: {why}"
     if strategy.asks_forward and (why := unreadable(old, new)):
-        return f"what it writes cannot be read by those who have the former one: {why}"
+        return f"what it writes cannot be read by consumers of the earlier one: {why}"
     return None
 
 

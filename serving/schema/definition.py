@@ -141,7 +141,7 @@ def key_and_value(definition: Definition) -> tuple[Definition, Definition]:
     parts = list(_parts(definition.data))
     if len(parts) != 2:
         raise SchemaInvalid(
-            "the KEY_VALUE schema must hold a key's definition and a value's, each behind its length"
+            "the KEY_VALUE schema must hold a key's definition and a value's, each after its length"
         )
     key, value = (
         Definition(_part_kind(definition, which), data)

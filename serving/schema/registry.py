@@ -1,4 +1,4 @@
-"""The schemas of topics: where their versions are kept, and who is let in with which. The shell.
+"""The schemas of topics: where their versions are kept, and which clients are let in with which. The shell.
 
     producer ─ PRODUCER, GET_OR_CREATE_SCHEMA ─┐                              ┌─ its version, eight bytes
     REST ──────────────────────────────────────┼▶ known? else: compatible? ───┤
@@ -43,7 +43,7 @@ NO_VERSION: Final = b""
 """What a client is told whose messages have no schema."""
 
 
-class Known(NamedTuple):
+class StoredSchemas(NamedTuple):
     """A topic's record as it was read; `node_version` is None when there is none."""
 
     path: str
@@ -143,8 +143,8 @@ class Schemas:
 
     async def number_of(self, name: TopicName, definition: Definition) -> int | None:
         """The version that is the same. Raises `SchemaInvalid`."""
-        mark = await self._helpers.run(partial(_mark, definition))
-        return _same(await self._read(name), mark)
+        digest = await self._helpers.run(partial(_fingerprint_of, definition))
+        return _same(await self._read(name), digest)
 
     async def check(self, name: TopicName, definition: Definition, strategy: Strategy) -> None:
         """Raise `SchemaRefused` unless the topic's schema could be followed by this one; `SchemaInvalid`."""
@@ -155,11 +155,11 @@ class Schemas:
         self, name: TopicName, definition: Definition, strategy: Strategy, *, allowed: bool = True
     ) -> int:
         """The number of the version that is the same, or of the new one. Raises as `for_producer`."""
-        mark = await self._helpers.run(partial(_mark, definition))
+        digest = await self._helpers.run(partial(_fingerprint_of, definition))
         for _ in range(CHANGE_ATTEMPTS):
             guard = await self._while_there(name)
             known = await self._read(name)
-            same = _same(known, mark)
+            same = _same(known, digest)
             if same is not None:
                 return same
             if not allowed:
@@ -167,7 +167,7 @@ class Schemas:
                     f"topic {name} has no such schema, and clients may not bring new ones: add it over REST"
                 )
             await self._check(name, known.current, definition, strategy)
-            if await self._append(name, known, definition, mark, guard):
+            if await self._append(name, known, definition, digest, guard):
                 return len(known.record.versions)
         raise Unavailable(f"the schema of {name} is being changed by others; try again")
 
@@ -203,20 +203,20 @@ class Schemas:
 
     # -- the record ------------------------------------------------------------------------------------
 
-    async def _read(self, name: TopicName) -> Known:
+    async def _read(self, name: TopicName) -> StoredSchemas:
         path = paths.schemas(name.tenant, name.namespace, (name.parent or name).local)
         try:
             node = await self._store.get(path)
         except NotFound:
-            return Known(path, SchemasRecord(), None)
-        return Known(path, decode(SchemasRecord, node.value, path), node.version)
+            return StoredSchemas(path, SchemasRecord(), None)
+        return StoredSchemas(path, decode(SchemasRecord, node.value, path), node.version)
 
     async def _while_there(self, name: TopicName) -> Sequence[Step]:
         """A schema goes with its topic; one may be brought before the topic is there."""
         return await topics.while_there(self._store, (name.parent or name).path)
 
-    async def _read_again(self, name: TopicName) -> Known:
-        """As `_read`, behind a transaction: a server of ZooKeeper that was behind has caught up by its answer."""
+    async def _read_again(self, name: TopicName) -> StoredSchemas:
+        """As `_read`, after a transaction: a server of ZooKeeper that lagged has caught up by its answer."""
         await self._commit([Check(paths.CLUSTER, ANY_VERSION)])
         return await self._read(name)
 
@@ -224,8 +224,8 @@ class Schemas:
         self, name: TopicName, current: Sequence[SchemaVersion], new: Definition, strategy: Strategy
     ) -> None:
         for old in current if strategy.is_transitive else current[-1:]:
-            former = (await self._load(old)).definition
-            why = await self._helpers.run(partial(refusal, new, former, strategy))
+            earlier = (await self._load(old)).definition
+            why = await self._helpers.run(partial(refusal, new, earlier, strategy))
             if why is not None:
                 raise SchemaRefused(
                     f"this schema does not go with version {old.number} of topic {name} ({strategy}): {why}"
@@ -239,7 +239,12 @@ class Schemas:
         return Version(version.number, version.created_ms, definition)
 
     async def _append(
-        self, name: TopicName, known: Known, definition: Definition, mark: str, guard: Sequence[Step]
+        self,
+        name: TopicName,
+        known: StoredSchemas,
+        definition: Definition,
+        digest: str,
+        guard: Sequence[Step],
     ) -> bool:
         number = len(known.record.versions)
         if number >= SCHEMA_VERSIONS_MAX:
@@ -248,7 +253,7 @@ class Schemas:
         new = SchemaVersion(
             number=number,
             kind=definition.kind,
-            fingerprint=mark,
+            fingerprint=digest,
             created_ms=self._clock.now_ms(),
             body=body,
         )
@@ -259,12 +264,12 @@ class Schemas:
         made = Create(apart, encode(body))
         return await self._write(known, replace(new, body=None, apart=apart), *guard, made)
 
-    async def _write(self, known: Known, version: SchemaVersion, *beside: Step) -> bool:
-        """Add the version; False when somebody else was faster."""
+    async def _write(self, known: StoredSchemas, version: SchemaVersion, *atomically_with: Step) -> bool:
+        """Add the version; False when another request was faster."""
         value = encode(SchemasRecord(versions=(*known.record.versions, version)))
         if known.node_version is None:
-            return await self._commit([Create(known.path, value), *beside])
-        return await self._commit([Put(known.path, value, known.node_version), *beside])
+            return await self._commit([Create(known.path, value), *atomically_with])
+        return await self._commit([Put(known.path, value, known.node_version), *atomically_with])
 
     async def _commit(self, steps: Sequence[Step]) -> bool:
         try:
@@ -274,11 +279,11 @@ class Schemas:
         return True
 
 
-def _mark(definition: Definition) -> str:
+def _fingerprint_of(definition: Definition) -> str:
     """Its fingerprint. Raises `SchemaInvalid`."""
     validate(definition)
     return fingerprint(definition)
 
 
-def _same(known: Known, mark: str) -> int | None:
-    return next((one.number for one in reversed(known.current) if one.fingerprint == mark), None)
+def _same(known: StoredSchemas, digest: str) -> int | None:
+    return next((one.number for one in reversed(known.current) if one.fingerprint == digest), None)

@@ -1,5 +1,5 @@
-"""Sessions: one client connection each. Read `connection`, then `lane`, `handshake`, `lookup`, `produce`, `consume`,
-`topic_watch`.
+"""Sessions: one client connection each. Read `connection`, then its parts `inbound`, `outbound`, `peer`, `requests`,
+`lane`, then the commands: `handshake`, `lookup`, `produce`, `consume`, `topic_watch`.
 
 `table` joins what the files handle: each command has one handler. `sessions` has all of a broker's, and what they
 share; `frame_room` has the memory for large frames, `bounds` says what names and properties may be.

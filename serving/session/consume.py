@@ -7,6 +7,7 @@ must be durable before it is answered goes through the consumer's lane.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from quire.runtime.errors import NotFound, QuireError, Unavailable
@@ -15,6 +16,7 @@ from quire.serving.model.ports import NotAllowed
 from quire.serving.session.bounds import refused_names, refused_properties
 from quire.serving.session.connection import Connection, Handler
 from quire.serving.session.lane import Lane
+from quire.serving.session.requests import retry_until_deadline
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
@@ -23,7 +25,7 @@ from quire.wire.packed_ids import PackedIds
 
 if TYPE_CHECKING:
     from quire.serving.subscription.delivery.consumer import Consumer
-    from quire.serving.topic.non_persistent import AnyTopic
+    from quire.serving.topic.topic import AnyTopic
 
 
 IDS_AT_ONCE_MAX: Final = 5_000
@@ -61,26 +63,26 @@ class ConsumerEnd:
 
     @property
     def wants_index(self) -> bool:
-        return self.connection.wants_index
+        return self.connection.peer.wants_index
 
     @property
     def client_version(self) -> str:
         """As CONNECT gave it; for `stats`."""
-        return self.connection.client_version
+        return self.connection.peer.client_version
 
     # -- what the subscription does to it: ConsumerPort --------------------------------------------------
 
     def deliver(self, parts: list[Buffer]) -> None:
-        self.connection.write_many(parts)
+        self.connection.outbound.write_many(parts)
 
     def writable(self) -> bool:
-        return self.connection.is_writable
+        return self.connection.outbound.is_writable
 
     def active_changed(self, is_active: bool) -> None:
         self.connection.write(commands.active_consumer_change(self.consumer_id, active=is_active))
 
     def reached_end(self) -> None:
-        if self.connection.knows_end_of_topic:
+        if self.connection.peer.knows_end_of_topic:
             self.connection.write(commands.reached_end_of_topic(self.consumer_id))
 
     def close(self) -> None:
@@ -95,7 +97,7 @@ class ConsumerEnd:
         if self.consumer is not None:
             self.consumer.resumed()
 
-    def abandon(self) -> None:
+    def detach(self) -> None:
         """The connection is gone."""
         consumer = self.consumer
         self._end()
@@ -106,7 +108,9 @@ class ConsumerEnd:
         """Find the topic, subscribe, answer. The connection may be gone when this ends."""
         connection = self.connection
         try:
-            topic, consumer = await connection.patiently(lambda: self._enter(body))
+            topic, consumer = await retry_until_deadline(
+                lambda: self._enter(body), lambda: connection.is_closed
+            )
         except QuireError as error:
             connection.refuse_request("SUBSCRIBE", body.request_id, error)
             self._end()
@@ -116,8 +120,7 @@ class ConsumerEnd:
             return
         self.topic, self.consumer = topic, consumer
         connection.write(commands.success(body.request_id))
-        if topic.is_terminated:
-            consumer.subscription.tell_end()
+        consumer.subscription.tell_end()
 
     def ask_again(self, body: pb.CommandSubscribe) -> None:
         """A client that gave up its SUBSCRIBE, or thinks that it lost the consumer, asks for the same one."""
@@ -144,7 +147,7 @@ class ConsumerEnd:
             raise NotAllowed(f"topic {topic.name} keeps nothing, so nothing of it can be read compacted")
         if body.HasField("schema"):
             await host.topics.admit_consumer_schema(topic, body.schema)
-        consumer = await host.topics.subscribe(topic, body, self, self.connection.address)
+        consumer = await host.topics.subscribe(topic, body, self, self.connection.peer.address)
         if topic.is_closed or not consumer.is_open:
             consumer.close()
             raise Unavailable(f"topic {topic.name}, or its subscription, was closed meanwhile")
@@ -157,15 +160,15 @@ class ConsumerEnd:
 
     def close_on_request(self, request_id: int) -> None:
         self.connection.write(commands.success(request_id))
-        self.abandon()
+        self.detach()
 
     def _end(self) -> None:
         self.is_closed = True
-        self.consumer = None  # It knows this one, too: circles would stay, see `Topic`.
+        self.consumer = None  # It knows this one, too: circles would stay (`runtime.weak`).
         consumers = self.connection.consumers
         if consumers.get(self.consumer_id) is self:
             del consumers[self.consumer_id]
-        self.lane.let_go()
+        self.lane.close()
 
 
 def subscribe(connection: Connection, body: pb.CommandSubscribe) -> None:
@@ -177,7 +180,7 @@ def subscribe(connection: Connection, body: pb.CommandSubscribe) -> None:
         present.ask_again(body)
     else:
         end = connection.consumers[body.consumer_id] = ConsumerEnd(connection, body)
-        end.lane.hold(end.open(body), "SUBSCRIBE")
+        end.lane.run_exclusively(end.open(body), "SUBSCRIBE")
 
 
 def _refusal(connection: Connection, body: pb.CommandSubscribe) -> str:
@@ -226,7 +229,7 @@ def ack(connection: Connection, body: pb.CommandAck) -> None:
         answer(NotFound("the consumer is closed"))
     elif many:
         ids = PackedIds(body)
-        end.lane.hold(_ack_in_slices(end, ids, answer), "ACK", ids.byte_count)
+        end.lane.run_exclusively(_ack_in_slices(end, ids, answer), "ACK", ids.byte_count)
     else:
         done = answer if is_awaited else None
         consumer.ack(body.message_id, cumulative=cumulative, done=done)
@@ -251,7 +254,7 @@ def redeliver(connection: Connection, body: pb.CommandRedeliverUnacknowledgedMes
         return
     if len(body.message_ids) > IDS_AT_ONCE_MAX:
         ids = PackedIds(body)
-        end.lane.hold(_redeliver_in_slices(end, ids), "REDELIVER", ids.byte_count)
+        end.lane.run_exclusively(_redeliver_in_slices(end, ids), "REDELIVER", ids.byte_count)
     else:
         end.consumer.redeliver(body.message_ids)
 
@@ -274,7 +277,7 @@ def close_consumer(connection: Connection, body: pb.CommandCloseConsumer) -> Non
 # -- requests that take time ----------------------------------------------------------------------------
 
 
-def _hold(
+def _run_in_lane(
     connection: Connection,
     consumer_id: int,
     request_id: int,
@@ -282,21 +285,12 @@ def _hold(
     work: Callable[[ConsumerEnd], Awaitable[bytes]],
 ) -> None:
     """Carry out a request of one consumer in its lane, and write the answer that `work` makes."""
-
-    async def carry_out(end: ConsumerEnd) -> None:
-        try:
-            answer = await work(end)
-        except QuireError as error:
-            connection.refuse_request(what, request_id, error)
-        else:
-            connection.write(answer)
-
+    refusal = partial(commands.error, request_id)
     end = connection.consumers.get(consumer_id)
     if end is None:
-        error = commands.error(request_id, pb.ConsumerNotFound, "there is no such consumer")
-        connection.write(error)
-        return
-    end.lane.hold(carry_out(end), what)
+        connection.write(refusal(pb.ConsumerNotFound, "there is no such consumer"))
+    else:
+        end.lane.run_exclusively(connection.answer(what, partial(work, end), refusal), what)
 
 
 def unsubscribe(connection: Connection, body: pb.CommandUnsubscribe) -> None:
@@ -306,7 +300,7 @@ def unsubscribe(connection: Connection, body: pb.CommandUnsubscribe) -> None:
         end._end()
         return commands.success(body.request_id)
 
-    _hold(connection, body.consumer_id, body.request_id, "UNSUBSCRIBE", work)
+    _run_in_lane(connection, body.consumer_id, body.request_id, "UNSUBSCRIBE", work)
 
 
 def seek(connection: Connection, body: pb.CommandSeek) -> None:
@@ -318,7 +312,7 @@ def seek(connection: Connection, body: pb.CommandSeek) -> None:
             await subscription.seek(body.message_id)
         return commands.success(body.request_id)
 
-    _hold(connection, body.consumer_id, body.request_id, "SEEK", work)
+    _run_in_lane(connection, body.consumer_id, body.request_id, "SEEK", work)
 
 
 def get_last_message_id(connection: Connection, body: pb.CommandGetLastMessageId) -> None:
@@ -327,17 +321,17 @@ def get_last_message_id(connection: Connection, body: pb.CommandGetLastMessageId
         topic = end.topic
         assert topic is not None
         partition = topic.topic_name.partition
-        view = await topic.compacted_view() if end.read_compacted else None
-        position, batch_index = await (view or topic).last_message()
+        view = await topic.log.compacted_view() if end.read_compacted else None
+        position, batch_index = await (view or topic.log).last_message()
         last = commands.message_id(*position, partition=partition, batch_index=batch_index)
         mark = commands.message_id(*subscription.mark_delete, partition=partition)
         return commands.last_message_id(body.request_id, last, mark)
 
-    _hold(connection, body.consumer_id, body.request_id, "GET_LAST_MESSAGE_ID", work)
+    _run_in_lane(connection, body.consumer_id, body.request_id, "GET_LAST_MESSAGE_ID", work)
 
 
 def consumer_stats(connection: Connection, body: pb.CommandConsumerStats) -> None:
-    connection.start(_consumer_stats(connection, body), "CONSUMER_STATS")
+    connection.requests.start(_consumer_stats(connection, body), "CONSUMER_STATS")
 
 
 async def _consumer_stats(connection: Connection, body: pb.CommandConsumerStats) -> None:
@@ -355,7 +349,7 @@ async def _consumer_stats(connection: Connection, body: pb.CommandConsumerStats)
         answer.error_code, answer.error_message = connection.why_refused("CONSUMER_STATS", error)
     else:
         _describe(answer, consumer.stats())
-        answer.address = connection.address
+        answer.address = connection.peer.address
         answer.type = end.type_name
     connection.write(commands.consumer_stats(answer))
 

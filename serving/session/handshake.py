@@ -19,18 +19,15 @@ SERVER_VERSION: Final = f"Quire {__version__}"
 
 
 def connect(connection: Connection, body: pb.CommandConnect) -> None:
-    if connection.is_connected:
+    if connection.peer.is_connected:
         raise ProtocolError("CONNECT came twice")
     if body.proxy_to_broker_url:
         raise ProtocolError("this broker is no proxy; connect to the broker that a lookup names")
-    connection.connected(body.client_version)
-    flags = body.feature_flags
-    connection.wants_index = (
-        flags.supports_broker_entry_metadata and connection.host.settings.broker_entry_metadata
-    )
-    connection.write(
-        commands.connected(SERVER_VERSION, body.protocol_version, connection.host.settings.message_bytes_max)
-    )
+    settings, flags = connection.host.settings, body.feature_flags
+    wants_index = flags.supports_broker_entry_metadata and settings.broker_entry_metadata
+    connection.peer.connected(body.client_version, wants_index=wants_index)
+    connection.inbound.allow_messages()
+    connection.write(commands.connected(SERVER_VERSION, body.protocol_version, settings.message_bytes_max))
 
 
 def ping(connection: Connection, _: pb.CommandPing) -> None:

@@ -1,7 +1,8 @@
 """The commands for one producer, consumer or watcher id, in the client's order.
 
     free    each is carried out as it comes
-    busy    one is under way (`hold`), or a SEND waits until its topic takes it (`stop`): what comes meanwhile waits
+    busy    one is under way (`run_exclusively`), or a SEND waits until its topic takes it (`pause`): what comes
+            meanwhile waits
 
 A command waits as its bytes, for parsed an acknowledgement of many ids takes ten times as much and more. What waits
 is weighed and counts in what its connection holds, so that a peer that sends on is not read; so does a command of many
@@ -9,7 +10,7 @@ ids while it is under way.
 
 What waited is handed to the connection anew, as if it had come just now, and in slices when it is much: a lane that
 carries it out is busy. When the producer or consumer was closed
-meanwhile (`let_go`), it finds nobody: SENDs are dropped, requests are answered as all that come too late.
+meanwhile (`close`), it finds nobody: SENDs are dropped, requests are answered as all that come too late.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from google.protobuf.message import Message
 
-from quire.runtime.limits import ENTRY_OVERHEAD_BYTES, KIB
+from quire.runtime.limits import ENTRY_OVERHEAD_BYTES, HELD_BYTES_PER_CONNECTION_MAX, KIB
+from quire.serving.session.inbound import Inbound, Stop
 from quire.wire.commands import Command
 from quire.wire.frame import Send, SendRun
 
 if TYPE_CHECKING:
     from quire.serving.session.connection import Connection
+    from quire.serving.session.sessions import Sessions
 
 BYTES_AT_ONCE: Final = 16 * KIB
 """Of commands, what is carried out in one go but for the last of them; more goes on in slices (`runtime.slices`)."""
@@ -42,6 +45,42 @@ class _Packed(NamedTuple):
     kind: int
     made_by: type[Message]
     raw: bytes
+
+
+class HeldBytes:
+    """What waits in the lanes of one connection.
+
+    It has a budget of its own, so that many who must wait stop each other and not everybody else.
+    """
+
+    def __init__(self, host: Sessions, inbound: Inbound) -> None:
+        self._host = host
+        self._inbound = inbound
+        self._byte_count = 0
+
+    def hold(self, byte_count: int) -> None:
+        """So much waits in a lane for its turn."""
+        self._byte_count += byte_count
+        self._host.held.take(byte_count)
+        if self._is_too_much():
+            self._inbound.stop(Stop.HELD)
+
+    def release(self, byte_count: int) -> None:
+        """It waits no longer."""
+        self._byte_count -= byte_count
+        self._host.held.give_back(byte_count)
+        self._host.budget.look_again()
+        if not self._is_too_much():
+            self._inbound.go_on(Stop.HELD)
+
+    def release_all(self) -> None:
+        """The connection is gone."""
+        self._host.held.give_back(self._byte_count)
+        self._byte_count = 0
+
+    def _is_too_much(self) -> bool:
+        held = self._byte_count
+        return held >= HELD_BYTES_PER_CONNECTION_MAX or (held > 0 and self._host.held.is_spent)
 
 
 class Lane:
@@ -69,29 +108,29 @@ class Lane:
         else:
             waits = _Packed(cut.kind, type(cut.body), cut.body.SerializeToString())
             weight = len(waits.raw)
-        self._connection.hold_bytes(weight + WAITING_BYTES)
+        self._connection.held.hold(weight + WAITING_BYTES)
         return waits, weight + WAITING_BYTES
 
-    def hold(self, work: Coroutine[Any, Any, None], what: str, byte_count: int = 0) -> None:
+    def run_exclusively(self, work: Coroutine[Any, Any, None], what: str, byte_count: int = 0) -> None:
         """Carry out `work`, which keeps so many bytes of its command; what comes for this id meanwhile waits."""
         assert not self.is_busy
         self.is_busy = True
         if byte_count:
-            self._connection.hold_bytes(byte_count)
-        self._connection.start(work, what).add_done_callback(lambda _: self._done(byte_count))
+            self._connection.held.hold(byte_count)
+        self._connection.requests.start(work, what).add_done_callback(lambda _: self._done(byte_count))
 
     def _done(self, byte_count: int) -> None:
         # What a connection holds when it ends is given back then.
         if byte_count and not self._connection.is_closed:
-            self._connection.release_bytes(byte_count)
+            self._connection.held.release(byte_count)
         self._go_on()
 
-    def stop(self, wait: Callable[[Callable[[], None]], None]) -> None:
+    def pause(self, wait: Callable[[Callable[[], None]], None]) -> None:
         """Let everything wait until `wait` calls back."""
         self.is_busy = True
         wait(self._go_on)
 
-    def let_go(self) -> None:
+    def close(self) -> None:
         """Nobody has this id any more: nothing waits for it, nor for a slice, since another may have the id next."""
         if self._connection.is_closed:
             self._waiting.clear()
@@ -122,10 +161,10 @@ class Lane:
                 waits, weight = self._waiting.popleft()
                 if isinstance(waits, _Packed):
                     bytes_max -= weight
-                    connection.take(Command(waits.kind, waits.made_by.FromString(waits.raw)))
+                    connection.carry_out(Command(waits.kind, waits.made_by.FromString(waits.raw)))
                 else:
-                    connection.take(waits)
-                connection.release_bytes(weight)
+                    connection.carry_out(waits)
+                connection.held.release(weight)
             connection.acknowledge_gathered()
         except Exception as error:
             connection.fail(error)

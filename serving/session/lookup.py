@@ -7,9 +7,10 @@ one connection; each is answered by its own type of response, also when it fails
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Final
 
-from quire.runtime.errors import ConfigurationError, LimitExceeded, QuireError
+from quire.runtime.errors import ConfigurationError, LimitExceeded
 from quire.serving.model.ports import NotAllowed
 from quire.serving.model.topics_pattern import TopicsPattern, topics_hash
 from quire.serving.session.connection import Connection, Handler
@@ -28,60 +29,51 @@ _COORDINATORS: Final = "persistent://pulsar/system/transaction_coordinator_assig
 
 
 def partitioned_metadata(connection: Connection, body: pb.CommandPartitionedTopicMetadata) -> None:
-    connection.start(_partitions(connection, body), "PARTITIONED_METADATA")
+    refusal = partial(commands.partitions_failed, body.request_id)
+    work = connection.answer("PARTITIONED_METADATA", partial(_partitions, connection, body), refusal)
+    connection.requests.start(work, "PARTITIONED_METADATA")
 
 
-async def _partitions(connection: Connection, body: pb.CommandPartitionedTopicMetadata) -> None:
-    try:
-        if body.topic == _COORDINATORS:
-            raise NotAllowed(NO_TRANSACTIONS)
-        count = await connection.host.topics.partitions(
-            body.topic, create=body.metadata_auto_creation_enabled
-        )
-    except QuireError as error:
-        why = connection.why_refused("PARTITIONED_METADATA", error)
-        connection.write(commands.partitions_failed(body.request_id, *why))
-    else:
-        connection.write(commands.partitions(body.request_id, count))
+async def _partitions(connection: Connection, body: pb.CommandPartitionedTopicMetadata) -> bytes:
+    if body.topic == _COORDINATORS:
+        raise NotAllowed(NO_TRANSACTIONS)
+    topics = connection.host.topics
+    count = await topics.partitions(body.topic, create=body.metadata_auto_creation_enabled)
+    return commands.partitions(body.request_id, count)
 
 
 def lookup(connection: Connection, body: pb.CommandLookupTopic) -> None:
-    connection.start(_lookup(connection, body), "LOOKUP")
+    refusal = partial(commands.lookup_failed, body.request_id)
+    connection.requests.start(
+        connection.answer("LOOKUP", partial(_lookup, connection, body), refusal), "LOOKUP"
+    )
 
 
-async def _lookup(connection: Connection, body: pb.CommandLookupTopic) -> None:
-    try:
-        owner = await connection.host.topics.look_up(body.topic, take=body.authoritative)
-        url = owner.url_for(body.advertised_listener_name)
-    except QuireError as error:
-        connection.write(commands.lookup_failed(body.request_id, *connection.why_refused("LOOKUP", error)))
-    else:
-        # Whoever is sent on asks there with the `authoritative` that we say here, and so makes that broker the owner.
-        connection.write(
-            commands.lookup_found(body.request_id, url, redirect=not owner.owns, authoritative=True)
-        )
+async def _lookup(connection: Connection, body: pb.CommandLookupTopic) -> bytes:
+    owner = await connection.host.topics.look_up(body.topic, take=body.authoritative)
+    url = owner.url_for(body.advertised_listener_name)
+    # Whoever is sent on asks there with the `authoritative` that we say here, and so makes that broker the owner.
+    return commands.lookup_found(body.request_id, url, redirect=not owner.owns, authoritative=True)
 
 
 def topics_of_namespace(connection: Connection, body: pb.CommandGetTopicsOfNamespace) -> None:
     if connection.lists is None:
         connection.lists = Lane(connection)
-    connection.lists.hold(_topics(connection, body), "GET_TOPICS_OF_NAMESPACE")
+    refusal = partial(commands.error, body.request_id)
+    work = connection.answer("GET_TOPICS_OF_NAMESPACE", partial(_topics, connection, body), refusal)
+    connection.lists.run_exclusively(work, "GET_TOPICS_OF_NAMESPACE")
 
 
-async def _topics(connection: Connection, body: pb.CommandGetTopicsOfNamespace) -> None:
-    try:
-        tenant, namespace = namespace_of(body.namespace)
-        names: list[str] = []
-        for domain, other in (("persistent", _Mode.NON_PERSISTENT), ("non-persistent", _Mode.PERSISTENT)):
-            if body.mode != other:
-                names += await connection.host.topics.names(tenant, namespace, domain)
-    except QuireError as error:
-        connection.refuse_request("GET_TOPICS_OF_NAMESPACE", body.request_id, error)
-    else:
-        connection.write(await _answer(connection, body, names))
+async def _topics(connection: Connection, body: pb.CommandGetTopicsOfNamespace) -> bytes:
+    tenant, namespace = namespace_of(body.namespace)
+    names: list[str] = []
+    for domain, other in (("persistent", _Mode.NON_PERSISTENT), ("non-persistent", _Mode.PERSISTENT)):
+        if body.mode != other:
+            names += await connection.host.topics.names(tenant, namespace, domain)
+    return await _matching(connection, body, names)
 
 
-async def _answer(connection: Connection, body: pb.CommandGetTopicsOfNamespace, names: list[str]) -> bytes:
+async def _matching(connection: Connection, body: pb.CommandGetTopicsOfNamespace, names: list[str]) -> bytes:
     """What matches, and nothing if that is what the client knows. Who asks for what we cannot match filters itself."""
     filtered = False
     if body.topics_pattern:
@@ -89,7 +81,7 @@ async def _answer(connection: Connection, body: pb.CommandGetTopicsOfNamespace, 
             names = await matching(TopicsPattern(body.topics_pattern), names, connection.host.clock)
             filtered = True
         except (ConfigurationError, LimitExceeded) as error:
-            _log.info("%s gets all topics and filters itself: %s", connection.address, error)
+            _log.info("%s gets all topics and filters itself: %s", connection.peer.address, error)
     elif not body.topics_hash:
         return commands.topics_of_namespace(body.request_id, names)
     now = topics_hash(names)

@@ -1,7 +1,7 @@
 """Producers of one connection: PRODUCER, SEND, CLOSE_PRODUCER.
 
 A SEND names its producer by a number that the client chose. The way of a run of SENDs through here is two calls:
-`Connection._take` finds the producer, `ProducerEnd.publish` hands the run to the topic.
+`Connection.carry_out` finds the producer, `ProducerEnd.publish` hands the run to the topic.
 
 No SEND_ERROR is ever sent but ChecksumError and, for a message larger than its topic's policy allows, NotAllowedError,
 because any but the first makes C++ clients reconnect and send the same message for ever: what cannot be published is
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from quire.runtime.clock import iso_time
@@ -28,6 +29,7 @@ from quire.serving.model.ports import NotAllowed
 from quire.serving.session.bounds import refused_names, refused_properties
 from quire.serving.session.connection import Connection, Handler
 from quire.serving.session.lane import Lane
+from quire.serving.session.requests import retry_until_deadline
 from quire.serving.topic.producers import AccessMode, Admission, Stage
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
@@ -37,7 +39,7 @@ from quire.wire.error_codes import NO_TRANSACTIONS
 from quire.wire.frame import Send, SendRun
 
 if TYPE_CHECKING:
-    from quire.serving.topic.non_persistent import AnyTopic
+    from quire.serving.topic.topic import AnyTopic
 
 
 _MODE_WORDS: Final = {
@@ -89,7 +91,7 @@ class ProducerEnd:
         self.topic_name = body.topic
         self.metadata = {item.key: item.value for item in body.metadata}
         self.name = body.producer_name or connection.host.new_producer_name()
-        self.write: Callable[[Buffer], None] = connection.write
+        self.write: Callable[[Buffer], None] = connection.outbound.write
         self.lane = Lane(connection)
         self.topic: AnyTopic | None = None
         self.target: AnyTopic | None = None
@@ -108,7 +110,7 @@ class ProducerEnd:
     # -- SEND ------------------------------------------------------------------------------------------
 
     def publish(self, run: SendRun) -> None:
-        """Hand a run to the topic; behind what is under way, and when the topic takes it."""
+        """Hand a run to the topic; after what is under way, and when the topic takes it."""
         if self.lane.is_busy:
             self.lane.put_off(run)
             return
@@ -117,8 +119,8 @@ class ProducerEnd:
             self._refuse_early()
         elif not self._takes(target):
             self.lane.put_back(run)
-        elif target.publish_limiter is not None:
-            target.publish_limiter.passed(sum(run.counts) if run.counts else len(run), run.byte_count)
+        elif (limiter := target.applied.publish_limiter) is not None:
+            limiter.passed(sum(run.counts) if run.counts else len(run), run.byte_count)
             self._pass(target, run)
         else:
             self.entries_in += len(run.entries)
@@ -126,15 +128,16 @@ class ProducerEnd:
 
     def _takes(self, target: AnyTopic) -> bool:
         """Whether the topic takes something now; else the lane is stopped until it does."""
-        if target.is_full:
-            self.lane.stop(target.when_drained)
-        elif target.publish_limiter is not None and not target.publish_limiter.is_open():
-            self.lane.stop(target.publish_limiter.wait)
+        publisher, limiter = target.log.publisher, target.applied.publish_limiter
+        if publisher.is_full:
+            self.lane.pause(publisher.when_drained)
+        elif limiter is not None and not limiter.is_open():
+            self.lane.pause(limiter.wait)
         return not self.lane.is_busy
 
     def _pass(self, target: AnyTopic, run: SendRun) -> None:
         """Publish what of a run is not too large for the topic, and refuse the rest, in order."""
-        bytes_max = target.policies.message_bytes_max
+        bytes_max = target.applied.policies.message_bytes_max
         self.entries_in += len(run)
         if not bytes_max or max(map(len, run.entries)) <= bytes_max:
             target.publish(self.admission, run)
@@ -150,14 +153,14 @@ class ProducerEnd:
             target.publish(self.admission, run.pick(range(start, len(run))))
 
     def _refuse_size(self, target: AnyTopic, sequence_id: int, size: int) -> None:
-        allowed = target.policies.message_bytes_max
+        allowed = target.applied.policies.message_bytes_max
         text = f"a message of {size} bytes is too large: topic {target.name} takes {allowed} at most"
         self._refuse_one(target, sequence_id, pb.NotAllowedError, text)
 
     def _refuse_one(self, target: AnyTopic, sequence_id: int, code: pb.ServerError, text: str) -> None:
         """A SEND_ERROR, in order: clients compare it with the oldest message that they have no receipt for."""
         refusal = commands.send_error(self.producer_id, sequence_id, code, text)
-        target.when_answered(lambda: self.write(refusal))
+        target.log.publisher.when_answered(lambda: self.write(refusal))
 
     def publish_special(self, send: Send) -> None:
         """One SEND that is damaged, or a chunk; what we do not take costs the connection."""
@@ -177,16 +180,16 @@ class ProducerEnd:
             self._publish_chunk(target, send)
 
     def _publish_chunk(self, target: AnyTopic, send: Send) -> None:
-        if target.publish_limiter is not None:
-            target.publish_limiter.passed(send.message_count, len(send.entry))
-            if 0 < target.policies.message_bytes_max < len(send.entry):
+        if (limiter := target.applied.publish_limiter) is not None:
+            limiter.passed(send.message_count, len(send.entry))
+            if 0 < target.applied.policies.message_bytes_max < len(send.entry):
                 self._refuse_size(target, send.sequence_id, len(send.entry))
                 return
         self.entries_in += 1
         target.publish_chunk(self.admission, send)
 
     def _refuse_early(self) -> None:
-        """A client that sent behind its PRODUCER without waiting hears what became of that; nobody may publish
+        """A client that sent after its PRODUCER without waiting hears what became of that; nobody may publish
         that was told to wait."""
         if self.topic is not None and not self.is_closed:
             self.connection.refuse(ProtocolError("a SEND of a producer that waits for exclusive access"))
@@ -196,21 +199,21 @@ class ProducerEnd:
     async def open(self, body: pb.CommandProducer) -> None:
         """Find the topic, be admitted, answer. The connection may be gone when this ends."""
         try:
-            topic = await self.connection.patiently(lambda: self._enter(body))
+            topic = await retry_until_deadline(lambda: self._enter(body), lambda: self.connection.is_closed)
         except QuireError as error:
             self.connection.refuse_request("PRODUCER", self.request_id, error)
-            self._forget()
-            self._part()
+            self._unregister()
+            self._drop_port()
             return
         if self.connection.is_closed:
             topic.producers.leave(self.admission)
-            self._part()
+            self._drop_port()
             return
         self.topic = topic
         is_ready = self.admission.stage is not Stage.WAITING
         if is_ready:
             self.target = topic
-        self._succeed(self.request_id, topic.last_sequence_id(self.name), is_ready=is_ready)
+        self._succeed(self.request_id, topic.producers.last_sequence_id(self.name), is_ready=is_ready)
 
     async def _enter(self, body: pb.CommandProducer) -> AnyTopic:
         """Be admitted to the topic."""
@@ -237,7 +240,7 @@ class ProducerEnd:
             self.lane.put_off(Command(pb.BaseCommand.PRODUCER, body))
             return
         else:
-            self._succeed(body.request_id, self.target.last_sequence_id(self.name), is_ready=True)
+            self._succeed(body.request_id, self.target.producers.last_sequence_id(self.name), is_ready=True)
             return
         self.write(commands.error(body.request_id, code, text))
 
@@ -279,30 +282,30 @@ class ProducerEnd:
             self.is_closed = True
             if last_words:
                 self.write(last_words)
-            self._forget()
-            self._part()
+            self._unregister()
+            self._drop_port()
 
     # -- what the connection does to it ----------------------------------------------------------------
 
     def close_on_request(self, request_id: int) -> None:
-        """CLOSE_PRODUCER: answered behind the receipts of all that was sent, or when there will be none."""
+        """CLOSE_PRODUCER: answered after the receipts of all that was sent, or when there will be none."""
         self.is_closed = True
 
         def closed() -> None:
-            self._leave()
+            self._leave_topic()
             self.connection.write(commands.success(request_id))
 
         if self.topic is None:
             closed()
         else:
-            self.topic.when_settled(closed)
-        self._forget()
+            self.topic.log.publisher.when_settled(closed)
+        self._unregister()
 
-    def abandon(self) -> None:
+    def detach(self) -> None:
         """The connection is gone."""
         self.is_closed = True
-        self._leave()
-        self.lane.let_go()
+        self._leave_topic()
+        self.lane.close()
 
     def stats(self) -> dict[str, Any]:
         """As Pulsar's `stats` show a publisher."""
@@ -310,28 +313,28 @@ class ProducerEnd:
             "producerId": self.producer_id,
             "producerName": self.name,
             "accessMode": _MODE_WORDS[self.admission.mode],
-            "address": self.connection.address,
-            "clientVersion": self.connection.client_version,
+            "address": self.connection.peer.address,
+            "clientVersion": self.connection.peer.client_version,
             "connectedSince": iso_time(self.created_ms),
             "entriesIn": self.entries_in,
             "metadata": self.metadata,
         }
 
-    def _leave(self) -> None:
+    def _leave_topic(self) -> None:
         if self.topic is not None:
             self.topic.producers.leave(self.admission)
-            self._part()
+            self._drop_port()
 
-    def _part(self) -> None:
-        """Of an admission that is over a copy stays, without the producer: circles would stay, see `Topic`."""
+    def _drop_port(self) -> None:
+        """Of an admission that is over a copy stays, without the producer: circles would stay (`runtime.weak`)."""
         if self.admission.stage is Stage.OUTSIDE:
             self.admission = replace(self.admission, port=_GONE)
 
-    def _forget(self) -> None:
+    def _unregister(self) -> None:
         producers = self.connection.producers
         if producers.get(self.producer_id) is self:
             del producers[self.producer_id]
-        self.lane.let_go()
+        self.lane.close()
 
 
 def producer(connection: Connection, body: pb.CommandProducer) -> None:
@@ -343,7 +346,7 @@ def producer(connection: Connection, body: pb.CommandProducer) -> None:
         present.ask_again(body)
     else:
         end = connection.producers[body.producer_id] = ProducerEnd(connection, body)
-        end.lane.hold(end.open(body), "PRODUCER")
+        end.lane.run_exclusively(end.open(body), "PRODUCER")
 
 
 def _refusal(connection: Connection, body: pb.CommandProducer) -> str:
@@ -367,34 +370,29 @@ def close_producer(connection: Connection, body: pb.CommandCloseProducer) -> Non
 
 
 def get_schema(connection: Connection, body: pb.CommandGetSchema) -> None:
-    connection.start(_get_schema(connection, body), "GET_SCHEMA")
+    refusal = partial(commands.schema_failed, body.request_id)
+    work = connection.answer("GET_SCHEMA", partial(_get_schema, connection, body), refusal)
+    connection.requests.start(work, "GET_SCHEMA")
 
 
-async def _get_schema(connection: Connection, body: pb.CommandGetSchema) -> None:
+async def _get_schema(connection: Connection, body: pb.CommandGetSchema) -> bytes:
     version = body.schema_version or None  # some clients send an empty one for the newest
-    try:
-        number, found = await connection.host.topics.find_schema(body.topic, version)
-    except QuireError as error:
-        connection.write(
-            commands.schema_failed(body.request_id, *connection.why_refused("GET_SCHEMA", error))
-        )
-    else:
-        connection.write(commands.schema_found(body.request_id, found, number))
+    number, found = await connection.host.topics.find_schema(body.topic, version)
+    return commands.schema_found(body.request_id, found, number)
 
 
 def get_or_create_schema(connection: Connection, body: pb.CommandGetOrCreateSchema) -> None:
-    connection.start(_get_or_create_schema(connection, body), "GET_OR_CREATE_SCHEMA")
+    refusal = partial(commands.schema_refused, body.request_id)
+    work = connection.answer(
+        "GET_OR_CREATE_SCHEMA", partial(_get_or_create_schema, connection, body), refusal
+    )
+    connection.requests.start(work, "GET_OR_CREATE_SCHEMA")
 
 
-async def _get_or_create_schema(connection: Connection, body: pb.CommandGetOrCreateSchema) -> None:
-    try:
-        topic = await connection.host.topics.open(body.topic)
-        version = await connection.host.topics.admit_producer_schema(topic, body.schema)
-    except QuireError as error:
-        why = connection.why_refused("GET_OR_CREATE_SCHEMA", error)
-        connection.write(commands.schema_refused(body.request_id, *why))
-    else:
-        connection.write(commands.schema_stored(body.request_id, version))
+async def _get_or_create_schema(connection: Connection, body: pb.CommandGetOrCreateSchema) -> bytes:
+    topic = await connection.host.topics.open(body.topic)
+    version = await connection.host.topics.admit_producer_schema(topic, body.schema)
+    return commands.schema_stored(body.request_id, version)
 
 
 HANDLERS: Final[dict[int, Handler]] = {

@@ -16,11 +16,12 @@ from quire.runtime.budget import ByteBudget
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import HELD_SHARE_OF_BYTES_IN_FLIGHT
 from quire.runtime.settings import format_address, parse_address
-from quire.runtime.slices import Share, Slices
+from quire.runtime.slices import Share
 from quire.serving.cluster.addresses import Addresses
 from quire.serving.cluster.client_topics import ClientTopics
-from quire.serving.session.connection import READ_WEIGHT_MAX, Connection
+from quire.serving.session.connection import Connection
 from quire.serving.session.frame_room import FrameRoom
+from quire.serving.session.inbound import READ_WEIGHT_MAX
 from quire.serving.session.table import TABLE
 from quire.serving.topic.services import Services
 
@@ -36,9 +37,7 @@ DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class Sessions:
-    def __init__(
-        self, services: Services, topics: ClientTopics, addresses: Addresses, slices: Slices
-    ) -> None:
+    def __init__(self, services: Services, topics: ClientTopics, addresses: Addresses) -> None:
         self.settings = services.settings
         self.clock = services.clock
         self.tasks = services.tasks
@@ -49,7 +48,7 @@ class Sessions:
         # One message of each connection may wait, whatever waits already: what is too much counts in the other budget.
         self.budget.add_gauge(lambda: max(0, self.held.used_bytes - self.held.limit_bytes))
         self.frame_room = FrameRoom()
-        self.slices = slices
+        self.slices = services.slices
         self.read_share = Share(READ_WEIGHT_MAX)
         """For what is read from sockets."""
         self._addresses = addresses
@@ -92,7 +91,7 @@ class Sessions:
 
     async def answered(self) -> None:
         """Return when all requests are; lookups, mostly, that waited for the end of a hand-over."""
-        while any(session.has_unanswered for session in self._open):  # noqa: ASYNC110  once in a process's life
+        while any(session.requests.pending for session in self._open):  # noqa: ASYNC110  once in a process's life
             await asyncio.sleep(STEP_S)
 
     def stop_listening(self) -> None:
@@ -121,8 +120,8 @@ class Sessions:
         """What it counted stays in the totals."""
         if connection in self._open:
             del self._open[connection]
-            self._sends_of_closed[0] += connection.fast_sends
-            self._sends_of_closed[1] += connection.slow_sends
+            self._sends_of_closed[0] += connection.inbound.fast_sends
+            self._sends_of_closed[1] += connection.inbound.slow_sends
 
     def new_producer_name(self) -> str:
         """One that no other producer of the cluster has."""
@@ -139,8 +138,8 @@ class Sessions:
             "quire_serving_bytes_held": self.held.used_bytes,
             "quire_serving_slices_waiting": len(self.slices),
             "quire_serving_bytes_of_frames": self.frame_room.used_bytes,
-            "quire_serving_fast_sends_total": fast + sum(one.fast_sends for one in self._open),
-            "quire_serving_slow_sends_total": slow + sum(one.slow_sends for one in self._open),
+            "quire_serving_fast_sends_total": fast + sum(one.inbound.fast_sends for one in self._open),
+            "quire_serving_slow_sends_total": slow + sum(one.inbound.slow_sends for one in self._open),
         }
 
 

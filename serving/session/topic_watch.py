@@ -68,7 +68,7 @@ class TopicWatcher:
 
     async def open(self, body: pb.CommandWatchTopicList) -> None:
         """Answer the request: once, whatever happens. A watcher of that id that was there before ends."""
-        self.abandon()
+        self.detach()
         try:
             pattern = TopicsPattern(body.topics_pattern)
             tenant, namespace = namespace_of(body.namespace)
@@ -83,7 +83,7 @@ class TopicWatcher:
             self._end()
             return
         if self._connection.is_closed:
-            self.abandon()
+            self.detach()
             return
         self._pattern, self._told = pattern, set(found)
         self._succeed(body, found)
@@ -103,11 +103,11 @@ class TopicWatcher:
         self._end()
 
     def _end(self) -> None:
-        self.abandon()
+        self.detach()
         self._connection.watchers.pop(self._id, None)
-        self.lane.let_go()
+        self.lane.close()
 
-    def abandon(self) -> None:
+    def detach(self) -> None:
         """Nobody is told anything any more."""
         self._stop()
         self._stop, self._pattern = _nothing, None
@@ -128,7 +128,7 @@ class TopicWatcher:
         if (
             self._pattern is not None
             and self._came
-            and self._connection.is_writable
+            and self._connection.outbound.is_writable
             and not self._is_matching
         ):
             self._is_matching = True
@@ -187,7 +187,7 @@ def watch(connection: Connection, body: pb.CommandWatchTopicList) -> None:
             connection.refuse_request("WATCH_TOPIC_LIST", body.request_id, refusal)
             return
         watcher = connection.watchers[body.watcher_id] = TopicWatcher(connection, body.watcher_id)
-    watcher.lane.hold(watcher.open(body), "WATCH_TOPIC_LIST")
+    watcher.lane.run_exclusively(watcher.open(body), "WATCH_TOPIC_LIST")
 
 
 def watch_no_more(connection: Connection, body: pb.CommandWatchTopicListClose) -> None:

@@ -2,8 +2,8 @@
 
 The cores first: `cursor/` (what is acknowledged), `delayed/` (what is due when), `delivery/` (from a block to
 frames), `dispatch/` (who gets what). Then the shells, which read the topic, wait or join the parts: `block_source`
-in `delivery/`, `dispatch_rate_limiter`, `later` and `alarm` (times of delivery), `seek`, `acknowledging`,
-`subscription` (joins these), `subscriptions` (all of a topic, by name), `non_persistent` (both, for topics that
-keep nothing). For operators: `counting` (backlogs in messages), `byte_index` and `lag` (in bytes and time),
-`stats`, `peek`.
+in `delivery/`, `delayed_delivery` in `delayed/`, `dispatch_rate_limiter`, `seek`, `acknowledging`, `pump` (the
+dispatch loop), `subscription` (attach, seek, end), `subscriptions` (all of a topic, by name), `non_persistent` (these,
+for topics that keep nothing). For operators: `counting` (backlogs in messages), `byte_index` and `lag` (in bytes and
+time), `stats`, `peek`.
 """

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from quire.serving.model.ports import Position
+from quire.serving.model.ports import NotAllowed, Position
 from quire.serving.model.positions import preceding
 from quire.serving.subscription.cursor.cursor_record import bits_of
 from quire.serving.subscription.dispatch.dispatcher import Dispatcher
+from quire.serving.subscription.dispatch.single_active import SingleActive
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 
@@ -30,11 +31,15 @@ def acknowledge_each(dispatcher: Dispatcher, ids: Iterable[pb.MessageIdData]) ->
         dispatcher.acknowledge(ledger_id, entry_ids)
 
 
-def acknowledge_up_to(dispatcher: Dispatcher, one: pb.MessageIdData) -> None:
-    """A cumulative id; with an `ack_set` it ends within its batch."""
-    position = Position(*commands.position(one))
-    if one.ack_set:
-        dispatcher.acknowledge_up_to(preceding(position))
-        dispatcher.acknowledge_partly(position, bits_of(one.ack_set), one.batch_size)
-    else:
-        dispatcher.acknowledge_up_to(position)
+def acknowledge_up_to(dispatcher: Dispatcher, ids: Iterable[pb.MessageIdData]) -> None:
+    """Cumulative ids; one with an `ack_set` ends within its batch. Raises `NotAllowed`."""
+    if not isinstance(dispatcher, SingleActive):
+        label = dispatcher.kind.label
+        raise NotAllowed(f"a {label} subscription takes no cumulative acknowledgement: give single ids")
+    for one in ids:
+        position = Position(*commands.position(one))
+        if one.ack_set:
+            dispatcher.acknowledge_up_to(preceding(position))
+            dispatcher.acknowledge_partly(position, bits_of(one.ack_set), one.batch_size)
+        else:
+            dispatcher.acknowledge_up_to(position)

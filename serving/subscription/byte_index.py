@@ -39,12 +39,12 @@ class ByteIndex:
             known.insert(at, point)
 
     def around(self, ledger_id: int, entry_id: int, end: Point) -> tuple[Point, Point]:
-        """The last known point up to `entry_id` and the first one behind it; `end` is the segment's own."""
+        """The last known point up to `entry_id` and the first one after it; `end` is the segment's own."""
         known = self._by_ledger.get(ledger_id, [])
         at = bisect_right(known, entry_id, key=lambda one: one.entry_id)
         before = known[at - 1] if at else Point(0, 0)
-        behind = known[at] if at < len(known) and known[at].entry_id <= end.entry_id else end
-        return before, behind
+        after = known[at] if at < len(known) and known[at].entry_id <= end.entry_id else end
+        return before, after
 
     def keep(self, ledger_ids: Container[int]) -> None:
         """Forget all other segments."""

@@ -1,9 +1,9 @@
 """Backlogs and cursors in numbers, for those who ask: exact, and counted when they are asked for (else `estimate`).
 
-The dispatcher counts as it deals and as acknowledgements come (see its arithmetic). Two things it may not know: the
-index of the message at its read position, before it has seen a block there, and how many messages were acknowledged
-before they were read (by a client that acknowledges what it got before a restart). Both are looked up here, by
-reading the blocks concerned. What changes while that is awaited is looked up again, a few times.
+The read position counts as reading goes on and as acknowledgements come (see its arithmetic). Two things it may not
+know: the index of the message there, before a block there was seen, and how many messages were acknowledged before they
+were read (by a client that acknowledges what it got before a restart). Both are looked up here, by reading the blocks
+concerned. What changes while that is awaited is looked up again, a few times.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from quire.serving.model.ports import Position, TopicPort
 from quire.serving.subscription.cursor.cursor import Cursor
 from quire.serving.subscription.cursor.entry_set import run_count, spans
 from quire.serving.subscription.delivery.delivery import BlockView
-from quire.serving.subscription.dispatch.dispatcher import Dispatcher
+from quire.serving.subscription.dispatch.read_position import ReadPosition
 from quire.wire import block
 
 TRIES = 4
@@ -24,28 +24,26 @@ SHOWN_ENTRIES_MAX = 10_000
 """Of a ledger, in `individuallyDeletedMessages`: a million holes would be 20 MB of text."""
 
 
-async def backlog(topic: TopicPort, dispatcher: Dispatcher) -> int:
+async def backlog(topic: TopicPort, read: ReadPosition) -> int:
     """Messages that are confirmed and not acknowledged."""
     for _ in range(TRIES):
-        dispatcher.normalise()
-        if dispatcher.read_index is None:
-            read = dispatcher.read
-            index = await topic.index_of(read)
-            if dispatcher.read == read:
-                dispatcher.read_index = index
-        if not dispatcher.ahead_known:
-            await _count_ahead(topic, dispatcher)
-        if dispatcher.read_index is not None and dispatcher.ahead_known:
+        read.normalise()
+        if read.index is None:
+            position = read.position
+            read.learn_index(position, await topic.index_of(position))
+        if not read.ahead_known:
+            await _count_ahead(topic, read)
+        if read.index is not None and read.ahead_known:
             break
-    index = dispatcher.read_index if dispatcher.read_index is not None else topic.confirmed_index
-    return topic.confirmed_index - index + dispatcher.unacked - dispatcher.ahead
+    index = read.index if read.index is not None else topic.confirmed_index
+    return read.backlog(topic.confirmed_index, index)
 
 
-def estimate(topic: TopicPort, dispatcher: Dispatcher) -> int:
+def estimate(topic: TopicPort, read: ReadPosition) -> int:
     """The same where blocks cannot be read: as if the messages of a segment were spread evenly over its entries."""
-    index = dispatcher.read_index
+    index = read.index
     if index is None:
-        ledger_id, entry_id = dispatcher.read
+        ledger_id, entry_id = read.position
         index = topic.confirmed_index
         for segment in reversed(topic.segments()):
             if segment.ledger_id >= ledger_id:
@@ -54,17 +52,16 @@ def estimate(topic: TopicPort, dispatcher: Dispatcher) -> int:
                 index += (
                     segment.messages * min(entry_id, segment.last_entry + 1) // max(1, segment.last_entry + 1)
                 )
-    return max(0, topic.confirmed_index - index + dispatcher.unacked - dispatcher.ahead)
+    return max(0, read.backlog(topic.confirmed_index, index))
 
 
-async def _count_ahead(topic: TopicPort, dispatcher: Dispatcher) -> None:
+async def _count_ahead(topic: TopicPort, read: ReadPosition) -> None:
     """Count the messages that were acknowledged before they were read."""
-    ahead = dispatcher.acknowledged_ahead()
+    ahead = read.acknowledged_ahead()
     messages = 0
     for ledger_id, entries, left in ahead:
         messages += await _messages(topic, ledger_id, entries) - left
-    if dispatcher.acknowledged_ahead() == ahead:
-        dispatcher.ahead, dispatcher.ahead_known = messages, True
+    read.learn_ahead(ahead, messages)
 
 
 async def _messages(topic: TopicPort, ledger_id: int, entries: BitMap) -> int:
@@ -85,7 +82,7 @@ async def _messages(topic: TopicPort, ledger_id: int, entries: BitMap) -> int:
 
 
 def holes(cursor: Cursor) -> int:
-    """Runs of acknowledged entries behind mark-delete."""
+    """Runs of acknowledged entries after mark-delete."""
     return sum(map(run_count, cursor.acked.by_ledger.values()))
 
 

@@ -1,9 +1,9 @@
-"""How much of a block a subscription may be dealt now, where dispatch rates limit it. It adds the waiting to the rates.
+"""How much of a block a subscription may dispatch now, where rates limit it. It adds the waiting to the rates.
 
 The subscription's own rate, its topic's and its broker's: each is a `RateLimiter`. Before a block is offered they are
-asked once (`may_deal`); closed, it waits at the first that is, and the subscription is woken when that has tokens
-again. Open, the block is cut to what may pass (`cut`), so the dispatcher knows of no rates and deals what it is
-offered; what it dealt is taken from all of them. An entry is never torn: one that is larger than what is left leaves
+asked once (`may_dispatch`); closed, it waits at the first that is, and the subscription is woken when that has tokens
+again. Open, the block is cut to what may pass (`cut`), so the dispatcher knows of no rates and dispatches what it is
+offered; what that was is taken from all of them. An entry is never torn: one that is larger than what is left leaves
 a debt, and is waited for afterwards.
 
 A subscription that nothing limits has none.
@@ -22,7 +22,7 @@ from quire.wire import block
 
 
 class DispatchRateLimiter:
-    """`wake` is called when more may be dealt."""
+    """`wake` is called when more may be dispatched."""
 
     def __init__(self, limits: DispatchLimits, clock: Clock, wake: Callable[[], None]) -> None:
         limiter = dispatch_rate_limiter(limits.each, clock, limits.shared)
@@ -32,8 +32,8 @@ class DispatchRateLimiter:
         self._wake = wake
         self.is_waiting = False
 
-    def may_deal(self) -> bool:
-        """Whether something may be dealt now; if not, the subscription is woken when it may ask again."""
+    def may_dispatch(self) -> bool:
+        """Whether something may be dispatched now; if not, the subscription is woken when it may ask again."""
         if self.is_waiting:
             return False
         if self._limiter.is_open():
@@ -51,7 +51,7 @@ class DispatchRateLimiter:
         self._wake = _nobody
 
     def cut(self, view: BlockView, wanted: Position) -> BlockView:
-        """`view` as far as it may be dealt from `wanted` on, at least one entry; `may_deal` has just said so."""
+        """`view` as far as it may be dispatched from `wanted` on, at least one entry; `may_dispatch` has said so."""
         messages, byte_count = self._limiter.allowance()
         start = wanted.entry_id - view.first_entry
         stop, _ = view.cover(start, view.count, messages)
@@ -62,7 +62,7 @@ class DispatchRateLimiter:
         return view if stop >= view.count else view.head(stop)
 
     def passed(self, messages: int, byte_count: int) -> None:
-        """So much was dealt."""
+        """So much was dispatched."""
         self._limiter.passed(messages, byte_count)
 
 

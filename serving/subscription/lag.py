@@ -1,10 +1,10 @@
 """How far a subscription is behind, in bytes and in time; `counting` has it in messages.
 
     bytes      what the topic keeps from the oldest unacknowledged entry on, as it is stored. What was acknowledged
-               behind that entry counts in: it cannot be trimmed before it.
+               after that entry counts in: it cannot be trimmed before it.
     time       when the oldest unacknowledged message was published, by its own publish time
 
-Both are of one position, the entry behind mark-delete, and looked up when they are asked for: the time in one block,
+Both are of one position, the entry after mark-delete, and looked up when they are asked for: the time in one block,
 which is remembered until mark-delete moves; the bytes by the nearer known point of `byte_index`. A walk reads
 `WALK_BYTES_MAX` at most for one question; where that does not do, or reading fails, the answer is interpolated and said
 not to be exact, and the next question goes on from where this one came to.
@@ -35,30 +35,30 @@ async def bytes_from(topic: TopicPort, index: ByteIndex, position: Position) -> 
     """What the topic keeps from the entry at `position` on."""
     segments = topic.segments()
     index.keep({one.ledger_id for one in segments})
-    behind = sum(one.bytes for one in segments if one.ledger_id > position.ledger_id)
+    after = sum(one.bytes for one in segments if one.ledger_id > position.ledger_id)
     for segment in segments:
         if segment.ledger_id == position.ledger_id and 0 <= position.entry_id <= segment.last_entry:
             before = await _bytes_before(topic, index, segment, position.entry_id)
-            return Bytes(behind + segment.bytes - before.size, before.is_exact)
+            return Bytes(after + segment.bytes - before.size, before.is_exact)
         if segment.ledger_id == position.ledger_id and position.entry_id < 0:
-            behind += segment.bytes
-    return Bytes(behind, True)
+            after += segment.bytes
+    return Bytes(after, True)
 
 
 async def _bytes_before(topic: TopicPort, index: ByteIndex, segment: SegmentView, entry_id: int) -> Bytes:
     """The bytes of a segment before one of its entries."""
-    before, behind = index.around(segment.ledger_id, entry_id, Point(segment.last_entry + 1, segment.bytes))
+    before, after = index.around(segment.ledger_id, entry_id, Point(segment.last_entry + 1, segment.bytes))
     if entry_id == before.entry_id:
         return Bytes(before.offset, True)
-    share = (entry_id - before.entry_id) / (behind.entry_id - before.entry_id)
-    distance = behind.offset - before.offset
-    # Only a walk up leaves points behind it when it is not finished.
+    share = (entry_id - before.entry_id) / (after.entry_id - before.entry_id)
+    distance = after.offset - before.offset
+    # Only a walk up leaves points after it when it is not finished.
     is_up = share <= 0.5 or (1 - share) * distance > WALK_BYTES_MAX
     try:
         if is_up:
             found = await _walk_up(topic, index, segment.ledger_id, before, entry_id)
         else:
-            found = await _walk_down(topic, index, segment.ledger_id, entry_id, behind)
+            found = await _walk_down(topic, index, segment.ledger_id, entry_id, after)
     except QuireError:
         # Who asks wants to know, among other things, that reading fails.
         found = None
@@ -85,7 +85,7 @@ async def _walk_up(
 async def _walk_down(
     topic: TopicPort, index: ByteIndex, ledger_id: int, entry_id: int, point: Point
 ) -> int | None:
-    """From the entry to a known point behind it, counted backwards; None when it is too far."""
+    """From the entry to a known point after it, counted backwards; None when it is too far."""
     walked, inside, at = 0, -1, entry_id
     while walked < WALK_BYTES_MAX:
         for buffer in await _blocks(topic, Position(ledger_id, at)):

@@ -26,7 +26,7 @@ def position_of(id_data: pb.MessageIdData, segments: Segments) -> Position:
 
 
 async def position_at_time(topic: TopicPort, time_ms: int) -> Position:
-    """The first entry that was published at `time_ms` or later; behind the last one when there is none."""
+    """The first entry that was published at `time_ms` or later; after the last one when there is none."""
     position = await topic.find_time(time_ms)
     while position <= topic.last_confirmed:
         found = await topic.read(position, READ_CHUNK_BYTES)

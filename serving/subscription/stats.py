@@ -7,77 +7,131 @@ passed over. Where blocks that a number needs cannot be read, it is estimated, a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from quire.runtime.clock import iso_time
+from quire.runtime.clock import Clock, iso_time
 from quire.runtime.errors import QuireError
+from quire.serving.model.ports import Position, TopicPort
 from quire.serving.subscription import counting, lag
+from quire.serving.subscription.byte_index import ByteIndex
 from quire.serving.subscription.delivery.consumer import Consumer
 from quire.serving.subscription.dispatch import blocked
 from quire.serving.subscription.dispatch.dispatcher import Dispatcher
 from quire.serving.subscription.dispatch.key_shared import KeyShared
-
-if TYPE_CHECKING:
-    from quire.serving.subscription.subscription import Subscription
+from quire.serving.subscription.pump import Pump
 
 
-async def describe(subscription: Subscription, now_ms: int) -> dict[str, Any]:
-    """As Pulsar's subscription stats."""
-    messages, unreadable = await _backlog(subscription)
-    behind = await _lag(subscription, now_ms)
-    # From here on nothing is awaited: what follows is of one moment.
-    dispatcher = subscription.dispatcher
-    active = getattr(dispatcher, "active", None)
-    reason = blocked.of_subscription(
-        dispatcher,
-        is_all_read=dispatcher.read > subscription.topic.last_confirmed,
-        read_error=subscription.last_read_error,
-        is_rate_limited=subscription.is_rate_limited,
-    )
-    return {
-        "type": subscription.kind.label,
-        "msgBacklog": messages,
-        "msgBacklogExact": not unreadable,
-        **behind,
-        "unackedMessages": dispatcher.unacked,
-        "msgDelayed": subscription.delayed_entries,
-        "blockedReason": reason,
-        "blockedSubscriptionOnUnackedMsgs": reason == blocked.UNACKED,
-        "isDurable": subscription.is_durable,
-        "activeConsumerName": active.name if active is not None else None,
-        "consumers": [describe_consumer(dispatcher, one, subscription) for one in dispatcher.consumers],
-        "nonContiguousDeletedMessagesRanges": counting.holes(dispatcher.cursor),
-        "subscriptionProperties": subscription.cursor.properties,
-        "lastReadError": subscription.last_read_error or unreadable,
-        "lostMessages": subscription.lost_messages,
-        **_keys(dispatcher),
-        **subscription.meter.stats(subscription.monotonic()),
-    }
+class SubscriptionStats:
+    """What a subscription can say of itself. `topic` is the topic itself, of which `pump` may read a compacted view."""
 
+    def __init__(
+        self, topic: TopicPort, pump: Pump, byte_index: ByteIndex, clock: Clock, *, is_durable: bool
+    ) -> None:
+        self._topic = topic
+        self._pump = pump
+        self._byte_index = byte_index
+        self._clock = clock
+        self._is_durable = is_durable
+        self._oldest: tuple[Position, int] | None = None
+        """The entry after mark-delete as it was last looked at, and when that was published."""
 
-async def _backlog(subscription: Subscription) -> tuple[int, str]:
-    """In messages; and why that is an estimate, if it is one."""
-    try:
-        return await subscription.backlog(), ""
-    except QuireError as error:
-        return counting.estimate(subscription.topic, subscription.dispatcher), str(error)
+    async def backlog(self) -> int:
+        """Messages that are confirmed and not acknowledged, exactly."""
+        return await counting.backlog(self._pump.topic, self._pump.dispatcher.read)
 
+    async def describe(self) -> dict[str, Any]:
+        """As Pulsar's subscription stats."""
+        messages, unreadable = await self._messages()
+        size_and_age = await self._lag()
+        # From here on nothing is awaited: what follows is of one moment.
+        pump = self._pump
+        dispatcher = pump.dispatcher
+        active = getattr(dispatcher, "active", None)
+        reason = blocked.of_subscription(
+            dispatcher,
+            is_all_read=dispatcher.read.position > pump.topic.last_confirmed,
+            read_error=pump.source.last_error,
+            is_rate_limited=pump.is_rate_limited,
+        )
+        return {
+            "type": dispatcher.kind.label,
+            "msgBacklog": messages,
+            "msgBacklogExact": not unreadable,
+            **size_and_age,
+            "unackedMessages": dispatcher.read.unacked,
+            "msgDelayed": len(pump.delayed),
+            "blockedReason": reason,
+            "blockedSubscriptionOnUnackedMsgs": reason == blocked.UNACKED,
+            "isDurable": self._is_durable,
+            "activeConsumerName": active.name if active is not None else None,
+            "consumers": [self.of_consumer(one) for one in dispatcher.consumers],
+            "nonContiguousDeletedMessagesRanges": counting.holes(dispatcher.cursor),
+            "subscriptionProperties": dispatcher.cursor.properties,
+            "lastReadError": pump.source.last_error or unreadable,
+            "lostMessages": pump.lost_messages,
+            **_keys(dispatcher),
+            **pump.stats(self._clock.monotonic()),
+        }
 
-async def _lag(subscription: Subscription, now_ms: int) -> dict[str, Any]:
-    """The backlog in bytes and in time. An age of -1 says that there is none, None that it cannot be read now."""
-    position = subscription.oldest_unacknowledged()
-    size = await lag.bytes_from(subscription.plain, subscription.byte_index, position)
-    try:
-        published_ms = await subscription.oldest_published_ms()
-        age_s = -1 if published_ms is None else max(0, now_ms - published_ms) // 1000
-    except QuireError:
-        published_ms = age_s = None
-    return {
-        "backlogSize": size.size,
-        "backlogSizeExact": size.is_exact,
-        "earliestMsgPublishTimeInBacklog": published_ms or 0,
-        "oldestBacklogMessageAgeSeconds": age_s,
-    }
+    def of_consumer(self, consumer: Consumer) -> dict[str, Any]:
+        """As Pulsar's consumer stats."""
+        dispatcher = self._pump.dispatcher
+        reason = blocked.of_consumer(dispatcher, consumer)
+        found = {
+            "consumerName": consumer.name,
+            "availablePermits": consumer.permits,
+            "unackedMessages": consumer.unacked,
+            "blockedReason": reason,
+            "blockedConsumerOnUnackedMsgs": reason == blocked.UNACKED,
+            "priorityLevel": consumer.priority_level,
+            "address": consumer.request.address,
+            "clientVersion": getattr(consumer.port, "client_version", ""),
+            "connectedSince": iso_time(consumer.connected_ms),
+            "metadata": consumer.request.metadata,
+            **consumer.meter.stats(self._clock.monotonic()),
+        }
+        if isinstance(dispatcher, KeyShared):
+            ranges = dispatcher.owners.ranges(consumer)
+            found["keyHashRanges"] = [f"[{first}, {last}]" for first, last in ranges]
+        return found
+
+    def of_cursor(self) -> dict[str, Any]:
+        """As Pulsar's cursor stats, in `internalStats`."""
+        dispatcher = self._pump.dispatcher
+        return counting.cursor_stats(dispatcher.cursor, dispatcher.read.position)
+
+    async def _messages(self) -> tuple[int, str]:
+        """The backlog in messages; and why that is an estimate, if it is one."""
+        try:
+            return await self.backlog(), ""
+        except QuireError as error:
+            return counting.estimate(self._pump.topic, self._pump.dispatcher.read), str(error)
+
+    async def _lag(self) -> dict[str, Any]:
+        """The backlog in bytes and in time. An age of -1 says that there is none, None that it cannot be read now."""
+        segments = self._pump.segments
+        position = segments.clamp(segments.following(self._pump.dispatcher.cursor.mark_delete))
+        size = await lag.bytes_from(self._topic, self._byte_index, position)
+        try:
+            published_ms = await self._published_ms(position)
+            now_ms = self._clock.now_ms()
+            age_s = -1 if published_ms is None else max(0, now_ms - published_ms) // 1000
+        except QuireError:
+            published_ms = age_s = None
+        return {
+            "backlogSize": size.size,
+            "backlogSizeExact": size.is_exact,
+            "earliestMsgPublishTimeInBacklog": published_ms or 0,
+            "oldestBacklogMessageAgeSeconds": age_s,
+        }
+
+    async def _published_ms(self, position: Position) -> int | None:
+        """When the oldest unacknowledged message was published, in ms since 1970; None when there is none."""
+        if position > self._pump.topic.last_confirmed:
+            return None
+        if self._oldest is None or self._oldest[0] != position:
+            self._oldest = position, await lag.published_ms(self._pump.topic, position)
+        return self._oldest[1]
 
 
 def _keys(dispatcher: Dispatcher) -> dict[str, Any]:
@@ -86,29 +140,5 @@ def _keys(dispatcher: Dispatcher) -> dict[str, Any]:
     return {
         "keySharedMode": "STICKY" if dispatcher.sharing.is_sticky else "AUTO_SPLIT",
         "allowOutOfOrderDelivery": dispatcher.sharing.out_of_order,
-        "drainingHashesCount": sum(map(bool, dispatcher.draining.values())),
+        "drainingHashesCount": sum(map(bool, dispatcher.queue.draining.values())),
     }
-
-
-def describe_consumer(
-    dispatcher: Dispatcher, consumer: Consumer, subscription: Subscription
-) -> dict[str, Any]:
-    """As Pulsar's consumer stats."""
-    reason = blocked.of_consumer(dispatcher, consumer)
-    found = {
-        "consumerName": consumer.name,
-        "availablePermits": consumer.permits,
-        "unackedMessages": consumer.unacked,
-        "blockedReason": reason,
-        "blockedConsumerOnUnackedMsgs": reason == blocked.UNACKED,
-        "priorityLevel": consumer.priority_level,
-        "address": consumer.address,
-        "clientVersion": getattr(consumer.port, "client_version", ""),
-        "connectedSince": iso_time(consumer.connected_ms),
-        "metadata": consumer.metadata,
-        **consumer.meter.stats(subscription.monotonic()),
-    }
-    if isinstance(dispatcher, KeyShared):
-        ranges = dispatcher.owners.ranges(consumer)
-        found["keyHashRanges"] = [f"[{first}, {last}]" for first, last in ranges]
-    return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from quire.runtime.clock import Clock
 from quire.runtime.errors import AlreadyExists, NotFound
@@ -35,6 +35,7 @@ from quire.serving.subscription.cursor.cursor_store import CursorStore
 from quire.serving.subscription.delivery import stretch
 from quire.serving.subscription.delivery.block_source import ReadLimit
 from quire.serving.subscription.delivery.consumer import Consumer
+from quire.serving.subscription.pump import Pump
 from quire.serving.subscription.subscription import Subscription
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import BlockHeader, Buffer
@@ -57,6 +58,9 @@ class Subscriptions:
 
     `read_limit` is for all subscriptions of a broker.
     """
+
+    PUMP: ClassVar[type[Pump]] = Pump
+    SUBSCRIPTION: ClassVar[type[Subscription]] = Subscription
 
     def __init__(
         self,
@@ -85,7 +89,7 @@ class Subscriptions:
         """Take up the durable subscriptions that the store knows for this topic and generation."""
         for cursor in self._store.of_topic(self._topic.name):
             if cursor.key.generation == self._generation:
-                self._add(cursor, self._store)
+                self._add(cursor)
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -97,13 +101,13 @@ class Subscriptions:
         return self._by_name.get(name)
 
     def confirmed(self, blocks: Sequence[tuple[Buffer, BlockHeader]]) -> None:
-        """Blocks of the topic were confirmed, one behind the other; the tail cache has them."""
+        """Blocks of the topic were confirmed, one after the other; the tail cache has them."""
         if not self._by_name:
             return
         for view in stretch.views(blocks):
             for subscription in list(self._by_name.values()):
                 try:
-                    subscription.confirmed(view)
+                    subscription.pump.confirmed(view)
                 except Exception:
                     # The publisher, whose turn this is, and the other subscriptions go on.
                     _log.exception("subscription %s of %s failed", subscription.name, self._topic.name)
@@ -111,13 +115,13 @@ class Subscriptions:
     def policies_changed(self) -> None:
         """Others hold from now on."""
         for subscription in self:
-            subscription.heed_policies()
+            subscription.pump.apply_policies()
 
     def compacted(self) -> None:
         """There is a new result of compaction: who reads compacted data comes again, and reads that."""
         for subscription in self:
-            if subscription.reads_compacted:
-                subscription.disconnect()
+            if subscription.pump.view is not None:
+                subscription.pump.disconnect()
 
     # -- making and ending -----------------------------------------------------------------------------
 
@@ -129,7 +133,9 @@ class Subscriptions:
         if not request.subscription:
             raise NotAllowed("a subscription needs a name")
         while True:
-            subscription = await self._find_or_make(request)
+            subscription = self._by_name.get(request.subscription)
+            if subscription is None:
+                subscription = await self._whole(self._make_for(request))
             if subscription.is_durable != request.durable:
                 word = "durable" if subscription.is_durable else "not durable"
                 raise NotAllowed(
@@ -194,11 +200,7 @@ class Subscriptions:
 
     async def stats(self) -> dict[str, dict[str, Any]]:
         """Of each subscription, as Pulsar's topic stats have them."""
-        return {subscription.name: await subscription.stats() for subscription in self}
-
-    async def _find_or_make(self, request: SubscribeRequest) -> Subscription:
-        found = self._by_name.get(request.subscription)
-        return found if found is not None else await self._whole(self._make_for(request))
+        return {subscription.name: await subscription.stats.describe() for subscription in self}
 
     async def _make_for(self, request: SubscribeRequest) -> Subscription:
         async with self._creating:
@@ -213,7 +215,7 @@ class Subscriptions:
                 made.is_on_all_partitions = False
                 return made
             key = CursorKey(self._topic.name, self._generation, request.subscription)
-            return self._add(Cursor(key, preceding(position)), None)
+            return self._add(Cursor(key, preceding(position)), is_durable=False)
 
     def _check_number(self) -> None:
         if len(self._by_name) >= SUBSCRIPTIONS_PER_TOPIC_MAX:
@@ -239,7 +241,7 @@ class Subscriptions:
         key = CursorKey(self._topic.name, self._generation, name)
         cursor = self._store.create(key, preceding(position), properties)
         await self._store.save(cursor)
-        return self._add(cursor, self._store)
+        return self._add(cursor)
 
     async def _first_for(self, request: SubscribeRequest, topic: TopicPort) -> Position:
         """The entry that a new subscription reads first; `topic` is this one, or its compacted view."""
@@ -259,21 +261,21 @@ class Subscriptions:
         if self._is_closed:
             raise was_unloaded(self._topic.name)
 
-    def _add(self, cursor: Cursor, store: CursorStore | None) -> Subscription:
+    def _add(self, cursor: Cursor, *, is_durable: bool = True) -> Subscription:
         self._check_is_open()
-        subscription = Subscription(
+        read = self._store, self._clock, self._tasks, self._partition, self._read_limit
+        pump = self.PUMP(self._topic, cursor, *read)
+        made = self.SUBSCRIPTION(
             self._topic,
-            cursor,
-            store,
+            pump,
+            self._store,
             self._clock,
-            self._tasks,
-            self._partition,
             self._remove,
             self._byte_index,
-            self._read_limit,
+            is_durable=is_durable,
         )
-        self._by_name[subscription.name] = subscription
-        return subscription
+        self._by_name[made.name] = made
+        return made
 
     def _remove(self, subscription: Subscription) -> None:
         if self._by_name.get(subscription.name) is subscription:

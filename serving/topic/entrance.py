@@ -7,35 +7,35 @@ down. One that asked hears of a failure as the error of its request; one that wa
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from quire.runtime.errors import QuireError, Unavailable
 from quire.runtime.tasks import Tasks
 from quire.serving.topic.producers import Admission, Producers
 
+if TYPE_CHECKING:
+    from quire.serving.topic.log import LedgerLog
+    from quire.serving.topic.null_log import NullLog
+
 _log = logging.getLogger(__name__)
 
 
 class Entrance:
-    """The producers of one topic. `write_epoch` makes a topic epoch durable, `last_sequence_id` is of a name."""
+    """The producers of one topic, whose `log` makes its epoch durable and remembers what they sent."""
 
-    def __init__(
-        self,
-        name: str,
-        epoch: int,
-        write_epoch: Callable[[int], Awaitable[None]],
-        last_sequence_id: Callable[[str], int],
-        tasks: Tasks,
-    ) -> None:
-        self._name = name
-        self._producers = Producers(epoch)
-        self._write_epoch = write_epoch
-        self._last_sequence_id = last_sequence_id
+    def __init__(self, log: LedgerLog | NullLog, tasks: Tasks) -> None:
+        self._log = log
+        self._producers = Producers(log.topic_epoch)
         self._tasks = tasks
         self._is_open = True
 
     def all(self) -> list[Admission]:
         return self._producers.all()
+
+    def last_sequence_id(self, producer: str) -> int:
+        """The highest that was accepted of this producer name; -1 for none, and where that is not remembered."""
+        dedup = self._log.dedup
+        return -1 if dedup is None else dedup.last_sequence_id(producer)
 
     async def admit(self, admission: Admission) -> None:
         """Let a producer in, or let it wait until its port is told `ready`.
@@ -60,24 +60,24 @@ class Entrance:
 
     def _follow(self, granted: Admission | None) -> None:
         if granted is not None and self._is_open:
-            self._tasks.start(self._let_in(granted), f"exclusive access to {self._name}")
+            self._tasks.start(self._let_in(granted), f"exclusive access to {self._log.name}")
 
     async def _let_in(self, granted: Admission) -> None:
         try:
             await self._grant(granted)
         except QuireError as error:
-            _log.warning("%s: exclusive access could not be given: %s", self._name, error)
+            _log.warning("%s: exclusive access could not be given: %s", self._log.name, error)
             granted.port.close()
         else:
-            granted.port.ready(self._last_sequence_id(granted.port.name))
+            granted.port.ready(self.last_sequence_id(granted.port.name))
 
     async def _grant(self, granted: Admission) -> None:
         """Write down the epoch, if it is a new one. Raises unless the producer is inside then."""
         try:
             if granted.topic_epoch != self._producers.epoch:
-                await self._write_epoch(granted.topic_epoch)
+                await self._log.write_epoch(granted.topic_epoch)
         except BaseException:
             self._follow(self._producers.refused(granted))
             raise
         if not self._producers.written(granted):
-            raise Unavailable(f"topic {self._name} has sent the producer away meanwhile")
+            raise Unavailable(f"topic {self._log.name} has sent the producer away meanwhile")

@@ -37,6 +37,20 @@ async def unless_trimmed(topic: TopicPort, ask: Callable[[], Awaitable[T]]) -> T
 
 async def index_of(topic: TopicPort, position: Position) -> int:
     """The topic-wide index of the first message of the entry at `position`; of the next to be written, beyond all."""
+    return await unless_trimmed(topic, lambda: _index_of(topic, position))
+
+
+async def position_of(topic: TopicPort, index: int) -> Position:
+    """The entry that holds the message with this topic-wide index; of the next to be written, beyond all."""
+    return await unless_trimmed(topic, lambda: _position_of(topic, index))
+
+
+async def last_message(topic: TopicPort) -> tuple[Position, int]:
+    """See `TopicPort.last_message`."""
+    return await unless_trimmed(topic, lambda: _last_message(topic))
+
+
+async def _index_of(topic: TopicPort, position: Position) -> int:
     if position > topic.last_confirmed:
         return topic.confirmed_index
     position = max(position, topic.first_position())
@@ -48,15 +62,14 @@ async def index_of(topic: TopicPort, position: Position) -> int:
     return header.first_index + sum(before)
 
 
-async def position_of(topic: TopicPort, index: int) -> Position:
-    """The entry that holds the message with this topic-wide index; of the next to be written, beyond all."""
+async def _position_of(topic: TopicPort, index: int) -> Position:
     views = [view for view in topic.segments() if view.first_index <= index and view.messages]
     if not views or index >= topic.confirmed_index:
         return topic.next_position(topic.last_confirmed)
     low, high = 0, views[-1].last_entry
     while low < high:
         middle = (low + high + 1) // 2
-        if await index_of(topic, Position(views[-1].ledger_id, middle)) <= index:
+        if await _index_of(topic, Position(views[-1].ledger_id, middle)) <= index:
             low = middle
         else:
             high = middle - 1
@@ -76,8 +89,7 @@ async def find_clock(segments: Segments, reader: TopicReader, wanted_ms: int) ->
     return Position(active.ledger_id, await reader.find_time(active.ledger_id, wanted_ms))
 
 
-async def last_message(topic: TopicPort) -> tuple[Position, int]:
-    """See `TopicPort.last_message`."""
+async def _last_message(topic: TopicPort) -> tuple[Position, int]:
     position = topic.last_confirmed
     if position.entry_id < 0:
         return EARLIEST, -1

@@ -1,6 +1,6 @@
 """Publishing: what producers sent becomes blocks, and confirmed blocks become receipts.
 
-    run of SENDs ─▶ waiting ──cut──▶ in flight ──confirmed──▶ receipts, then the sink (cache, subscriptions)
+    run of SENDs ─▶ waiting ──cut──▶ in flight ──confirmed──▶ receipts, then the topic (cache, subscriptions)
                        ▲                 │
                        └── take_back ────┘   the ledger ended early: the rest is cut anew for the next one
 
@@ -18,10 +18,11 @@ lists it was made of. Cutting again needs no more than that, since the block its
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
 from quire.ledger.writer import LedgerWriter
 from quire.runtime.budget import ByteBudget
@@ -33,7 +34,7 @@ from quire.runtime.limits import (
     ENTRY_OVERHEAD_BYTES,
     TOPIC_SHARE_OF_BYTES_IN_FLIGHT,
 )
-from quire.serving.model.ports import Done, ProducerPort
+from quire.serving.model.ports import Done, Position, ProducerPort
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
 from quire.wire.entry_frames import receipt, receipt_run
@@ -45,15 +46,7 @@ NO_ENTRY: Final = 2**64 - 1
 _log = logging.getLogger(__name__)
 
 
-class Sink(Protocol):
-    """What happens to blocks when they are confirmed, after their receipts were written."""
-
-    def blocks_confirmed(self, flights: Sequence[Flight]) -> None:
-        """All that were confirmed in this turn, in order."""
-        ...
-
-
-class Waiting:
+class PendingEntries:
     """Entries of one producer that wait to be cut; `counts` is None when each holds one message. Owns its lists.
 
     `after` is called behind the receipt of the last of them.
@@ -86,10 +79,10 @@ class Waiting:
         self.entries += entries
         self.byte_count += byte_count
 
-    def split(self, at: int, byte_count: int) -> Waiting:
+    def split(self, at: int, byte_count: int) -> PendingEntries:
         """Cut off the first `at` entries, which have `byte_count` bytes, and answer them."""
         counts = self.counts[:at] if self.counts else None
-        front = Waiting(self.producer, self.heads[:at], self.entries[:at], counts, byte_count)
+        front = PendingEntries(self.producer, self.heads[:at], self.entries[:at], counts, byte_count)
         # In place: what stays may be long, and is not to be walked once per block.
         del self.heads[:at], self.entries[:at]
         if self.counts:
@@ -98,7 +91,7 @@ class Waiting:
         return front
 
 
-class Flight:
+class InFlightBlock:
     """A block that was handed to the writer: what it was made of, to answer it or to cut it again."""
 
     __slots__ = (
@@ -106,10 +99,9 @@ class Flight:
         "byte_count",
         "clock_ms",
         "entry_count",
-        "first_entry",
+        "first",
         "first_index",
         "last_entry",
-        "ledger_id",
         "message_count",
         "parts",
         "receipts",
@@ -117,19 +109,17 @@ class Flight:
 
     def __init__(
         self,
-        ledger_id: int,
-        first_entry: int,
+        first: Position,
         first_index: int,
         clock_ms: int,
         block: Buffer,
-        parts: list[Waiting],
+        parts: list[PendingEntries],
         entry_count: int,
         message_count: int,
         byte_count: int,
     ) -> None:
-        self.ledger_id = ledger_id
-        self.first_entry = first_entry
-        self.last_entry = first_entry + entry_count - 1
+        self.first = first
+        self.last_entry = first.entry_id + entry_count - 1
         self.first_index = first_index
         self.clock_ms = clock_ms
         self.block = block
@@ -143,13 +133,13 @@ class Flight:
         """The receipts of each part, as one piece of bytes; built once."""
         if self.receipts is None:
             self.receipts = built = []
-            entry = self.first_entry
+            ledger_id, entry = self.first
             for part in self.parts:
                 heads = part.heads
                 if len(heads) == 1:
-                    built.append(receipt(self.ledger_id, entry, heads[0]))
+                    built.append(receipt(ledger_id, entry, heads[0]))
                 else:
-                    built.append(b"".join(receipt_run(self.ledger_id, entry, heads)))
+                    built.append(b"".join(receipt_run(ledger_id, entry, heads)))
                 entry += len(heads)
         return self.receipts
 
@@ -164,10 +154,12 @@ class Flight:
                     except Exception:
                         # The block is durable and has its receipts: it counts, whoever failed behind it.
                         _log.exception(
-                            "what waited for entry %d of ledger %d failed", self.last_entry, self.ledger_id
+                            "what waited for entry %d of ledger %d failed",
+                            self.last_entry,
+                            self.first.ledger_id,
                         )
 
-    def undo(self) -> list[Waiting]:
+    def undo(self) -> list[PendingEntries]:
         """The parts as they waited before, their entries taken out of the block again."""
         entries = [bytes(entry) for entry in blocks.entries(self.block, blocks.peek(self.block))]
         start = 0
@@ -184,7 +176,7 @@ class Turn:
         self._clock = clock
         self._call_soon = call_soon
         self._due: list[Publisher] = []
-        self._cut: list[Flight] = []
+        self._cut: list[InFlightBlock] = []
 
     def add(self, publisher: Publisher) -> None:
         """Let `publisher` cut when this turn is over. To be called once per publisher and turn."""
@@ -220,22 +212,24 @@ class Publisher:
         "_confirmed_entry",
         "_drained",
         "_flights",
+        "_flushes",
         "_next_entry",
-        "_sink",
         "_turn",
         "_waiting",
         "_writer",
         "held_bytes",
         "next_index",
+        "on_confirmed",
     )
 
-    def __init__(self, turn: Turn, budget: ByteBudget, sink: Sink) -> None:
+    def __init__(self, turn: Turn, budget: ByteBudget) -> None:
         self._turn = turn
         self._budget = budget
-        self._sink = sink
+        self.on_confirmed: Callable[[Sequence[InFlightBlock]], None] = lambda flights: None
+        """Called with the blocks that were confirmed in a turn, in order, after their receipts were written."""
         self._writer: LedgerWriter | None = None
-        self._waiting: list[Waiting] = []
-        self._flights: list[Flight] = []
+        self._waiting: list[PendingEntries] = []
+        self._flights: list[InFlightBlock] = []
         """Short, both: an empty deque takes 760 bytes, and most topics of a broker are silent."""
         self._armed = False
         self._next_entry = 0
@@ -243,6 +237,7 @@ class Publisher:
         self._clock_ms = 0
         self._bytes_max = budget.limit_bytes // TOPIC_SHARE_OF_BYTES_IN_FLIGHT
         self._drained: list[Done] = []
+        self._flushes: dict[asyncio.Future[bool], None] = {}
         self.held_bytes = 0
         self.next_index = 0
 
@@ -282,7 +277,7 @@ class Publisher:
         if waiting and waiting[-1].producer is producer and waiting[-1].after is None:
             waiting[-1].extend(heads, entries, counts, byte_count)
         else:
-            waiting.append(Waiting(producer, heads, entries, counts, byte_count))
+            waiting.append(PendingEntries(producer, heads, entries, counts, byte_count))
         if not self._armed:
             self._arm()
 
@@ -299,6 +294,18 @@ class Publisher:
             part.after = []
         part.after.append(done)
 
+    def flushed(self) -> asyncio.Future[bool]:
+        """True when everything published so far is confirmed, False when it was dropped instead."""
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._flushes[future] = None
+        future.add_done_callback(self._flushes.pop)
+        self.when_answered(lambda: None if future.done() else future.set_result(True))
+        return future
+
+    def when_settled(self, done: Done) -> None:
+        """Call `done` as `when_answered`, but also when what was published is dropped."""
+        self.flushed().add_done_callback(lambda _: done())
+
     def _arm(self) -> None:
         if self._writer is not None and len(self._flights) < BLOCKS_IN_FLIGHT_PER_LEDGER_MAX:
             self._armed = True
@@ -306,7 +313,7 @@ class Publisher:
 
     # -- cutting --
 
-    def cut(self, now_ms: int, made: list[Flight]) -> None:
+    def cut(self, now_ms: int, made: list[InFlightBlock]) -> None:
         """Cut what waits, as far as blocks may be in flight; append the blocks to `made`."""
         self._armed = False
         writer, flights = self._writer, self._flights
@@ -320,7 +327,7 @@ class Publisher:
             made.append(flight)
             writer.add(flight.block, flight.last_entry)
 
-    def _cut_one(self, ledger_id: int) -> Flight:
+    def _cut_one(self, ledger_id: int) -> InFlightBlock:
         parts, entries, counts, byte_count = self._gather()
         entry_count = len(entries)
         message_count = entry_count if counts is None else sum(counts)
@@ -330,9 +337,8 @@ class Publisher:
         )
         self._next_entry = first_entry + entry_count
         self.next_index = first_index + message_count
-        return Flight(
-            ledger_id,
-            first_entry,
+        return InFlightBlock(
+            Position(ledger_id, first_entry),
             first_index,
             clock_ms,
             block,
@@ -342,7 +348,7 @@ class Publisher:
             byte_count,
         )
 
-    def _gather(self) -> tuple[list[Waiting], list[bytes], list[int] | None, int]:
+    def _gather(self) -> tuple[list[PendingEntries], list[bytes], list[int] | None, int]:
         """Take one block's worth from the front: (parts, entries, counts, bytes of the entries)."""
         part = self._next_part(BLOCK_BYTES_MAX, BLOCK_ENTRIES_MAX)
         assert part is not None
@@ -350,7 +356,7 @@ class Publisher:
             # The entries will be in the block; the part must not keep them alive.
             alone, part.entries = part.entries, []
             return [part], alone, part.counts, part.byte_count
-        parts: list[Waiting] = []
+        parts: list[PendingEntries] = []
         entries: list[bytes] = []
         byte_count = 0
         while part is not None:
@@ -362,7 +368,7 @@ class Publisher:
             part.entries = []
         return parts, entries, _join_counts(parts), byte_count
 
-    def _next_part(self, bytes_left: int, entries_left: int) -> Waiting | None:
+    def _next_part(self, bytes_left: int, entries_left: int) -> PendingEntries | None:
         """The part at the front, or as much of it as fits; always something when there is the whole room."""
         waiting = self._waiting
         if not waiting or entries_left <= 0:
@@ -381,9 +387,9 @@ class Publisher:
 
     def confirmed(self, last_entry: int) -> None:
         """Every block up to the one that ends with `last_entry` is durable."""
-        flights, sink = self._flights, self._sink
+        flights = self._flights
         weight = 0
-        answered: list[Flight] = []
+        answered: list[InFlightBlock] = []
         self._confirmed_entry = max(self._confirmed_entry, last_entry)
         try:
             while flights and flights[0].last_entry <= last_entry:
@@ -395,7 +401,7 @@ class Publisher:
             if answered:
                 self.held_bytes -= weight
                 self._budget.give_back(weight)
-                sink.blocks_confirmed(answered)
+                self.on_confirmed(answered)
         if self._waiting and not self._armed:
             self._arm()
         if self._drained and 2 * self.held_bytes <= self._bytes_max:
@@ -423,6 +429,9 @@ class Publisher:
         held, self.held_bytes = self.held_bytes, 0
         self._budget.give_back(held)
         self._tell_drained()
+        for flush in self._flushes:
+            if not flush.done():
+                flush.set_result(False)
 
 
 def _fitting(entries: list[bytes], bytes_max: int, count_max: int) -> tuple[int, int]:
@@ -436,7 +445,7 @@ def _fitting(entries: list[bytes], bytes_max: int, count_max: int) -> tuple[int,
     return fitting, byte_count
 
 
-def _join_counts(parts: Sequence[Waiting]) -> list[int] | None:
+def _join_counts(parts: Sequence[PendingEntries]) -> list[int] | None:
     if all(part.counts is None for part in parts):
         return None
     counts: list[int] = []

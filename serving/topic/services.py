@@ -1,7 +1,8 @@
-"""What every topic of a broker shares: stores, clock, cache, budget. One object, so that a topic takes one."""
+"""What all parts of a broker share: stores, clock, cache, budget. One object, so that a topic takes one."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -9,6 +10,7 @@ from quire.ledger.ledgers import Ledgers
 from quire.metadata.store import MetadataStore
 from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import Clock
+from quire.runtime.slices import Slices
 from quire.runtime.tasks import Tasks
 from quire.runtime.threads import DaemonThreads
 from quire.serving.policy.rate_limiter import BrokerLimiters
@@ -25,17 +27,23 @@ HELPERS: Final = 2
 class Services:
     """`archive` is None where none is configured."""
 
+    settings: BrokerSettings
     store: MetadataStore
     ledgers: Ledgers
     archive: Archive | None
     clock: Clock
-    settings: BrokerSettings
-    turn: Turn
-    budget: ByteBudget
-    tail_cache: TailCache
-    tasks: Tasks
-    limiters: BrokerLimiters
-    shed_at: float = 0.0
-    """When the last of the topics that were dropped comes apart, by the loop's time."""
+    turn: Turn = field(init=False)
+    budget: ByteBudget = field(init=False)
+    tail_cache: TailCache = field(init=False)
+    limiters: BrokerLimiters = field(init=False)
+    tasks: Tasks = field(default_factory=lambda: Tasks("broker"))
+    slices: Slices = field(default_factory=Slices)
+    """The turns of the event loop for long work."""
     helpers: DaemonThreads = field(default_factory=lambda: DaemonThreads(HELPERS, "quire-helper"))
     """They do all that decodes what clients sent, or may take long."""
+
+    def __post_init__(self) -> None:
+        self.turn = Turn(self.clock, asyncio.get_running_loop().call_soon)
+        self.budget = ByteBudget(self.settings.bytes_in_flight_max)
+        self.tail_cache = TailCache(self.settings.tail_cache_bytes)
+        self.limiters = BrokerLimiters.of(self.settings, self.clock)

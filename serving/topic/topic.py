@@ -1,136 +1,80 @@
-"""A loaded topic: the one object that sessions publish to and subscriptions read from.
+"""A loaded topic: who publishes to it and who reads it, and how it ends.
 
-It joins the parts of this folder, each of which knows one thing:
+Its messages are its log's, which is also what its subscriptions read: a `LedgerLog`, or a `NullLog`, which keeps
+nothing. Beside it the topic has parts that know one thing each, and who wants one of them asks it by itself:
 
-    publish   runs of SENDs → blocks → receipts        writing    the ledger that is written to
-    segments  the list, by version                     reading    blocks from bookies or archive
-    tail_cache  the newest blocks                      dedup      what was sent twice
-    producers   who may publish                        retention  what may go
+    applied     the policies that hold now             upkeep      what they do to it when nobody asks
+    producers   who may publish                        idle        when it is unloaded though nobody asked
+    received    how much came in
 
-and it implements `TopicPort` for subscriptions (`quire.serving.model.ports`). Its life is in `lifecycle/states`.
+Its life is in `lifecycle/states`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Container, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Generic, TypeAlias, TypeGuard, TypeVar
 
 from msgspec.structs import replace
 
-from quire.metadata import topics
-from quire.metadata.records import ArchivePointer, DelayedDeliveryPolicy, SegmentRecord
-from quire.runtime.errors import DiskFull, NotFound, QuireError, Unavailable
-from quire.serving.model.ports import CompactedPort, Position, SegmentView, was_unloaded
-from quire.serving.model.rates import Totals
+from quire.runtime.errors import DiskFull, Unavailable
+from quire.runtime.weak import weakly
+from quire.serving.model.ports import Position, SubscriptionsPort, was_unloaded
+from quire.serving.model.rates import Received, Totals
 from quire.serving.names import TopicName
+from quire.serving.policy.applied import AppliedPolicies
 from quire.serving.policy.resolved import TopicPolicies
-from quire.serving.topic import finding
-from quire.serving.topic.compaction.compaction import Compaction
-from quire.serving.topic.deduplication import Deduplication, DedupLog
 from quire.serving.topic.entrance import Entrance
-from quire.serving.topic.governed import Governed
-from quire.serving.topic.lifecycle.rest import Rest
-from quire.serving.topic.lifecycle.retention import trimmable
-from quire.serving.topic.lifecycle.states import IN_USE, Event
+from quire.serving.topic.lifecycle.idle import IdleUnload
+from quire.serving.topic.lifecycle.states import IN_USE, OPEN, TRANSITIONS, Event, State
 from quire.serving.topic.lifecycle.upkeep import Upkeep
-from quire.serving.topic.producers import Admission, TopicTerminated
-from quire.serving.topic.publish import Flight, Publisher
-from quire.serving.topic.reading import TopicReader
-from quire.serving.topic.segments import Active, Segments
+from quire.serving.topic.log import LedgerLog
+from quire.serving.topic.null_log import NullLog
+from quire.serving.topic.producers import Admission, Stage, TopicTerminated
+from quire.serving.topic.publish import InFlightBlock
 from quire.serving.topic.services import Services
-from quire.serving.topic.writing import Writing
 from quire.wire import block as blocks
-from quire.wire.block import Buffer
 from quire.wire.frame import Send, SendRun
 
-TIME_SKEW_MS: Final = 10_000
-"""How far a client's clock may be ahead of the broker's for seek by time to find its messages."""
+SERVING: Final = State.SERVING
+"""To look it up at the class costs as much as the rest of `_takes_from`."""
 
-SHED_AFTER_S: Final = 60.0
-SHED_EVERY_S: Final = 0.001
-"""One after the other: a bundle's thousands would take a second of one turn."""
-
-PARTS: Final = (
-    "compaction",
-    "producers",
-    "rest",
-    "segment_list",
-    "subscriptions",
-    "upkeep",
-    "_dedup",
-    "_publisher",
-    "_reader",
-    "_writing",
-)
-"""What a topic that was dropped lets go of."""
-
-UNLOAD_PATIENCE_S: Final = 1.0
-"""How long unloading waits for what was published to be confirmed."""
-
-_log = logging.getLogger(__name__)
+LogT = TypeVar("LogT", bound=LedgerLog | NullLog, covariant=True)
 
 
-class Topic(Governed):
-    """`subscriptions` is set by the broker before `load`."""
+class Topic(Generic[LogT]):
+    """`on_lost` is called when another broker took it over; `totals` are those of its bundle."""
 
     def __init__(
         self,
         name: TopicName,
         services: Services,
-        snapshot: topics.Topic,
-        policies: TopicPolicies,
-        dedup_log: DedupLog,
-        on_lost: Callable[[Topic], None],
-        totals: Totals | None = None,
+        applied: AppliedPolicies,
+        log: LogT,
+        subscriptions: SubscriptionsPort,
+        totals: Totals,
+        on_lost: Callable[[Topic[Any]], None],
     ) -> None:
-        super().__init__(name, services, policies, totals)
-        self._on_lost = on_lost
-        self._dedup_log = dedup_log
-        self.segment_list = Segments(services.store, snapshot, self._lost)
-        self._publisher = Publisher(services.turn, services.budget, self)
-        self._writing = Writing(
-            self.name,
-            services,
-            self.segment_list,
-            self._publisher,
-            lambda: self.policies.persistence,
-            self._lost,
-        )
-        self._reader = TopicReader(self.segment_list, services.ledgers, services.archive)
-        self._tail = services.tail_cache.tail()
-        self._dedup = (
-            Deduplication(
-                self.name, self.segment_list, self._reader, self._publisher, dedup_log, services.clock
-            )
-            if policies.deduplication
-            else None
-        )
-        self.compaction = Compaction(self, services)
-        self.upkeep = Upkeep(self, services.clock)
-        self.refusal: tuple[type[QuireError], str] | None = None
-        """Why no producer is let in, if a backlog quota is exceeded."""
-        self.producers = Entrance(
-            self.name,
-            self.segment_list.record.topic_epoch,
-            self._write_epoch,
-            self.last_sequence_id,
-            services.tasks,
-        )
-        self._flushes: dict[asyncio.Future[bool], None] = {}
+        self.topic_name = name
+        self.name = log.name
+        self.applied = applied
+        self.log = log
+        log.listen(weakly(self._confirmed), weakly(self._lost))
+        self.subscriptions = subscriptions
+        self.producers = Entrance(log, services.tasks)
+        self.upkeep = Upkeep(services.clock)
+        self.idle = IdleUnload(services)
+        self.received = Received(totals)
+        self.state = State.LOADING
         self._is_terminating = False
-        self.rest = Rest(self, services)
+        self._on_lost = on_lost
 
     # -- life ------------------------------------------------------------------------------------------
 
     @property
-    def generation(self) -> int:
-        return self.segment_list.record.generation
-
-    @property
-    def is_terminated(self) -> bool:
-        return self.segment_list.record.terminated
+    def is_closed(self) -> bool:
+        """Nobody gets in any more, and nothing is taken."""
+        return self.state not in OPEN
 
     @property
     def is_used(self) -> bool:
@@ -139,29 +83,20 @@ class Topic(Governed):
 
     @property
     def has_messages(self) -> bool:
-        """It keeps some; acknowledged or not."""
-        return any(view.messages for view in self.segments())
+        """It keeps some, acknowledged or not; some passed through, where none are kept."""
+        return any(view.messages for view in self.log.segments())
 
-    @property
-    def deduplicates(self) -> bool:
-        return self._dedup is not None
-
-    @property
-    def delayed_delivery(self) -> DelayedDeliveryPolicy:
-        return self.policies.delayed_delivery
+    def enter(self, event: Event) -> None:
+        self.state = TRANSITIONS.next(self.state, event)
 
     async def load(self) -> None:
-        """Recover the last ledger, begin an own one, and remember what producers sent."""
+        """Take up the log where it ended, and write to it."""
         try:
-            await self._writing.begin()
-            if self._dedup is None:
-                await self._dedup_log.remove(self.name)
-            else:
-                await self._dedup.begin()
+            await self.log.begin()
             if self.is_closed:
                 raise was_unloaded(self.name)
         except BaseException:
-            self._writing.abandon()
+            self.log.abandon()
             raise
         self.enter(Event.LOADED)
 
@@ -173,21 +108,17 @@ class Topic(Governed):
             self.drop()
 
     async def close(self) -> None:
-        """Answer what was taken, else the clients would send it twice, and write down how the ledger ended.
+        """End the log. What comes from now on is not taken.
 
-        What comes from now on is not taken. The producers stay until `drop`: a client that is let go comes back after
-        a tenth of a second, twice that when it comes too early, and should find the topic where it goes.
+        The producers stay until `drop`: a client that is let go comes back after a tenth of a second, twice that when
+        it comes too early, and should find the topic where it goes.
         """
         if self.is_closed:
             return  # it was lost, or deleted, before its turn came
         self.enter(Event.CLOSE)
-        self.compaction.stop()
         self.producers.shut()
         self.subscriptions.close()
-        await asyncio.wait([self.flushed()], timeout=UNLOAD_PATIENCE_S)
-        await self._writing.end()
-        if self._dedup is not None:
-            self._dedup.snapshot()
+        await self.log.end()
 
     def drop(self, service_url: str = "") -> None:
         """Write nothing more, and forget what is not confirmed: its bytes count no longer.
@@ -201,6 +132,18 @@ class Topic(Governed):
         self._end(Event.LOST)
         self._on_lost(self)
 
+    def _end(self, event: Event, service_url: str = "") -> None:
+        if self.state in IN_USE:
+            self.enter(event)
+            self.log.abandon()
+            self._send_away(service_url)
+
+    def _send_away(self, service_url: str = "") -> None:
+        if self.applied.publish_limiter is not None:
+            self.applied.publish_limiter.open()
+        self.producers.close_all(service_url)
+        self.subscriptions.close()
+
     async def delete(self, forget: Callable[[], Awaitable[None]]) -> None:
         """Remove everything: cursors, ledgers, archived objects, the record. Tried again, it goes on.
 
@@ -212,82 +155,37 @@ class Topic(Governed):
         self._send_away()
         try:
             try:
-                await self.segment_list.update(lambda record: replace(record, deleting=True))
-                await self._writing.end()
+                await self.log.mark_deleted()
             finally:
-                self._forget_unconfirmed()
+                self.log.abandon()
             await self.subscriptions.forget()
-            await self._dedup_log.remove(self.name)
             await forget()
-            if self.compaction.record is not None:
-                await self._discard(SegmentRecord(ledger_id=self.compaction.record.ledger_id))
-            for segment in self.segment_list.listed:
-                await self._discard(segment)
-            await self.segment_list.delete()
+            await self.log.delete()
         finally:
             self.enter(Event.DELETED)
-            self._shed_later()
 
-    def _end(self, event: Event, service_url: str = "") -> None:
-        if self.state in IN_USE:
-            self.enter(event)
-            self._forget_unconfirmed()
-            self._send_away(service_url)
-            self._shed_later()
-
-    def _send_away(self, service_url: str = "") -> None:
-        if self.publish_limiter is not None:
-            self.publish_limiter.open()
-        self.compaction.stop()
-        self.producers.close_all(service_url)
-        self.subscriptions.close()
-
-    def _forget_unconfirmed(self) -> None:
-        """Nothing more is written, and nothing unconfirmed answered: the clients send it again where the topic is."""
-        self._writing.abandon()
-        self._publisher.drop()
-        self._tail.clear()
-        for flush in [one for one in self._flushes if not one.done()]:
-            flush.set_result(False)
-
-    def _shed_later(self) -> None:
-        """Come apart when whoever still has a hand in it is done.
-
-        The parts know the topic and it knows them. Only the collector would free such circles, and it hardly ever
-        walks over what is old (`runtime.memory`): topics that come and go would cost 7 KB each for good.
-        """
-        loop, services = asyncio.get_running_loop(), self._services
-        services.shed_at = max(loop.time() + SHED_AFTER_S, services.shed_at + SHED_EVERY_S)
-        loop.call_at(services.shed_at, self._shed)
-
-    def _shed(self) -> None:
-        for part in PARTS:
-            self.__dict__.pop(part, None)
-
-    async def terminate(self) -> Position:
-        """No more messages, for good. Answers the last position; nothing is taken from the first moment on."""
-        if not self.is_terminated:
+    async def terminate(self: Topic[LedgerLog]) -> Position:
+        """No more messages, for good. Returns the last position; nothing is taken from the first moment on."""
+        if not self.log.is_terminated:
             self._is_terminating = True
             self.producers.close_all()
             try:
-                if not await self.flushed():
+                if not await self.log.publisher.flushed():
                     raise Unavailable(f"topic {self.name} was closed meanwhile; terminate it again")
-                await self.segment_list.update(lambda record: replace(record, terminated=True))
+                await self.log.meta_store.update(lambda record: replace(record, terminated=True))
             finally:
                 self._is_terminating = False
             for subscription in self.subscriptions:
                 subscription.tell_end()
-        return self.last_confirmed
-
-    def flushed(self) -> asyncio.Future[bool]:
-        """True when everything published so far is confirmed, False when it was dropped instead."""
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._flushes[future] = None
-        future.add_done_callback(lambda _: self._flushes.pop(future, None))
-        self._publisher.when_answered(lambda: None if future.done() else future.set_result(True))
-        return future
+        return self.log.last_confirmed
 
     # -- publishing ------------------------------------------------------------------------------------
+
+    def apply(self, policies: TopicPolicies) -> None:
+        """Other policies hold from now on; but for deduplication, which needs a load."""
+        self.applied.apply(policies)
+        self.subscriptions.policies_changed()
+        self.upkeep.heed_quotas(self)
 
     async def admit(self, admission: Admission) -> None:
         """Let a producer in, or let it wait until its port is told `ready`.
@@ -297,213 +195,64 @@ class Topic(Governed):
         """
         if self.is_closed:
             raise Unavailable(f"topic {self.name} was closed meanwhile")
-        if self.is_terminated or self._is_terminating:
+        if self.log.is_terminated or self._is_terminating:
             raise TopicTerminated(f"topic {self.name} was terminated: it takes no more messages")
-        self.upkeep.heed_quotas()
-        if self.refusal is not None:
-            kind, why = self.refusal
+        self.upkeep.heed_quotas(self)
+        if self.upkeep.refusal is not None:
+            kind, why = self.upkeep.refusal
             raise kind(f"topic {self.name} takes no messages now: {why}")
-        if full := self._writing.why_full():
+        if full := self.log.why_full():
             raise DiskFull(f"topic {self.name} takes no messages now: {full}")
         await self.producers.admit(admission)
 
-    def apply(self, policies: TopicPolicies) -> None:
-        super().apply(policies)
-        self.upkeep.heed_quotas()
-
-    async def _write_epoch(self, epoch: int) -> None:
-        """After all that others have published: who is told that it is alone finds that in the topic."""
-        if not await self.flushed():
-            raise Unavailable(f"topic {self.name} was closed meanwhile")
-        await self.segment_list.update(lambda record: replace(record, topic_epoch=epoch))
-
-    def last_sequence_id(self, producer: str) -> int:
-        return -1 if self._dedup is None else self._dedup.last_sequence_id(producer)
-
     def publish(self, producer: Admission, run: SendRun) -> None:
         """Take a run of SENDs; the producer gets their receipts in order once they are durable."""
-        if not self.takes_from(producer):
+        if not self._takes_from(producer):
             return
-        if self._dedup is None:
-            self._publisher.publish(producer.port, run.heads, run.entries, run.counts)
+        log = self.log
+        if log.dedup is None:
+            log.publisher.publish(producer.port, run.heads, run.entries, run.counts)
         else:
-            self._dedup.publish(producer.port, run)
+            log.dedup.publish(producer.port, run)
 
     def publish_chunk(self, producer: Admission, send: Send) -> None:
         """Take one SEND of a chunked message."""
-        if not self.takes_from(producer):
+        log = self.log
+        if not self._takes_from(producer):
             return
-        if self._dedup is not None and not self._dedup.admits_chunk(producer.port, send):
+        if log.dedup is not None and not log.dedup.admits_chunk(producer.port, send):
             return
         counts = None if send.message_count == 1 else [send.message_count]
-        self._publisher.publish(producer.port, [send.head], [send.entry], counts)
+        log.publisher.publish(producer.port, [send.head], [send.entry], counts)
 
-    @property
-    def is_full(self) -> bool:
-        """Nothing should be published now; see `when_drained`."""
-        return self._publisher.is_full
+    def _takes_from(self, producer: Admission) -> bool:
+        """Whether what a producer sent is published now: not while the topic is being closed, for then its client will
+        send that again where the topic is next.
 
-    def when_drained(self, done: Callable[[], None]) -> None:
-        """Call `done` once when it may be published again, or the topic is dropped."""
-        self._publisher.when_drained(done)
-
-    def when_answered(self, done: Callable[[], None]) -> None:
-        """Call `done` behind the receipts of everything published so far; never if that is dropped."""
-        self._publisher.when_answered(done)
-
-    def when_settled(self, done: Callable[[], None]) -> None:
-        """The same, but `done` is called also when what was published is dropped."""
-        self.flushed().add_done_callback(lambda _: done())
-
-    def blocks_confirmed(self, flights: Sequence[Flight]) -> None:
-        """Blocks are durable and their receipts are written: count them, keep them, tell the subscriptions."""
-        active = self.segment_list.active
-        assert active is not None and active.ledger_id == flights[0].ledger_id
-        if active.last_entry < 0:
-            active.first_clock_ms = flights[0].clock_ms
-        for flight in flights:
-            self._count(flight, active)
-        if len(self.subscriptions):
-            for flight in flights:
-                self._tail.put(
-                    Position(flight.ledger_id, flight.first_entry), flight.last_entry, flight.block
-                )
-            self.subscriptions.confirmed([(flight.block, blocks.peek(flight.block)) for flight in flights])
-        if active.bytes >= self._services.settings.segment_bytes_max:
-            self._writing.roll()
-        if self._dedup is not None:
-            self._dedup.written(sum(flight.entry_count for flight in flights))
-
-    def _count(self, flight: Flight, active: Active) -> None:
-        """One confirmed block of the active segment."""
-        messages, byte_count = flight.message_count, flight.byte_count
-        active.last_entry = flight.last_entry
-        active.last_clock_ms = flight.clock_ms
-        active.messages += messages
-        active.bytes += len(flight.block)
-        self.messages_in += messages
-        self.bytes_in += byte_count
-        self._totals.messages_in += messages
-        self._totals.bytes_in += byte_count
-
-    # -- what subscriptions see: TopicPort -------------------------------------------------------------
-
-    @property
-    def last_confirmed(self) -> Position:
-        return self.segment_list.last_position()
-
-    @property
-    def confirmed_index(self) -> int:
-        return self.segment_list.next_index()
-
-    def segments(self) -> Sequence[SegmentView]:
-        return self.segment_list.views()
-
-    def first_position(self) -> Position:
-        return self.segment_list.first_position()
-
-    def next_position(self, position: Position) -> Position:
-        return self.segment_list.next_position(position)
-
-    def cached(self, position: Position) -> Sequence[Buffer]:
-        return self._tail.find(position)
-
-    async def read(self, position: Position, bytes_max: int) -> Sequence[Buffer]:
-        if position > self.last_confirmed:
-            return ()
-        return await self._reader.read(position, bytes_max)
-
-    async def index_of(self, position: Position) -> int:
-        return await finding.unless_trimmed(self, lambda: finding.index_of(self, position))
-
-    async def position_of(self, index: int) -> Position:
-        return await finding.unless_trimmed(self, lambda: finding.position_of(self, index))
-
-    async def find_time(self, time_ms: int) -> Position:
-        return await self.find_clock(time_ms - TIME_SKEW_MS)
-
-    async def find_clock(self, wanted_ms: int) -> Position:
-        return await finding.unless_trimmed(
-            self, lambda: finding.find_clock(self.segment_list, self._reader, wanted_ms)
-        )
-
-    async def last_message(self) -> tuple[Position, int]:
-        return await finding.unless_trimmed(self, lambda: finding.last_message(self))
-
-    async def compacted_view(self) -> CompactedPort | None:
-        return await self.compaction.view()
-
-    def acknowledged_up_to(self, subscription: str) -> None:
-        """Trimming looks at all cursors on the broker's tick; but who reads a terminated topic to its end is told."""
-        if self.is_terminated:
-            for one in self.subscriptions:
-                if one.name == subscription:
-                    one.tell_end()
-
-    # -- segments: rolling, trimming, the archive --------------------------------------------------------
-
-    def roll(self) -> asyncio.Task[None] | None:
-        """Seal the active segment and go on in a new one; None when there is nothing to seal."""
-        active = self.segment_list.active
-        return self._writing.roll() if active is not None and active.last_entry >= 0 else None
-
-    def roll_if_old(self) -> None:
-        active = self.segment_list.active
-        now_ms = self._services.clock.now_ms()
-        if active is not None and now_ms - active.created_ms >= self._services.settings.segment_age_ms_max:
-            self.roll()
-
-    def leave(self, ledger_ids: Container[int]) -> None:
-        """Begin another ledger when the active one is among `ledger_ids`, even if it is empty."""
-        active = self.segment_list.active
-        if active is not None and active.ledger_id in ledger_ids:
-            self._writing.roll()
-
-    async def trim(self) -> int:
-        """Drop what retention and subscriptions no longer need. Answers how many segments went."""
-        if self.is_closed:
-            return 0  # its subscriptions are gone from here, not from the topic: as it seems, nobody needs anything
-        retention = self.policies.retention
-        if retention.retention_ms < 0 and retention.retention_bytes < 0:
-            return 0
-        sealed = self.segment_list.sealed
-        active = self.segment_list.active
-        marks = [one.mark_delete for one in self.subscriptions if one.is_durable]
-        kept = self.compaction.keeps
-        count = trimmable(
-            sealed,
-            0 if active is None else active.bytes,
-            marks if kept is None else [*marks, kept],
-            retention,
-            self._services.clock.now_ms(),
-        )
-        if not count or active is None:
-            return 0
-        first_kept = sealed[count].ledger_id if count < len(sealed) else active.ledger_id
-        for segment in await self.segment_list.trim(first_kept):
-            await self._discard(segment)
-        return count
-
-    async def archived(self, ledger_id: int, pointer: ArchivePointer) -> None:
-        await self.segment_list.archived(ledger_id, pointer)
-
-    async def _discard(self, segment: SegmentRecord) -> None:
-        """Delete what a segment that no list names any more has left behind: at the bookies, and in the archive.
-
-        A failure leaves the one to repair, or to a search for orphans, and the other to a scrub.
+        Nobody outside a topic publishes to it: its session drops what it holds for one that was sent away.
         """
-        archive, pointer = self._services.archive, segment.archive
-        try:
-            await self._services.ledgers.delete(segment.ledger_id)
-        except NotFound:
-            pass
-        except QuireError as error:
-            _log.warning("%s: segment %d is trimmed but not deleted: %s", self.name, segment.ledger_id, error)
-        if pointer is None or archive is None:
-            return
-        try:
-            await archive.delete(pointer)
-        except QuireError as error:
-            _log.warning(
-                "%s: archive object %s is trimmed but not deleted: %s", self.name, pointer.name, error
-            )
+        if self.state is not SERVING:
+            return False
+        assert producer.stage is Stage.INSIDE, (
+            f"a producer that is {producer.stage.value} publishes to {self.name}"
+        )
+        return True
+
+    def _confirmed(self, flights: Sequence[InFlightBlock]) -> None:
+        """Blocks are durable and their receipts are written: count them, keep them, tell the subscriptions."""
+        subscriptions = self.subscriptions
+        is_read = len(subscriptions) > 0
+        self.log.keep(flights, at_hand=is_read)
+        for flight in flights:
+            self.received.count(flight.message_count, flight.byte_count)
+        if is_read:
+            subscriptions.confirmed([(flight.block, blocks.peek(flight.block)) for flight in flights])
+
+
+AnyTopic: TypeAlias = Topic[LedgerLog | NullLog]
+PersistentTopic: TypeAlias = Topic[LedgerLog]
+
+
+def is_persistent(topic: AnyTopic) -> TypeGuard[PersistentTopic]:
+    """It keeps messages."""
+    return isinstance(topic.log, LedgerLog)

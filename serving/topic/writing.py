@@ -29,15 +29,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import Final, TypeVar
 
 from quire.ledger.writer import LedgerWriter
-from quire.metadata.records import LedgerRecord, PersistencePolicy, SegmentRecord
+from quire.metadata.records import LedgerRecord, SegmentRecord
 from quire.metadata.store import Step
 from quire.runtime.errors import CorruptionError, Fenced, NotFound, QuireError, Unavailable
+from quire.serving.policy.applied import AppliedPolicies
+from quire.serving.topic.meta_store import MetaStore
 from quire.serving.topic.publish import Publisher
-from quire.serving.topic.segments import Active, Segments
+from quire.serving.topic.segments import Active
 from quire.serving.topic.services import Services
 from quire.wire import block as blocks
 
@@ -58,17 +60,17 @@ class Writing:
         self,
         name: str,
         services: Services,
-        segments: Segments,
+        meta_store: MetaStore,
         publisher: Publisher,
-        persistence: Callable[[], PersistencePolicy],
-        on_lost: Callable[[], None],
+        applied: AppliedPolicies,
     ) -> None:
         self._name = name
         self._services = services
-        self._segments = segments
+        self._meta_store = meta_store
+        self._segments = meta_store.segments
         self._publisher = publisher
-        self._persistence = persistence
-        self._on_lost = on_lost
+        self._applied = applied
+        self.on_lost: Callable[[], None] = lambda: None
         self._writer: LedgerWriter | None = None
         self._rolling: asyncio.Task[None] | None = None
         self._switching: asyncio.Task[None] | None = None
@@ -96,14 +98,37 @@ class Writing:
         await self._begin_next(sealed)
 
     def roll(self) -> asyncio.Task[None] | None:
-        """End the ledger and go on in a new one. Answers the task that does it; None when there is no ledger."""
+        """Seal the active segment and go on in a new one; None when there is nothing to seal."""
+        active = self._segments.active
+        return self._roll() if active is not None and active.last_entry >= 0 else None
+
+    def roll_if_full(self) -> None:
+        active = self._segments.active
+        if active is not None and active.bytes >= self._services.settings.segment_bytes_max:
+            self._roll()
+
+    def roll_if_old(self) -> None:
+        active, age_ms_max = self._segments.active, self._services.settings.segment_age_ms_max
+        if active is not None and self._services.clock.now_ms() - active.created_ms >= age_ms_max:
+            self.roll()
+
+    def leave(self, ledger_ids: Container[int]) -> None:
+        """Begin another ledger when the active one is among `ledger_ids`, even if it is empty."""
+        active = self._segments.active
+        if active is not None and active.ledger_id in ledger_ids:
+            self._roll()
+
+    def _roll(self) -> asyncio.Task[None] | None:
+        """End the ledger and go on in a new one. Returns the task that does it; None when there is no ledger."""
         if self._rolling is None and self._switching is None and self._writer is not None:
-            self._rolling = self._services.tasks.start(self._roll(self._writer), f"roll {self._name}")
+            self._rolling = self._services.tasks.start(
+                self._roll_when_reachable(self._writer), f"roll {self._name}"
+            )
         return self._rolling or self._switching
 
-    async def _roll(self, writer: LedgerWriter) -> None:
+    async def _roll_when_reachable(self, writer: LedgerWriter) -> None:
         try:
-            await self._stubborn("roll", self._segments.reach)
+            await self._stubborn("roll", self._meta_store.reach)
             if self._writer is writer and self._switching is None:
                 self._switch(clean=True)
         except Fenced as error:
@@ -128,7 +153,7 @@ class Writing:
         if active.last_entry >= 0:
             await self._close_and_seal(writer, active)
         elif self._segments.can_drop_active and not writer.was_given_blocks:
-            await self._segments.drop_active(writer.discard)
+            await self._meta_store.drop_active(writer.discard)
         else:
             await writer.close()
         self._publisher.take_back(active.last_entry)
@@ -156,7 +181,7 @@ class Writing:
             closed = await writer.close(steps)
             assert closed.last_entry == active.last_entry
 
-        await self._segments.seal(active.sealed(self._services.clock.now_ms()), close)
+        await self._meta_store.seal(active.sealed(self._services.clock.now_ms()), close)
 
     def abandon(self) -> None:
         """Write nothing more and close nothing: the topic may be another broker's already."""
@@ -184,11 +209,11 @@ class Writing:
             await self._stubborn("begin a ledger", lambda: self._begin_next(sealed))
         except Fenced as error:
             _log.warning("%s: stopped: %s", self._name, error)
-            self._on_lost()
+            self.on_lost()
         except Exception:
             # Without a ledger it would gather for ever; whoever loads it again finds what is confirmed.
             _log.exception("%s: stopped by a mistake of ours", self._name)
-            self._on_lost()
+            self.on_lost()
         finally:
             self._switching = None
 
@@ -212,7 +237,7 @@ class Writing:
                 # Only another owner deletes the ledger, or the record, of a topic; trying on would never find it.
                 raise Fenced(f"topic {self._name} cannot {what}: {error}") from error
             except QuireError as error:
-                if self._segments.lost:
+                if self._meta_store.lost:
                     raise Fenced(f"topic {self._name} is another broker's now") from error
                 if delay_s == RETRY_FIRST_S:
                     _log.error("%s: cannot %s, trying on: %s", self._name, what, error)
@@ -234,7 +259,7 @@ class Writing:
         async def create(steps: Sequence[Step]) -> None:
             made.append(await self._create(opened.ledger_id, steps))
 
-        await segments.begin(sealed, opened, create)
+        await self._meta_store.begin(sealed, opened, create)
         [writer] = made
         self._writer = writer
         clock_ms = max(last_clock_ms, segments.last_clock_ms())
@@ -248,14 +273,14 @@ class Writing:
 
     def why_full(self) -> str:
         """Why nothing can be written now, if it is for want of room; empty when there is some."""
-        return self._services.ledgers.why_full(self._persistence().ack_quorum or None)
+        return self._services.ledgers.why_full(self._applied.policies.persistence.ack_quorum or None)
 
     async def _attach_when_there_is_room(self, writer: LedgerWriter, next_index: int, clock_ms: int) -> None:
         _log.info("%s: takes no messages now: %s", self._name, self.why_full())
         while self._writer is writer and self.why_full():
             if self._publisher.held_bytes:
                 _log.warning("%s: its clients are sent away: %s", self._name, self.why_full())
-                self._on_lost()
+                self.on_lost()
                 return
             await asyncio.sleep(ROOM_LOOK_S)
         if self._writer is writer and self._switching is None:
@@ -271,7 +296,7 @@ class Writing:
         return await self._services.ledgers.reserve(self._segments.greatest_id)
 
     async def _create(self, ledger_id: int, beside: Sequence[Step]) -> LedgerWriter:
-        persistence = self._persistence()
+        persistence = self._applied.policies.persistence
         return await self._services.ledgers.create(
             f"topic:{self._name}",
             self,

@@ -194,8 +194,8 @@ async def test_an_older_copy_of_the_journal_is_not_forgotten_when_the_start_that
     assert await node.holds(1, 0) == one(1, 0)
 
 
-# -- mending -------------------------------------------------------------------------------------------
-async def test_mending_asks_the_disk_and_not_the_cache(machine: SimulatedNode) -> None:
+# -- restoring -------------------------------------------------------------------------------------------
+async def test_restoring_asks_the_disk_and_not_the_cache(machine: SimulatedNode) -> None:
     node = await Node.on(machine)
     await node.add(*(one(1, entry) for entry in range(5)))
     node = await restart(node, machine)
@@ -208,7 +208,7 @@ async def test_mending_asks_the_disk_and_not_the_cache(machine: SimulatedNode) -
     assert await node.holds(1, 2) == one(1, 2)
 
 
-async def test_a_full_disk_under_mending_leaves_the_next_checkpoint_alone(machine: SimulatedNode) -> None:
+async def test_a_full_disk_under_restoring_leaves_the_next_checkpoint_alone(machine: SimulatedNode) -> None:
     node = await Node.on(machine)
     await node.add(*(one(1, entry) for entry in range(5)))
     node = await restart(node, machine)
@@ -220,4 +220,4 @@ async def test_a_full_disk_under_mending_leaves_the_next_checkpoint_alone(machin
     assert await node.add(one(1, 2), recovery=True) == [OK]
     await node.add(one(3, 0))
     await node.storage.flush()
-    assert not node.storage.failure
+    assert not node.storage.health.failure

@@ -97,7 +97,7 @@ async def test_it_does_not_begin_without_a_chance(cluster: Cluster, intent: Book
     if intent is not None:
         await cluster.join(2, intent)
     assert not await cluster.drain.run(LONG_S)
-    assert not cluster.node.storage.is_read_only
+    assert not cluster.node.storage.health.is_read_only
 
 
 @pytest.mark.parametrize("trouble", ["coordinator", "bookie", "store"])

@@ -5,8 +5,9 @@ from random import Random
 
 import pytest
 
-from quire.bookie.entry_log import EntryLogs, LogFreed, TornRecord
-from quire.bookie.entry_record import survey
+from quire.bookie.entry_log import EntryLogs, LogFreed
+from quire.bookie.entry_log_scanner import EntryLogScanner, TornRecord
+from quire.bookie.entry_record import find_records
 from quire.bookie.index import IndexRow
 from quire.runtime.disk import Disk, RealDisk
 from quire.runtime.errors import CorruptionError, DiskError, DiskFull
@@ -95,10 +96,10 @@ def test_a_scan_finds_the_very_rows_that_the_append_gave(disk: Disk) -> None:
         rows += logs.append(runs)
         logs.sync()
     assert len({row.log_id for row in rows}) > 2, "the test should fill several logs"
-    assert list(logs.scan_all(nothing_is_damaged)) == rows
+    assert list(EntryLogScanner(logs, nothing_is_damaged).scan_all()) == rows
     logs.close()
     again = opened(disk)
-    assert list(again.scan_all(nothing_is_damaged)) == rows
+    assert list(EntryLogScanner(again, nothing_is_damaged).scan_all()) == rows
     assert [row.log_id > rows[-1].log_id for row in again.append([(9, make_blocks(9, 0, [1]))])] == [True]
     again.close()
 
@@ -132,7 +133,7 @@ def test_what_a_former_life_left_in_a_file_is_not_read(disk: Disk) -> None:
     new = logs.append([(2, make_blocks(2, 0, [9000]))])
     logs.sync()
     assert disk.names("entries") == ["00000002.log"], "the freed file was used again"
-    assert list(logs.scan_all(nothing_is_damaged)) == new
+    assert list(EntryLogScanner(logs, nothing_is_damaged).scan_all()) == new
     with pytest.raises(LogFreed):
         logs.read(1, old[0].offset, old[0].length)
     logs.close()
@@ -172,7 +173,7 @@ def test_after_a_crash_all_that_was_synced_is_found_and_nothing_is_called_damage
     disk.crash()
     logs = opened(disk)
     reported: list[CorruptionError] = []
-    found = list(logs.scan_all(reported.append))
+    found = list(EntryLogScanner(logs, reported.append).scan_all())
     assert [row for row in synced if row not in set(found)] == []
     assert [error for error in reported if not isinstance(error, TornRecord)] == []
     for row in found:
@@ -197,7 +198,7 @@ def test_a_flipped_bit_is_reported_with_its_file(into: int) -> None:
     logs, rows = flushed(disk)
     disk.flip("entries/00000001.log", into)
     reported: list[CorruptionError] = []
-    found = list(logs.scan_all(reported.append))
+    found = list(EntryLogScanner(logs, reported.append).scan_all())
     assert reported and not isinstance(reported[0], TornRecord)
     assert (reported[0].file, reported[0].offset) == ("simulated/entries/00000001.log", 0)
     assert set(rows[-4:]) <= set(found), "records after the damage are found"
@@ -211,7 +212,7 @@ def test_the_end_of_a_full_log_is_proven_by_the_next_one() -> None:
     last = [row for row in rows if row.log_id == 1][-1]
     disk.flip("entries/00000001.log", last.offset + 200)
     reported: list[CorruptionError] = []
-    list(logs.scan_all(reported.append))
+    list(EntryLogScanner(logs, reported.append).scan_all())
     assert [type(error) for error in reported] == [CorruptionError]
 
 
@@ -219,7 +220,7 @@ def test_a_block_whose_entries_rotted_is_still_told_of() -> None:
     disk = SimulatedDisk()
     logs, rows = flushed(disk)
     disk.flip("entries/00000001.log", rows[0].offset + 200)
-    found = list(logs.scan_all(lambda error: None))
+    found = list(EntryLogScanner(logs, lambda error: None).scan_all())
     assert found == rows
     with pytest.raises(block.BlockError):
         blocks_of(logs, rows[0])
@@ -230,7 +231,7 @@ def test_a_rotten_last_record_is_reported_though_nothing_proves_that_it_was_dura
     logs, rows = flushed(disk)
     disk.flip("entries/00000001.log", rows[-1].offset + 200)
     reported: list[CorruptionError] = []
-    list(logs.scan_all(reported.append))
+    list(EntryLogScanner(logs, reported.append).scan_all())
     assert [type(error) for error in reported] == [TornRecord]
 
 
@@ -262,7 +263,7 @@ def test_a_full_disk_is_filled_to_its_last_record_and_keeps_what_it_has() -> Non
     assert logs.room_bytes() < 128 * KIB, "where a step finds no room it grows by less"
     for row in rows:
         assert blocks_of(logs, row)
-    assert set(rows) <= set(logs.scan_all(nothing_is_damaged))
+    assert set(rows) <= set(EntryLogScanner(logs, nothing_is_damaged).scan_all())
 
 
 def test_after_a_failed_write_or_sync_the_next_append_goes_elsewhere() -> None:
@@ -292,10 +293,10 @@ def test_reads_name_the_file_when_the_disk_fails() -> None:
 def test_a_header_that_cannot_be_read_is_reported_and_the_scan_goes_on() -> None:
     disk = SimulatedDisk()
     logs, rows = flushed(disk)
-    headers = [span.offset for span in survey(logs._logs[1], 1)]
+    headers = [span.offset for span in find_records(logs._logs[1], 1)]
     disk.spoil("entries/00000001.log", headers[1])
     reported: list[CorruptionError] = []
-    found = list(logs.scan_all(reported.append))
+    found = list(EntryLogScanner(logs, reported.append).scan_all())
     assert len(reported) == 1 and not isinstance(reported[0], TornRecord)
     assert 0 < len(found) < len(rows)
     assert set(found) < set(rows)
@@ -307,10 +308,13 @@ def test_bad_pages_are_counted_once_however_often_they_are_met() -> None:
     for number in range(40):
         logs.append([(1, make_blocks(1, number, [5000]))])
         logs.sync()
-    for span in survey(logs._logs[1], 1)[0:24:2]:
+    for span in find_records(logs._logs[1], 1)[0:24:2]:
         disk.spoil("entries/00000001.log", span.offset)
     reported: list[CorruptionError] = []
-    assert [row.first_entry for row in logs.scan_all(reported.append)] == [*range(1, 24, 2), *range(24, 40)]
+    assert [row.first_entry for row in EntryLogScanner(logs, reported.append).scan_all()] == [
+        *range(1, 24, 2),
+        *range(24, 40),
+    ]
     assert reported
 
 
@@ -321,7 +325,7 @@ def test_a_last_header_that_cannot_be_read_is_reported() -> None:
     logs.sync()
     disk.spoil("entries/00000001.log", 0)
     reported: list[CorruptionError] = []
-    assert list(logs.scan_all(reported.append)) == []
+    assert list(EntryLogScanner(logs, reported.append).scan_all()) == []
     assert len(reported) == 1
 
 
@@ -332,7 +336,7 @@ def test_a_disk_that_is_broken_stops_the_scan() -> None:
     logs.sync()
     disk.fail("read", 5, times=1000)
     with pytest.raises(DiskError):
-        list(logs.scan_all(nothing_is_damaged))
+        list(EntryLogScanner(logs, nothing_is_damaged).scan_all())
 
 
 def test_many_small_appends_keep_to_the_size_of_a_log(disk: Disk) -> None:

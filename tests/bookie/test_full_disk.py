@@ -96,7 +96,8 @@ async def test_a_full_disk_takes_what_has_priority_and_all_that_is_no_block() ->
     machine = SimulatedNode(seed=2, capacity_bytes=2 * MIB)
     node = await Node.on(machine, SETTINGS)
     count = await fill(node, 1)
-    assert node.storage.is_read_only and node.storage.takes_priority and node.storage.is_short_of_space
+    health = node.storage.health
+    assert health.is_read_only and health.takes_priority and health.is_short_of_space
     assert await add(node, one(2, 0), recovery=True) is Status.READ_ONLY, "a copy that repair makes"
     assert await add(node, one(2, 0), priority=True) is OK
     assert await add(node, one(2, 1), recovery=True, priority=True) is OK
@@ -105,7 +106,7 @@ async def test_a_full_disk_takes_what_has_priority_and_all_that_is_no_block() ->
     assert (await node.delete(9)).status is OK
     machine.crash()
     node = await Node.on(machine, SETTINGS)
-    assert node.storage.is_read_only and await node.holds(2, 0) == one(2, 0)
+    assert node.storage.health.is_read_only and await node.holds(2, 0) == one(2, 0)
     assert await add(node, one(2, 2), priority=True) is OK, "nor does a restart change it"
 
 
@@ -119,9 +120,9 @@ async def test_the_last_of_the_reserve_is_for_deleting_which_makes_room_without_
         if entry % 8 == 0:
             await node.storage.flush()
     assert entry * 4 * KIB >= 2 * SETTINGS.memtable_bytes, "also beside a compaction"
-    assert node.storage.is_read_only and not node.storage.takes_priority
+    assert node.storage.health.is_read_only and not node.storage.health.takes_priority
     assert (await node.delete(1)).status is OK
-    await until(lambda: not node.storage.is_read_only)
+    await until(lambda: not node.storage.health.is_read_only)
     assert await add(node, one(3, 0)) is OK
     assert await node.holds(2, entry - 1) == one(2, entry - 1, 4 * KIB)
 
@@ -131,11 +132,11 @@ async def test_room_that_others_take_and_give_is_noticed_while_nobody_writes() -
     node = await Node.on(machine, SETTINGS)
     assert await add(node, one(1, 0)) is OK
     machine.entries.capacity_bytes = 100 * KIB
-    await until(lambda: node.storage.is_read_only)
-    assert "entries is full" in node.storage.why_read_only
+    await until(lambda: node.storage.health.is_read_only)
+    assert "entries is full" in node.storage.health.why_read_only
     machine.entries.capacity_bytes = 2 * MIB
-    await until(lambda: not node.storage.is_read_only)
-    assert node.storage.why_read_only == "" and await add(node, one(1, 1)) is OK
+    await until(lambda: not node.storage.health.is_read_only)
+    assert node.storage.health.why_read_only == "" and await add(node, one(1, 1)) is OK
 
 
 async def test_spare_files_are_given_back_where_space_is_short() -> None:
@@ -174,7 +175,7 @@ async def test_a_journal_without_room_waits_for_it_and_does_not_die() -> None:
             taken += 1
         else:
             waiting.append(adding)
-    assert taken > 5 and not node.storage.failure
+    assert taken > 5 and not node.storage.health.failure
     assert await node.holds(1, 0) == one(1, 0, 4 * KIB)
     machine.journal.capacity_bytes = 1 << 40
     await until(waiting[0].done)
@@ -212,7 +213,7 @@ async def test_a_full_journal_asks_for_the_checkpoint_that_frees_a_segment() -> 
     while await add(node, one(1, entry, 4 * KIB)) is OK:
         entry += 1
         await asyncio.sleep(0)
-    await until(lambda: not node.storage.is_read_only)
+    await until(lambda: not node.storage.health.is_read_only)
     assert await add(node, one(1, entry, 4 * KIB)) is OK
 
 

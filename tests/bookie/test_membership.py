@@ -8,10 +8,10 @@ import pytest
 
 from quire.bookie.disks import real_disks
 from quire.bookie.identity import COOKIE, LAYOUT
+from quire.bookie.ledger_storage import DIRECTORIES
 from quire.bookie.membership import enter_cluster
 from quire.bookie.registration import Registration
 from quire.bookie.settings import BookieSettings
-from quire.bookie.storage import DIRECTORIES
 from quire.metadata import paths
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError, DiskError
@@ -155,8 +155,8 @@ async def test_all_files_of_a_real_bookie_go(store: MemoryStore, tmp_path: Path)
     node = await Node.start(settings)
     await node.add(one(1, 0))
     await node.storage.flush()
-    node.storage.join(cluster)
-    node.storage.leave(True)
+    node.storage.identity.join(cluster)
+    node.storage.identity.leave(True)
     await node.storage.stop()
     before = {file.name for file in tmp_path.rglob("*") if file.is_file()}
     assert len(before) > 4, before

@@ -76,7 +76,7 @@ def test_a_ledgers_record_comes_back() -> None:
     found = decode(5, state.encode())
     assert (found.is_fenced, found.is_limbo, found.is_closed_to_writers) == (True, True, True)
     assert (found.lac, found.last_entry, found.flushed_last_entry, found.flushed_bytes) == (10, 12, 12, 999)
-    state.bury(3)
+    state.lay_tombstone(3)
     assert decode(5, state.encode()).tombstone_version == 3
 
 

@@ -79,10 +79,10 @@ async def test_a_change_in_doubt_is_told_again(
 ) -> None:
     """The bookie is read-only for a moment, the store does not answer to that, and all is as before: but not there."""
     store.fail_next(OutcomeUnknown("no answer"), happened=happened)
-    node.storage.set_read_only(True)
+    node.storage.health.set_read_only(True)
     with pytest.raises(OutcomeUnknown):
         await registration._renew()
-    node.storage.set_read_only(False)
+    node.storage.health.set_read_only(False)
     await registration._renew()
     record = await seen(store, node)
     assert record is not None and not record.read_only
@@ -101,7 +101,7 @@ async def test_a_bookie_that_is_drained_turns_read_only_and_says_so_and_back(
         await until(told)
         record = await seen(store, node)
         assert record is not None and record.read_only == (intent is BookieIntent.DRAIN)
-        assert node.storage.is_read_only == (intent is BookieIntent.DRAIN)
+        assert node.storage.health.is_read_only == (intent is BookieIntent.DRAIN)
 
 
 async def test_a_restart_remembers_the_drain_and_forgets_that_it_was_given_up(
@@ -148,7 +148,7 @@ async def test_a_retired_bookie_goes_out_of_sight_and_stays_there(
 
     await until(retired)
     assert await seen(store, node) is None
-    assert node.storage.is_read_only
+    assert node.storage.health.is_read_only
     assert await store.children(paths.BOOKIES) == []
 
 
@@ -157,20 +157,20 @@ async def test_one_that_is_retired_while_it_registers_hears_of_it(
 ) -> None:
     """Its former process drained, and the coordinator went by what that had left behind. Nobody repairs for it now."""
     made = Registration(store, node.storage, "127.0.0.1:3181")
-    tell = made._tell
+    tell = made._available.tell
 
-    async def tell_and_be_retired() -> None:
-        await tell()
+    async def tell_and_be_retired(record: BookieRecord) -> None:
+        await tell(record)
         await store.delete(paths.bookie(node.id.uuid))
 
-    monkeypatch.setattr(made, "_tell", tell_and_be_retired)
+    monkeypatch.setattr(made._available, "tell", tell_and_be_retired)
     await made.start()
 
     async def retired() -> bool:
         return made.is_retired
 
     await until(retired)
-    assert await seen(store, node) is None and node.storage.is_read_only
+    assert await seen(store, node) is None and node.storage.health.is_read_only
     await made.stop()
 
 

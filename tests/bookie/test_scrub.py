@@ -61,7 +61,7 @@ def rot(tmp_path: Path, ledger_id: int, entry: int) -> None:
 
 async def test_a_sound_node_is_read_whole_and_nothing_is_reported(node: Node, tmp_path: Path) -> None:
     found: list[object] = []
-    node.storage.on_damage(found.append)
+    node.storage.health.on_damage(found.append)
     scrub = scrub_of(node, tmp_path, ManualClock())
     await scrub.run_once()
     assert (scrub.rounds, scrub.damaged, found) == (1, 0, [])
@@ -71,7 +71,7 @@ async def test_a_sound_node_is_read_whole_and_nothing_is_reported(node: Node, tm
 async def test_one_flipped_byte_is_found_named_and_told_to_the_cluster(node: Node, tmp_path: Path) -> None:
     store, clock = MemoryStore(), ManualClock()
     reports = DamageReports(store, clock)
-    node.storage.on_damage(lambda damage: reports.met(str(node.id), *damage))
+    node.storage.health.on_damage(lambda damage: reports.met(str(node.id), *damage))
     reports.start()
     rot(tmp_path, 5, 42)
     scrub = scrub_of(node, tmp_path, clock)
@@ -90,7 +90,7 @@ async def test_one_flipped_byte_is_found_named_and_told_to_the_cluster(node: Nod
 
 async def test_a_reader_that_meets_damage_reports_it_too(node: Node, tmp_path: Path) -> None:
     found: list[tuple[int, int, str]] = []
-    node.storage.on_damage(lambda damage: found.append(tuple(damage)))
+    node.storage.health.on_damage(lambda damage: found.append(tuple(damage)))
     rot(tmp_path, 9, 7)
     assert await node.holds(9, 7) is Status.IO_ERROR
     assert found[0][:2] == (9, 7)

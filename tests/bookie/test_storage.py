@@ -219,7 +219,7 @@ async def test_a_bookie_in_limbo_says_where_it_has_a_hole_and_that_this_proves_n
 ) -> None:
     node = await Node.on(machine)
     await node.add(one(1, 0), one(1, 1), one(1, 3))
-    node.storage._intake.state(1).is_limbo = True
+    node.storage.cache.state(1).is_limbo = True
     assert await node.hole(1, 0, 1) == (OK, 2)
     assert await node.hole(1, 0, 3) == (Status.LIMBO, 2)
 

@@ -34,7 +34,7 @@ class Promised:
     fence_tried: bool = False
     fenced: bool = False
     burial_tried: bool = False
-    buried: bool = False
+    deleted: bool = False
     lac: int = -1
 
 
@@ -107,7 +107,7 @@ class History:
             promised.next_entry = first_entry + count
         (status,) = await node.add(made, recovery=recovery)
         if status is OK:
-            assert not promised.buried, "a buried ledger took a block"
+            assert not promised.deleted, "a deleted ledger took a block"
             promised.acknowledged.add(first_entry)
         else:
             assert (
@@ -130,7 +130,7 @@ class History:
         if self.rng.random() < 0.8:
             return
         promised.burial_tried = promised.fence_tried = True
-        promised.buried |= (await node.delete(ledger_id)).status is OK
+        promised.deleted |= (await node.delete(ledger_id)).status is OK
 
     async def _flush(self, node: Node, ledger_id: int, promised: Promised) -> None:
         try:
@@ -145,17 +145,17 @@ class History:
     # -- what must hold --------------------------------------------------------------------------------------
     async def _check(self, node: Node) -> None:
         assert node.id.incarnation == 1, f"seed {self.seed}: a crash was taken for damage"
-        assert not node.storage.failure
+        assert not node.storage.health.failure
         for ledger_id, promised in self.ledgers.items():
             await self._check_ledger(node, ledger_id, promised)
 
     async def _check_ledger(self, node: Node, ledger_id: int, promised: Promised) -> None:
         where = f"seed {self.seed}, ledger {ledger_id}"
-        if promised.buried:
+        if promised.deleted:
             assert (await node.read(ledger_id, 0)).status is Status.DELETED, where
             return
         if promised.burial_tried and (await node.read(ledger_id, 0)).status is Status.DELETED:
-            promised.buried = True
+            promised.deleted = True
             return
         for first_entry, made in promised.tried.items():
             found = await node.holds(ledger_id, first_entry)

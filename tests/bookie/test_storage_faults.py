@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from quire.bookie.storage import Storage
+from quire.bookie.recovery import Recovery
 from quire.runtime.errors import DiskError, QuireError
 from quire.runtime.limits import KIB
 from quire.testing.node import SMALL_SETTINGS, SimulatedNode
@@ -33,9 +33,9 @@ async def test_a_full_entry_disk_makes_the_node_read_only_and_reads_go_on() -> N
     while (await node.add(one(1, acknowledged, 4 * KIB))) == [OK]:
         acknowledged += 1
         assert acknowledged < 1000
-    assert node.storage.is_read_only
+    assert node.storage.health.is_read_only
     assert (
-        node.storage.why_not_ready
+        node.storage.health.why_not_ready
         == "the disk of entries is full and takes no new messages; delete topics or free some space"
     )
     assert await node.add(one(1, acknowledged, 4 * KIB)) == [Status.READ_ONLY]
@@ -46,7 +46,7 @@ async def test_a_full_entry_disk_makes_the_node_read_only_and_reads_go_on() -> N
     machine.entries.capacity_bytes = 1 << 40
     await node.storage.stop()
     node = await Node.on(machine)
-    assert not node.storage.is_read_only
+    assert not node.storage.health.is_read_only
     assert await node.add(one(2, 0)) == [OK]
     for entry in range(acknowledged):
         assert await node.holds(1, entry) == one(1, entry, 4 * KIB)
@@ -65,7 +65,7 @@ async def test_what_is_deleted_makes_room_for_a_checkpoint_that_has_none() -> No
     flush = asyncio.ensure_future(node.storage.flush())
     for _ in range(100):
         await asyncio.sleep(0)
-    assert node.storage.is_read_only and not flush.done()
+    assert node.storage.health.is_read_only and not flush.done()
     assert (await node.delete(1)).status is OK
     pass_seconds(60)
     await asyncio.wait_for(flush, 5)
@@ -88,8 +88,8 @@ async def test_a_full_journal_disk_makes_the_node_read_only() -> None:
     else:
         pytest.fail("never became read-only")
     assert await node.holds(1, 0) == one(1, 0)
-    assert not node.storage.failure
-    assert node.storage.why_not_ready.startswith("the disk of journal is full")
+    assert not node.storage.health.failure
+    assert node.storage.health.why_not_ready.startswith("the disk of journal is full")
 
 
 async def test_a_journal_disk_that_has_room_again_makes_the_node_writable() -> None:
@@ -113,7 +113,7 @@ async def test_a_recycled_segment_is_room_in_a_full_journal() -> None:
     entry = 0
     while await node.add(one(1, entry, 4 * KIB)) == [OK]:
         entry += 1
-    assert node.storage.is_read_only and not node.storage.failure
+    assert node.storage.health.is_read_only and not node.storage.health.failure
     await node.storage.flush()
     assert await node.add(one(1, entry, 4 * KIB)) == [OK]
 
@@ -130,8 +130,8 @@ async def test_after_a_failed_journal_write_nothing_is_acknowledged(
     assert list(await asyncio.wait_for(node.begin_add(one(1, 1)), 5)) == [Status.IO_ERROR]
     assert await node.add(one(1, 2)) == [Status.IO_ERROR]
     assert (await node.write_lac(1, 0)).status is Status.IO_ERROR
-    assert node.storage.is_read_only
-    assert "Input/output error" in node.storage.failure and "segment-" in node.storage.failure
+    assert node.storage.health.is_read_only
+    assert "Input/output error" in node.storage.health.failure and "segment-" in node.storage.health.failure
     assert await node.holds(1, 0) == one(1, 0)
     await node.storage.stop()
     node = await Node.on(machine)
@@ -144,7 +144,7 @@ async def test_a_failed_checkpoint_keeps_the_journal(machine: SimulatedNode) -> 
     machine.entries.fail("sync", errno.EIO, "log")
     with pytest.raises(QuireError):
         await node.storage.flush()
-    assert node.storage.is_read_only and node.storage.failure
+    assert node.storage.health.is_read_only and node.storage.health.failure
     assert await node.add(one(1, 1)) == [Status.READ_ONLY]
     assert await node.holds(1, 0) == one(1, 0)
     node = await crash(machine)
@@ -328,7 +328,7 @@ async def test_an_index_lost_after_the_journal_was_recycled_loses_no_block(
             raise OSError("killed")
 
         with monkeypatch.context() as patch:
-            patch.setattr(Storage, "_admit_loss", die)
+            patch.setattr(Recovery, "_admit_loss", die)
             with pytest.raises(OSError, match="killed"):
                 await Node.on(machine)
         machine.crash()
@@ -366,10 +366,10 @@ async def test_when_the_disk_has_room_again_the_waiting_memtable_is_written() ->
     flushed = asyncio.ensure_future(node.storage.flush())
     for _ in range(20):
         await asyncio.sleep(0)
-    assert node.storage.is_read_only and not flushed.done()
+    assert node.storage.health.is_read_only and not flushed.done()
     assert await node.add(one(1, 1)) == [Status.READ_ONLY]
     pass_seconds(10)
     await flushed
-    assert not node.storage.is_read_only
+    assert not node.storage.health.is_read_only
     assert await node.add(one(1, 1)) == [OK]
     await node.storage.stop()

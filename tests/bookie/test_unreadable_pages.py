@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from quire.bookie import index_opening
 from quire.bookie.index import Index
+from quire.bookie.ledger_storage import INDEX_IS_DAMAGED
 from quire.runtime.disk import PAGE_BYTES
 from quire.runtime.errors import DiskError
 from quire.runtime.limits import KIB
@@ -80,7 +80,7 @@ async def test_a_scrub_names_the_block_that_cannot_be_read(machine: SimulatedNod
     assert isinstance(checked.damage, DiskError)
 
 
-# -- mending -----------------------------------------------------------------------------------------------
+# -- restoring -----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "where", [BODY, 0], ids=["its entry", "its header and the end of the block before it"]
 )
@@ -145,7 +145,7 @@ async def test_what_was_mended_is_found_again_when_the_index_is_lost(machine: Si
     assert await node.add(WHOLE[1], recovery=True) == [OK]
     for _ in range(2):
         await node.storage.stop()
-        index_opening.distrust(machine.entries, "a test says so")
+        machine.entries.write_bytes(INDEX_IS_DAMAGED, b"a test says so")
         node = await Node.on(machine)
         assert await held(node) == [*WHOLE[:3], BAD, WHOLE[4]]
     machine.entries.restore(other[0], other[1] + BODY)
@@ -161,7 +161,7 @@ async def test_an_index_rebuilt_around_it_takes_it_for_no_absence(machine: Simul
     before = node.id
     await node.storage.stop()
     spoil(machine, 0, where)
-    index_opening.distrust(machine.entries, "a test says so")
+    machine.entries.write_bytes(INDEX_IS_DAMAGED, b"a test says so")
     node = await Node.on(machine)
     assert node.id == BookieId(before.uuid, before.incarnation + 1)
     for entry in range(COUNT):
@@ -223,7 +223,7 @@ async def test_what_the_journal_still_has_is_better_than_a_record_that_nothing_p
     name, place = "logs/00000001.log", machine.entries.content("logs/00000001.log").index(one(1, 2, 3000))
     machine.crash()
     machine.entries.spoil(name, place + HEADER_BYTES + 1500)
-    index_opening.distrust(machine.entries, "a test says so")
+    machine.entries.write_bytes(INDEX_IS_DAMAGED, b"a test says so")
     node = await Node.on(machine)
     assert [await node.holds(1, entry) for entry in range(COUNT)] == [one(1, e, 3000) for e in range(COUNT)]
 

@@ -32,6 +32,7 @@ from quire.serving.broker import Broker
 from quire.serving.session.connection import Connection
 from quire.serving.session.table import TABLE
 from quire.serving.settings import BrokerSettings
+from quire.serving.topic.services import Services
 from quire.testing.disk import Power
 from quire.testing.metadata import MemoryStore
 from quire.testing.node import SMALL_SETTINGS, SimulatedNode
@@ -96,14 +97,14 @@ class Machine:
         directory = LocalDirectory()
         directory.join(
             lambda: BookieRecord(
-                uuid=identity.uuid, incarnation=identity.incarnation, read_only=storage.is_read_only
+                uuid=identity.uuid, incarnation=identity.incarnation, read_only=storage.health.is_read_only
             ),
             storage,
         )
         self._session = self._store.join()
         self._ledgers = Ledgers(self._session, directory, SystemClock(), self.rng, LEDGERS)
         archive = Archive(self.archive_store, SystemClock())
-        self._broker = Broker(self.settings, self._session, self._ledgers, archive, SystemClock())
+        self._broker = Broker(Services(self.settings, self._session, self._ledgers, archive, SystemClock()))
         await self._broker.start()
         self._is_up = True
 

@@ -276,7 +276,7 @@ async def publish_until_full(raw: Raw) -> int:
 async def test_an_error_of_the_journal_ends_all_acknowledging_and_says_why() -> None:
     machine = Machine(1)
     await machine.boot()
-    machine.broker.watch(lambda: machine.storage.failure)
+    machine.broker.watch(lambda: machine.storage.health.failure)
     raw = await machine.connect()
     await publish(raw, TOPICS[0], range(10))
     assert not machine.broker.why_not_ready()

@@ -16,7 +16,6 @@ from quire.cli.settings import Given
 from quire.serving.cluster import offloading
 from quire.serving.model.ports import EARLIEST
 from quire.serving.names import TopicName
-from quire.serving.topic import topic as topic_module
 from quire.wire.message import OutgoingMessage, encode_one
 
 TOPICS = 500
@@ -41,8 +40,8 @@ async def use(running: Standalone, number: int) -> None:
     await broker.admin.subscriptions.create(TopicName.parse(text), "s", EARLIEST)
     topic = await broker.registry.open_persistent(TopicName.parse(text))
     entry = encode_one(OutgoingMessage(bytes(100)), "p", 1, 1)
-    topic._publisher.publish(Silent(), [b"\x08\x01\x10\x01"], [entry], None)  # type: ignore[arg-type]
-    await topic.flushed()
+    topic.log.publisher.publish(Silent(), [b"\x08\x01\x10\x01"], [entry], None)  # type: ignore[arg-type]
+    await topic.log.publisher.flushed()
     await broker.admin.subscriptions.skip(TopicName.parse(text), "s", None)
     await broker.registry.unload(topic.topic_name)
 
@@ -68,7 +67,6 @@ async def test_what_is_left_of_topics_that_were_used(tmp_path: Path, monkeypatch
     All that Python allocates in this process is counted: broker, bookie, metadata store and archive. Without a run of
     the collector, which a server hardly ever has.
     """
-    monkeypatch.setattr(topic_module, "SHED_AFTER_S", 0.0)
     monkeypatch.setattr(offloading, "ADOPT_AFTER_S", 3600.0)  # else they are loaded once more, to be archived
     flags: dict[str, Any] = {"data": str(tmp_path), "listen": "127.0.0.1:0", "http": "127.0.0.1:0"}
     async with standalone(load_standalone(Given(flags, None))) as running:

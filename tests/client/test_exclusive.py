@@ -31,11 +31,11 @@ async def test_a_fenced_producer_does_not_take_the_topic_back(real: Broker, ours
             await second.send(b"b leads")
             topic = real.registry.find(TopicName.parse("t"))
             assert topic is not None
-            epoch = topic.segment_list.record.topic_epoch
+            epoch = topic.log.segment_list.record.topic_epoch
             with pytest.raises((PublishFailed, PublishUnknown), match="exclusive access meanwhile"):
                 await first.send(b"a was fenced")
             await second.send(b"b still leads")
-            assert topic.segment_list.record.topic_epoch == epoch
+            assert topic.log.segment_list.record.topic_epoch == epoch
         await first.close(flush=False)
     assert await payloads(ours) == [b"a leads", b"b leads", b"b still leads"]
 
@@ -72,7 +72,7 @@ async def test_a_holder_keeps_its_access_over_a_reconnection(
         real = await house.start()
         await taken
         topic = real.registry.find(TopicName.parse("t"))
-        assert topic is not None and topic.segment_list.record.topic_epoch == 0
+        assert topic is not None and topic.log.segment_list.record.topic_epoch == 0
 
 
 async def test_who_waits_for_exclusive_access_gets_its_turn(real: Broker) -> None:

@@ -78,7 +78,7 @@ async def test_a_seek_ends_when_the_consumer_is_back(real: Broker, ours: Client)
             topic = real.registry.find(TopicName.parse("t"))
             assert topic is not None
             subscription = topic.subscriptions.get("s")
-            assert subscription is not None and len(subscription.dispatcher.consumers) == 1
+            assert subscription is not None and len(subscription.consumers) == 1
 
 
 async def test_a_seek_outlives_the_broker(house: BrokerHouse, real: Broker, ours: Client) -> None:

@@ -24,14 +24,14 @@ async def do(broker: Broker, what: str) -> None:
     """What the program asks for."""
     if what == "compact":
         topic = await broker.registry.open(TopicName.parse("java-compacted"))
-        await topic.compaction.start()
+        await topic.log.compaction.start(topic.subscriptions)
     elif what == "terminate":
         await broker.admin.topics.terminate(TopicName.parse("java-ended"))
     else:
         if what == "catch up":
             await broker.admin.subscriptions.skip(TopicName.parse("java-quota"), "s", None)
         topic = await broker.registry.open(TopicName.parse("java-quota"))
-        await topic.upkeep.look()
+        await topic.upkeep.look(topic)
 
 
 async def test_java(house: BrokerHouse) -> None:

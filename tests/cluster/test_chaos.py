@@ -174,11 +174,12 @@ class Story:
         published = {stream.topic: await self._verdict(stream) for stream in self.streams}
         for follower in self.followers:
             follower.holds_back = False
-        deadline = time.monotonic() + PROGRESS_S
-        while unseen := [
-            one.topic for one in (*self.followers, self.stock) if published[one.topic] - one.seen
-        ]:
-            assert time.monotonic() < deadline, f"{unseen}: a subscription has not seen everything"
+        readers = (*self.followers, self.stock)
+        left, deadline = -1, 0.0
+        while unseen := sum(len(published[one.topic] - one.seen) for one in readers):
+            if unseen != left:
+                left, deadline = unseen, time.monotonic() + PROGRESS_S
+            assert time.monotonic() < deadline, f"subscriptions do not see the last {unseen} messages"
             await asyncio.sleep(POLL_S)
         for task in self._following:
             task.cancel()

@@ -45,7 +45,7 @@ def admin(data: bytes) -> None:
     position = _refused(lambda: requests.position_of(value))
     if position is not REFUSED:
         assert min(position) >= -(1 << 63) and max(position) < 1 << 63
-    number = _refused(lambda: _now(requests.number_of(request, "number", least=1)))
+    number = _refused(lambda: requests.whole(value, "number", least=1))
     assert number is REFUSED or (isinstance(number, int) and number >= 1)
     record = _refused(lambda: tenants._record("tenant", value, "cluster"))
     if record is not REFUSED:

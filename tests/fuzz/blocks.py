@@ -8,6 +8,7 @@ from typing import Any
 
 from quire.bookie import entry_record, journal_core
 from quire.bookie.entry_log import EntryLogs
+from quire.bookie.entry_log_scanner import EntryLogScanner
 from quire.bookie.journal_core import BadSegment, Chain, Control, SegmentHeader
 from quire.runtime.disk import PAGE_BYTES, pages_up
 from quire.runtime.errors import CorruptionError
@@ -178,7 +179,7 @@ def entry_log(data: bytes) -> None:
         content = _sealed_records(content)
     damage: list[CorruptionError] = []
     end = 0
-    for row in _Logs(content).scan(1, damage.append):
+    for row in EntryLogScanner(_Logs(content), damage.append).scan(1):
         assert row.log_id == 1 and row.offset >= end, "runs come in order of offsets"
         end = row.offset + row.length
         assert end <= len(content) and row.last_entry >= row.first_entry

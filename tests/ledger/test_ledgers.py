@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from quire.ledger.ledgers import Above
 from quire.metadata import paths
 from quire.metadata.records import BookieRecord, LedgerState, encode
 from quire.metadata.store import Put
@@ -132,7 +133,7 @@ async def test_ids_grow_over_processes_when_asked_to():
     second = await other.create("test", Listener())
     third = await one.create("test", Listener())
     assert first.ledger_id < third.ledger_id < second.ledger_id
-    fourth = await one.create("test", Listener(), above=second.ledger_id)
+    fourth = await one.create("test", Listener(), ledger_id=Above(second.ledger_id))
     assert fourth.ledger_id > second.ledger_id
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from quire.ledger import holes, loss, states
 from quire.ledger.loss import Span
-from quire.ledger.state_log import StateLog
+from quire.ledger.state_log import StateLog, StateLogOwner
 from quire.metadata import paths
 from quire.metadata.damage import damage_reports
 from quire.metadata.records import BookieIntent, BookieRecord, Hole, LedgerRecord, LedgerState, decode, encode
@@ -357,7 +357,7 @@ async def test_a_state_log_goes_on_without_the_deltas_that_were_given_up():
 
     async def opened(into: list[bytes]) -> StateLog:
         return await StateLog.open(
-            cluster.join(), cluster.store.join(), "/quire/state/t/n/b", into.append, lambda: into
+            cluster.join(), "/quire/state/t/n/b", StateLogOwner(into.append, lambda: into)
         )
 
     cluster.settings = replace_quorum(cluster)

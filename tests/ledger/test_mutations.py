@@ -19,7 +19,7 @@ import pytest
 from quire.ledger import recovery
 from quire.ledger.recovery import _Recovery
 from quire.ledger.recovery_core import RecoveryCore
-from quire.ledger.writer_core import State, WriterCore
+from quire.ledger.writer_core import Ensemble, State, WriterCore
 from quire.metadata.records import encode
 from quire.metadata.store import ANY_VERSION
 from quire.wire.bookie import ReadRequest, Status
@@ -62,15 +62,15 @@ def confirming_during_a_change(patch: pytest.MonkeyPatch) -> None:
 
 def acks_of_replaced_bookies_count(patch: pytest.MonkeyPatch) -> None:
     """Rules 2 and 3."""
-    original = WriterCore._enter
+    original = Ensemble.enter
 
-    def enter(self: WriterCore, kept: Any, added: Any) -> Any:
-        before = getattr(self, "_counted", 0)
-        fresh = original(self, kept, added)
-        self._counted |= before
+    def enter(self: Ensemble, core: WriterCore, kept: Any, added: Any) -> Any:
+        before = self.counted
+        fresh = original(self, core, kept, added)
+        self.counted |= before
         return fresh
 
-    patch.setattr(WriterCore, "_enter", enter)
+    patch.setattr(Ensemble, "enter", enter)
 
 
 def a_fragment_that_begins_too_late(patch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,9 @@ def a_block_that_is_confirmed_before_those_before_it(patch: pytest.MonkeyPatch) 
 
     def advance(self: WriterCore) -> None:
         complete = [
-            each for each in self._unconfirmed if (each.acks & self._counted).bit_count() >= self.ack_quorum
+            each
+            for each in self._unconfirmed
+            if (each.acks & self._ensemble.counted).bit_count() >= self.ack_quorum
         ]
         if self.state is State.STEADY and complete:
             while self._unconfirmed.pop(0) is not complete[-1]:

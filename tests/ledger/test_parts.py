@@ -23,8 +23,9 @@ def bookies(*racks: str) -> list[BookieRecord]:
     return [BookieRecord(uuid=f"b{number}", incarnation=1, rack=rack) for number, rack in enumerate(racks)]
 
 
-def chosen(*args, **kwargs) -> list[str]:
-    return [bookie.uuid for bookie in placement.choose(*args, dice=lambda: 0.5, **kwargs)]
+def chosen(count, available, loads, **kwargs) -> list[str]:
+    found = placement.EnsemblePlacement(loads, lambda: 0.5).choose(count, available, **kwargs)
+    return [bookie.uuid for bookie in found]
 
 
 def test_distinct_racks_come_before_low_load():

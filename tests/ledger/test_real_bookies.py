@@ -12,7 +12,7 @@ from quire.bookie.storage import Storage
 from quire.ledger.directory import LocalDirectory
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.settings import LedgerSettings
-from quire.ledger.state_log import StateLog
+from quire.ledger.state_log import StateLog, StateLogOwner
 from quire.metadata.records import BookieRecord, LedgerState
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import Fenced, NotFound
@@ -140,7 +140,7 @@ async def test_a_state_log_on_real_disks(nodes):
         state.clear()
         ledgers = nodes.process()
         return await StateLog.open(
-            ledgers, ledgers.store, "/quire/state/x", state.append, lambda: list(state)
+            ledgers, "/quire/state/x", StateLogOwner(state.append, lambda: list(state))
         )
 
     log = await open_log()

@@ -61,7 +61,7 @@ def sound(count: int, enough: int, *suspects: str) -> list[str]:
     available = [BookieRecord(uuid=uuid, incarnation=1) for uuid in "abc"]
     quarantine = Quarantine(ManualClock().monotonic)
     quarantine.put([BookieId(uuid, 1) for uuid in suspects])
-    chosen = placement.choose_sound(count, enough, available, {}, lambda: 0.5, quarantine)
+    chosen = placement.EnsemblePlacement({}, lambda: 0.5, quarantine).choose_sound(count, enough, available)
     return [bookie.uuid for bookie in chosen]
 
 
@@ -77,7 +77,7 @@ def test_a_fuller_disk_weighs_like_more_ledgers():
 
     def first(half_load: int, empty_load: int) -> str:
         loads = {BookieId("half", 1): half_load, BookieId("empty", 1): empty_load}
-        return placement.choose(1, [half, empty], loads, lambda: 0.5)[0].uuid
+        return placement.EnsemblePlacement(loads, lambda: 0.5).choose(1, [half, empty])[0].uuid
 
     assert first(10, 19) == "empty" and first(10, 21) == "half"
 
@@ -160,12 +160,12 @@ def test_beyond_its_limit_the_bookie_that_lags_is_left_and_no_other():
     assert not stage.effects.is_armed
     stage.answer(stage.add(), "ac")
     assert stage.effects.is_armed and [bookie.uuid for bookie in stage.core.failed_bookies()] == ["b"]
-    assert stage.core._lag.bytes == 0, "nobody is waited for"
+    assert stage.core._lagging.of_process.bytes == 0, "nobody is waited for"
 
 
 def test_nobody_is_left_below_the_ack_quorum():
     stage = Stage("abc", 2, Lag(bytes_max=0))
-    stage.core._lose(stage.core._replicas[0])
+    stage.core._lose(stage.core._ensemble.replicas[0])
     entry = stage.add()
     stage.answer(entry, "bc")
     assert [bookie.uuid for bookie in stage.core.failed_bookies()] == ["a"]

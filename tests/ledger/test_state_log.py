@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from quire.ledger.ledgers import Ledgers
-from quire.ledger.state_log import RECORD_BYTES_MAX, StateLog
+from quire.ledger.state_log import RECORD_BYTES_MAX, StateLog, StateLogOwner
 from quire.metadata import paths
 from quire.metadata.records import StateLogRecord, decode
 from quire.runtime.errors import (
@@ -40,9 +41,11 @@ class Counts:
 
     async def open(self) -> Counts:
         self.log = await StateLog.open(
-            self._ledgers, self._ledgers.store, PATH, self._apply, self._snapshot,
-            on_failed=self.failed.append, roll_bytes=self._roll_bytes,
-        )  # fmt: skip
+            self._ledgers,
+            PATH,
+            StateLogOwner(self._apply, self._snapshot, on_failed=self.failed.append),
+            roll_bytes=self._roll_bytes,
+        )
         return self
 
     def count(self, key: bytes) -> None:
@@ -192,12 +195,12 @@ async def test_what_is_written_behind_a_snapshot_is_not_durable_before_the_list_
         await original(new_ids)
 
     one.log._list = slow
-    while one.log._held is None:
+    while one.log._handover is None:
         one.count(b"a")
         await asyncio.sleep(0)
     durable = dict(one.durable)
     one.count(b"z")
-    await turns_until(lambda: len(one.log._held or ()) > 0)
+    await turns_until(lambda: one.log._handover is not None and len(one.log._handover.held) > 0)
     assert b"z" not in one.durable
     assert durable.keys() <= {b"a"}
     listing.set()
@@ -250,7 +253,7 @@ async def test_a_list_whose_put_is_in_doubt_is_looked_up(happened, monkeypatch):
     original = StateLog._list
 
     async def doubtful(log, new_ids):
-        log._store.fail_next(OutcomeUnknown("time-out"), happened=happened)
+        log._ledgers.store.fail_next(OutcomeUnknown("time-out"), happened=happened)
         await original(log, new_ids)
 
     monkeypatch.setattr(StateLog, "_list", doubtful)
@@ -342,7 +345,7 @@ async def test_an_owner_whose_snapshot_fails_is_told_and_leaves_no_ledger_open()
     def broken() -> list[bytes]:
         raise ValueError("a mistake")
 
-    counts.log._snapshot = broken
+    counts.log._owner = replace(counts.log._owner, snapshot=broken)
     for _ in range(20):
         counts.count(b"key")
     await turns_until(lambda: bool(counts.failed))

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quire.ledger.ledgers import Ledgers
-from quire.ledger.state_log import StateLog
+from quire.ledger.state_log import StateLog, StateLogOwner
 from quire.runtime.errors import Fenced, OutcomeUnknown, QuireError, Unavailable
 from quire.testing.cluster import MemoryCluster
 from quire.testing.network import FaultyNetwork, RemoteBookie, RemoteStore
@@ -37,9 +37,11 @@ class Owner:
         durable_before = set(history.durable)
         try:
             log = await StateLog.open(
-                ledgers, ledgers.store, PATH, self.records.append, lambda: list(self.records),
-                roll_bytes=history.rng.choice((500, 100_000)), on_failed=self._failed,
-            )  # fmt: skip
+                ledgers,
+                PATH,
+                StateLogOwner(self.records.append, lambda: list(self.records), on_failed=self._failed),
+                roll_bytes=history.rng.choice((500, 100_000)),
+            )
         except (Fenced, Unavailable, OutcomeUnknown):
             return
         assert durable_before <= set(self.records), "what was durable is gone"
@@ -98,7 +100,7 @@ class History:
             ledgers = self.process()
             records: list[bytes] = []
             try:
-                await StateLog.open(ledgers, ledgers.store, PATH, records.append, lambda: list(records))  # noqa: B023
+                await StateLog.open(ledgers, PATH, StateLogOwner(records.append, lambda: list(records)))  # noqa: B023
                 return records
             except Fenced:
                 continue

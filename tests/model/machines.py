@@ -159,8 +159,8 @@ def add(core: WriterCore, entry: int, found: bytes) -> None:
 
 def answered(core: WriterCore, entry: int, bookie: int, bit: int, status: Status) -> None:
     """A bookie's answer to one block, whether or not anybody still waits for it."""
-    pending = next((p for p in (*core._lagging, *core._unconfirmed) if p.last_entry == entry), None)
-    replica = next((r for r in core._replicas if r.bit == bit), None)
+    pending = next((p for p in (*core._lagging.blocks, *core._unconfirmed) if p.last_entry == entry), None)
+    replica = next((r for r in core._ensemble.replicas if r.bit == bit), None)
     if replica is None:  # replaced since
         replica = Replica(core, BOOKIES[bookie], bit)
         replica.is_live = False

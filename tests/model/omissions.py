@@ -14,7 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from quire.ledger.recovery_core import RecoveryCore
-from quire.ledger.writer_core import State, WriterCore
+from quire.ledger.writer_core import Ensemble, State, WriterCore
 from tests.model.world import Bounds
 
 Patch = tuple[type[Any], str, Callable[..., Any]]
@@ -35,15 +35,15 @@ def _confirming_during_a_change() -> Patch:
 
 
 def _acks_of_replaced_bookies() -> Patch:
-    original = WriterCore._enter
+    original = Ensemble.enter
 
-    def enter(core: WriterCore, kept: Any, added: Any) -> Any:
-        before = getattr(core, "_counted", 0)
-        fresh = original(core, kept, added)
-        core._counted |= before
+    def enter(self: Ensemble, core: WriterCore, kept: Any, added: Any) -> Any:
+        before = self.counted
+        fresh = original(self, core, kept, added)
+        self.counted |= before
         return fresh
 
-    return WriterCore, "_enter", enter
+    return Ensemble, "enter", enter
 
 
 def _fragment_behind_what_was_added() -> Patch:
@@ -60,7 +60,9 @@ def _fragment_behind_what_was_added() -> Patch:
 def _confirming_out_of_order() -> Patch:
     def advance(core: WriterCore) -> None:
         complete = [
-            each for each in core._unconfirmed if (each.acks & core._counted).bit_count() >= core.ack_quorum
+            each
+            for each in core._unconfirmed
+            if (each.acks & core._ensemble.counted).bit_count() >= core.ack_quorum
         ]
         if core.state is State.STEADY and complete:
             while core._unconfirmed.pop(0) is not complete[-1]:

@@ -327,7 +327,7 @@ class World:
 
     def _time_out(self, state: State, message: Message) -> Iterator[Move]:
         core = self.machines.specimen(state.writer.core)
-        if any(replica.bit == message.bit and replica.is_live for replica in core._replicas):
+        if any(replica.bit == message.bit and replica.is_live for replica in core._ensemble.replicas):
             messages = state.messages - {message}
             if message.stage is Stage.REQUEST:
                 messages |= {Message(message.entry, message.bookie, 0, Stage.LATE)}

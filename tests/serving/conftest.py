@@ -19,6 +19,7 @@ from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 from quire.serving.settings import BrokerSettings
 from quire.serving.subscription.subscription import Subscription
+from quire.serving.topic.services import Services
 from quire.testing.cluster import MemoryCluster
 from quire.testing.objects import MemoryObjectStore
 from quire.tiering.archive import Archive
@@ -56,7 +57,7 @@ class BrokerHouse:
         """A broker on the cluster, on the port of the one before."""
         chosen = BrokerSettings(**{"listen": f"127.0.0.1:{self.port}", **settings})
         store_ledgers = self.cluster.join()
-        broker = Broker(chosen, store_ledgers.store, store_ledgers, self.archive, self.clock)
+        broker = Broker(Services(chosen, store_ledgers.store, store_ledgers, self.archive, self.clock))
         await broker.start()
         self.port = int(broker.service_url.rpartition(":")[2])
         self.running.append(broker)
@@ -75,8 +76,7 @@ class BrokerHouse:
         broker.sessions._server.close()
         await broker.services.ledgers.stop()  # type: ignore[attr-defined]
         for session in list(broker.sessions._open):
-            assert session._transport is not None
-            session._transport.abort()
+            session.outbound.abort()
         if broker.offloading is not None:
             await broker.offloading.stop()
         await broker.services.tasks.stop()
@@ -132,10 +132,10 @@ async def turns() -> AsyncIterator[Turns]:
 
 async def look_after_topics(broker: Broker) -> None:
     """All that the broker does for its topics every few seconds, done when this returns."""
-    await broker.rounds.tend()
+    await broker.rounds.roll_ledgers()
     before = set(broker.services.tasks._tasks)
-    await broker.rounds.look()
-    await broker.rounds.rest()
+    await broker.rounds.enforce_policies()
+    await broker.rounds.unload_idle()
     begun = set(broker.services.tasks._tasks) - before
     if begun:
         await asyncio.wait(begun)

@@ -77,8 +77,8 @@ async def test_compacting_batches_that_grow(turns: Turns, house: BrokerHouse, en
     topic = broker.registry.find(NAME)
     assert isinstance(topic, Topic)
     async with asyncio.timeout(60):
-        await topic.compaction.start()
-    assert topic.compaction.status is Status.SUCCESS, topic.compaction.error
+        await topic.log.compaction.start(topic.subscriptions)
+    assert topic.log.compaction.status is Status.SUCCESS, topic.log.compaction.error
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,6 @@ async def test_dealing_and_finding_what_is_large_inside(
     await client.answers(2)
     topic = broker.registry.find(NAME)
     assert isinstance(topic, Topic)
-    assert (await topic.last_message())[0] == topic.last_confirmed
+    assert (await topic.log.last_message())[0] == topic.log.last_confirmed
     await broker.admin.subscriptions.reset_cursor(NAME, "s", 1)
     assert await broker.admin.statistics.stats(NAME)

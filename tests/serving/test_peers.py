@@ -15,7 +15,7 @@ from quire.runtime.errors import (
     QuireError,
     Unavailable,
 )
-from quire.serving.admin.app import status_of
+from quire.serving.admin.refusals import status_of
 from quire.serving.cluster.peers import error_of, topic_path
 from quire.serving.model.ports import NotAllowed
 from quire.serving.names import TopicName

@@ -13,12 +13,13 @@ from aiohttp import web
 from quire.ledger.ledgers import Ledgers, LedgerWriter, WriterListener
 from quire.runtime.errors import QuireError
 from quire.runtime.limits import MESSAGE_BYTES_MAX
-from quire.serving import broker as broker_module
 from quire.serving.admin.app import make_app
 from quire.serving.broker import Broker
+from quire.serving.cluster import fan_out
 from quire.serving.cluster.ownership import ClusterOwnership
 from quire.serving.names import TopicName
 from quire.serving.settings import BrokerSettings
+from quire.serving.topic.services import Services
 from quire.tiering.archive import Archive
 
 from .client import RETRY_S, make_base
@@ -130,8 +131,8 @@ class BrokerHost(SimulatedHost):
         base.ledgers.oracle = self.cluster.oracle
         archive = Archive(SimulatedObjects(self.bucket, self.world), self.clock, unique=self._unique)
         ownership = ClusterOwnership(store, self.clock, f"{self.host}:{PORT}", unique=self._unique)
-        with mock.patch.object(broker_module, "Peers", lambda: SimulatedPeers(self.cluster, self.host)):
-            broker = Broker(self.settings, store, base.ledgers, archive, self.clock, ownership=ownership)
+        with mock.patch.object(fan_out, "Peers", lambda: SimulatedPeers(self.cluster, self.host)):
+            broker = Broker(Services(self.settings, store, base.ledgers, archive, self.clock), ownership)
         broker.addresses.http_url = self.http_url
         await broker.start()
         base.repair.start()

@@ -18,7 +18,8 @@ from random import Random
 from typing import Any, Final
 from unittest import mock
 
-from quire.serving.session.connection import COMMANDS_A_TURN, Connection
+from quire.serving.session.connection import Connection
+from quire.serving.session.inbound import COMMANDS_A_TURN, Inbound
 from quire.serving.session.lane import Lane
 from quire.serving.session.produce import ProducerEnd
 from quire.serving.topic.publish import Publisher
@@ -199,7 +200,7 @@ def _send(sequence_id: int, count: int, entry: bytes) -> bytes:
 @contextmanager
 def watched(world: World) -> Iterator[None]:
     publish, special = Publisher.publish, ProducerEnd.publish_special
-    read, command, go_on = Connection._take_read, Connection._command, Lane._go_on
+    read, command, go_on = Inbound.received, Connection._command, Lane._go_on
     eighths = 0
 
     def stored(self: Publisher, producer: Any, heads: Any, entries: list[bytes], counts: Any) -> None:
@@ -211,7 +212,7 @@ def watched(world: World) -> Iterator[None]:
             world.saw("wrong checksum refused")
         special(self, send)
 
-    def read_once(self: Connection, nbytes: int) -> None:
+    def read_once(self: Inbound, nbytes: int) -> None:
         nonlocal eighths
         eighths = 0
         read(self, nbytes)
@@ -236,7 +237,7 @@ def watched(world: World) -> Iterator[None]:
     with (
         mock.patch.object(Publisher, "publish", stored),
         mock.patch.object(ProducerEnd, "publish_special", refused),
-        mock.patch.object(Connection, "_take_read", read_once),
+        mock.patch.object(Inbound, "received", read_once),
         mock.patch.object(Connection, "_command", counted),
         mock.patch.object(Lane, "_go_on", from_lane),
     ):

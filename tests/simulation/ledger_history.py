@@ -291,7 +291,7 @@ class LedgerHistory:
             uuid = machine.storage.bookie_id.uuid
             known = self.oracle.promises[uuid]
             for ledger_id in machine.storage.ledger_ids() if uuid in members else ():
-                state = machine.storage._intake.ledgers[ledger_id]
+                state = machine.storage.cache.ledgers[ledger_id]
                 listed = ledger_id in self.oracle.records or state.tombstone_version is not None
                 forgot = known.may_have_lost and state.is_limbo
                 self.world.check(

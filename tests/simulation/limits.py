@@ -15,16 +15,16 @@ from unittest import mock
 from quire.ledger import state_segment
 from quire.ledger.state_segment import Segment
 from quire.ledger.writer_core import Lag, WriterCore
-from quire.serving.session import connection
-from quire.serving.session.connection import Connection, Stop
+from quire.serving.session import lane
+from quire.serving.session.inbound import Inbound, Stop
 from quire.serving.session.lane import Lane
-from quire.serving.subscription import seek, subscription
+from quire.serving.subscription import pump, seek
 from quire.serving.subscription.delivery import block_source
 from quire.serving.subscription.delivery.block_source import BlockSource
 from quire.serving.subscription.delivery.delivery import BlockView
 from quire.serving.subscription.dispatch import key_shared
 from quire.serving.subscription.dispatch.key_shared import KeyShared
-from quire.serving.subscription.subscription import Subscription
+from quire.serving.subscription.pump import Pump
 from quire.serving.topic import deduplication, publish
 from quire.serving.topic.deduplication import Deduplication
 from quire.serving.topic.publish import Publisher
@@ -68,13 +68,13 @@ def serving_limits(world: World, plan: Plan) -> Iterator[None]:
     """Some histories have the limits of production."""
     rng = world.rng("serving limits")
     small: list[tuple[Any, str, tuple[int, ...]]] = [
-        (connection, "HELD_BYTES_PER_CONNECTION_MAX", (600, 1_500)),
+        (lane, "HELD_BYTES_PER_CONNECTION_MAX", (600, 1_500)),
         (publish, "TOPIC_SHARE_OF_BYTES_IN_FLIGHT", (4, 5_000, 20_000)),
         (publish, "BLOCKS_IN_FLIGHT_PER_LEDGER_MAX", (1, 2, 16)),
         (state_segment, "BLOCKS_IN_FLIGHT_PER_LEDGER_MAX", (1, 16)),
         (deduplication, "SNAPSHOT_ENTRIES", (3, 20, 10_000)),
         (key_shared, "LOOK_AHEAD_ENTRIES_MAX", (2, 20, 100_000)),
-        (subscription, "DEAL_BYTES_PER_TURN", (1, 2_000, 1 << 20)),
+        (pump, "DEAL_BYTES_PER_TURN", (1, 2_000, 1 << 20)),
         (block_source, "READ_CHUNK_BYTES", (1, 3_000, 1 << 20)),
         (seek, "READ_CHUNK_BYTES", (1, 3_000, 1 << 20)),
     ]
@@ -100,7 +100,7 @@ def _counters(world: World) -> Iterator[Any]:
 
         return _before(owner, name, hear)
 
-    def stopped(_: Connection, reason: Stop) -> None:
+    def stopped(_: Inbound, reason: Stop) -> None:
         world.saw(f"socket not read: {reason.name}")
 
     def looked_into(*args: Any) -> Any:
@@ -108,7 +108,7 @@ def _counters(world: World) -> Iterator[Any]:
         return following(*args)
 
     following = vars(seek)["following"]
-    yield _before(Connection, "_stop_reading", stopped)
+    yield _before(Inbound, "stop", stopped)
     yield counted(Lane, "put_off", "something waits in a lane")
     yield counted(Lane, "put_back", "a SEND waits for its topic")
     yield counted(Publisher, "_arm", "what is published waits for blocks in flight", _is_in_flight)
@@ -117,7 +117,7 @@ def _counters(world: World) -> Iterator[Any]:
     yield counted(Deduplication, "snapshot", "deduplication snapshot")
     yield counted(Deduplication, "written", "deduplication snapshot is due", _is_snapshot_due)
     yield counted(KeyShared, "wanted", "key-shared looks no further ahead", _looks_no_further)
-    yield counted(Subscription, "_deal", "dealing goes on in another turn", _is_much_to_deal)
+    yield counted(Pump, "_dispatch", "dealing goes on in another turn", _is_much_to_deal)
     yield counted(BlockSource, "_read_ahead", "a chunk is enough to read ahead", _has_read_enough)
     yield mock.patch.object(seek, "following", looked_into)
 
@@ -131,7 +131,7 @@ def _is_written(segment: Segment) -> bool:
 
 
 def _lags(core: WriterCore) -> bool:
-    return bool(core._lagging)
+    return bool(core._lagging.blocks)
 
 
 def _is_snapshot_due(topic: Deduplication, entries: int) -> bool:
@@ -139,11 +139,11 @@ def _is_snapshot_due(topic: Deduplication, entries: int) -> bool:
 
 
 def _looks_no_further(core: KeyShared) -> bool:
-    return bool(len(core.queue) >= vars(key_shared)["LOOK_AHEAD_ENTRIES_MAX"])
+    return bool(len(core.queue.entries) >= vars(key_shared)["LOOK_AHEAD_ENTRIES_MAX"])
 
 
-def _is_much_to_deal(_: Subscription, view: BlockView) -> bool:
-    return bool(view.bytes >= vars(subscription)["DEAL_BYTES_PER_TURN"])
+def _is_much_to_deal(_: Pump, view: BlockView) -> bool:
+    return bool(view.bytes >= vars(pump)["DEAL_BYTES_PER_TURN"])
 
 
 def _has_read_enough(source: BlockSource) -> bool:

@@ -139,8 +139,8 @@ class Machine:
             server = BookieServer(watched, self.host, PORT)  # type: ignore[arg-type]
             await server.start()
             reports = DamageReports(store, clock)
-            storage.on_damage(lambda damage: self._damage_met(storage, damage))
-            storage.on_damage(lambda damage: reports.met(str(storage.bookie_id), *damage))
+            storage.health.on_damage(lambda damage: self._damage_met(storage, damage))
+            storage.health.on_damage(lambda damage: reports.met(str(storage.bookie_id), *damage))
             reports.start()
             registration = Registration(store, storage, server.address, "")
             await registration.start()
@@ -166,8 +166,8 @@ class Machine:
     def _look_after(self, process: Process) -> None:
         """What a supervisor does: a bookie that is broken for good is started again."""
         if process is self.process and self.storage is not None:
-            if self.storage.failure:
-                self.world.note(f"{process} is broken: {self.storage.failure}")
+            if self.storage.health.failure:
+                self.world.note(f"{process} is broken: {self.storage.health.failure}")
                 self.world.saw("bookie broken")
                 self.kill(restart_s=LOOK_S)
             else:

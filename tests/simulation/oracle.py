@@ -150,8 +150,8 @@ class Oracle:
             self.world.check(
                 known.may_have_lost, "identity", f"{bookie} was {known.incarnation} and lost nothing"
             )
-            known.begins_anew(bookie.incarnation, storage._intake.ledgers)
-        kept = storage._intake.ledgers
+            known.begins_anew(bookie.incarnation, storage.cache.ledgers)
+        kept = storage.cache.ledgers
         for ledger_id in known.fences - known.tombstones:
             state = kept.get(ledger_id)
             fenced = state is not None and state.is_fenced
@@ -173,7 +173,7 @@ class Oracle:
     def _check_blocks(self, bookie: BookieId, storage: Storage, known: Promises) -> None:
         """In memory or in the index there must be a place for each block, unless the ledger is in limbo."""
         for ledger_id, blocks in known.blocks.items():
-            state = storage._intake.ledgers.get(ledger_id)
+            state = storage.cache.ledgers.get(ledger_id)
             is_limbo = state is not None and state.is_limbo
             self.world.check(
                 not is_limbo or known.disk_failed, "healthy", f"{bookie} has ledger {ledger_id} in limbo"
@@ -506,6 +506,6 @@ def _covers(blocks: dict[int, int] | None, entry: int) -> bool:
 
 def _is_there(storage: Storage, ledger_id: int, entry: int) -> bool:
     """Has the bookie, in memory or in the index, a place for an entry?"""
-    tables = storage._intake.tables
+    tables = storage.cache.tables
     in_memory = any(table.overlapping(ledger_id, entry, entry) is not None for table in tables)
-    return in_memory or bool(storage._index.find(ledger_id, entry))
+    return in_memory or bool(storage.ledger_storage.index.find(ledger_id, entry))

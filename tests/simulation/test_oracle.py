@@ -34,8 +34,9 @@ def oracle() -> Iterator[Oracle]:
 def empty(bookie: BookieId) -> Storage:
     """A bookie that has nothing."""
     index = SimpleNamespace(find=lambda ledger_id, entry: [])
-    intake = SimpleNamespace(ledgers={}, tables=[])
-    return cast(Storage, SimpleNamespace(bookie_id=bookie, _intake=intake, _index=index))
+    cache = SimpleNamespace(ledgers={}, tables=[])
+    ledger_storage = SimpleNamespace(index=index)
+    return cast(Storage, SimpleNamespace(bookie_id=bookie, cache=cache, ledger_storage=ledger_storage))
 
 
 def acknowledge(oracle: Oracle, bookie: BookieId, entry: int, *, recovery: bool = False) -> None:

@@ -52,7 +52,7 @@ class KeyWatch:
         holders: dict[str, object] = {}
         consumers = subscription.consumers
         for consumer in consumers:
-            for ledger_id, entries in consumer.holds.items():
+            for ledger_id, entries in consumer.pending_acks.items():
                 for entry in entries:
                     key = self._key(ledger_id, entry)
                     other = holders.setdefault(key, consumer)

@@ -12,9 +12,11 @@ from quire.metadata import paths
 from quire.metadata.zookeeper import ZooKeeperStore
 from quire.runtime.clock import SystemClock
 from quire.serving.broker import Broker
-from quire.serving.cluster.ownership import REPORT_S, ClusterOwnership
+from quire.serving.cluster.ownership import ClusterOwnership
+from quire.serving.cluster.shedding import REPORT_S
 from quire.serving.names import TopicName
 from quire.serving.settings import BrokerSettings
+from quire.serving.topic.services import Services
 from quire.testing.cluster import QUICK, MemoryCluster
 from tests.cluster.zookeeper import ZooKeeper
 
@@ -27,7 +29,7 @@ async def broker_on(store: ZooKeeperStore) -> AsyncIterator[Broker]:
     clock, cluster = SystemClock(), MemoryCluster(3)
     ledgers = Ledgers(store, cluster.directory, clock, Random(1), QUICK)
     ownership = ClusterOwnership(store, clock, "127.0.0.1:1")
-    broker = Broker(BrokerSettings(listen="127.0.0.1:0"), store, ledgers, None, clock, ownership=ownership)
+    broker = Broker(Services(BrokerSettings(listen="127.0.0.1:0"), store, ledgers, None, clock), ownership)
     await broker.start()
     try:
         yield broker

@@ -1,14 +1,14 @@
 """The cursor: what one subscription has acknowledged. A core: no I/O, no clock, no topic.
 
     mark-delete          everything up to and with it is acknowledged
-    acked                entries behind it that were acknowledged one by one: a bitmap per ledger
+    acked                entries after it that were acknowledged one by one: a bitmap per ledger
     partial              entries of which only some messages were: a set bit is a message still to come
-    redeliveries         how often entries behind it were given back
+    redeliveries         how often entries after it were given back
 
 The rules:
 
 - Nothing is dropped at a cap. The bitmaps grow as far as the acknowledgements are scattered.
-- The mark-delete position is as high as it can be: when the entry behind it is acknowledged it moves over the
+- The mark-delete position is as high as it can be: when the entry after it is acknowledged it moves over the
   whole run at once, from one segment into the next, and what it passed is forgotten.
 - An acknowledgement is kept once: an entry is in `acked`, or in `partial`, or below mark-delete, or neither.
 - Every change is also gathered as a *delta* since the last `take_delta`: one record for all that a turn
@@ -42,7 +42,7 @@ class CursorKey(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """What changed: acked entries and changed partial ones are behind `mark_delete`.
+    """What changed: acked entries and changed partial ones are after `mark_delete`.
 
     `partial` holds remaining bits; `redelivered` are (ledger, bit, entries): add 2^bit to their counts.
     """
@@ -98,7 +98,7 @@ class Cursor:
     partial: PartialAcks
     redeliveries: RedeliveryCounts
     survey: Survey
-    """What was found behind mark-delete; see there."""
+    """What was found after mark-delete; see there."""
     _delta_acked: EntrySet
     _delta_partial: dict[int, dict[int, int]]
     _delta_redelivered: list[tuple[int, int, BitMap]]
@@ -186,7 +186,7 @@ class Cursor:
         self._delta_redelivered.append((ledger_id, 0, BitMap(entries)))
 
     def reset(self, mark_delete: Position) -> None:
-        """Seek: everything behind `mark_delete` is to come again, with its counts forgotten."""
+        """Seek: everything after `mark_delete` is to come again, with its counts forgotten."""
         self.mark_delete = mark_delete
         self.acked.clear()
         self.partial.clear()
@@ -196,7 +196,7 @@ class Cursor:
         self.is_reset = True
 
     def _advance(self, segments: Segments) -> None:
-        """Move mark-delete over all that is acknowledged right behind it."""
+        """Move mark-delete over all that is acknowledged right after it."""
         while self.acked.by_ledger:
             ledger_id, entry_id = self.mark_delete
             acked = self.acked.by_ledger.get(ledger_id)

@@ -99,7 +99,7 @@ class CursorStore:
     def snapshot(self) -> Iterator[bytes]:
         """Everything, as records that `apply` understands. What changed in this turn goes before it.
 
-        Else it would be in the snapshot and come once more behind it, and redeliveries would be counted twice.
+        Else it would be in the snapshot and come once more after it, and redeliveries would be counted twice.
         """
         self._write()
         prepared, self._prepared = self._prepared, {}

@@ -20,7 +20,7 @@ Span = tuple[int, int]
 
 
 def run_end(bitmap: BitMap, start: int) -> int:
-    """The first id behind `start` that is not in `bitmap`; `start` is in it. Logarithmic in the run's length."""
+    """The first id after `start` that is not in `bitmap`; `start` is in it. Logarithmic in the run's length."""
     end, step = start + 1, 1
     while bitmap.contains_range(end, end + step):
         end += step

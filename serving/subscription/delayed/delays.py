@@ -79,7 +79,7 @@ class _Times:
         return self.least
 
     def take(self, limit: int) -> BitMap:
-        """Remove and answer the entries whose time is at most `limit` >= 0."""
+        """Remove and return the entries whose time is at most `limit` >= 0."""
         if limit.bit_length() > len(self.slices):
             due = self.entries.copy()
         else:
@@ -110,7 +110,7 @@ class Delays:
         self.tick_ms = tick_ms
         self.delay_ms_max = delay_ms_max
         self.now_ms = 0
-        """Set by the shell before it deals: what is due by then is not delayed."""
+        """Set by the shell before it dispatches: what is due by then is not delayed."""
         self._by_ledger: dict[int, _Times] = {}
 
     def __bool__(self) -> bool:
@@ -157,7 +157,7 @@ class Delays:
         return (times.base + times.find_least()) * self.tick_ms
 
     def take_due(self) -> list[tuple[int, BitMap]]:
-        """Remove and answer what is due at `now_ms`: (ledger id, entries), in the ledgers' order."""
+        """Remove and return what is due at `now_ms`: (ledger id, entries), in the ledgers' order."""
         found = []
         for ledger_id, times in sorted(self._by_ledger.items()):
             if self._least_ms(times) <= self.now_ms:
@@ -166,7 +166,7 @@ class Delays:
         return found
 
     def take_all(self) -> list[tuple[int, BitMap]]:
-        """Remove and answer everything: delays count no longer."""
+        """Remove and return everything: delays count no longer."""
         found = [(ledger_id, times.entries) for ledger_id, times in sorted(self._by_ledger.items())]
         self.clear()
         return found

@@ -1,7 +1,7 @@
 """What a dispatcher found between mark-delete and where it has read to, for the one that comes after it: a core.
 
 A subscription with delayed entries keeps its mark-delete position at the first of them, however far it has read. What
-it found behind that is a fact about the topic and never changes: how many messages each entry has, which are to be
+it found after that is a fact about the topic and never changes: how many messages each entry has, which are to be
 delivered later and when, which slot each key has. So it is written down piece by piece as reading goes on, and a
 dispatcher that begins anew (after a restart, on another broker, for the next consumer) takes it in and reads on where
 the survey ends, instead of reading all of it again.
@@ -70,7 +70,7 @@ NO_TIMES: Final = Times(1, 0, BitMap(), [])
 class Piece(NamedTuple):
     """Entries `first` .. `stop`-1 of a ledger: `each` messages, or what `counts` says, the first with `first_index`.
 
-    `slots` are those of all of them (0 where nobody will ask), if the dispatcher deals by key.
+    `slots` are those of all of them (0 where nobody will ask), if the dispatcher dispatches by key.
     """
 
     ledger_id: int
@@ -86,11 +86,11 @@ class Piece(NamedTuple):
 
     @property
     def next_index(self) -> int:
-        """Topic-wide index behind its last message."""
+        """Topic-wide index after its last message."""
         messages = (self.stop - self.first) * self.each if self.counts is None else sum(self.counts)
         return self.first_index + messages
 
-    def behind(self, first: int) -> Piece:
+    def since(self, first: int) -> Piece:
         """The piece from entry `first` on."""
         gone = first - self.first
         if gone <= 0:
@@ -107,7 +107,7 @@ class Piece(NamedTuple):
 
     def between(self, first: int, stop: int) -> Piece:
         """Its entries `first` .. `stop`-1, without times and slots."""
-        part = self._replace(times=NO_TIMES, slots=None).behind(first)
+        part = self._replace(times=NO_TIMES, slots=None).since(first)
         counts = None if part.counts is None else part.counts[: stop - first]
         return part._replace(stop=stop, counts=counts)
 
@@ -164,11 +164,11 @@ class Survey:
         else:
             pieces.append(piece)
 
-    def behind(self, position: Position) -> list[Piece]:
+    def since(self, position: Position) -> list[Piece]:
         """The pieces from the entry at `position` on; none when what was found does not begin there."""
         for at, piece in enumerate(self._pieces):
             if piece.ledger_id == position.ledger_id and piece.first <= position.entry_id < piece.stop:
-                return [piece.behind(position.entry_id), *self._pieces[at + 1 :]]
+                return [piece.since(position.entry_id), *self._pieces[at + 1 :]]
         return []
 
     def prune(self, mark_delete: Position, unacknowledged: Unacknowledged) -> None:

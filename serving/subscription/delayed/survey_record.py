@@ -3,7 +3,7 @@
     offset size  field                                            then
          0    8  ledger                                           n times: 4 messages of an entry
          8    8  first entry                                      roaring bitmap of delayed entries
-        16    8  stop: the entry behind the last one              s times: 4 length, roaring bitmap of slice k
+        16    8  stop: the entry after the last one               s times: 4 length, roaring bitmap of slice k
         24    8  topic-wide index of the first message            w times: 2 slot
         32    4  each: messages of every entry, or 0
         36    4  n, number of entries with counts of their own: 0 or all

@@ -1,8 +1,8 @@
 """Where a subscription gets its blocks: the topic's tail cache, and, when it is behind, reads of the topic.
 
-`take(position)` never waits: it answers the block that holds the position, from what was fetched or from the
-tail cache, or None. `fetch(position)` starts a read; when it has answered, `wake` is called, and the subscription
-takes again. While fetched blocks are being dealt the chunk behind them is read already, so a consumer that
+`take(position)` never waits: it returns the block that holds the position, from what was fetched or from the
+tail cache, or None. `fetch(position)` starts a read; when it has returned, `wake` is called, and the subscription
+takes again. While fetched blocks are being dispatched the chunk after them is read already, so a consumer that
 catches up waits for one read only. One read is under way at most, and at most two chunks (`READ_CHUNK_BYTES`) are
 held, however far behind the subscription is. A thousand subscriptions that are behind share a `ReadLimit`: so many
 reads at once, so many bytes held.
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class Reading(Protocol):
-    """The subscription, as its source sees it."""
+    """A subscription's pump, as its source sees it."""
 
     def wake(self) -> None: ...
 
@@ -56,7 +56,7 @@ _NOBODY: Final = _Nobody()
 
 
 class ReadLimit:
-    """What all subscriptions of a process together may read at once, and hold read and not dealt."""
+    """What all subscriptions of a process together may read at once, and hold read and not dispatched."""
 
     def __init__(self, reads_max: int = READS_MAX, bytes_max: int = READ_HELD_BYTES_MAX) -> None:
         self._reads_max = reads_max
@@ -67,7 +67,7 @@ class ReadLimit:
 
     @property
     def is_spent(self) -> bool:
-        """More is held than should be: nothing is read ahead, and who cannot deal what it holds lets go of it."""
+        """More is held than should be: nothing is read ahead, and who cannot dispatch what it holds lets go of it."""
         return self.bytes_held > self._bytes_max
 
     def begin(self, reading: Reading) -> bool:
@@ -110,6 +110,7 @@ class BlockSource:
         self._epoch = 0
         self._retry_s = RETRY_S_MIN
         self.last_error = ""
+        """Why reading fails at present; "" when it does not."""
 
     def take(self, position: Position) -> BlockView | None:
         """The block that holds `position`, if it is at hand."""
@@ -128,7 +129,7 @@ class BlockSource:
         return ready[0]
 
     def fetch(self, position: Position) -> None:
-        """Read the block at `position`, which is confirmed, and those behind it; then wake."""
+        """Read the block at `position`, which is confirmed, and those after it; then wake."""
         if self._task is None and not self._is_closed and self._limit.begin(self._reading):
             work = self._fetch(position, self._epoch)
             self._is_reading = True
@@ -144,6 +145,12 @@ class BlockSource:
         """Forget what is at hand, and what a read under way will bring."""
         self.drop()
         self._epoch += 1
+
+    def instead(self, topic: TopicPort) -> BlockSource:
+        """One that reads `topic` for the same subscription; this one is closed."""
+        reading = self._reading
+        self.close()
+        return BlockSource(topic, reading, self._tasks, self._limit)
 
     def close(self) -> None:
         """Stop reading for good."""
@@ -214,7 +221,7 @@ class BlockSource:
         self._limit.bytes_held += byte_count
 
     def _keep(self, position: Position, found: Iterable[Buffer]) -> None:
-        """What was read goes behind what is at hand, or replaces it when it is of another place."""
+        """What was read goes after what is at hand, or replaces it when it is of another place."""
         if self._ready:
             last = self._ready[-1]
             end = Position(last.ledger_id, last.stop_entry - 1)

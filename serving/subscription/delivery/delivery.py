@@ -75,7 +75,7 @@ class BlockView:
 
     @property
     def stop_entry(self) -> int:
-        """The id behind the last entry's."""
+        """The id after the last entry's."""
         return self.first_entry + self.count
 
     @property
@@ -83,7 +83,7 @@ class BlockView:
         return self.header.length
 
     def head(self, count: int) -> BlockView:
-        """The same block as if it ended behind its first `count` entries."""
+        """The same block as if it ended after its first `count` entries."""
         part = copy(self)
         part.count = count
         part.counts = None if self.counts is None else self.counts[:count]

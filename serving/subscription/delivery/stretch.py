@@ -1,4 +1,4 @@
-"""Stretches: small blocks that follow one another, dealt as one. A core.
+"""Stretches: small blocks that follow one another, dispatched as one. A core.
 
 Offering a block costs a subscription 10 to 20 µs, whatever is in it. A large block spreads that over its entries; a
 block of one entry does not. But small blocks seldom come alone: the journal writes what arrived during the last

@@ -1,7 +1,7 @@
-"""Why nothing is dealt: the words of `blockedReason` in `stats`. A core.
+"""Why nothing is dispatched: the words of `blockedReason` in `stats`. A core.
 
-of a consumer       what it lacks to be dealt something, the first of: permits, room in its connection, acknowledgements
-of a subscription   "" when everything is dealt; that the rest waits for its time; what its consumers lack when none of
+of a consumer       what it lacks to get something, the first of: permits, room in its connection, acknowledgements
+of a subscription   "" when all is dispatched; that the rest waits for its time; what its consumers lack when none of
                     them is ready; else what the messages wait for: a rate, a read, or other consumers
 """
 
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from quire.serving.subscription.delivery.consumer import Consumer
 from quire.serving.subscription.dispatch.dispatcher import Dispatcher
-from quire.serving.subscription.dispatch.exclusive import SingleActive
-from quire.serving.subscription.dispatch.holding import Holding
 from quire.serving.subscription.dispatch.key_shared import KeyShared
+from quire.serving.subscription.dispatch.multi_consumer import MultiConsumer
+from quire.serving.subscription.dispatch.pending_acks import has_room
 from quire.serving.subscription.dispatch.shared import Shared
+from quire.serving.subscription.dispatch.single_active import SingleActive
 
 NO_CONSUMER = "no consumer is connected"
 NO_PERMITS = "no permits: the client asks for no more messages"
@@ -33,7 +34,7 @@ def of_consumer(dispatcher: Dispatcher, consumer: Consumer) -> str:
         return NO_PERMITS
     if not consumer.port.writable():
         return NOT_WRITABLE
-    if isinstance(dispatcher, Holding) and not dispatcher.has_room(consumer):
+    if isinstance(dispatcher, MultiConsumer) and not has_room(consumer):
         return UNACKED
     return ""
 
@@ -41,9 +42,10 @@ def of_consumer(dispatcher: Dispatcher, consumer: Consumer) -> str:
 def of_subscription(
     dispatcher: Dispatcher, *, is_all_read: bool, read_error: str, is_rate_limited: bool = False
 ) -> str:
-    """`is_all_read`: the read position is behind the last confirmed entry."""
-    if is_all_read and not (isinstance(dispatcher, Holding) and dispatcher.has_waiting):
-        return DELAYED if isinstance(dispatcher, Holding) and dispatcher.delays else ""
+    """`is_all_read`: the read position is after the last confirmed entry."""
+    many = dispatcher if isinstance(dispatcher, MultiConsumer) else None
+    if is_all_read and not (many and many.queue):
+        return DELAYED if many and many.delayed.delays else ""
     candidates = dispatcher.consumers
     if isinstance(dispatcher, SingleActive):
         candidates = [dispatcher.active] if dispatcher.active is not None else []
@@ -54,20 +56,22 @@ def of_subscription(
         return "; ".join(lacks)
     if is_rate_limited:
         return RATE_LIMITED
-    if dispatcher.wanted() is not None and not (is_all_read and dispatcher.wanted() == dispatcher.read):
+    if dispatcher.wanted() is not None and not (
+        is_all_read and dispatcher.wanted() == dispatcher.read.position
+    ):
         return f"reading fails: {read_error}" if read_error else READING
     if isinstance(dispatcher, KeyShared):
         return _of_keys(dispatcher)
-    return CHUNKS if isinstance(dispatcher, Shared) and dispatcher.aside else ""
+    return CHUNKS if isinstance(dispatcher, Shared) and dispatcher.queue.aside else ""
 
 
 def _of_keys(dispatcher: KeyShared) -> str:
     """Somebody is ready, and nothing that waits is for them."""
     if dispatcher.wanted() is None:
         return LOOK_AHEAD
-    if any(dispatcher.draining.values()):
+    if any(dispatcher.queue.draining.values()):
         return DRAINING
-    if dispatcher.waiting.get(None):
+    if dispatcher.queue.waiting.get(None):
         return NO_OWNER
-    lacks = (of_consumer(dispatcher, one) for one, some in dispatcher.waiting.items() if one and some)
+    lacks = (of_consumer(dispatcher, one) for one, some in dispatcher.queue.waiting.items() if one and some)
     return "; ".join(dict.fromkeys(lack for lack in lacks if lack))

@@ -84,7 +84,7 @@ class AutoSplit:
         self._points = sorted(ring)
         self._owners = [ring[point] for point in self._points]
         if ring:
-            # What lies behind the last point belongs to the first.
+            # What lies after the last point belongs to the first.
             self._points.append(SLOTS - 1)
             self._owners.append(self._owners[0])
 
@@ -119,7 +119,7 @@ class Sticky:
         """(last slot, first slot, owner), ascending."""
 
     def add(self, consumer: Consumer) -> None:
-        ranges = sorted(consumer.key_ranges)
+        ranges = sorted(consumer.request.key_ranges)
         _check(ranges)
         for first, last in ranges:
             for taken_last, taken_first, other in self._taken:

@@ -1,27 +1,43 @@
-"""Which dispatcher deals for which kind of subscription."""
+"""Which dispatcher is for which kind of subscription."""
 
 from __future__ import annotations
 
+from quire.serving.model.ports import ConsumerBusy
 from quire.serving.model.positions import Segments
-from quire.serving.model.request import KeySharing, SubscriptionKind
+from quire.serving.model.request import AUTO_SPLIT, KeySharing, SubscriptionKind
 from quire.serving.subscription.cursor.cursor import Cursor
 from quire.serving.subscription.dispatch.dispatcher import Dispatcher
-from quire.serving.subscription.dispatch.exclusive import Exclusive
-from quire.serving.subscription.dispatch.failover import Failover
 from quire.serving.subscription.dispatch.key_shared import KeyShared
 from quire.serving.subscription.dispatch.shared import Shared
+from quire.serving.subscription.dispatch.single_active import SingleActive
 
 
 def dispatcher_of(
-    kind: SubscriptionKind, cursor: Cursor, segments: Segments, partition: int, sharing: KeySharing
+    kind: SubscriptionKind,
+    cursor: Cursor,
+    segments: Segments,
+    partition: int = -1,
+    sharing: KeySharing = AUTO_SPLIT,
 ) -> Dispatcher:
     """A new dispatcher. `partition`: of a partitioned topic, for failover; `sharing`: for key-shared."""
     match kind:
-        case SubscriptionKind.FAILOVER:
-            return Failover(cursor, segments, partition)
         case SubscriptionKind.KEY_SHARED:
             return KeyShared(cursor, segments, sharing)
         case SubscriptionKind.SHARED:
             return Shared(cursor, segments)
-        case SubscriptionKind.EXCLUSIVE:
-            return Exclusive(cursor, segments)
+        case SubscriptionKind.EXCLUSIVE | SubscriptionKind.FAILOVER:
+            return SingleActive(kind, cursor, segments, partition)
+
+
+def changed_to(kind: SubscriptionKind, former: Dispatcher, partition: int, sharing: KeySharing) -> Dispatcher:
+    """`former`, if that is of this kind; else a new one in its place. Raises `ConsumerBusy` while it has consumers."""
+    if kind is former.kind and (not isinstance(former, KeyShared) or former.sharing == sharing):
+        return former
+    if former.consumers:
+        connected = f" ({former.sharing})" if isinstance(former, KeyShared) else ""
+        wanted = f" ({sharing})" if kind is SubscriptionKind.KEY_SHARED else ""
+        raise ConsumerBusy(
+            f"subscription {former.cursor.key.subscription} is connected as {former.kind.label}{connected}, "
+            f"not {kind.label}{wanted}"
+        )
+    return dispatcher_of(kind, former.cursor, former.read.segments, partition, sharing)

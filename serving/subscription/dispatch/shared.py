@@ -1,128 +1,84 @@
-"""Shared: entries are dealt round robin to all consumers, each acknowledged by itself.
+"""Shared: entries go round robin to all consumers, each acknowledged by itself. A core.
 
-Where an entry is, and how it gets there, stands in `holding`. What waits in the queue is dealt before anything new.
-Dealing goes by runs: a block is split among the ready consumers of the best priority level, each gets a run of about
+Where an entry is, and how it gets there, stands in `multi_consumer`. What waits in the queue is dispatched before
+anything new. A block is split by runs among the ready consumers of the best priority level, each gets a run of about
 its share, not single messages; a stream of small blocks goes round consumer by consumer. A lower level (a higher
-number) is dealt something only while nobody of a better one is ready.
-
-All chunks of a message go to the consumer that holds the first one, for a client joins only what it has all of:
-
-    a chunk that is offered                     goes to
-    the first of its message                    whose turn it is
-    another, of a message that has a holder     its holder; while that is not ready it is put aside, and others go on
-    another, of a message without               whose turn it is: the first is acknowledged or gone, nobody can join it
-
-    a message gets a holder     its first chunk is dealt
-    and has none any more       its last chunk is dealt; the first is acknowledged, given back, or lost with its holder;
-                                `CHUNKED_MESSAGES_MAX` others began after it
-
-What is put aside for a consumer is dealt as soon as that is ready, before anything new, so chunks stay in order. When a
-message has no holder any more, what is aside for the former one waits in the queue again: after the first chunk, if
-that waits there, and so it follows to whoever gets that.
+number) gets something only while nobody of a better one is ready. All chunks of a message go to one consumer
+(`shared_queue`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
 from itertools import groupby
-from typing import NamedTuple
 
 from pyroaring import BitMap
 
-from quire.runtime.limits import CHUNKED_MESSAGES_MAX, FIRST_CHUNK_BYTES_MIN, LOOK_AHEAD_ENTRIES_MAX
+from quire.runtime.limits import FIRST_CHUNK_BYTES_MIN, LOOK_AHEAD_ENTRIES_MAX
 from quire.serving.model.ports import Position
 from quire.serving.model.positions import Segments
 from quire.serving.model.request import SubscriptionKind
 from quire.serving.subscription.cursor.cursor import Cursor
-from quire.serving.subscription.cursor.entry_set import EntrySet
 from quire.serving.subscription.delivery.consumer import Consumer
 from quire.serving.subscription.delivery.delivery import BlockView, Delivery
-from quire.serving.subscription.dispatch.dispatcher import Run
-from quire.serving.subscription.dispatch.holding import Holding
+from quire.serving.subscription.dispatch.multi_consumer import MultiConsumer
+from quire.serving.subscription.dispatch.pending_acks import can_take
+from quire.serving.subscription.dispatch.runs import Run, messages_left, sorted_runs
+from quire.serving.subscription.dispatch.shared_queue import SharedQueue
 from quire.wire.chunks import Chunk
 
 SHARE_MESSAGES_MIN = 16
-"""A run is not split below this: dealing one by one costs a frame header call each."""
+"""A run is not split below this: one by one costs a frame header call each."""
 
 
-class _Begun(NamedTuple):
-    """A message in chunks: who holds its first one, and where that is."""
-
-    holder: Consumer
-    first: Position
-
-
-class Shared(Holding):
-    """All consumers are dealt entries."""
+class Shared(MultiConsumer):
+    """All consumers are dispatched entries."""
 
     kind = SubscriptionKind.SHARED
+    queue: SharedQueue
 
     def __init__(self, cursor: Cursor, segments: Segments) -> None:
+        super().__init__(cursor, segments, SharedQueue())
         self._turn = 0
         self._share = SHARE_MESSAGES_MIN
-        self.begun: dict[str, _Begun] = {}
-        """Of messages in chunks that have a holder, by their uuid, the oldest first."""
-        self.aside: dict[Consumer, EntrySet] = {}
-        """Chunks that wait for the holder of their message, which was not ready; they are not in the queue."""
-        self._passed_aside = BitMap()
+        self._put_aside = BitMap()
         """Of the block that is offered, what was put aside."""
-        super().__init__(cursor, segments)
-
-    def _can_take(self, consumer: Consumer) -> bool:
-        return self.has_room(consumer) and consumer.is_ready
 
     def _taker(self) -> Consumer | None:
         """The ready consumer of the best level that has any, from the one whose turn it is."""
         best, best_rank = None, (0, False, 0)
         for consumer in self.consumers:
-            if self._can_take(consumer):
+            if can_take(consumer):
                 rank = consumer.priority_level, consumer.arrival < self._turn, consumer.arrival
                 if best is None or rank < best_rank:
                     best, best_rank = consumer, rank
         return best
 
-    def _quota(self, consumer: Consumer) -> int:
-        return min(consumer.permits, self._share)
-
-    def _held(self, delivery: Delivery) -> None:
-        consumer, view = delivery.consumer, delivery.view
-        consumer.unacked += delivery.messages
-        if delivery.offsets:
-            consumer.holds.add(view.ledger_id, delivery.entries())
-        else:
-            first = view.first_entry
-            consumer.holds.add_span(view.ledger_id, first + delivery.start, first + delivery.stop)
-        self._turn = consumer.arrival + 1
-
-    # -- dealing ---------------------------------------------------------------------------------------
-
-    @property
-    def has_waiting(self) -> bool:
-        return bool(self.queue or self.aside)
-
     def wanted(self) -> Position | None:
         if self._taker() is None:
             return None
-        if self.aside:
-            return self._wanted_beside()
-        return self.queue.min() if self.queue else self.read
-
-    def _wanted_beside(self) -> Position | None:
-        """While chunks are aside: the first of the queue and of those whose holder is ready, before anything new."""
-        again = [some.min() for one, some in self.aside.items() if self._can_take(one)]
-        if self.queue:
-            again.append(self.queue.min())
-        if again:
-            return min(again)
-        return self.read if sum(map(len, self.aside.values())) < LOOK_AHEAD_ENTRIES_MAX else None
+        first = self.queue.first()
+        if first is not None:
+            return first
+        aside = self.queue.aside
+        is_enough = aside and sum(map(len, aside.values())) >= LOOK_AHEAD_ENTRIES_MAX
+        return None if is_enough else self.read.position
 
     def offer(self, view: BlockView) -> list[Delivery]:
         self._share = self._share_of(view)
-        if self.queue or self.aside:
-            again = self._again(view)
+        if self.queue:
+            again = self.queue.within(view)
             if again:
                 return self._offer_again(view, again)
-        return super().offer(view)
+        assert view.holds(*self.read.position)
+        start = self.read.position.entry_id - view.first_entry
+        deliveries, stop = self._dispatch(view, self.delayed.runs(view, start))
+        unacked = sum([delivery.messages for delivery in deliveries])
+        if self._put_aside:
+            unacked += messages_left(self.cursor, view, self._put_aside)
+            self._put_aside = BitMap()
+        self.delayed.move_over(view, start, stop, unacked)
+        return deliveries
 
     def _share_of(self, view: BlockView) -> int:
         """How many messages of `view` each ready consumer should get."""
@@ -132,110 +88,56 @@ class Shared(Holding):
         levels = [c.priority_level for c in self.consumers if c.is_ready]
         return max(SHARE_MESSAGES_MIN, -(-messages // max(1, levels.count(min(levels, default=0)))))
 
-    def _again(self, view: BlockView) -> BitMap:
-        """What of `view` waits and may be dealt now."""
-        place = view.ledger_id, view.first_entry, view.stop_entry
-        again = self.queue.within(*place)
-        for consumer, some in self.aside.items():
-            if self._can_take(consumer):
-                again |= some.within(*place)
-        return again
-
     def _offer_again(self, view: BlockView, again: BitMap) -> list[Delivery]:
-        """Deal `again`, which waits, of `view`."""
-        deliveries, _ = self._deal(view, self.sorted_runs(view, again))
-        self._passed_aside = BitMap()
+        """Dispatch `again`, which waits, of `view`."""
+        deliveries, _ = self._dispatch(view, sorted_runs(self.cursor, view, again))
+        self._put_aside = BitMap()
         for delivery in deliveries:
-            self._waits_no_longer(view.ledger_id, delivery.entries())
+            self.queue.remove(view.ledger_id, delivery.entries())
         return deliveries
 
-    def _deal(self, view: BlockView, runs: Iterable[Run]) -> tuple[list[Delivery], int]:
-        if not self.begun and not view.chunks(FIRST_CHUNK_BYTES_MIN):
-            return super()._deal(view, runs)
-        chunks = view.chunks(0)
-        if not chunks:
-            return super()._deal(view, runs)
+    def _dispatch(self, view: BlockView, runs: Iterable[Run]) -> tuple[list[Delivery], int]:
+        """Dispatch `runs` in order; the offset where it had to stop, the block's end when all were dispatched."""
+        chunks = view.chunks(0 if self.queue.begun else FIRST_CHUNK_BYTES_MIN) and view.chunks(0)
         deliveries: list[Delivery] = []
-        for piece in _pieces(runs, chunks):
-            chunk = chunks.get(piece.start)
-            if chunk is None:
-                dealt, stop = super()._deal(view, [piece])
-                deliveries += dealt
-                if stop < view.count:
-                    return deliveries, stop
-            elif self._taker() is None:
-                return deliveries, piece.start
-            else:
-                deliveries += self._deal_chunk(view, piece, chunk)
+        for run in _pieces(runs, chunks) if chunks else runs:
+            chunk = chunks.get(run.start)
+            rest: Run | None = run
+            while rest is not None:
+                consumer = self._taker()
+                if consumer is None:
+                    return deliveries, rest.start
+                if chunk is not None:
+                    deliveries += self._dispatch_chunk(view, run, chunk, consumer)
+                    break
+                delivery, rest = rest.take(consumer, view, min(consumer.permits, self._share))
+                self._hold(delivery)
+                deliveries.append(delivery)
         return deliveries, view.count
 
-    def _pass(self, view: BlockView, start: int, stop: int, unacked: int) -> None:
-        if self._passed_aside:
-            unacked += self._messages_of(view, self._passed_aside)
-            self._passed_aside = BitMap()
-        super()._pass(view, start, stop, unacked)
-
-    # -- chunks ----------------------------------------------------------------------------------------
-
-    def _deal_chunk(self, view: BlockView, run: Run, chunk: Chunk) -> list[Delivery]:
-        """Deal a chunk to the holder of its message, or put it aside; somebody is ready."""
+    def _dispatch_chunk(self, view: BlockView, run: Run, chunk: Chunk, consumer: Consumer) -> list[Delivery]:
+        """Dispatch a chunk to the holder of its message, or put it aside; without a holder to `consumer`."""
         at = Position(view.ledger_id, view.first_entry + run.start)
         entry = BitMap((at.entry_id,))
-        self._waits_no_longer(at.ledger_id, entry)
-        begun = self.begun.get(chunk.uuid)
-        consumer = begun.holder if begun is not None else self._taker()
-        assert consumer is not None
-        if not self._can_take(consumer):
-            self.aside.setdefault(consumer, EntrySet()).add(at.ledger_id, entry)
-            self._passed_aside |= entry
+        self.queue.remove(at.ledger_id, entry)
+        begun = self.queue.begun.get(chunk.uuid)
+        if begun is not None:
+            consumer = begun.holder
+        if not can_take(consumer):
+            self.queue.put_aside(consumer, at)
+            self._put_aside |= entry
             return []
         delivery, _ = run.take(consumer, view, 1)
-        consumer.permits -= delivery.messages
-        self._held(delivery)
+        self._hold(delivery)
         if chunk.is_first:
-            self._begins(chunk.uuid, _Begun(consumer, at))
+            self.queue.message_begins(chunk.uuid, consumer, at)
         elif chunk.is_last:
-            self._has_no_holder(chunk.uuid)
+            self.queue.message_ends(chunk.uuid)
         return [delivery]
 
-    def _begins(self, uuid: str, begun: _Begun) -> None:
-        """The first chunk of a message was dealt; its producer may have sent it again, to the same holder then."""
-        self.begun.pop(uuid, None)
-        self.begun[uuid] = begun
-        if len(self.begun) > CHUNKED_MESSAGES_MAX:
-            self._has_no_holder(next(iter(self.begun)))
-
-    def _has_no_holder(self, uuid: str) -> None:
-        """Not any more: what is aside for the one that it had is placed anew."""
-        begun = self.begun.pop(uuid, None)
-        aside = self.aside.pop(begun.holder, None) if begun is not None else None
-        for ledger_id, entries in aside.items() if aside is not None else ():
-            self._enqueue(ledger_id, entries)
-
-    def _waits_no_longer(self, ledger_id: int, entries: BitMap) -> None:
-        """Neither in the queue nor aside."""
-        self.queue.remove(ledger_id, entries)
-        if self.aside:
-            for some in self.aside.values():
-                some.remove(ledger_id, entries)
-            self.aside = {one: some for one, some in self.aside.items() if some}
-
-    def _left(self, ledger_id: int, entries: BitMap) -> None:
-        if not self.begun:
-            return
-        firsts = [(uuid, begun.first) for uuid, begun in self.begun.items()]
-        for uuid in [uuid for uuid, (ledger, entry) in firsts if ledger == ledger_id and entry in entries]:
-            self._has_no_holder(uuid)
-
-    def _released(self, ledger_id: int, entries: BitMap) -> None:
-        if self.aside:
-            self._waits_no_longer(ledger_id, entries)
-        super()._released(ledger_id, entries)
-
-    def _drop_queue(self) -> None:
-        super()._drop_queue()
-        self.begun.clear()
-        self.aside.clear()
+    def _hold(self, delivery: Delivery) -> None:
+        self.pending.add(delivery)
+        self._turn = delivery.consumer.arrival + 1
 
 
 def _pieces(runs: Iterable[Run], chunks: Container[int]) -> Iterator[Run]:

@@ -1,6 +1,6 @@
 """The slots of the entries between mark-delete and the read position: two bytes for each. A core.
 
-What was read once is not parsed again when it is dealt later or given back, and an acknowledgement, which names an
+What was read once is not parsed again when it is dispatched later or given back, and an acknowledgement, which names an
 entry, finds out which key it was for.
 """
 
@@ -14,7 +14,7 @@ from pyroaring import BitMap
 from quire.serving.model.ports import Position
 
 TRIM_ENTRIES_MIN = 4_096
-"""Less than this is not cut off at the front: that moves all that is behind."""
+"""Less than this is not cut off at the front: that moves all that follows."""
 
 
 class EntrySlots:

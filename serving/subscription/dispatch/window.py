@@ -2,7 +2,7 @@
 
 Permits and backlogs count messages, acknowledgements name entries. A block's table says how many messages each
 entry has, but the block is gone from memory when the acknowledgement comes; so the window keeps those numbers
-for the entries that were dealt and not yet passed by mark-delete.
+for the entries that were dispatched and not yet passed by mark-delete.
 
 Consecutive entries with equal numbers (all of an unbatched topic) are one *run*, whatever their number: a
 consumer that never acknowledges costs nothing. Other runs keep their numbers as an array, four bytes an entry.
@@ -19,7 +19,7 @@ from pyroaring import BitMap
 from quire.serving.model.ports import Position
 
 ARRAY_ENTRIES_MAX = 4_096
-"""An array this long is not extended: it is trimmed at the front by moving what is behind."""
+"""An array this long is not extended: it is trimmed at the front by moving what follows."""
 
 
 class Run:
@@ -116,25 +116,25 @@ class Window:
         runs = self._runs
         if not runs or runs[0].ledger_id > mark_delete.ledger_id:
             return
-        behind = mark_delete.entry_id + 1
+        after = mark_delete.entry_id + 1
         gone = 0
         for run in runs:
             if run.ledger_id > mark_delete.ledger_id or (
-                run.ledger_id == mark_delete.ledger_id and run.stop > behind
+                run.ledger_id == mark_delete.ledger_id and run.stop > after
             ):
                 break
             gone += 1
         del runs[:gone]
-        if runs and runs[0].ledger_id == mark_delete.ledger_id and runs[0].first < behind:
-            runs[0].cut_front(behind)
+        if runs and runs[0].ledger_id == mark_delete.ledger_id and runs[0].first < after:
+            runs[0].cut_front(after)
 
     def spans(self) -> Iterator[tuple[int, int, int]]:
         """(ledger id, first, stop) of what is in the window, in order."""
         for run in self._runs:
             yield run.ledger_id, run.first, run.stop
 
-    def behind(self, position: Position) -> Iterator[Run]:
-        """What begins at `position` or behind it, in order; a run that it lies in is cut there."""
+    def since(self, position: Position) -> Iterator[Run]:
+        """What begins at `position` or after it, in order; a run that it lies in is cut there."""
         for run in self._runs:
             if (run.ledger_id, run.stop) <= position:
                 continue

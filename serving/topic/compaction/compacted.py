@@ -131,6 +131,10 @@ class CompactedView:
         return self._topic.delayed_delivery
 
     @property
+    def is_terminated(self) -> bool:
+        return self._topic.is_terminated
+
+    @property
     def last_confirmed(self) -> Position:
         return self._topic.last_confirmed
 
@@ -166,9 +170,6 @@ class CompactedView:
 
     async def compacted_view(self) -> CompactedView:
         return self
-
-    def acknowledged_up_to(self, subscription: str) -> None:
-        self._topic.acknowledged_up_to(subscription)
 
     async def find_time(self, time_ms: int) -> Position:
         return await self._topic.find_time(time_ms)

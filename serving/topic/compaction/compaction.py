@@ -22,17 +22,18 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec.structs import replace
 from pyroaring import BitMap
 
 from quire.ledger.writer import LedgerWriter
-from quire.metadata.records import CompactedRecord
+from quire.metadata.records import CompactedRecord, PersistencePolicy
 from quire.runtime.errors import AlreadyExists, DiskFull, NotFound, QuireError
 from quire.runtime.limits import BLOCK_BYTES_MAX, BLOCK_ENTRIES_MAX
 from quire.runtime.threads import Breather
-from quire.serving.model.ports import EARLIEST, Position
+from quire.serving.model.ports import EARLIEST, Position, SubscriptionsPort, TopicPort
+from quire.serving.policy.applied import AppliedPolicies
 from quire.serving.topic.compaction.compacted import (
     INDEX,
     PLACE,
@@ -42,12 +43,11 @@ from quire.serving.topic.compaction.compacted import (
     read_entries,
 )
 from quire.serving.topic.compaction.compacting import LastOfKey
+from quire.serving.topic.meta_store import MetaStore
+from quire.serving.topic.reading import TopicReader
 from quire.serving.topic.services import Services
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
-
-if TYPE_CHECKING:
-    from quire.serving.topic.topic import Topic
 
 BLOCKS_PENDING_MAX: Final = 16
 READ_BYTES: Final = 256 * 1024
@@ -69,12 +69,34 @@ class Status(StrEnum):
 
 
 class Compaction:
-    """One for each loaded topic."""
+    """One for each log."""
 
-    __slots__ = ("_loaded", "_loading", "_running", "_services", "_topic", "error")
+    __slots__ = (
+        "_applied",
+        "_loaded",
+        "_loading",
+        "_meta_store",
+        "_name",
+        "_reader",
+        "_running",
+        "_segments",
+        "_services",
+        "error",
+    )
 
-    def __init__(self, topic: Topic, services: Services) -> None:
-        self._topic = topic
+    def __init__(
+        self,
+        name: str,
+        meta_store: MetaStore,
+        reader: TopicReader,
+        applied: AppliedPolicies,
+        services: Services,
+    ) -> None:
+        self._name = name
+        self._meta_store = meta_store
+        self._segments = meta_store.segments
+        self._reader = reader
+        self._applied = applied
         self._services = services
         self._running: asyncio.Task[None] | None = None
         self._loaded: Compacted | None = None
@@ -86,7 +108,7 @@ class Compaction:
     @property
     def record(self) -> CompactedRecord | None:
         """The last result."""
-        return self._topic.segment_list.record.compacted
+        return self._segments.record.compacted
 
     @property
     def horizon(self) -> Position:
@@ -98,7 +120,7 @@ class Compaction:
     def keeps(self) -> Position | None:
         """What trimming must not go beyond; None when nothing is compacted."""
         is_compacted = self.record is not None or self._running is not None
-        wanted = is_compacted or self._topic.policies.compaction_threshold_bytes > 0
+        wanted = is_compacted or self._applied.policies.compaction_threshold_bytes > 0
         return self.horizon if wanted else None
 
     @property
@@ -113,7 +135,7 @@ class Compaction:
             return Status.ERROR
         return Status.NOT_RUN if self.record is None else Status.SUCCESS
 
-    async def view(self) -> CompactedView | None:
+    async def view(self, topic: TopicPort) -> CompactedView | None:
         """The topic for readers of compacted data; None when it was never compacted, and they read the topic."""
         if self._loading is None:
             self._loading = asyncio.Lock()
@@ -125,16 +147,19 @@ class Compaction:
             # Replaced while it was being loaded, it is being deleted, and nobody would send its readers away again.
             while loaded is None or loaded.record != self.record:
                 loaded = self._loaded = await load(self._services.ledgers, self.record or record)
-            return CompactedView(self._topic, loaded)
+            return CompactedView(topic, loaded)
 
     # -- running ---------------------------------------------------------------------------------------
 
-    def start(self) -> asyncio.Task[None]:
-        """Begin one in the background. Raises `AlreadyExists` while one is running."""
+    def start(self, subscriptions: SubscriptionsPort) -> asyncio.Task[None]:
+        """Begin one in the background; `subscriptions` are told of its result.
+
+        Raises `AlreadyExists` while one is running.
+        """
         if self._running is not None:
-            raise AlreadyExists(f"topic {self._topic.name} is being compacted; ask for its status")
+            raise AlreadyExists(f"topic {self._name} is being compacted; ask for its status")
         self.error = ""
-        self._running = self._services.tasks.start(self._run(), f"compact {self._topic.name}")
+        self._running = self._services.tasks.start(self._run(subscriptions), f"compact {self._name}")
         self._running.add_done_callback(self._ended)
         return self._running
 
@@ -150,23 +175,25 @@ class Compaction:
         elif task.exception() is not None:
             self.error = str(task.exception())
 
-    async def _run(self) -> None:
-        topic, services = self._topic, self._services
-        horizon, index = topic.last_confirmed, topic.confirmed_index
+    async def _run(self, subscriptions: SubscriptionsPort) -> None:
+        services = self._services
+        horizon, index = self._segments.last_position(), self._segments.next_index()
         if horizon.entry_id < 0 or horizon <= self.horizon:
             return
         former = None if self.record is None else await load(services.ledgers, self.record)
         made = await self._write(former, horizon, index)
         # From here on the record may name the ledger, whatever we hear of it; and half a change is none.
-        recording = services.tasks.start(self._record(made, former), f"record a compaction of {topic.name}")
+        work = self._record(made, former, subscriptions)
+        recording = services.tasks.start(work, f"record a compaction of {self._name}")
         await asyncio.shield(recording)
 
-    async def _record(self, made: CompactedRecord, former: Compacted | None) -> None:
+    async def _record(
+        self, made: CompactedRecord, former: Compacted | None, subscriptions: SubscriptionsPort
+    ) -> None:
         """Carried through, also when the topic is closed meanwhile: nobody else would delete the former result."""
-        topic, services = self._topic, self._services
-        subscriptions = topic.subscriptions
-        await topic.segment_list.update(lambda record: replace(record, compacted=made))
-        _log.info("%s: compacted to %d entries, %d bytes", topic.name, made.entries, made.bytes)
+        services = self._services
+        await self._meta_store.update(lambda record: replace(record, compacted=made))
+        _log.info("%s: compacted to %d entries, %d bytes", self._name, made.entries, made.bytes)
         subscriptions.compacted()
         if former is not None:
             deletion = services.ledgers.delete(former.record.ledger_id)
@@ -174,14 +201,14 @@ class Compaction:
 
     async def _write(self, former: Compacted | None, horizon: Position, index: int) -> CompactedRecord:
         """Make the result, in a ledger that nobody lists yet."""
-        topic, services = self._topic, self._services
+        services, segments = self._services, self._segments
         last_of_key = LastOfKey()
-        first = topic.first_position()
+        first = segments.first_position()
         if former is not None:
-            first = max(first, topic.next_position(former.horizon))
+            first = max(first, segments.next_position(former.horizon))
         async for chunk in self._input(former, first, horizon):
             await services.helpers.run(partial(_note, last_of_key, chunk))
-        output = await Output.begin(topic, services)
+        output = await Output.begin(self._name, self._applied.policies.persistence, services)
         try:
             async for chunk in self._input(former, first, horizon):
                 for retained in await services.helpers.run(partial(_retained, last_of_key, chunk)):
@@ -199,7 +226,7 @@ class Compaction:
         if former is not None:
             kept = zip(former.ledger_ids, former.last_entries, former.retained, strict=True)
             found = {ledger_id: last for ledger_id, last, retained in kept if retained}
-        for view in self._topic.segments():
+        for view in self._segments.views():
             if view.ledger_id <= horizon.ledger_id and view.last_entry >= 0:
                 is_last = view.ledger_id == horizon.ledger_id
                 found[view.ledger_id] = horizon.entry_id if is_last else view.last_entry
@@ -212,7 +239,7 @@ class Compaction:
 
         The same each time it is asked, for the passes count its messages: what was trimmed meanwhile is an error.
         """
-        topic, position = self._topic, first
+        position = first
         if former is not None:
             rank, stop = 0, former.record.entries
             while rank < stop:
@@ -220,13 +247,13 @@ class Compaction:
                 rank += len(entries)
                 yield [(one.place, one.data, one.messages) for one in entries]
         while position <= horizon:
-            found = await topic.read(position, READ_BYTES)
+            found = await self._reader.read(position, READ_BYTES)
             if not found:
-                raise NotFound(f"topic {topic.name} has no block at {position}: it was trimmed meanwhile")
+                raise NotFound(f"topic {self._name} has no block at {position}: it was trimmed meanwhile")
             for buffer in found:
                 header = blocks.peek(buffer)
                 yield [one for one in _placed(buffer, header) if position <= one[0] <= horizon]
-                position = topic.next_position(Position(header.ledger_id, header.last_entry))
+                position = self._segments.next_position(Position(header.ledger_id, header.last_entry))
 
 
 def _placed(buffer: Buffer, header: blocks.BlockHeader) -> _Chunk:
@@ -278,13 +305,12 @@ class Output:
         self._retained: dict[int, BitMap] = {}
 
     @classmethod
-    async def begin(cls, topic: Topic, services: Services) -> Output:
+    async def begin(cls, topic: str, quorums: PersistencePolicy, services: Services) -> Output:
         output = cls(services)
-        quorums = topic.policies.persistence
         if full := services.ledgers.why_full(quorums.ack_quorum or None):
-            raise DiskFull(f"topic {topic.name} cannot be compacted now: {full}")
+            raise DiskFull(f"topic {topic} cannot be compacted now: {full}")
         output._writer = await services.ledgers.create(
-            f"topic:{topic.name}",
+            f"topic:{topic}",
             output,
             write_quorum=quorums.write_quorum or None,
             ack_quorum=quorums.ack_quorum or None,

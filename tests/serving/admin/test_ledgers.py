@@ -156,7 +156,7 @@ async def test_the_archive_keeps_what_is_there_and_names_the_hole(
     assert row["offloaded"] and row["lostMessages"] == len(LOST)
     [segment] = [
         one
-        for one in (await broker.registry.open_persistent(ORDERS)).segment_list.sealed
+        for one in (await broker.registry.open_persistent(ORDERS)).log.segment_list.sealed
         if one.last_entry >= 0
     ]
     assert segment.archive is not None and segment.archive.lost_messages == len(LOST)
@@ -174,9 +174,9 @@ async def archived(rest: Rest, client: pulsar.Client, house: BrokerHouse, broker
     assert (await rest.post("/quire/v1/archive/run?seal=true")).body["archived"] == 1
     topic = await broker.registry.open_persistent(ORDERS)
     assert isinstance(topic, Topic)
-    [segment] = [one for one in topic.segment_list.sealed if one.last_entry >= 0]
+    [segment] = [one for one in topic.log.segment_list.sealed if one.last_entry >= 0]
     lose(house, segment.ledger_id)
-    topic._tail.clear()
+    topic.log.tail.clear()
     return segment
 
 
@@ -214,7 +214,7 @@ async def test_a_topic_whose_own_ledger_cannot_be_recovered_says_so_and_loads_af
 ) -> None:
     """One rotten bit of the only bookie's journal: the open ledger's end is nobody's to tell."""
     await publish(client, 10)
-    active = (await broker.registry.open_persistent(ORDERS)).segment_list.active
+    active = (await broker.registry.open_persistent(ORDERS)).log.segment_list.active
     assert active is not None
     await house.kill(broker)
     [bookie] = house.cluster.bookies
@@ -233,7 +233,7 @@ async def test_a_topic_whose_own_ledger_cannot_be_recovered_says_so_and_loads_af
         await other.registry.open_persistent(ORDERS)
     topic = await loaded()
     record = await other.services.ledgers.info(active.ledger_id)
-    assert (record.last_entry, record.holes) == (9, ()) and topic.last_confirmed == (active.ledger_id, 9)
+    assert (record.last_entry, record.holes) == (9, ()) and topic.log.last_confirmed == (active.ledger_id, 9)
 
 
 async def test_who_reads_compacted_data_goes_on_behind_what_was_lost_after_the_compaction(
@@ -241,12 +241,12 @@ async def test_who_reads_compacted_data_goes_on_behind_what_was_lost_after_the_c
 ) -> None:
     await publish(client, 1)
     topic = await broker.registry.open_persistent(ORDERS)
-    rolling = topic.roll()
+    rolling = topic.log.writing.roll()
     assert rolling is not None
     await rolling
     async with asyncio.timeout(60):
-        await topic.compaction.start()
-    assert str(topic.compaction.status) == "SUCCESS"
+        await topic.log.compaction.start(topic.subscriptions)
+    assert str(topic.log.compaction.status) == "SUCCESS"
     await publish(client, 10)
     await broker.admin.topics.unload(ORDERS)
     [segment] = [

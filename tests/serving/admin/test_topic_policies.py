@@ -127,26 +127,26 @@ async def test_the_topic_s_word_counts_before_the_namespace_s_and_that_before_th
     """And a loaded topic has it at once, whichever broker was told: the store's watch tells."""
     await rest.put(TOPIC)
     topic = await broker.registry.open(NAME)
-    assert topic.policies.message_ttl_ms == 0
+    assert topic.applied.policies.message_ttl_ms == 0
     await rest.post(f"{NAMESPACE}/messageTTL", 60)
-    await until(lambda: topic.policies.message_ttl_ms == 60_000)
+    await until(lambda: topic.applied.policies.message_ttl_ms == 60_000)
     await rest.post(f"{TOPIC}/messageTTL", 5)
-    await until(lambda: topic.policies.message_ttl_ms == 5_000)
+    await until(lambda: topic.applied.policies.message_ttl_ms == 5_000)
     await broker.services.store.put(
         paths.policies("public", "default", "orders"), b'{"message_ttl_ms":7}', -1
     )
-    await until(lambda: topic.policies.message_ttl_ms == 7)
+    await until(lambda: topic.applied.policies.message_ttl_ms == 7)
     await rest.delete(f"{TOPIC}/messageTTL")
-    await until(lambda: topic.policies.message_ttl_ms == 60_000)
+    await until(lambda: topic.applied.policies.message_ttl_ms == 60_000)
     await rest.delete(f"{NAMESPACE}/messageTTL")
-    await until(lambda: topic.policies.message_ttl_ms == 0)
+    await until(lambda: topic.applied.policies.message_ttl_ms == 0)
 
 
 async def test_partitions_have_their_parent_s_policies(rest: Rest, broker: Broker) -> None:
     await rest.put(f"{TOPIC}/partitions", 2)
     await rest.post(f"{TOPIC}/messageTTL", 5)
     topic = await broker.registry.open(NAME.of_partition(1))
-    assert topic.policies.message_ttl_ms == 5_000
+    assert topic.applied.policies.message_ttl_ms == 5_000
     await rest.delete(f"{TOPIC}/partitions")
     await rest.put(f"{TOPIC}/partitions", 2)
     assert (await rest.get(f"{TOPIC}/messageTTL")).body is None, "a later topic of the name begins anew"
@@ -159,10 +159,10 @@ async def test_policies_survive_a_restart_and_go_with_the_topic(
     await rest.post(f"{TOPIC}/messageTTL", 5)
     await house.stop(broker)
     again = await house.start()
-    assert (await again.registry.open(NAME)).policies.message_ttl_ms == 5_000
+    assert (await again.registry.open(NAME)).applied.policies.message_ttl_ms == 5_000
     await again.admin.topics.delete(NAME)
     await again.registry.create(NAME)
-    assert (await again.registry.open(NAME)).policies.message_ttl_ms == 0
+    assert (await again.registry.open(NAME)).applied.policies.message_ttl_ms == 0
 
 
 async def test_deduplication_that_is_turned_on_loads_the_topic_anew(rest: Rest, broker: Broker) -> None:
@@ -170,19 +170,19 @@ async def test_deduplication_that_is_turned_on_loads_the_topic_anew(rest: Rest, 
     topic = await broker.registry.open(NAME)
     await rest.post(f"{TOPIC}/deduplicationEnabled", True)
     assert topic.is_closed, "who comes right behind the answer gets the new one"
-    assert (await broker.registry.open(NAME)).deduplicates
+    assert (await broker.registry.open(NAME)).log.dedup is not None
 
 
 async def test_a_policy_holds_when_it_is_answered(rest: Rest, broker: Broker) -> None:
     await rest.put(TOPIC)
     topic = await broker.registry.open(NAME)
     await rest.post(f"{NAMESPACE}/messageTTL", 5)
-    assert topic.policies.message_ttl_ms == 5_000
+    assert topic.applied.policies.message_ttl_ms == 5_000
     await rest.post(f"{TOPIC}/messageTTL", 6)
-    assert topic.policies.message_ttl_ms == 6_000
+    assert topic.applied.policies.message_ttl_ms == 6_000
     await rest.delete(f"{TOPIC}/messageTTL")
     await rest.delete(f"{NAMESPACE}/messageTTL")
-    assert topic.policies.message_ttl_ms == 0
+    assert topic.applied.policies.message_ttl_ms == 0
 
 
 @pytest.mark.parametrize("path", [f"{TOPIC}/deduplicationEnabled", f"{NAMESPACE}/deduplication"])
@@ -204,7 +204,7 @@ async def test_a_topic_that_is_being_loaded_when_a_policy_is_set_heeds_it(
     assert (await rest.post(path, True)).status == 204
     may_go_on.set()
     topic = await opening
-    assert topic.deduplicates and topic.policies.deduplication
+    assert topic.log.dedup is not None and topic.applied.policies.deduplication
     assert broker.registry.find(NAME) is topic
 
 
@@ -241,31 +241,31 @@ async def test_a_dispatch_rate_reaches_the_subscriptions_of_a_loaded_topic(
 ) -> None:
     await rest.put(TOPIC)
     topic = await broker.registry.open(NAME)
-    assert topic.dispatch_limits is None
+    assert topic.log.dispatch_limits is None
     assert (await rest.post(f"{NAMESPACE}/dispatchRate", dispatch_rate(7, -1, 1))).status == 204
-    await until(lambda: topic.dispatch_limits is not None)
-    limited = topic.dispatch_limits
+    await until(lambda: topic.log.dispatch_limits is not None)
+    limited = topic.log.dispatch_limits
     await rest.post(f"{NAMESPACE}/messageTTL", 5)
-    await until(lambda: topic.policies.message_ttl_ms == 5000)
-    assert topic.dispatch_limits is limited, "another policy does not forgive a debt"
+    await until(lambda: topic.applied.policies.message_ttl_ms == 5000)
+    assert topic.log.dispatch_limits is limited, "another policy does not forgive a debt"
     assert (await rest.delete(f"{NAMESPACE}/dispatchRate")).status == 204
-    await until(lambda: topic.dispatch_limits is None)
+    await until(lambda: topic.log.dispatch_limits is None)
 
 
 async def test_another_publish_rate_lets_who_waits_ask_anew(rest: Rest, broker: Broker) -> None:
     await rest.put(TOPIC)
     topic = await broker.registry.open(NAME)
-    assert topic.publish_limiter is None
+    assert topic.applied.publish_limiter is None
     assert (await rest.post(f"{TOPIC}/publishRate", {"publishThrottlingRateInMsg": 1})).status == 204
-    await until(lambda: topic.publish_limiter is not None)
-    limiter = topic.publish_limiter
+    await until(lambda: topic.applied.publish_limiter is not None)
+    limiter = topic.applied.publish_limiter
     assert limiter is not None
     limiter.passed(1000, 0)
     told: list[bool] = []
-    limiter.wait(lambda: told.append(topic.publish_limiter is None))
+    limiter.wait(lambda: told.append(topic.applied.publish_limiter is None))
     await rest.post(f"{TOPIC}/messageTTL", 5)
-    await until(lambda: topic.policies.message_ttl_ms == 5000)
-    assert topic.publish_limiter is limiter and not told, "another policy does not forgive a debt"
+    await until(lambda: topic.applied.policies.message_ttl_ms == 5000)
+    assert topic.applied.publish_limiter is limiter and not told, "another policy does not forgive a debt"
     assert (await rest.delete(f"{TOPIC}/publishRate")).status == 204
     await until(lambda: bool(told))
     assert told == [True], "by then the other policies hold"
@@ -277,6 +277,7 @@ async def test_topics_without_policies_of_their_own_share_one_object(rest: Rest,
     await rest.put(f"{TOPIC}2")
     first = await broker.registry.open(NAME)
     second = await broker.registry.open(TopicName.parse("orders2"))
-    assert first.policies is second.policies
+    mine, other = first.applied, second.applied
+    assert mine.policies is other.policies
     await rest.post(f"{NAMESPACE}/messageTTL", 60)
-    await until(lambda: first.policies is second.policies and second.policies.message_ttl_ms == 60_000)
+    await until(lambda: mine.policies is other.policies and other.policies.message_ttl_ms == 60_000)

@@ -302,7 +302,7 @@ async def test_a_topic_is_compacted_by_request(rest: Rest, client: pulsar.Client
     await publish(client, NAME, b"a", b"b")
     assert (await rest.put(path)).status == 204
     topic = await broker.registry.open(TopicName.parse(NAME))
-    running = topic.compaction._running
+    running = topic.log.compaction._running
     if running is not None:
         await asyncio.wait([running])
         await asyncio.sleep(0)
@@ -318,11 +318,11 @@ async def test_all_partitions_are_compacted_and_terminated_by_one_request(
     assert (await rest.put(f"{TOPIC}/compaction")).status == 204
     for number in (0, 2):
         topic = await broker.registry.open(TopicName.parse(f"{NAME}-partition-{number}"))
-        running = topic.compaction._running
+        running = topic.log.compaction._running
         if running is not None:
             await asyncio.wait([running])
             await asyncio.sleep(0)  # its end is noted in the turn behind it
-        assert topic.compaction.status == "SUCCESS"
+        assert topic.log.compaction.status == "SUCCESS"
     assert await broker.registry.records.find(TopicName.parse(f"{NAME}-partition-1")) is None, (
         "nobody used it"
     )

@@ -41,7 +41,7 @@ async def ask(client: Client, request_id: int, mode: str, **more: Any) -> Any:
 def epoch_in_record(broker: Broker) -> int:
     topic = broker.registry.find(NAME)
     assert topic is not None
-    return topic.segment_list.record.topic_epoch
+    return topic.log.segment_list.record.topic_epoch
 
 
 async def test_who_waits_is_told_twice(broker: Broker) -> None:
@@ -113,14 +113,14 @@ async def test_an_epoch_that_cannot_be_written_gives_no_access(
     """The broker tries on for the client, who hears of it only when it works."""
     client = await connected(broker)
     topic = await broker.sessions.topics.open(TOPIC)
-    update, failures = topic.segment_list.update, [Unavailable("no store"), Unavailable("no store")]
+    update, failures = topic.log.meta_store.update, [Unavailable("no store"), Unavailable("no store")]
 
     async def failing(change: Callable[[Any], Any]) -> None:
         if failures:
             raise failures.pop()
         await update(change)
 
-    monkeypatch.setattr(topic.segment_list, "update", failing)
+    monkeypatch.setattr(topic.log.meta_store, "update", failing)
     assert (await ask(client, 1, "Exclusive")).topic_epoch == 0
     assert failures == [] and epoch_in_record(broker) == 0
 
@@ -133,14 +133,14 @@ async def test_who_cannot_be_let_in_behind_another_is_sent_away(
     await ask(second, 2, "WaitForExclusive")
     await ask(third, 3, "WaitForExclusive")
     topic = await broker.sessions.topics.open(TOPIC)
-    update, failures = topic.segment_list.update, [OutcomeUnknown("no store")]
+    update, failures = topic.log.meta_store.update, [OutcomeUnknown("no store")]
 
     async def failing(change: Callable[[Any], Any]) -> None:
         if failures:
             raise failures.pop()
         await update(change)
 
-    monkeypatch.setattr(topic.segment_list, "update", failing)
+    monkeypatch.setattr(topic.log.meta_store, "update", failing)
     first.connection.connection_lost(None)
     assert kinds(await second.answers(1)) == ["CLOSE_PRODUCER"]
     (ready,) = await third.answers(1)
@@ -161,13 +161,13 @@ async def test_nobody_comes_in_while_a_topic_is_terminated(
 ) -> None:
     client = await connected(broker)
     topic = await broker.sessions.topics.open(TOPIC)
-    update, go_on = topic.segment_list.update, asyncio.Event()
+    update, go_on = topic.log.meta_store.update, asyncio.Event()
 
     async def slow(change: Callable[[Any], Any]) -> None:
         await go_on.wait()
         await update(change)
 
-    monkeypatch.setattr(topic.segment_list, "update", slow)
+    monkeypatch.setattr(topic.log.meta_store, "update", slow)
     terminating = asyncio.ensure_future(broker.admin.topics.terminate(NAME))
     await asyncio.sleep(0)
     assert (await ask(client, 1, "Shared")).error == pb.TopicTerminatedError

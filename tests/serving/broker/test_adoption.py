@@ -28,9 +28,9 @@ async def test_segments_are_looked_for_again_when_the_metadata_store_was_away(
     assert broker.offloading is not None
     find = broker.offloading._unfinished
 
-    async def look(even_open: bool, or_nobodys: bool) -> AsyncIterator[TopicName]:
+    async def look(even_open: bool, even_unowned: bool) -> AsyncIterator[TopicName]:
         try:
-            async for name in find(even_open, or_nobodys):
+            async for name in find(even_open, even_unowned):
                 yield name
             looks.append(True)
         except Unavailable:
@@ -57,24 +57,24 @@ async def test_a_topic_is_adopted_for_an_old_segment_that_was_not_archived_while
         found = broker.registry.find(NAME)
         assert isinstance(found, Topic)
         topic = found
-        await topic.roll()  # type: ignore[misc]
+        await topic.log.writing.roll()  # type: ignore[misc]
     await in_thread(client.close)
     assert topic is not None and broker.offloading is not None
-    failing = topic.segment_list.sealed[0].ledger_id
-    open_reader = broker.offloading.open_reader
+    failing = topic.log.segment_list.sealed[0].ledger_id
+    open_reader = broker.offloading.target.open_reader
 
     async def open_all_but_one(ledger_id: int) -> Any:
         if ledger_id == failing:
             raise Unavailable("its bookie is away")
         return await open_reader(ledger_id)
 
-    broker.offloading.open_reader = open_all_but_one  # type: ignore[method-assign]
+    broker.offloading.target.open_reader = open_all_but_one  # type: ignore[method-assign]
     assert (await broker.admin.archive.run(seal=False, here=True))["failed"] == 1
     for number in range(8):
-        ledger_id = topic.segment_list.sealed[number].ledger_id
+        ledger_id = topic.log.segment_list.sealed[number].ledger_id
         if ledger_id != failing:
-            await topic.segment_list.off_bookies(ledger_id)
-    assert failing not in {one.ledger_id for one in topic.segment_list.record.segments}
+            await topic.log.meta_store.off_bookies(ledger_id)
+    assert failing not in {one.ledger_id for one in topic.log.segment_list.record.segments}
     await house.stop(broker)
 
     monkeypatch.setattr(offloading, "ADOPT_AFTER_S", 0.01)
@@ -82,4 +82,4 @@ async def test_a_topic_is_adopted_for_an_old_segment_that_was_not_archived_while
     await until(lambda: broker.registry.find(NAME) is not None)
     loaded = broker.registry.find(NAME)
     assert isinstance(loaded, Topic)
-    await until(lambda: loaded.segment_list.sealed[0].archive is not None)
+    await until(lambda: loaded.log.segment_list.sealed[0].archive is not None)

@@ -41,15 +41,15 @@ class Archived:
         await in_thread(client.close)
         topic = broker.registry.find(NAME)
         assert isinstance(topic, Topic)
-        topic._tail.clear()
+        topic.log.tail.clear()
         return cls(house, broker, topic)
 
     @property
     def ledgers(self) -> list[int]:
-        return [one.ledger_id for one in self.topic.segment_list.sealed]
+        return [one.ledger_id for one in self.topic.log.segment_list.sealed]
 
     def name(self, number: int) -> str:
-        pointer = self.topic.segment_list.sealed[number].archive
+        pointer = self.topic.log.segment_list.sealed[number].archive
         assert pointer is not None
         return pointer.name
 
@@ -69,7 +69,7 @@ class Archived:
     async def lose_copy(self, number: int) -> None:
         """The bookies have the segment no more, as the list says."""
         ledger_id = self.ledgers[number]
-        await self.topic.segment_list.off_bookies(ledger_id)
+        await self.topic.log.meta_store.off_bookies(ledger_id)
         await self.broker.services.ledgers.delete(ledger_id)
 
 
@@ -79,7 +79,7 @@ async def test_a_damaged_object_is_read_from_the_bookies_as_long_as_they_have_it
 ) -> None:
     archived = await Archived.make(house)
     for number in range(SEGMENTS):  # recorded, and then the broker ended before the copies were deleted
-        await archived.topic.segment_list.off_bookies(archived.ledgers[number])
+        await archived.topic.log.meta_store.off_bookies(archived.ledgers[number])
     name = archived.damage(1, how)
     client = pulsar.Client(archived.broker.service_url, logger=QUIET)
     assert await in_thread(lambda: read_all(client)) == list(range(SEGMENTS * EACH))
@@ -100,12 +100,12 @@ async def test_what_neither_has_is_damage_and_what_bookies_may_have_again_is_not
     with monkeypatch.context() as patched:
         patched.setattr(archived.broker.services.ledgers, "open", away)
         with pytest.raises(Unavailable, match=f"{name} is missing in .*no bookie answers"):
-            await (await archived.broker.registry.open_persistent(NAME)).read(
+            await (await archived.broker.registry.open_persistent(NAME)).log.read(
                 Position(archived.ledgers[1], 0), 1000
             )
     await archived.lose_copy(1)
     with pytest.raises(CorruptionError, match=f"segment {archived.ledgers[1]} of {NAME} .*{name} is missing"):
-        await (await archived.broker.registry.open_persistent(NAME)).read(
+        await (await archived.broker.registry.open_persistent(NAME)).log.read(
             Position(archived.ledgers[1], 0), 1000
         )
 
@@ -130,7 +130,7 @@ async def test_damage_blinds_nobody_who_asks_about_the_topic(house: BrokerHouse)
     with pytest.raises(CorruptionError, match=name):
         await broker.admin.subscriptions.peek(NAME, "audit", 1)
     position, _ = await broker.admin.subscriptions.peek(NAME, "audit", EACH + 1)
-    assert position.ledger_id == topic.segment_list.sealed[1].ledger_id
+    assert position.ledger_id == topic.log.segment_list.sealed[1].ledger_id
 
 
 async def test_a_repair_uploads_again_what_bookies_have_and_tells_of_the_rest(house: BrokerHouse) -> None:
@@ -151,9 +151,9 @@ async def test_a_repair_uploads_again_what_bookies_have_and_tells_of_the_rest(ho
     loaded = broker.registry.find(NAME)
     assert isinstance(loaded, Topic)
     for number in (0, 1):
-        await loaded.segment_list.off_bookies(archived.ledgers[number])
+        await loaded.log.meta_store.off_bookies(archived.ledgers[number])
         await broker.services.ledgers.delete(archived.ledgers[number])
-        assert await loaded.read(Position(archived.ledgers[number], 0), 1000)
+        assert await loaded.log.read(Position(archived.ledgers[number], 0), 1000)
     assert (await broker.admin.statistics.stats(NAME))["damagedSegments"][0]["ledgerId"] == archived.ledgers[
         2
     ]
@@ -177,8 +177,8 @@ async def test_a_repair_puts_together_what_is_damaged_in_different_places(
     assert (await broker.admin.archive.run(seal=True, here=True))["archived"] == 1
     topic = broker.registry.find(NAME)
     assert isinstance(topic, Topic) and isinstance(house.archive.store, MemoryObjectStore)
-    topic._tail.clear()
-    [segment] = topic.segment_list.sealed
+    topic.log.tail.clear()
+    [segment] = topic.log.segment_list.sealed
     assert segment.archive is not None
     house.archive.store.faults.flip(
         segment.archive.name, segment.archive.bytes - 1000 if first_on_bookies else 60
@@ -189,7 +189,7 @@ async def test_a_repair_puts_together_what_is_damaged_in_different_places(
     report = await broker.admin.archive.repair(here=False)
     assert (report["repaired"], report["errors"], report["damaged"]) == (1, [], [])
     assert not house.archive.damaged
-    await topic.segment_list.off_bookies(segment.ledger_id)
+    await topic.log.meta_store.off_bookies(segment.ledger_id)
     await broker.services.ledgers.delete(segment.ledger_id)
     assert await in_thread(lambda: read_all(client)) == [0, 1, 2]
     await in_thread(client.close)

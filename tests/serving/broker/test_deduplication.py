@@ -11,7 +11,7 @@ import pytest
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 from quire.serving.topic.dedup import INACTIVE_MS_MAX
-from quire.serving.topic.topic import Topic
+from quire.serving.topic.reading import TopicReader
 from quire.wire import commands, message
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.checksum import crc32c
@@ -110,7 +110,7 @@ async def test_switched_on_it_begins_at_the_end(house: BrokerHouse, monkeypatch:
     async def refused(*_: object) -> None:
         raise AssertionError("it reads what was there before")
 
-    monkeypatch.setattr(Topic, "read", refused)
+    monkeypatch.setattr(TopicReader, "read", refused)
     broker = await house.start(deduplication=True)
     assert await in_thread(lambda: publish(broker.service_url, range(1, 4))) == -1
     monkeypatch.undo()

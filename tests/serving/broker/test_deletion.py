@@ -73,8 +73,8 @@ async def assert_nothing_is_left(broker: Broker) -> None:
     assert await broker.registry.schemas.find(NAME) is None
     assert await broker.admin.subscriptions.names(NAME) == []
     topic = await broker.registry.open_persistent(NAME)
-    assert topic.last_sequence_id("p") == -1
-    bundle: Any = topic._dedup_log
+    assert topic.producers.last_sequence_id("p") == -1
+    bundle: Any = topic.log._dedup_log
     assert bundle.cursors.of_topic(TOPIC) == []
     await broker.admin.topics.delete(NAME)
     bodies = await broker.services.store.children(paths.schema_folders("public", "default")[1])
@@ -141,7 +141,7 @@ async def test_nothing_is_put_beside_a_topic_that_is_being_deleted(house: Broker
     going, may_go = asyncio.Event(), asyncio.Event()
 
     async def forget() -> None:
-        await broker.registry._forget(NAME)
+        await broker.deletion._forget(NAME)
         going.set()
         await may_go.wait()
 

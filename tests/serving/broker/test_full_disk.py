@@ -94,8 +94,9 @@ async def test_reading_acknowledging_subscribing_and_deleting_go_on(
     assert await consume(mine, 50, "second") == list(range(50))
     await broker.registry.unload(NAME)
     assert await consume(mine, 30, "first") == list(range(20, 50))
-    compaction = (await broker.registry.open_persistent(NAME)).compaction
-    await asyncio.wait([compaction.start()])
+    topic = await broker.registry.open_persistent(NAME)
+    compaction = topic.log.compaction
+    await asyncio.wait([compaction.start(topic.subscriptions)])
     assert "cannot be compacted now: the disk is full" in compaction.error
 
 
@@ -145,7 +146,7 @@ async def test_a_topic_that_waits_for_room_is_rolled_and_unloaded_as_any(
     await broker.registry.unload(NAME)
     fill(house)
     topic = await broker.registry.open_persistent(NAME)
-    rolling = topic._writing.roll()
+    rolling = topic.log.writing._roll()
     assert rolling is not None
     await rolling
     await broker.registry.unload(NAME)

@@ -129,7 +129,7 @@ async def test_acknowledgements_and_redelivery_change_nothing(broker: Broker, ki
 async def test_entry_ids_begin_again_in_a_later_ledger(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quire.serving.topic.non_persistent.ENTRIES_PER_LEDGER", 5)
+    monkeypatch.setattr("quire.serving.topic.null_log.ENTRIES_PER_LEDGER", 5)
     client = await publishing(broker)
     consumer = await subscribed(broker, "Shared", permits=1000)
     for start in range(0, 12, 3):
@@ -196,7 +196,7 @@ async def test_a_partitioned_one(broker: Broker) -> None:
     send(client, 0)
     assert (await broker.admin.statistics.stats(NAME))["msgInCounter"] == 1
     assert (await broker.registry.catalogue.names("public", "default", "non-persistent"))[1] == [TOPIC]
-    await broker.partitioned.delete(NAME, force=True)
+    await broker.deletion.delete_partitioned(NAME, force=True)
     with pytest.raises(NotFound):
         await broker.fan_out.partitions(NAME)
 
@@ -252,12 +252,12 @@ async def test_one_that_nobody_uses_is_let_go(broker: Broker) -> None:
     client, consumer = await publishing(broker), await subscribed(broker)
     client.connection.connection_lost(None)
     for _ in range(3):
-        await broker.registry.forget_unused()
+        await broker.rounds.idle.unload_unused()
     assert broker.registry.find(NAME) is not None
     consumer.connection.connection_lost(None)
-    await broker.registry.forget_unused()
+    await broker.rounds.idle.unload_unused()
     assert broker.registry.find(NAME) is not None, "not at the first look"
-    await broker.registry.forget_unused()
+    await broker.rounds.idle.unload_unused()
     assert broker.registry.find(NAME) is None
 
 

@@ -318,7 +318,7 @@ async def test_partitions_of_several_brokers_grow_with_their_subscriptions() -> 
         with_consumer = await in_thread(lambda: client.subscribe(TOPIC, "billing"))
         for member in (one, two):
             with pytest.raises(InUse):
-                await member.broker.partitioned.delete(NAME)
+                await member.broker.deletion.delete_partitioned(NAME)
         assert await one.broker.fan_out.partitions(NAME) == 12, "a refused deletion leaves no mark"
         await in_thread(with_consumer.close)
         await one.broker.admin.subscriptions.clear_backlog("public", "default", "billing")
@@ -327,7 +327,7 @@ async def test_partitions_of_several_brokers_grow_with_their_subscriptions() -> 
         assert not one.topics() and not two.topics()
         await two.broker.admin.statistics.stats(NAME)
         await one.broker.bundles.unload_namespace("public", "default")
-        await two.broker.partitioned.delete(NAME)
+        await two.broker.deletion.delete_partitioned(NAME)
         assert await one.broker.registry.records.names("public", "default") == []
     finally:
         await brokers.close()

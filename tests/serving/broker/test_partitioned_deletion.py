@@ -42,7 +42,7 @@ async def test_producers_that_come_back_leave_nothing_for_the_next_topic_of_that
         return client, sender
 
     client, sender = await in_thread(begin)
-    await broker.partitioned.delete(NAME, force=True)
+    await broker.deletion.delete_partitioned(NAME, force=True)
 
     def go_on() -> None:
         for _ in range(2):
@@ -74,7 +74,7 @@ async def test_a_partition_used_while_its_topic_is_deleted_is_not_made(house: Br
     catalogue.permit = permits  # type: ignore[method-assign]
     opening = asyncio.ensure_future(broker.sessions.topics.open(f"{TOPIC}-partition-1"))
     await asyncio.sleep(0)
-    await broker.partitioned.delete(NAME)
+    await broker.deletion.delete_partitioned(NAME)
     may_go.set()
     with pytest.raises(NotFound):
         await opening
@@ -92,9 +92,9 @@ async def test_a_deletion_that_was_interrupted_is_finished_by_who_meets_it(
         raise Unavailable("the broker was killed")
 
     with monkeypatch.context() as patched:
-        patched.setattr(broker.registry, "delete_parent", dies)
+        patched.setattr(broker.deletion, "_delete_parent", dies)
         with pytest.raises(Unavailable):
-            await broker.partitioned.delete(NAME)
+            await broker.deletion.delete_partitioned(NAME)
         await house.kill(broker)
     broker = await house.start()
     assert [str(name) for name in await broker.registry.records.names("public", "default")] == [TOPIC]
@@ -127,10 +127,10 @@ async def test_who_finishes_a_deletion_late_spares_the_next_topic_of_that_name(h
         return await read(name)
 
     schemas._read = others_are_faster  # type: ignore[method-assign]
-    await broker.partitioned.delete(NAME)
+    await broker.deletion.delete_partitioned(NAME)
     assert await broker.fan_out.partitions(NAME) == 3
     assert (await broker.admin.policies.of_topic(NAME)).message_ttl_ms == 7_000
-    await broker.partitioned.delete(NAME)
+    await broker.deletion.delete_partitioned(NAME)
 
 
 async def test_a_deletion_that_cannot_take_all_with_it_ends_and_says_so(
@@ -145,8 +145,8 @@ async def test_a_deletion_that_cannot_take_all_with_it_ends_and_says_so(
     with monkeypatch.context() as patched:
         patched.setattr(broker.registry.schemas, "removal", of_nothing)
         with pytest.raises(Unavailable, match="delete it again"):
-            await broker.partitioned.delete(NAME)
-    await broker.partitioned.delete(NAME)
+            await broker.deletion.delete_partitioned(NAME)
+    await broker.deletion.delete_partitioned(NAME)
     assert await broker.registry.records.names("public", "default") == []
 
 
@@ -154,7 +154,7 @@ async def test_a_late_deletion_spares_the_next_topic_of_that_name(house: BrokerH
     broker = await house.start()
     await broker.registry.create(NAME, 1)
     former = (await broker.registry.records.load(NAME)).record.generation
-    await broker.partitioned.delete(NAME)
+    await broker.deletion.delete_partitioned(NAME)
     async with asyncio.timeout(60):
         while broker.services.clock.now_ms() <= former:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
@@ -180,7 +180,7 @@ async def intrude(broker: Broker, dice: random.Random, is_over: asyncio.Event) -
             await asyncio.sleep(0)
         client.received()
     async with asyncio.timeout(60):
-        while client.connection.has_unanswered:  # noqa: ASYNC110
+        while client.connection.requests.pending:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     client.connection.connection_lost(None)
 
@@ -194,7 +194,7 @@ async def test_a_deletion_among_intruders_leaves_nothing(house: BrokerHouse, see
     intruders = [asyncio.ensure_future(intrude(broker, dice, is_over)) for _ in range(3)]
     for _ in range(dice.randrange(300)):
         await asyncio.sleep(0)
-    deleting = asyncio.ensure_future(broker.partitioned.delete(NAME, force=True))
+    deleting = asyncio.ensure_future(broker.deletion.delete_partitioned(NAME, force=True))
     if dice.random() < 0.5:
         for _ in range(dice.randrange(100)):
             await asyncio.sleep(0)
@@ -203,7 +203,7 @@ async def test_a_deletion_among_intruders_leaves_nothing(house: BrokerHouse, see
     async with asyncio.timeout(60):
         while True:
             try:
-                await broker.partitioned.delete(NAME, force=True)
+                await broker.deletion.delete_partitioned(NAME, force=True)
             except NotFound:
                 break
             except QuireError:

@@ -64,7 +64,7 @@ async def publisher(house: BrokerHouse) -> AsyncIterator[Publisher]:
 
 async def several_segments(broker: Broker, count: int) -> None:
     topic = await broker.registry.open_persistent(NAME)
-    await until(lambda: len(topic.segments()) >= count)
+    await until(lambda: len(topic.log.segments()) >= count)
 
 
 def rows(plan: dict[str, Any]) -> list[tuple[int, int]]:
@@ -87,7 +87,7 @@ async def test_plans_are_whole_while_a_topic_rolls_is_archived_and_trimmed(
         lacking += filter(None, [what_lacks(plan)])
         if number % 60 == 30:
             await broker.admin.archive.run(seal=False, here=True)
-            trimmed += await topic.trim()
+            trimmed += await topic.upkeep.trim(topic)
         assert time.monotonic() < deadline, f"{number} plans in a minute"
         await asyncio.sleep(0.001)
     assert not lacking
@@ -102,8 +102,8 @@ async def test_a_segment_that_rolls_while_the_bookies_are_asked_is_in_the_plan(
     topic = await broker.registry.open_persistent(NAME)
 
     async def is_flushed(ledger_id: int) -> bool:
-        before = topic.last_confirmed.ledger_id
-        await until(lambda: topic.last_confirmed.ledger_id != before)
+        before = topic.log.last_confirmed.ledger_id
+        await until(lambda: topic.log.last_confirmed.ledger_id != before)
         return True
 
     monkeypatch.setattr(broker.services.ledgers, "is_flushed", is_flushed)
@@ -112,5 +112,5 @@ async def test_a_segment_that_rolls_while_the_bookies_are_asked_is_in_the_plan(
     assert plan["end"]["ledger"] == plan["segments"][-1]["ledger_id"]
     ledgers = [one["ledgerId"] for one in (await broker.admin.statistics.internal(NAME))["ledgers"]]
     assert ledgers == sorted(ledgers)
-    views = [view.ledger_id for view in topic.segments()]
+    views = [view.ledger_id for view in topic.log.segments()]
     assert ledgers == views[: len(ledgers)], "none is left out"

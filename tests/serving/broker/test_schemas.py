@@ -91,7 +91,7 @@ async def test_partitions_have_one_schema(broker: Broker, client: pulsar.Client)
 
     await in_thread(work)
     assert await number_of_versions(broker, "orders") == 1
-    await broker.partitioned.delete(TopicName.parse("orders"), force=True)
+    await broker.deletion.delete_partitioned(TopicName.parse("orders"), force=True)
     assert await number_of_versions(broker, "orders") == 0
 
 

@@ -8,7 +8,7 @@ import pulsar
 import pytest
 
 from quire.serving.broker import Broker
-from quire.serving.cluster.topic_factory import subscriptions_of
+from quire.serving.cluster.topic_loader import subscriptions_of
 from quire.serving.names import TopicName
 from tests.serving.conftest import BrokerHouse, in_thread, until_durable
 

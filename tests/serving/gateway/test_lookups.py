@@ -64,7 +64,7 @@ async def test_a_redirect_to_a_dead_broker_is_asked_anew(front: Front, script: A
 async def test_a_redirect_to_a_stranger_is_not_followed(
     front: Front, script: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quire.gateway.lookups.PATIENCE_S", 0.0)
+    monkeypatch.setattr("quire.gateway.lookups.RETRY_S_MAX", 0.0)
     stranger = await script(owner("pulsar://owner:6650"))
     broker = await script(redirect(stranger.url))
     await front.register("a", broker.url)
@@ -99,7 +99,7 @@ async def test_another_broker_is_asked_when_one_dies(front: Front, script: Any) 
 
 
 async def test_no_broker_is_told_as_try_again(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.gateway.lookups.PATIENCE_S", 0.0)
+    monkeypatch.setattr("quire.gateway.lookups.RETRY_S_MAX", 0.0)
     raw = await front.connect()
     answer = await raw.next()
     assert answer.kind == pb.BaseCommand.ERROR

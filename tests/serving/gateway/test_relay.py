@@ -56,7 +56,7 @@ async def test_a_client_of_a_broker_that_died_is_held_until_its_session_is_over(
 async def test_a_broker_that_is_gone_is_told_as_try_again(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quire.gateway.connection.PATIENCE_S", 0.0)
+    monkeypatch.setattr("quire.gateway.connection.DIAL_S_MAX", 0.0)
     await front.register("a", "pulsar://127.0.0.1:1")
     client = await front.connect("127.0.0.1:1")
     assert (await client.next()).body.error == pb.ServiceNotReady  # type: ignore[attr-defined]

@@ -18,6 +18,7 @@ from quire.serving.admin.app import make_app
 from quire.serving.broker import Broker
 from quire.serving.cluster.ownership import ClusterOwnership
 from quire.serving.settings import BrokerSettings
+from quire.serving.topic.services import Services
 from quire.testing.cluster import MemoryCluster
 from quire.testing.metadata import MemoryStore
 from quire.tiering.archive import Archive
@@ -92,7 +93,7 @@ class Brokers:
         name = f"broker-{len(self.members)}"
         ownership = ClusterOwnership(ledgers.store, clock, name)
         chosen = BrokerSettings(**{"listen": "127.0.0.1:0", "namespace_bundles": 8, **settings})
-        broker = Broker(chosen, ledgers.store, ledgers, self.archive, clock, ownership=ownership)
+        broker = Broker(Services(chosen, ledgers.store, ledgers, self.archive, clock), ownership)
         rest = web.AppRunner(make_app(broker), access_log=None, shutdown_timeout=0.1)
         await rest.setup()
         site = web.TCPSite(rest, "127.0.0.1", 0)

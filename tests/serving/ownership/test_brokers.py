@@ -13,8 +13,9 @@ import pulsar
 import pytest
 
 from quire.runtime.errors import NotFound, Unavailable
-from quire.serving.cluster import ownership as cluster
+from quire.serving.cluster import shedding
 from quire.serving.cluster.bundles import Bundles
+from quire.serving.cluster.handovers import Handovers
 from quire.serving.names import TopicName
 from tests.serving.conftest import in_thread
 from tests.serving.ownership.cluster import Brokers, Member, until
@@ -95,12 +96,12 @@ async def test_clients_are_sent_away_when_a_hand_over_fails_half_way(
     producer = await in_thread(lambda: client.create_producer(name(0)))
     await in_thread(lambda: producer.send(b"0"))
     (topic,) = member.broker.registry.loaded()
-    bundle = await member.broker.registry.bundle_of(topic.topic_name)
+    bundle = await member.broker.registry.ownership.bundle_of(topic.topic_name)
 
     async def fail(*_: object) -> None:
         raise RuntimeError("a mistake of ours")
 
-    for where in ((cluster.ClusterOwnership, "_pass_on"), (Bundles, "close_one")):
+    for where in ((Handovers, "_pass_on"), (Bundles, "close_one")):
         with monkeypatch.context() as patch:
             patch.setattr(*where, fail)
             with pytest.raises(RuntimeError):
@@ -111,15 +112,15 @@ async def test_clients_are_sent_away_when_a_hand_over_fails_half_way(
 async def test_loads_are_looked_at_again_after_a_bundle_went_meanwhile(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "REPORT_S", 0.001)
+    monkeypatch.setattr(shedding, "REPORT_S", 0.001)
     looks = 0
 
-    async def look(_: cluster.ClusterOwnership) -> None:
+    async def look(_: shedding.LoadShedding) -> None:
         nonlocal looks
         looks += 1
         raise NotFound("nobody owns a bundle public/default/00000000_20000000")
 
-    monkeypatch.setattr(cluster.ClusterOwnership, "look_at_loads", look)
+    monkeypatch.setattr(shedding.LoadShedding, "look", look)
     await brokers.start()
     await until(lambda: looks > 2)
 
@@ -163,7 +164,7 @@ async def move(brokers: Brokers, topic: str) -> None:
     assert owner is not None
     for member in brokers.members:
         member.ownership.reports.sent[owner.name] += 1_000_000
-    bundle = await owner.broker.registry.bundle_of(TopicName.parse(topic))
+    bundle = await owner.broker.registry.ownership.bundle_of(TopicName.parse(topic))
     await owner.ownership.release(bundle, "a test moves it")
 
 
@@ -223,7 +224,7 @@ async def test_two_brokers_that_both_believe_to_own_a_topic(brokers: Brokers) ->
     # Asleep, it heard of nothing. Its client sends on; what it sends is confirmed by nobody but the real owner.
     late = asyncio.create_task(in_thread(lambda: publisher.producer.send(b"-1")))
     await until(lambda: name(1) not in one.topics())
-    bundle = await one.broker.registry.bundle_of(TopicName.parse(name(1)))
+    bundle = await one.broker.registry.ownership.bundle_of(TopicName.parse(name(1)))
     await until(lambda: not one.ownership.holds(bundle))  # the conflict made it look, asleep as it is
     await late
     after = await other.end()
@@ -334,7 +335,7 @@ async def test_who_owns_what_and_a_bundle_moved_by_hand(brokers: Brokers) -> Non
     await publisher.more(5)
     await owned_by(brokers, one, publisher)
     for member in (one, two):
-        await member.ownership.look_at_loads()
+        await member.ownership.shedding.look()
     await until(lambda: all("broker-0" in m.ownership.reports.reported() for m in (one, two)))
     async with aiohttp.ClientSession(two.broker.addresses.http_url) as http:
         rows = await (await http.get("/quire/v1/brokers")).json()
@@ -376,7 +377,7 @@ async def test_a_thousand_lookups_at_once_take_a_bundle_once(brokers: Brokers) -
         )
         assert {owner.broker_id for owner in taken} <= owners
         owner = next(member for member in (one, two) if member.name == taken[0].broker_id)
-        bundle = await one.broker.registry.bundle_of(TopicName.parse(name(1)))
+        bundle = await one.broker.registry.ownership.bundle_of(TopicName.parse(name(1)))
         late = [one.broker.sessions.topics.look_up(name(1), take=True) for _ in range(100)]
         released, *found = await asyncio.gather(owner.ownership.release(bundle, f"round {round_}"), *late)
         assert released is None and {one.broker_id for one in found} <= {"broker-0", "broker-1"}

@@ -53,8 +53,8 @@ def client(brokers: Brokers, through: Member, listener: str | None = "outside") 
 
 def reached_at(member: Member) -> set[str]:
     """The addresses at which clients reach it."""
-    transports = [session._transport for session in member.broker.sessions._open]
-    return {one.get_extra_info("sockname")[0] for one in transports if one is not None}
+    transports = [session.outbound._transport for session in member.broker.sessions._open]
+    return {one.get_extra_info("sockname")[0] for one in transports}
 
 
 async def test_clients_of_a_listener_reach_every_owner_by_it(brokers: Brokers) -> None:
@@ -66,7 +66,7 @@ async def test_clients_of_a_listener_reach_every_owner_by_it(brokers: Brokers) -
     assert first.topics() and second.topics(), "both brokers have some"
     assert reached_at(first) | reached_at(second) == {"127.0.0.2"}
     registry, had = first.broker.registry, set(second.topics())
-    for bundle in {await registry.bundle_of(one.topic_name) for one in registry.loaded()}:
+    for bundle in {await registry.ownership.bundle_of(one.topic_name) for one in registry.loaded()}:
         await first.ownership.release(bundle, "a test")
     for producer in producers:
         await asyncio.to_thread(producer.send, b"1")

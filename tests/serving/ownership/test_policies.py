@@ -52,10 +52,10 @@ async def test_of_a_namespace(brokers: Brokers) -> None:
     (name,) = await loaded_by(two, "here")
     await one.broker.admin.policies.change_namespace("public", "default", ttl)
     topic = two.broker.registry.find(name)
-    assert topic is not None and topic.policies.message_ttl_ms == 5_000
+    assert topic is not None and topic.applied.policies.message_ttl_ms == 5_000
     (later,) = await loaded_by(two, "later")
     found = two.broker.registry.find(later)
-    assert found is not None and found.policies.message_ttl_ms == 5_000
+    assert found is not None and found.applied.policies.message_ttl_ms == 5_000
 
 
 async def test_of_a_topic(brokers: Brokers) -> None:
@@ -66,13 +66,13 @@ async def test_of_a_topic(brokers: Brokers) -> None:
     assert former is not None and former.is_closed, "it learns by a load what was sent before"
     (again,) = await loaded_by(two, "here")
     topic = two.broker.registry.find(again)
-    assert topic is not None and topic.deduplicates
+    assert topic is not None and topic.log.dedup is not None
     untouched = two.broker.registry.find(other)
-    assert untouched is not None and not untouched.deduplicates
+    assert untouched is not None and untouched.log.dedup is None
     await one.broker.admin.policies.change_topic(here, lambda _: Policies())
     await loaded_by(two, "here")
     topic = two.broker.registry.find(here)
-    assert topic is not None and not topic.deduplicates
+    assert topic is not None and topic.log.dedup is None
 
 
 async def test_what_was_read_before_its_folder_was_listed_is_followed(brokers: Brokers) -> None:
@@ -80,10 +80,10 @@ async def test_what_was_read_before_its_folder_was_listed_is_followed(brokers: B
     (name,) = await loaded_by(two, "here")
     await one.broker.admin.policies.change_topic(name, ttl)
     topic = two.broker.registry.find(name)
-    assert topic is not None and topic.policies.message_ttl_ms == 5_000
+    assert topic is not None and topic.applied.policies.message_ttl_ms == 5_000
     await one.store.delete(paths.policies("public", "default", "here"))
     async with asyncio.timeout(60):
-        while topic.policies.message_ttl_ms:  # noqa: ASYNC110  its watch is told by the loop
+        while topic.applied.policies.message_ttl_ms:  # noqa: ASYNC110  its watch is told by the loop
             await asyncio.sleep(0)
 
 
@@ -96,7 +96,7 @@ async def test_a_broker_that_does_not_answer_holds_nobody_up(
     assert "may hold later there" in caplog.text
     (name,) = await loaded_by(one, "mine")
     topic = one.broker.registry.find(name)
-    assert topic is not None and topic.policies.message_ttl_ms == 5_000
+    assert topic is not None and topic.applied.policies.message_ttl_ms == 5_000
 
 
 async def test_a_record_that_cannot_be_read_concerns_its_topic_alone(brokers: Brokers) -> None:
@@ -108,8 +108,8 @@ async def test_a_record_that_cannot_be_read_concerns_its_topic_alone(brokers: Br
         await one.store.create(paths.policies("public", "default", name.local), b'{"message_ttl_ms":"never"}')
     await one.broker.admin.policies.change_topic(other, ttl)
     topics = one.broker.registry.find(other), one.broker.registry.find(loaded)
-    assert topics[0] is not None and topics[0].policies.message_ttl_ms == 5_000
-    assert topics[1] is not None and topics[1].policies.message_ttl_ms == 0
+    assert topics[0] is not None and topics[0].applied.policies.message_ttl_ms == 5_000
+    assert topics[1] is not None and topics[1].applied.policies.message_ttl_ms == 0
     with pytest.raises(CorruptionError, match="opened"):
         await loaded_by(one, "opened")
 

@@ -34,6 +34,7 @@ import pytest
 from quire.metadata import paths
 from quire.runtime.clock import ManualClock
 from quire.runtime.errors import QuireError, Unavailable
+from quire.serving.cluster.addresses import Addresses
 from quire.serving.cluster.ownership import ClusterOwnership
 from quire.serving.cluster.port import BundleLoad, Handover, Owner
 from quire.testing.metadata import MemoryStore
@@ -73,9 +74,7 @@ class Host:
         self.name = name
         self.stage = stage
         self.loads: dict[str, BundleLoad] = {}
-        self.service_url = f"pulsar://{name}"
-        self.http_url = f"http://{name}"
-        self.listeners: Mapping[str, str] = {}
+        self.addresses = Addresses(f"pulsar://{name}", {}, f"http://{name}")
 
     def gained(self, bundle: str) -> None:
         self.stage.said.append(f"{self.name} owns {short(bundle)}")
@@ -84,18 +83,18 @@ class Host:
         self.stage.said.append(f"{self.name} closes {short(bundle)}")
         await asyncio.sleep(0)
 
-        def send_away(url: str) -> None:
+        def disconnect_clients(url: str) -> None:
             where = f" to {url.removeprefix('pulsar://')}" if url else " to look it up"
             self.stage.said.append(f"{self.name} sends clients of {short(bundle)}{where}")
 
-        return Handover(["a topic"], send_away)
+        return Handover(["a topic"], disconnect_clients)
 
-    async def invite(self, heir: Owner, bundle: str, topics: Sequence[str]) -> None:
+    async def ask_to_take(self, new_owner: Owner, bundle: str, topics: Sequence[str]) -> None:
         what = f"load {topics[0]} of {short(bundle)}" if topics else f"take {short(bundle)}"
-        self.stage.said.append(f"{self.name} asks {heir.broker_id} to {what}")
-        if heir.broker_id in self.stage.deaf:
+        self.stage.said.append(f"{self.name} asks {new_owner.broker_id} to {what}")
+        if new_owner.broker_id in self.stage.deaf:
             raise Unavailable("it does not answer")
-        await self.stage.brokers[heir.broker_id].take(bundle)
+        await self.stage.brokers[new_owner.broker_id].take(bundle)
 
     def drop(self, bundles: Collection[str]) -> None:
         self.stage.said.append(f"{self.name} drops {' '.join(map(short, bundles)) or 'nothing'}")
@@ -132,7 +131,7 @@ class Stage:
                 case ["bury", name]:
                     await self.stores[name].close()
                 case [name, "looks"]:
-                    await self.brokers[name].look_at_loads()
+                    await self.brokers[name].shedding.look()
                 case [name, "is", "asked", "for", bundle]:
                     await self.brokers[name].require(full(bundle), take=False)
                     self.said.append("served")
@@ -179,8 +178,8 @@ class Stage:
         """Time passes; the timers of leases in doubt ring."""
         self.clock.advance_ms(ms)
         for broker in self.brokers.values():
-            if broker._lease.state.name == "LOST":
-                broker._lease._timeout()
+            if broker.registration.lease.state.name == "LOST":
+                broker.registration.lease._timeout()
 
     async def look_up(self, name: str, bundle: str) -> None:
         owner = await self.brokers[name].owner_of(full(bundle))
@@ -222,7 +221,7 @@ async def test_an_owner_that_leaves_while_it_is_probed_is_not_waited_for() -> No
         await settle()
         return False
 
-    stage.brokers["B"]._answers = leaves
+    stage.brokers["B"].selection.answers = leaves
     async with asyncio.timeout(2):
         await stage.look_up("B", "x")
     assert stage.said[-1] == "connect to B"

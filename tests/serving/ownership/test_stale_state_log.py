@@ -18,7 +18,7 @@ from quire.metadata.store import ANY_VERSION, Node
 from quire.runtime.errors import QuireError, Unavailable
 from quire.serving.cluster.owners import path_of
 from quire.serving.cluster.port import NotOwner
-from quire.serving.cluster.topic_factory import subscriptions_of
+from quire.serving.cluster.topic_loader import subscriptions_of
 from quire.serving.names import TopicName
 from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.topic.topic import Topic
@@ -66,7 +66,7 @@ async def test_an_interrupted_deletion_is_tried_again_while_the_bundle_goes(brok
     two = await brokers.start(**KEPT_NOT)
 
     gate = Gate(one, OTHER.path, nth=2)
-    deletion = asyncio.create_task(one.broker.registry.delete(OTHER))
+    deletion = asyncio.create_task(one.broker.deletion.delete(OTHER))
     await gate.reached.wait()
     await give(one, two)
     gate.opened.set()
@@ -80,7 +80,7 @@ async def test_a_session_ends_while_a_topic_is_being_loaded(brokers: Brokers) ->
     one = await brokers.start(**KEPT_NOT)
     await topic_of(one, "s0")
     await one.broker.registry.unload(TOPIC)
-    bundle = await one.broker.registry.bundle_of(TOPIC)
+    bundle = await one.broker.registry.ownership.bundle_of(TOPIC)
     two = await brokers.start(**KEPT_NOT)
 
     gate = Gate(one, TOPIC.path)
@@ -101,23 +101,23 @@ async def test_a_session_ends_while_a_topic_is_being_loaded(brokers: Brokers) ->
 async def test_a_hand_over_is_broken_off(brokers: Brokers) -> None:
     one = await brokers.start(**KEPT_NOT)
     await topic_of(one, "s0")
-    bundle = await one.broker.registry.bundle_of(TOPIC)
+    bundle = await one.broker.registry.ownership.bundle_of(TOPIC)
     await one.broker.registry.unload(TOPIC)
     two = await brokers.start(**KEPT_NOT)
 
-    close, begun = one.broker.registry.close_bundle, asyncio.Event()
+    close, begun = one.broker.bundles.close_topics, asyncio.Event()
 
     async def close_never(bundle: str) -> list[Topic]:
         begun.set()
         await asyncio.Event().wait()
         return []
 
-    one.broker.registry.close_bundle = close_never  # type: ignore[method-assign,assignment]
+    one.broker.bundles.close_topics = close_never  # type: ignore[method-assign,assignment]
     hand_over = asyncio.create_task(one.ownership.release(bundle, "test"))
     await begun.wait()
     hand_over.cancel()
     await asyncio.wait([hand_over])
-    one.broker.registry.close_bundle = close  # type: ignore[method-assign]
+    one.broker.bundles.close_topics = close  # type: ignore[method-assign]
     await one.store.delete(path_of(bundle), ANY_VERSION)
     await two.ownership.take(bundle)
 
@@ -132,7 +132,7 @@ async def test_a_session_ends_and_the_bundle_is_back_before_the_topic_is_loaded(
     one = await brokers.start(**KEPT_NOT)
     await topic_of(one, "s0")
     registry = one.broker.registry
-    bundle = await registry.bundle_of(TOPIC)
+    bundle = await registry.ownership.bundle_of(TOPIC)
     await one.ownership.release(bundle, "test")
     await one.ownership.take(bundle)
 
@@ -165,12 +165,14 @@ async def is_current_again(brokers: Brokers, one: Member, two: Member) -> None:
     await topic_of(two, "s1")
     await in_thread(lambda: publish(brokers, two))
     topic = await topic_of(two, "s1")
-    rolled = topic.roll()
+    rolled = topic.log.writing.roll()
     assert rolled is not None
     await rolled
     await give(two, one)
     topic = await one.broker.registry.open_persistent(TOPIC)
-    assert not await topic.trim(), "messages with receipts, which s1 has not acknowledged, are gone"
+    assert not await topic.upkeep.trim(topic), (
+        "messages with receipts, which s1 has not acknowledged, are gone"
+    )
     assert {one.name for one in topic.subscriptions} == {"s0", "s1"}
 
 
@@ -189,7 +191,7 @@ async def topic_of(member: Member, subscription: str) -> Topic:
 
 
 async def give(giver: Member, taker: Member) -> None:
-    bundle = await giver.broker.registry.bundle_of(TOPIC)
+    bundle = await giver.broker.registry.ownership.bundle_of(TOPIC)
     await giver.ownership.release(bundle, "test")
     if not taker.ownership.holds(bundle):
         await taker.ownership.take(bundle)

@@ -53,7 +53,7 @@ async def limit(broker: Broker, topic: str, **policies: Any) -> None:
     loaded = broker.registry.find(TopicName.parse(topic))
     assert loaded is not None
     for _ in range(1000):
-        if loaded.publish_limiter is not None:
+        if loaded.applied.publish_limiter is not None:
             return
         await asyncio.sleep(0)
     raise AssertionError("the policy never held")
@@ -81,7 +81,11 @@ async def test_a_broker_s_own_rate_holds_for_its_topics_together(house: BrokerHo
     assert len(await client.answers(50)) == 50, "what comes together is taken together"
     send(client, 2, 0)
     loaded = broker.registry.find(TopicName.parse(OTHER))
-    assert loaded is not None and loaded.publish_limiter is not None and loaded.publish_limiter.waits == 1
+    assert (
+        loaded is not None
+        and loaded.applied.publish_limiter is not None
+        and loaded.applied.publish_limiter.waits == 1
+    )
     assert kinds(await client.answers(1)) == ["SEND_RECEIPT"], "and goes on when the rate allows"
 
 
@@ -162,7 +166,7 @@ async def test_a_full_topic_holds_its_producers_and_leaves_the_budget_to_others(
     stuck, other = await publishing(broker, TOPIC), await publishing(broker, OTHER)
     topic = broker.registry.find(TopicName.parse(TOPIC))
     assert topic is not None
-    publisher = topic._publisher  # type: ignore[union-attr]
+    publisher = topic.log.publisher  # type: ignore[union-attr]
     writer = publisher._writer
     publisher.detach()
     for number in range(8):
@@ -227,10 +231,10 @@ async def test_a_peer_that_is_gone_is_noticed_though_it_is_not_read(broker: Brok
     _, writer = await asyncio.open_connection(*broker.sessions._server.sockets[0].getsockname())
     writer.write(commands.connect("c"))
     async with asyncio.timeout(60):
-        while not any(one.is_connected for one in broker.sessions._open):  # noqa: ASYNC110
+        while not any(one.peer.is_connected for one in broker.sessions._open):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         session = next(iter(broker.sessions._open))
-        session.hold_bytes(HELD_BYTES_PER_CONNECTION_MAX)
+        session.held.hold(HELD_BYTES_PER_CONNECTION_MAX)
         writer.transport.abort()
         while broker.sessions._open:
             session.keep_alive()

@@ -358,7 +358,7 @@ async def test_two_thousand_idle_connections_cost_little_memory(broker: Broker) 
     clients = [Client(broker) for _ in range(2000)]
     for client in clients:
         client.send(commands.connect("idle"))
-    assert sum(client.connection._cutter.buffer_bytes for client in clients) <= 2000 * 16 * 1024
+    assert sum(client.connection.inbound._cutter.buffer_bytes for client in clients) <= 2000 * 16 * 1024
     assert broker.metrics()["quire_serving_connections"] == 2000
     for client in clients:
         client.connection.connection_lost(None)
@@ -466,7 +466,7 @@ async def test_who_takes_broker_entry_metadata_is_told_the_index_of_each_last_me
     part = commands.message_id(0, 0)
     (consumer,) = peer.connection.consumers.values()
     assert consumer.topic is not None
-    part.ledgerId, part.entryId, part.batch_size = consumer.topic.segments()[-1].ledger_id, 1, 3
+    part.ledgerId, part.entryId, part.batch_size = consumer.topic.log.segments()[-1].ledger_id, 1, 3
     part.ack_set.append(0b100)
     peer.transport.writes.clear()
     peer.send(commands.ack(1, [part]), commands.redeliver(1))

@@ -11,11 +11,12 @@ from quire.runtime.limits import KIB, MIB
 from quire.serving.broker import Broker
 from quire.serving.cluster import topic_lists
 from quire.serving.names import TopicName
-from quire.serving.session.connection import (
+from quire.serving.session.inbound import (
     COMMANDS_A_TURN,
     LARGE_COMMAND_BYTES,
     READ_WEIGHT_MAX,
     SMALL_READ_BYTES,
+    Stop,
 )
 from quire.wire import commands, frame
 from tests.serving.conftest import Turns
@@ -30,7 +31,7 @@ async def test_commands_of_one_read_are_carried_out_in_slices_and_in_order(broke
     asked = b"".join(commands.ask_lookup(number, TOPIC) for number in range(count))
     seen: list[int] = []
     for client in clients:
-        start, real = client.connection.start, client.connection
+        start, real = client.connection.requests.start, client.connection.requests
         number = clients.index(client)
 
         def counted(work: Any, what: str, start: Any = start, number: int = number) -> Any:
@@ -56,7 +57,7 @@ async def test_what_waits_for_its_slice_waits_for_everything_else_as_well(broker
     client = await connected(broker)
     client.connection.pause_writing()
     feed(client, commands.PING * 200)
-    client.connection._stop_reading(type(client.connection._stops).ANSWERS)
+    client.connection.inbound.stop(Stop.ANSWERS)
     for _ in range(5):
         await broker.sessions.slices.turn()
     assert len(client.received()) == COMMANDS_A_TURN
@@ -77,7 +78,9 @@ async def test_a_socket_that_is_always_full_is_not_read_for_ever_in_one_turn(bro
     client = await publishing(broker, TOPIC)
     many = b"".join(b"".join(commands.send(1, n, 1, entry(b""))) for n in range(10_000))
     assert feed(client, many) < len(many) and not client.transport.reading
-    assert client.connection._cutter.buffer_bytes <= 64 * KIB, "a large read of tiny messages is a long turn"
+    assert client.connection.inbound._cutter.buffer_bytes <= 64 * KIB, (
+        "a large read of tiny messages is a long turn"
+    )
     await feed_all(client, many[len(many) :])
     large = await publishing(broker, f"{TOPIC}-large")
     data = b"".join(b"".join(commands.send(1, n, 1, entry(bytes(100_000)))) for n in range(100))
@@ -148,7 +151,7 @@ async def test_what_waited_in_a_lane_is_carried_out_in_slices_and_in_order(
     client.send(subscribe(1))
     ids = [commands.message_id(5, at) for at in range(500)]
     client.send(*(commands.ack(1, ids, request_id=number) for number in range(2, 40)))
-    carried, take = list[int](), client.connection.take
+    carried, take = list[int](), client.connection.carry_out
 
     def counted(cut: Any) -> None:
         carried.append(len(slices))
@@ -156,7 +159,7 @@ async def test_what_waited_in_a_lane_is_carried_out_in_slices_and_in_order(
 
     slices, put = list[Any](), broker.sessions.slices.put
     monkeypatch.setattr(broker.sessions.slices, "put", lambda work: (slices.append(work), put(work)))
-    client.connection.take = counted  # type: ignore[method-assign]
+    client.connection.carry_out = counted  # type: ignore[method-assign]
     go_on.set()
     await client.answers(1)
     client.send(commands.ack(1, ids, request_id=40))

@@ -103,7 +103,7 @@ async def test_partitions_are_listed_one_by_one_and_growth_is_told(broker: Broke
     await broker.sessions.topics.open("orders-p-partition-1")  # now it has a record of its own
     await broker.registry.create(TopicName.parse("orders-q"))
     await watcher.knows("orders-q", *[f"orders-p-partition-{number}" for number in range(3)])
-    await broker.partitioned.delete(TopicName.parse("orders-p"))
+    await broker.deletion.delete_partitioned(TopicName.parse("orders-p"))
     await watcher.knows("orders-q")
 
 

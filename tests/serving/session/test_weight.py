@@ -19,8 +19,8 @@ from quire.runtime.limits import (
 )
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
-from quire.serving.session import connection as module
-from quire.serving.session import frame_room
+from quire.serving.session import connection, frame_room, inbound
+from quire.serving.session.inbound import Stop
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from tests.serving.session.test_back_pressure import connected, publishing
@@ -62,7 +62,7 @@ async def feed_each(clients: list[Client], data: bytes | memoryview) -> list[int
 
 
 def kept(clients: list[Client]) -> int:
-    return sum(one.connection._cutter.buffer_bytes for one in clients)
+    return sum(one.connection.inbound._cutter.buffer_bytes for one in clients)
 
 
 def drop(client: Client) -> None:
@@ -81,7 +81,7 @@ async def test_before_connect_a_connection_holds_no_more_than_its_handshake(brok
 async def test_who_does_not_say_connect_in_time_is_closed(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "HANDSHAKE_S", 0.01)
+    monkeypatch.setattr(connection, "HANDSHAKE_S", 0.01)
     silent, good = Client(broker), await connected(broker)
     async with asyncio.timeout(60):
         while not silent.transport.closed:  # noqa: ASYNC110
@@ -132,11 +132,11 @@ async def test_a_frame_that_does_not_end_is_not_waited_for_for_ever(
     feed(client, LARGE[:100])
     client.connection.keep_alive()
     assert not client.transport.closed
-    monkeypatch.setattr(module, "FRAME_S_MAX", 0.0)
-    client.connection._stop_reading(module.Stop.HELD)
+    monkeypatch.setattr(inbound, "FRAME_S_MAX", 0.0)
+    client.connection.inbound.stop(Stop.HELD)
     client.connection.keep_alive()
     assert not client.transport.closed, "we do not read it"
-    client.connection._read_on(module.Stop.HELD)
+    client.connection.inbound.go_on(Stop.HELD)
     client.connection.keep_alive()
     quiet.connection.keep_alive()
     assert client.transport.closed and not quiet.transport.closed
@@ -146,11 +146,13 @@ async def test_a_busy_connection_reads_in_larger_steps_while_there_is_room(broke
     client = await publishing(broker, TOPIC)
     many = b"".join(b"".join(commands.send(1, n, 1, entry(bytes(1000)))) for n in range(4000))
     await feed_all(client, many)
-    assert client.connection._cutter.buffer_bytes == MIB == broker.sessions.frame_room.used_bytes
+    assert client.connection.inbound._cutter.buffer_bytes == MIB == broker.sessions.frame_room.used_bytes
     await client.answers(4000)
-    broker.sessions.frame_room._waiting.append((client.connection, FRAME_ROOM_BYTES_MAX, lambda: None))
+    broker.sessions.frame_room._waiting.append(
+        (client.connection.inbound, FRAME_ROOM_BYTES_MAX, lambda: None)
+    )
     broker.sessions.frame_room._press()
-    assert client.connection._cutter.buffer_bytes <= READ_ROOM_BYTES
+    assert client.connection.inbound._cutter.buffer_bytes <= READ_ROOM_BYTES
     drop(client)
     assert broker.sessions.frame_room.used_bytes == 0
 
@@ -198,7 +200,7 @@ async def test_many_ids_are_acknowledged_in_turns_and_what_follows_waits(broker:
     await client.answers(101)
     topic: Any = broker.registry.find(TopicName.parse(TOPIC))
     subscription = topic.subscriptions.get("s")
-    ledger_id = topic.last_confirmed.ledger_id
+    ledger_id = topic.log.last_confirmed.ledger_id
     ids = [commands.message_id(ledger_id, 10_000 + at) for at in range(19_900)]
     ids += [commands.message_id(ledger_id, at) for at in range(100)]
     client.send(commands.ack(1, ids, request_id=7))
@@ -233,8 +235,8 @@ async def test_what_waits_beyond_its_budget_stops_all_who_publish(broker: Broker
     feed(client, b"".join(commands.send(1, 0, 1, entry())))
     assert not client.transport.reading
     broker.sessions.held.give_back(broker.sessions.held.used_bytes)
-    client.connection.hold_bytes(10)
-    client.connection.release_bytes(10)
+    client.connection.held.hold(10)
+    client.connection.held.release(10)
     assert client.transport.reading
 
 
@@ -310,4 +312,4 @@ async def test_of_a_command_of_many_ids_nothing_is_left_when_its_connection_ends
     async with asyncio.timeout(60):
         while len(broker.sessions.slices):
             await broker.sessions.slices.turn()
-    assert broker.sessions.held.held_bytes == 0 and not client.connection.has_unanswered
+    assert broker.sessions.held.held_bytes == 0 and not client.connection.requests.pending

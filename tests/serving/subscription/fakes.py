@@ -48,7 +48,7 @@ class FakeTopic:
         self.index = 0
         self.cache = True
         self.reads: list[Position] = []
-        self.marked: list[str] = []
+        self.is_terminated = False
         self.failure: QuireError | None = None
         self.delayed_delivery = DelayedDeliveryPolicy()
         self.dispatch_limits: DispatchLimits | None = None
@@ -160,9 +160,6 @@ class FakeTopic:
 
     async def compacted_view(self) -> None:
         """It was never compacted."""
-
-    def acknowledged_up_to(self, subscription: str) -> None:
-        self.marked.append(subscription)
 
 
 class FakePort:

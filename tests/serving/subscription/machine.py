@@ -10,18 +10,18 @@ from typing import Any
 from quire.runtime.limits import FIRST_CHUNK_BYTES_MIN
 from quire.serving.model.ports import ConsumerBusy, Position
 from quire.serving.model.positions import Segments, preceding
-from quire.serving.model.request import KeySharing
+from quire.serving.model.request import KeySharing, SubscribeRequest, SubscriptionKind
 from quire.serving.subscription.cursor.cursor import Cursor, CursorKey
 from quire.serving.subscription.cursor.entry_set import EntrySet, spans
 from quire.serving.subscription.delivery import stretch
 from quire.serving.subscription.delivery.consumer import Consumer
 from quire.serving.subscription.delivery.delivery import BlockView, frames
 from quire.serving.subscription.dispatch.dispatcher import Dispatcher
-from quire.serving.subscription.dispatch.exclusive import Exclusive
-from quire.serving.subscription.dispatch.failover import Failover
 from quire.serving.subscription.dispatch.key_owners import ConsumerAssignError
 from quire.serving.subscription.dispatch.key_shared import KeyShared
+from quire.serving.subscription.dispatch.pending_acks import can_take
 from quire.serving.subscription.dispatch.shared import Shared
+from quire.serving.subscription.dispatch.single_active import SingleActive
 from quire.wire import block
 from quire.wire.hashing import key_slot
 from tests.serving.subscription.fakes import FakePort, FakeTopic, chunked, keyed
@@ -29,11 +29,11 @@ from tests.serving.subscription.fakes import FakePort, FakeTopic, chunked, keyed
 
 def dispatcher_of(kind: str, cursor: Cursor, topic: FakeTopic, partition: int = -1) -> Dispatcher:
     segments = Segments(topic.segments)
-    if kind == "failover":
-        return Failover(cursor, segments, partition)
     if kind in SHARINGS:
         return KeyShared(cursor, segments, SHARINGS[kind])
-    return {"exclusive": Exclusive, "shared": Shared}[kind](cursor, segments)
+    if kind == "shared":
+        return Shared(cursor, segments)
+    return SingleActive(SubscriptionKind[kind.upper()], cursor, segments, partition)
 
 
 SHARINGS = {
@@ -112,16 +112,10 @@ class Machine:
     ) -> bool | str:
         subscription: Any = SimpleNamespace(monotonic=lambda: 0.0)
         self.arrivals += 1
-        consumer_id = self.arrivals
-        consumer = Consumer(
-            subscription,
-            FakePort(),
-            consumer_id,
-            name,
-            priority_level,
-            arrival=self.arrivals,
-            key_ranges=key_ranges,
+        request = SubscribeRequest(
+            "s", SubscriptionKind.SHARED, self.arrivals, name, priority_level, key_ranges=key_ranges
         )
+        consumer = Consumer(subscription, FakePort(), request, self.arrivals)
         try:
             self.dispatcher.attach(consumer)
         except ConsumerBusy:
@@ -210,7 +204,7 @@ class Machine:
         while (wanted := self.dispatcher.wanted()) is not None:
             view = self._block(wanted)
             if view is None:
-                if wanted == self.dispatcher.read and self.dispatcher.normalise():
+                if wanted == self.dispatcher.read.position and self.dispatcher.read.normalise():
                     continue
                 break
             if self.pace:
@@ -289,17 +283,20 @@ class Machine:
         """What nobody holds waits: for anybody only if nobody is ready, and aside only for who is not."""
         dispatcher = self.dispatcher
         assert isinstance(dispatcher, Shared)
-        ready = [one for one in dispatcher.consumers if one.is_ready and dispatcher.has_room(one)]
-        waiting = [*_places(dispatcher.queue), *chain.from_iterable(map(_places, dispatcher.aside.values()))]
-        left = [at for at, bits in self.left.items() if bits and at < dispatcher.read]
+        ready = [one for one in dispatcher.consumers if can_take(one)]
+        waiting = [
+            *_places(dispatcher.queue.entries),
+            *chain.from_iterable(map(_places, dispatcher.queue.aside.values())),
+        ]
+        left = [at for at, bits in self.left.items() if bits and at < dispatcher.read.position]
         assert sorted([*waiting, *self.dealt]) == left
-        assert not ready or not dispatcher.queue, "somebody is ready and the queue is not dealt"
-        assert not set(ready) & dispatcher.aside.keys(), "chunks are aside for who is ready"
-        for holder in dispatcher.aside:
-            assert any(begun.holder is holder for begun in dispatcher.begun.values())
-        assert dispatcher.begun.keys() <= self.begun.keys(), "a message that is whole is remembered"
-        for begun in dispatcher.begun.values():
-            assert begun.first in begun.holder.holds
+        assert not ready or not dispatcher.queue.entries, "somebody is ready and the queue is not dealt"
+        assert not set(ready) & dispatcher.queue.aside.keys(), "chunks are aside for who is ready"
+        for holder in dispatcher.queue.aside:
+            assert any(begun.holder is holder for begun in dispatcher.queue.begun.values())
+        assert dispatcher.queue.begun.keys() <= self.begun.keys(), "a message that is whole is remembered"
+        for begun in dispatcher.queue.begun.values():
+            assert begun.first in begun.holder.pending_acks
 
     def _nobody_is_stalled(self) -> None:
         """Whoever can take something has been dealt all of its keys that no other consumer holds."""
@@ -315,22 +312,22 @@ class Machine:
     def backlog(self) -> int:
         """By the dispatcher's arithmetic; only when it knows."""
         dispatcher = self.dispatcher
-        dispatcher.normalise()
-        index = dispatcher.read_index
+        dispatcher.read.normalise()
+        index = dispatcher.read.index
         if index is None:
-            view = self._block(dispatcher.read)
+            view = self._block(dispatcher.read.position)
             index = self.topic.index
             if view is not None:
-                index = view.index_at(dispatcher.read.entry_id - view.first_entry)
-        return self.topic.index - index + dispatcher.unacked - dispatcher.ahead
+                index = view.index_at(dispatcher.read.position.entry_id - view.first_entry)
+        return dispatcher.read.backlog(self.topic.index, index)
 
     def check(self) -> None:
         """What the dispatcher counts is what the model holds."""
         dispatcher = self.dispatcher
-        passed = [at for at in self.left if at < dispatcher.read]
-        if dispatcher.ahead_known:
+        passed = [at for at in self.left if at < dispatcher.read.position]
+        if dispatcher.read.ahead_known:
             assert self.backlog() == sum(bits.bit_count() for bits in self.left.values())
-        assert dispatcher.unacked == sum(self.left[at].bit_count() for at in passed if self.left[at]), (
+        assert dispatcher.read.unacked == sum(self.left[at].bit_count() for at in passed if self.left[at]), (
             "unacked"
         )
         for name, consumer in self.consumers.items():
@@ -338,7 +335,9 @@ class Machine:
             assert consumer.unacked == sum(self.left[at].bit_count() for at in held)
             if self.is_shared:
                 assert sorted(held) == [
-                    Position(ledger, entry) for ledger, entries in consumer.holds.items() for entry in entries
+                    Position(ledger, entry)
+                    for ledger, entries in consumer.pending_acks.items()
+                    for entry in entries
                 ]
         if self.is_keyed:
             self._nobody_is_stalled()

@@ -51,7 +51,7 @@ class Stand:
     async def backlog(self, name: str = "s") -> int:
         found = self.subscriptions.get(name)
         assert found is not None
-        return (await found.stats())["msgBacklog"]
+        return (await found.stats.describe())["msgBacklog"]
 
 
 async def settle() -> None:

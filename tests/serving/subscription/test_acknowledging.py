@@ -107,7 +107,7 @@ async def test_ids_that_do_not_exist_are_passed_over(stand: Stand) -> None:
 async def test_a_consumer_that_holds_too_much_waits_for_its_acknowledgements(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quire.serving.subscription.dispatch.holding.UNACKED_MESSAGES_MAX", 4)
+    monkeypatch.setattr("quire.serving.subscription.dispatch.pending_acks.UNACKED_MESSAGES_MAX", 4)
     made, port = await stand.consumer(SHARED)
     stand.topic.publish([1] * 4)
     stand.topic.publish([1] * 2)

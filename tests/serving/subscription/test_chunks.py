@@ -127,10 +127,10 @@ async def test_stats_say_that_chunks_wait_for_their_consumer(stand: Stand) -> No
     assert found is not None
     stand.topic.publish([1])
     assert (at_one.positions(), at_two.positions()) == ([(1, 0)], [(1, 2)])
-    assert (await found.stats())["blockedReason"] == blocked.CHUNKS
+    assert (await found.stats.describe())["blockedReason"] == blocked.CHUNKS
     one.flow(1)
     assert at_one.positions() == [(1, 1)]
-    assert (await found.stats())["blockedReason"] == ""
+    assert (await found.stats.describe())["blockedReason"] == ""
     two.close()
     one.close()
 

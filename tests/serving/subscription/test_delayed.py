@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from quire.metadata.records import DelayedDeliveryPolicy
 from quire.serving.broker import Broker
-from quire.serving.cluster.topic_factory import subscriptions_of
+from quire.serving.cluster.topic_loader import subscriptions_of
 from quire.serving.names import TopicName
-from quire.serving.subscription import later
+from quire.serving.subscription.delayed import delayed_delivery
 from quire.serving.subscription.subscription import Subscription
 from tests.serving.conftest import BrokerHouse, in_thread, until_durable
 
@@ -55,7 +55,7 @@ class Peer:
                 await asyncio.sleep(0.01)
 
     async def delayed(self) -> int:
-        return int((await self.subscription.stats())["msgDelayed"])
+        return int((await self.subscription.stats.describe())["msgDelayed"])
 
 
 @pytest.fixture
@@ -106,12 +106,12 @@ async def test_order_comes_before_time_where_one_consumer_has_all(peer: Peer, ki
     assert await in_thread(run) == [b"later", b"now"]
 
 
-@pytest.mark.parametrize("surveyed", [2, later.SURVEY_ENTRIES])
+@pytest.mark.parametrize("surveyed", [2, delayed_delivery.SURVEY_ENTRIES])
 async def test_what_is_delayed_counts_and_waits_again_after_a_restart(
     house: BrokerHouse, monkeypatch: pytest.MonkeyPatch, surveyed: int
 ) -> None:
     """Whether it was written down, or has to be read again."""
-    monkeypatch.setattr(later, "SURVEY_ENTRIES", surveyed)
+    monkeypatch.setattr(delayed_delivery, "SURVEY_ENTRIES", surveyed)
     first = await house.start()
     peer = await in_thread(lambda: Peer(first))
     at_ms = time.time_ns() // 1_000_000 + 1500

@@ -11,6 +11,7 @@ from pyroaring import BitMap
 
 from quire.serving.model.ports import Position
 from quire.serving.model.positions import Segments
+from quire.serving.model.request import SubscribeRequest, SubscriptionKind
 from quire.serving.subscription.cursor.cursor import Cursor, CursorKey
 from quire.serving.subscription.delayed.delays import Delays
 from quire.serving.subscription.delivery.consumer import Consumer
@@ -118,7 +119,7 @@ class History:
         self.dispatcher = {"shared": Shared, "key_shared": KeyShared}[kind](
             self.cursor, Segments(self.topic.segments)
         )
-        self.delays = self.dispatcher.delays = Delays(10)
+        self.delays = self.dispatcher.delayed.delays = Delays(10)
         self.now_ms = self.delays.now_ms = 1_700_000_000_000
         self.due_ms: dict[Position, int] = {}
         self.counts: dict[Position, int] = {}
@@ -145,9 +146,8 @@ class History:
 
     def attach(self) -> None:
         self.arrivals += 1
-        consumer = Consumer(
-            SimpleNamespace(), FakePort(), self.arrivals, str(self.arrivals), arrival=self.arrivals
-        )
+        request = SubscribeRequest("s", SubscriptionKind.SHARED, self.arrivals, str(self.arrivals))
+        consumer = Consumer(SimpleNamespace(), FakePort(), request, self.arrivals)  # type: ignore[arg-type]
         consumer.permits = self.rng.choice((0, 3, 1000))
         self.dispatcher.attach(consumer)
 
@@ -169,7 +169,7 @@ class History:
     def pass_time(self) -> None:
         self.now_ms += self.rng.randrange(300)
         self.delays.now_ms = self.now_ms
-        self.dispatcher.release()
+        self.dispatcher.delayed.release()
 
     def pump(self) -> None:
         while (wanted := self.dispatcher.wanted()) is not None:
@@ -185,19 +185,21 @@ class History:
                     self.held[at] = delivery.consumer
 
     def check(self) -> None:
-        read = self.dispatcher.read
+        read = self.dispatcher.read.position
         passed = {at for at in self.due_ms if at < read}
         waiting = {
             Position(ledger, one) for ledger, times in self.delays._by_ledger.items() for one in times.entries
         }
-        queued = {Position(ledger, one) for ledger, some in self.dispatcher.queue.items() for one in some}
+        queued = {
+            Position(ledger, one) for ledger, some in self.dispatcher.queue.entries.items() for one in some
+        }
         assert not waiting & queued and not (waiting | queued) & (self.held.keys() | self.acked)
         assert waiting | queued | self.held.keys() == passed - self.acked
         assert all(self.due_ms[at] > self.now_ms - 10 for at in waiting), "later than a tick"
-        assert self.dispatcher.unacked == self.messages(passed - self.acked)
-        index = self.dispatcher.read_index
-        if index is not None and self.dispatcher.ahead_known:
-            left = self.topic.index - index + self.dispatcher.unacked - self.dispatcher.ahead
+        assert self.dispatcher.read.unacked == self.messages(passed - self.acked)
+        index = self.dispatcher.read.index
+        if index is not None and self.dispatcher.read.ahead_known:
+            left = self.topic.index - index + self.dispatcher.read.unacked - self.dispatcher.read.ahead
             assert left == self.messages(self.due_ms.keys() - self.acked)
 
     def messages(self, positions: Iterable[Position]) -> int:
@@ -227,7 +229,7 @@ class History:
 
     def settle(self) -> None:
         self.pump()
-        self.dispatcher.normalise()
+        self.dispatcher.read.normalise()
         self.pump()
         self.check()
 
@@ -237,11 +239,11 @@ class History:
             self.attach()
         self.now_ms += 10_000
         self.delays.now_ms = self.now_ms
-        self.dispatcher.release()
+        self.dispatcher.delayed.release()
         while len(self.acked) < len(self.due_ms):
             for consumer in self.dispatcher.consumers:
                 consumer.permits = 1000
-            self.dispatcher.normalise()
+            self.dispatcher.read.normalise()
             self.pump()
             assert self.held, "what is due is dealt to whoever is ready"
             for at in list(self.held):
@@ -268,7 +270,7 @@ def test_delays_that_count_no_longer_are_dealt_at_once() -> None:
         history.publish()
     history.pump()
     assert 0 < len(history.held) < len(history.due_ms)
-    history.dispatcher.release_all()
+    history.dispatcher.delayed.release_all()
     history.now_ms += 10_000
     history.pump()
     assert history.held.keys() == history.due_ms.keys()

@@ -21,7 +21,7 @@ from quire.serving.subscription.cursor.cursor import Cursor, CursorKey
 from quire.serving.subscription.delivery.delivery import BlockView
 from quire.serving.subscription.dispatch import blocked
 from quire.serving.subscription.dispatch_rate_limiter import DispatchRateLimiter
-from quire.serving.subscription.non_persistent import NonPersistentSubscription
+from quire.serving.subscription.non_persistent import NonPersistentPump
 from quire.serving.subscription.subscriptions import CursorStore, Subscription, Subscriptions
 from quire.wire import block
 from tests.serving.subscription.fakes import FakeLog, FakePort, FakeTopic
@@ -69,13 +69,13 @@ class Stand:
 
     def _limiters(self) -> Iterator[RateLimiter]:
         for one in self.subscriptions:
-            found = None if one._limiter is None else one._limiter._limiter
+            found = None if one.pump._limiter is None else one.pump._limiter._limiter
             while found is not None:
                 yield found
                 found = found.wider
 
     async def reason(self, name: str = "s") -> str:
-        return str((await self.subscription(name).stats())["blockedReason"])
+        return str((await self.subscription(name).stats.describe())["blockedReason"])
 
 
 @pytest.fixture
@@ -89,9 +89,9 @@ def per_s(messages: int = 0, byte_count: int = 0) -> DispatchRate:
 
 async def test_what_nothing_limits_has_no_limiter(stand: Stand) -> None:
     await stand.consumer()
-    assert stand.subscription()._limiter is None
+    assert stand.subscription().pump._limiter is None
     stand.limit()
-    assert stand.topic.dispatch_limits is None and stand.subscription()._limiter is None
+    assert stand.topic.dispatch_limits is None and stand.subscription().pump._limiter is None
 
 
 @pytest.mark.parametrize("kind", [*SubscriptionKind])
@@ -189,9 +189,9 @@ async def test_a_policy_that_goes_lets_everything_out(stand: Stand) -> None:
 async def test_policies_that_say_the_same_keep_the_debt(stand: Stand) -> None:
     stand.limit(subscription_dispatch_rate=per_s(1))
     port = await stand.consumer()
-    limiter = stand.subscription()._limiter
+    limiter = stand.subscription().pump._limiter
     stand.subscriptions.policies_changed()
-    assert stand.subscription()._limiter is limiter
+    assert stand.subscription().pump._limiter is limiter
     stand.topic.publish([1] * 5)
     assert len(port.positions()) == 1
 
@@ -221,14 +221,13 @@ async def test_redelivery_counts_too(stand: Stand) -> None:
 async def test_what_keeps_nothing_drops_what_its_rate_does_not_allow(stand: Stand) -> None:
     stand.limit(subscription_dispatch_rate=per_s(3))
     cursor = Cursor(CursorKey(stand.topic.name, 1, "n"), preceding(stand.topic.first_position()))
-    tasks, ended = stand.subscriptions._tasks, stand.subscriptions._remove
-    made = NonPersistentSubscription(stand.topic, cursor, None, stand.clock, tasks, -1, ended)
-    stand.subscriptions._by_name["n"] = made
+    stand.subscriptions.PUMP = NonPersistentPump  # type: ignore[misc]
+    made = stand.subscriptions._add(cursor)
     port = FakePort()
     (await made.attach(SubscribeRequest("n", SHARED, consumer_id=1), port)).flow(100)
     stand.topic.publish([1] * 5)
     stand.topic.publish([1] * 5)
-    assert len(port.positions()) == 3 and made.drops.messages_out == 7
+    assert len(port.positions()) == 3 and made.pump.drops.messages_out == 7
     stand.wait(1000)
     stand.topic.publish([1] * 5)
     assert port.positions()[0] == (1, 10)
@@ -239,8 +238,8 @@ async def test_what_waits_for_its_time_is_why_nothing_flows(stand: Stand) -> Non
     subscription = stand.subscription()
     stand.topic.publish([1])
     assert await stand.reason() == ""
-    assert subscription._later.delays is not None
-    subscription._later.delays.add(1, [0], [stand.clock.now_ms() + 60_000])
+    assert subscription.pump.delayed.delays is not None
+    subscription.pump.delayed.delays.add(1, [0], [stand.clock.now_ms() + 60_000])
     assert await stand.reason() == blocked.DELAYED
 
 
@@ -251,7 +250,7 @@ def test_a_cut_ends_with_the_allowance_and_has_one_entry_at_least(stand: Stand) 
     (buffer,) = stand.topic.blocks
     view = BlockView(buffer, block.peek(buffer))
     wanted = stand.topic.first_position()
-    assert limiter.may_deal()
+    assert limiter.may_dispatch()
     assert limiter.cut(view, wanted).stop_entry == 3, "three entries hold twelve bytes"
     assert limiter.cut(view, wanted._replace(entry_id=7)) is view
     part = view.head(3)

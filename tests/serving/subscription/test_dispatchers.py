@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.serving.model.ports import Position
-from quire.serving.subscription.dispatch import shared
+from quire.serving.subscription.dispatch import shared, shared_queue
 from tests.serving.subscription.machine import Machine
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
@@ -98,8 +98,8 @@ def deal_the_rest(machine: Machine) -> None:
     for at in left:
         machine.ack(at.ledger_id, [at.entry_id])
     machine.pump()
-    assert machine.backlog() == 0 or not machine.dispatcher.ahead_known
-    assert not machine.cursor.acked and machine.dispatcher.unacked == 0
+    assert machine.backlog() == 0 or not machine.dispatcher.read.ahead_known
+    assert not machine.cursor.acked and machine.dispatcher.read.unacked == 0
 
 
 keyed_steps = st.one_of(
@@ -157,7 +157,7 @@ def test_chunks_go_to_the_holder_of_the_first(
     machine = Machine("shared", pace=pace, joins=joins)
     machine.forgets_beginnings = under_way_max == 1
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared, "CHUNKED_MESSAGES_MAX", under_way_max)
+        patch.setattr(shared_queue, "CHUNKED_MESSAGES_MAX", under_way_max)
         patch.setattr(shared, "LOOK_AHEAD_ENTRIES_MAX", look_ahead)
         for what, value in [*BOTH_READY, *history]:
             do(machine, what, value)
@@ -165,7 +165,7 @@ def test_chunks_go_to_the_holder_of_the_first(
 
 
 def test_of_too_many_messages_in_chunks_the_oldest_goes_to_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "CHUNKED_MESSAGES_MAX", 2)
+    monkeypatch.setattr(shared_queue, "CHUNKED_MESSAGES_MAX", 2)
     machine = Machine("shared")
     machine.forgets_beginnings = True
     for what, value in BOTH_READY:
@@ -236,7 +236,7 @@ def say(machine: Machine, line: str) -> list[str]:
     said += [f"{consumer.name} is {'active' if active else 'inactive'}" for consumer, active in notices]
     said += [f"{name} gets {what}" for name, what in machine.pump()]
     marked = "{}:{}".format(*machine.cursor.mark_delete)
-    backlog = machine.backlog() if machine.dispatcher.ahead_known else "?"
+    backlog = machine.backlog() if machine.dispatcher.read.ahead_known else "?"
     return [*said, f"mark-delete {marked} backlog {backlog}"]
 
 

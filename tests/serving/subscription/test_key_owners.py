@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quire.serving.model.request import SubscribeRequest, SubscriptionKind
 from quire.serving.subscription.delivery.consumer import Consumer
 from quire.serving.subscription.dispatch.key_owners import AutoSplit, ConsumerAssignError, KeyOwners, Sticky
 from quire.wire.hashing import SLOTS
@@ -18,7 +19,8 @@ from tests.serving.subscription.fakes import FakePort
 
 def consumer(name: str, *ranges: tuple[int, int]) -> Consumer:
     subscription: Any = SimpleNamespace(monotonic=lambda: 0.0)
-    return Consumer(subscription, FakePort(), 1, name, key_ranges=ranges)
+    request = SubscribeRequest("s", SubscriptionKind.KEY_SHARED, 1, name, key_ranges=ranges)
+    return Consumer(subscription, FakePort(), request)
 
 
 def all_owners(owners: KeyOwners) -> list[Consumer | None]:

@@ -82,7 +82,7 @@ class House:
                 self.topic.roll()
             case "trim" if len(self.topic.ledgers) > 1:
                 self.topic.trim()
-                self.subscription.trimmed()
+                self.subscription.pump.trimmed()
             case _ if not consumers:
                 request = SubscribeRequest("s", self.kind, 1, initial_earliest=True)
                 await self.subscriptions.subscribe(request, FakePort())
@@ -141,7 +141,7 @@ def test_backlogs_are_what_a_full_count_finds(kind: SubscriptionKind, history: l
         for what, value in history:
             await house.do(what, value)
             messages, size, published_ms = house.count()
-            found = await house.subscription.stats()
+            found = await house.subscription.stats.describe()
             assert found["msgBacklog"] == messages
             assert (found["backlogSize"], found["backlogSizeExact"]) == (size, True)
             assert found["earliestMsgPublishTimeInBacklog"] == (published_ms or 0)
@@ -180,12 +180,12 @@ async def test_an_unreadable_topic_has_an_estimate(monkeypatch: pytest.MonkeyPat
 
 
 async def test_stats_say_why_nothing_is_dealt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.serving.subscription.dispatch.holding.UNACKED_MESSAGES_MAX", 4)
+    monkeypatch.setattr("quire.serving.subscription.dispatch.pending_acks.UNACKED_MESSAGES_MAX", 4)
     house = House(SubscriptionKind.SHARED)
     await house.subscriptions.create("s")
 
     async def reason() -> str:
-        found = await house.subscription.stats()
+        found = await house.subscription.stats.describe()
         assert found["blockedSubscriptionOnUnackedMsgs"] is (found["blockedReason"] == blocked.UNACKED)
         return str(found["blockedReason"])
 
@@ -211,8 +211,8 @@ async def test_stats_say_why_nothing_is_dealt(monkeypatch: pytest.MonkeyPatch) -
     house.topic.publish([1])
     assert await reason() == blocked.UNACKED
     made.ack(ids((1, 0), (1, 1)))
-    assert await reason() == "" and (await house.subscription.stats())["messageAckRate"] == 0
-    assert made.meter.acked == house.subscription.meter.acked == 2
+    assert await reason() == "" and (await house.subscription.stats.describe())["messageAckRate"] == 0
+    assert made.meter.acked == house.subscription.pump.meter.acked == 2
 
 
 async def test_stats_say_what_keys_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,13 +233,13 @@ async def test_stats_say_what_keys_wait_for(monkeypatch: pytest.MonkeyPatch) -> 
         house.topic.publish([1], [keyed("k", place)])
 
     async def stats() -> dict[str, Any]:
-        return await house.subscription.stats()
+        return await house.subscription.stats.describe()
 
     low = await consumer(0, 0, "low")
     publish()
     assert (await stats())["blockedReason"] == blocked.NO_OWNER
     high = await consumer(slot, slot, "high")
-    house.subscription.wake()
+    house.subscription.pump.wake()
     found = await stats()
     assert (found["blockedReason"], found["keySharedMode"]) == ("", "STICKY")
     assert found["consumers"][1]["keyHashRanges"] == [f"[{slot}, {slot}]"]
@@ -261,17 +261,17 @@ async def test_looking_ahead_gives_way_to_others(monkeypatch: pytest.MonkeyPatch
         place = house.topic.next_position(house.topic.last_confirmed)
         house.topic.publish([1], [keyed("k", place)], clock_ms=0)
     monkeypatch.setattr(
-        "quire.serving.subscription.subscription.DEAL_BYTES_PER_TURN",
+        "quire.serving.subscription.pump.DEAL_BYTES_PER_TURN",
         3 * (DEAL_BYTES_PER_BLOCK_MIN + DEAL_BYTES_PER_ENTRY_MIN),
     )
     request = SubscribeRequest("s", house.kind, 1, sharing=KeySharing(is_sticky=True), key_ranges=[(0, 0)])
     made = await house.subscriptions.subscribe(request, FakePort())
     made.flow(1)
-    dispatcher = house.subscription.dispatcher
-    assert dispatcher.read == (1, 3)
+    dispatcher = house.subscription.pump.dispatcher
+    assert dispatcher.read.position == (1, 3)
     for _ in range(8):
         await asyncio.sleep(0)
-    assert dispatcher.read == (1, 10) and made.permits == 1
+    assert dispatcher.read.position == (1, 10) and made.permits == 1
 
 
 async def test_stats_say_that_keys_drain() -> None:
@@ -283,10 +283,10 @@ async def test_stats_say_that_keys_drain() -> None:
         for number in range(10):
             place = house.topic.next_position(house.topic.last_confirmed)
             house.topic.publish([1], [keyed(f"k{number}", place)])
-    found = await house.subscription.stats()
+    found = await house.subscription.stats.describe()
     assert found["blockedReason"] == blocked.DRAINING and found["drainingHashesCount"] > 0
     house.subscription.consumers[0].ack(ids(*((1, entry) for entry in range(10))))
-    found = await house.subscription.stats()
+    found = await house.subscription.stats.describe()
     assert (found["blockedReason"], found["drainingHashesCount"], found["unackedMessages"]) == ("", 0, 10)
 
 

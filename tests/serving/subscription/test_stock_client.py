@@ -13,7 +13,7 @@ import pytest
 from pulsar import ConsumerType, InitialPosition
 
 from quire.serving.broker import Broker
-from quire.serving.cluster.topic_factory import subscriptions_of
+from quire.serving.cluster.topic_loader import subscriptions_of
 from quire.serving.names import TopicName
 from quire.wire.hashing import key_slot
 from tests.serving.conftest import BrokerHouse, in_thread, until_durable

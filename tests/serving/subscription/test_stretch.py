@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire.serving.model.request import SubscribeRequest, SubscriptionKind
 from quire.serving.subscription.delivery import stretch
 from quire.serving.subscription.delivery.consumer import Consumer
 from quire.serving.subscription.delivery.delivery import BlockView, Delivery, frames
@@ -70,7 +71,7 @@ def sent(views: list[BlockView], wants_index: bool) -> bytes:
     subscription: Any = SimpleNamespace(monotonic=lambda: 0.0)
     port = FakePort()
     port.wants_index = wants_index
-    consumer = Consumer(subscription, port, 1)
+    consumer = Consumer(subscription, port, SubscribeRequest("s", SubscriptionKind.EXCLUSIVE, 1))
     whole = [Delivery(consumer, view, 0, view.count, view.count, 0, 0) for view in views]
     return b"".join(bytes(part) for one in whole for part in frames(one, -1))
 

@@ -99,7 +99,7 @@ async def test_subscriptions_that_are_behind_take_turns_to_read(stand: Stand) ->
         stand.topic.publish([1])
     for name in "abcde":
         made = await stand.subscriptions.create(name, earliest=True)
-        made._source = BlockSource(stand.topic, made, Tasks("test"), limit)
+        made.pump.source = BlockSource(stand.topic, made.pump, Tasks("test"), limit)
     ports = [(await stand.consumer(name=name, permits=2))[1] for name in "abcde"]
     assert len(stand.topic.reads) == 0
     await asyncio.sleep(0)
@@ -225,7 +225,7 @@ async def test_stats_are_pulsars(stand: Stand) -> None:
     (one,) = stats["consumers"]
     assert (one["consumerName"], one["availablePermits"], one["unackedMessages"]) == ("c", 995, 3)
     assert one["address"] == "127.0.0.1:9"
-    cursor = made.subscription.cursor_stats()
+    cursor = made.subscription.stats.of_cursor()
     assert (cursor["markDeletePosition"], cursor["readPosition"]) == ("1:0", "1:2")
 
 

@@ -13,9 +13,9 @@ from quire.runtime.errors import CorruptionError
 from quire.serving.model.ports import Position
 from quire.serving.model.positions import Segments
 from quire.serving.model.request import SubscriptionKind
-from quire.serving.subscription import later
 from quire.serving.subscription.cursor import cursor_record
 from quire.serving.subscription.cursor.cursor import Cursor
+from quire.serving.subscription.delayed import delayed_delivery
 from quire.serving.subscription.delayed.delays import Delays
 from quire.serving.subscription.delayed.survey import Piece, Survey, Times
 from quire.serving.subscription.dispatch.key_shared import KeyShared
@@ -49,7 +49,7 @@ class Restarted(History):
             self.log += cursor_record.deltas(CURSOR_ID, self.cursor.take_delta())
 
     def survey(self) -> None:
-        for piece in self.dispatcher.survey():
+        for piece in self.dispatcher.delayed.survey():
             self.cursor.survey.extend(piece)
             self.log.append(cursor_record.survey(CURSOR_ID, piece))
             self.surveyed = Position(piece.ledger_id, piece.stop)
@@ -76,25 +76,25 @@ class Restarted(History):
         same_kind = self.rng.random() < 0.8
         kind = type(former) if same_kind else self.rng.choice(list(KINDS.values()))
         self.dispatcher = kind(cursor, Segments(self.topic.segments))
-        self.delays = self.dispatcher.delays = Delays(self.rng.choice((10, 10, 10, 7)))
+        self.delays = self.dispatcher.delayed.delays = Delays(self.rng.choice((10, 10, 10, 7)))
         self.delays.now_ms = self.now_ms
         self.restore()
         self.check()
 
     def restore(self) -> None:
-        self.dispatcher.restore(self.cursor.survey)
-        self.dispatcher.normalise()
-        if self.dispatcher.window:  # else all of it is acknowledged, or found by another kind
+        self.dispatcher.delayed.restore(self.cursor.survey)
+        self.dispatcher.read.normalise()
+        if self.dispatcher.read.window:  # else all of it is acknowledged, or found by another kind
             self.restored += 1
-            end = self.dispatcher.segments.clamp(self.surveyed)
-            assert self.dispatcher.read == end, "what was written down is not read again"
+            end = self.dispatcher.read.segments.clamp(self.surveyed)
+            assert self.dispatcher.read.position == end, "what was written down is not read again"
 
     def detach(self, consumer) -> None:  # type: ignore[no-untyped-def]
         if len(self.dispatcher.consumers) == 1:
             self.survey()
         super().detach(consumer)
         if not self.dispatcher.consumers:
-            self.delays = self.dispatcher.delays = Delays(self.delays.tick_ms)
+            self.delays = self.dispatcher.delayed.delays = Delays(self.delays.tick_ms)
             self.delays.now_ms = self.now_ms
             self.restore()
 
@@ -131,7 +131,7 @@ def later_entries(topic: FakeTopic, due_ms: list[int | None]) -> list[bytes]:
 
 @pytest.fixture
 def stand(monkeypatch: pytest.MonkeyPatch) -> Stand:
-    monkeypatch.setattr(later, "SURVEY_ENTRIES", 50)
+    monkeypatch.setattr(delayed_delivery, "SURVEY_ENTRIES", 50)
     return Stand()
 
 
@@ -159,12 +159,12 @@ async def test_a_broker_that_takes_over_does_not_read_what_waits(
     _, port = await stand.consumer(kind)
     await settle()
     found = stand.subscriptions.get("s")
-    assert found is not None and found.delayed_entries == 500
+    assert found is not None and len(found.pump.delayed) == 500
     assert all(one.entry_id >= 900 for one in stand.topic.reads), "only what came after the last survey"
     assert await stand.backlog() == 500 and port.positions() == []
     publish(stand, 10, HOUR_MS)
     await settle()
-    assert len(port.positions()) == 5 and found.delayed_entries == 505
+    assert len(port.positions()) == 5 and len(found.pump.delayed) == 505
 
 
 @pytest.mark.parametrize("kind", [SubscriptionKind.SHARED, SubscriptionKind.KEY_SHARED])
@@ -272,11 +272,11 @@ def test_what_lies_behind_a_position() -> None:
     survey = Survey()
     survey.extend(piece(0, 4, each=0, counts=array("I", [1, 2, 3, 4]), slots=array("H", [5, 6, 7, 8])))
     survey.extend(piece(0, 10, 3))
-    cut, rest = survey.behind(Position(1, 2))
+    cut, rest = survey.since(Position(1, 2))
     assert (cut.first, cut.stop, cut.first_index, cut.next_index) == (2, 4, 3, 10)
     assert cut.counts == array("I", [3, 4]) and cut.slots == array("H", [7, 8])
     assert cut.times.entries == BitMap([2]) and rest.ledger_id == 3
-    assert survey.behind(Position(1, 4)) == [] == survey.behind(Position(2, 0))
+    assert survey.since(Position(1, 4)) == [] == survey.since(Position(2, 0))
 
 
 def test_what_is_acknowledged_is_pruned() -> None:
@@ -302,7 +302,7 @@ def test_slots_that_nobody_will_ask_for_are_pruned() -> None:
 
 async def test_a_survey_that_is_too_large_ends_there(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     """What lies behind it is read again, and nothing is lost."""
-    monkeypatch.setattr(later, "SURVEY_HELD_BYTES_MAX", 1_300)
+    monkeypatch.setattr(delayed_delivery, "SURVEY_HELD_BYTES_MAX", 1_300)
     await stand.consumer(SubscriptionKind.SHARED)
     publish(stand, 1000, HOUR_MS)
     await settle()
@@ -314,7 +314,7 @@ async def test_a_survey_that_is_too_large_ends_there(stand: Stand, monkeypatch: 
     await stand.consumer(SubscriptionKind.SHARED)
     await settle()
     found = stand.subscriptions.get("s")
-    assert found is not None and found.delayed_entries == 500 and await stand.backlog() == 1000
+    assert found is not None and len(found.pump.delayed) == 500 and await stand.backlog() == 1000
 
 
 def test_a_piece_is_a_record_and_a_damaged_one_is_damage() -> None:

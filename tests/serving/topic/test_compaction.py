@@ -15,7 +15,7 @@ from quire.ledger import census
 from quire.metadata.records import RetentionPolicy
 from quire.runtime.errors import AlreadyExists, QuireError, Unavailable
 from quire.serving.broker import Broker
-from quire.serving.cluster.topic_factory import subscriptions_of
+from quire.serving.cluster.topic_loader import subscriptions_of
 from quire.serving.names import TopicName
 from quire.serving.topic.compaction import compaction
 from quire.serving.topic.compaction.compacted import SPAN_ENTRIES
@@ -134,11 +134,11 @@ class Table:
         await in_thread(work)
 
     async def compact(self) -> None:
-        await self.topic.compaction.start()
-        assert self.topic.compaction.error == ""
+        await self.topic.log.compaction.start(self.topic.subscriptions)
+        assert self.topic.log.compaction.error == ""
 
     async def roll(self) -> None:
-        rolling = self.topic.roll()
+        rolling = self.topic.log.writing.roll()
         assert rolling is not None
         await rolling
 
@@ -188,7 +188,7 @@ async def test_it_is_compacted_again_and_outlives_the_segments_it_came_from(
     await table.broker.admin.policies.change_topic(
         NAME, lambda old: replace(old, retention=RetentionPolicy(), compaction_threshold_bytes=1 << 30)
     )
-    await table.broker.registry.apply_policies("public", "default")
+    await table.broker.admin.policies.refresh("public", "default", None)
     model: dict[str, bytes] = {}
     former: set[int] = set()
     for round in range(3):
@@ -196,18 +196,18 @@ async def test_it_is_compacted_again_and_outlives_the_segments_it_came_from(
         await table.publish((f"only{round}", b"x"), *pairs, batch=batch)
         model |= {f"only{round}": b"x", **dict(pairs)}
         await table.roll()
-        assert await table.topic.trim() == 0, "what no compaction has read stays"
+        assert await table.topic.upkeep.trim(table.topic) == 0, "what no compaction has read stays"
         await table.compact()
-        assert table.topic.compaction.record is not None
-        former.add(table.topic.compaction.record.ledger_id)
-        await table.topic.trim()
-        assert not table.topic.segment_list.sealed
+        assert table.topic.log.compaction.record is not None
+        former.add(table.topic.log.compaction.record.ledger_id)
+        await table.topic.upkeep.trim(table.topic)
+        assert not table.topic.log.segment_list.sealed
         assert dict(await table.read()) == model and len(await table.read()) == len(model)
     await table.publish(("live", b"y"))
     assert dict(await table.read()) == {**model, "live": b"y"}
     await table.broker.services.tasks.stop()
     left = [ledger_id async for ledger_id in census.ledger_ids(table.broker.services.store)]
-    assert former & set(left) == {table.topic.compaction.record.ledger_id}, "replaced results are deleted"
+    assert former & set(left) == {table.topic.log.compaction.record.ledger_id}, "replaced results are deleted"
     assert not await census.orphans(table.broker.services.store, now_ms=2**60)
 
 
@@ -218,9 +218,9 @@ async def test_it_survives_a_restart_and_goes_with_the_topic(house: BrokerHouse,
     again = await house.start()
     after = Table(again, await again.registry.open(NAME))
     assert await after.read() == [("a", b"2"), ("b", b"3")]
-    assert after.topic.compaction.status == "SUCCESS"
-    assert after.topic.compaction.record is not None
-    ledger_id = after.topic.compaction.record.ledger_id
+    assert after.topic.log.compaction.status == "SUCCESS"
+    assert after.topic.log.compaction.record is not None
+    ledger_id = after.topic.log.compaction.record.ledger_id
     await in_thread(after.client.close)
     await again.admin.topics.delete(NAME, force=True)
     assert ledger_id not in [one async for one in census.ledger_ids(again.services.store)]
@@ -323,7 +323,7 @@ async def test_trimming_waits_for_the_first_one_too(
         begin = Output.begin
 
         async def trimmed_first(*args: Any) -> Output:
-            await topic.trim()
+            await topic.upkeep.trim(topic)
             return await begin(*args)
 
         monkeypatch.setattr(Output, "begin", trimmed_first)
@@ -350,30 +350,30 @@ async def test_who_asks_while_it_is_replaced_gets_the_new_result(
         return found
 
     monkeypatch.setattr(compaction, "load", slow)
-    asking = asyncio.ensure_future(table.topic.compaction.view())
+    asking = asyncio.ensure_future(table.topic.log.compacted_view())
     await asked.wait()
     await table.publish(("a", b"2"))
     await table.compact()
     may_load.set()
     view = await asking
-    assert view is not None and view._compacted.record == table.topic.compaction.record
+    assert view is not None and view._compacted.record == table.topic.log.compaction.record
 
 
 async def test_a_threshold_starts_it_and_one_runs_at_a_time(table: Table) -> None:
     await table.broker.admin.policies.change_topic(
         NAME, lambda old: replace(old, compaction_threshold_bytes=1000)
     )
-    await table.broker.registry.apply_policies("public", "default")
+    await table.broker.admin.policies.refresh("public", "default", None)
     await table.publish(("a", bytes(300)))
-    await table.topic.upkeep.look()
+    await table.topic.upkeep.look(table.topic)
     assert (await table.broker.admin.topics.compaction_status(NAME))["status"] == "NOT_RUN"
     await table.publish(("a", b"x" * 900))
-    await table.topic.upkeep.look()
+    await table.topic.upkeep.look(table.topic)
     assert (await table.broker.admin.topics.compaction_status(NAME))["status"] == "RUNNING"
     with pytest.raises(AlreadyExists):
         await table.broker.admin.topics.compact(NAME)
-    assert table.topic.compaction._running is not None
-    await table.topic.compaction._running
+    assert table.topic.log.compaction._running is not None
+    await table.topic.log.compaction._running
     assert (await table.broker.admin.topics.compaction_status(NAME))["status"] == "SUCCESS"
     assert [len(value) for _, value in await table.read()] == [900]
 
@@ -390,7 +390,7 @@ async def test_one_that_fails_leaves_the_former_result_and_says_why(
 
     monkeypatch.setattr(Output, "room", fail)
     with pytest.raises(QuireError):
-        await table.topic.compaction.start()
+        await table.topic.log.compaction.start(table.topic.subscriptions)
     assert await table.broker.admin.topics.compaction_status(NAME) == {
         "status": "ERROR",
         "lastError": "no bookies",
@@ -417,14 +417,16 @@ async def test_one_that_fails_is_not_begun_again_at_every_look(
 
     monkeypatch.setattr(Output, "begin", fail)
     await broker.admin.policies.change_topic(NAME, lambda old: replace(old, compaction_threshold_bytes=1))
-    await broker.registry.apply_policies("public", "default")
+    await broker.admin.policies.refresh("public", "default", None)
     await in_thread(table.client.close)
-    topic._publisher.publish(_Silent(), [b"h"], [encode_one(OutgoingMessage(b"x", key="a"), "p", 1, 1)], None)  # type: ignore[arg-type]
-    await topic.flushed()
+    topic.log.publisher.publish(
+        _Silent(), [b"h"], [encode_one(OutgoingMessage(b"x", key="a"), "p", 1, 1)], None
+    )  # type: ignore[arg-type]
+    await topic.log.publisher.flushed()
     for expected in (1, 1, 2):
-        await topic.upkeep.look()
-        if topic.compaction._running is not None:
-            await asyncio.wait([topic.compaction._running])
+        await topic.upkeep.look(topic)
+        if topic.log.compaction._running is not None:
+            await asyncio.wait([topic.log.compaction._running])
         assert begun == expected
         if expected == 1:
             clock.ahead_s += COMPACT_AGAIN_S / 2
@@ -442,16 +444,16 @@ async def test_one_that_is_interrupted_while_it_is_recorded_deletes_the_former_r
     await table.publish(("a", b"1"))
     await table.compact()
     await table.publish(("a", b"2"))
-    segments, compaction = table.topic.segment_list, table.topic.compaction
-    update, former = segments.update, compaction.record
+    meta_store, compaction = table.topic.log.meta_store, table.topic.log.compaction
+    update, former = meta_store.update, compaction.record
 
     async def stopped(change: Any) -> None:
         compaction.stop()
         await asyncio.sleep(0)
         await update(change)
 
-    monkeypatch.setattr(segments, "update", stopped)
-    running = compaction.start()
+    monkeypatch.setattr(meta_store, "update", stopped)
+    running = compaction.start(table.topic.subscriptions)
     await asyncio.wait([running])
     assert running.cancelled()
     async with asyncio.timeout(60):
@@ -467,14 +469,14 @@ async def test_one_that_is_interrupted_while_it_is_recorded_deletes_the_former_r
 async def test_one_that_is_interrupted_leaves_nothing_behind(table: Table, house: BrokerHouse) -> None:
     """Unloading the topic ends it; the topic is as it was, and what was written is deleted."""
     await table.publish(*((f"k{i}", bytes(100)) for i in range(50)))
-    running = table.topic.compaction.start()
+    running = table.topic.log.compaction.start(table.topic.subscriptions)
     await asyncio.sleep(0)
-    assert table.topic.compaction.is_running and not table.topic.rest.is_due()
+    assert table.topic.log.compaction.is_running and not table.topic.idle.is_due(table.topic)
     await table.broker.admin.topics.unload(NAME)
     await asyncio.wait([running])
     assert running.cancelled()
     after = Table(table.broker, await table.broker.registry.open(NAME))
-    assert after.topic.compaction.status == "NOT_RUN"
+    assert after.topic.log.compaction.status == "NOT_RUN"
     assert len(await after.read()) == 50
     await after.compact()
     assert len(await after.read()) == 50

@@ -19,7 +19,7 @@ from quire.runtime.limits import (
     BLOCKS_IN_FLIGHT_PER_LEDGER_MAX,
     ENTRY_OVERHEAD_BYTES,
 )
-from quire.serving.topic.publish import Flight, Publisher, Turn
+from quire.serving.topic.publish import InFlightBlock, Publisher, Turn
 from quire.wire import block as blocks
 from quire.wire import commands, varint
 from quire.wire import pulsar_pb2 as pb
@@ -79,9 +79,9 @@ class Producer:
 
 class Sink:
     def __init__(self) -> None:
-        self.flights: list[Flight] = []
+        self.flights: list[InFlightBlock] = []
 
-    def blocks_confirmed(self, flights: Sequence[Flight]) -> None:
+    def blocks_confirmed(self, flights: Sequence[InFlightBlock]) -> None:
         self.flights += flights
 
 
@@ -93,7 +93,8 @@ class World:
         self.clock = ManualClock()
         self.budget = ByteBudget()
         self.sink = Sink()
-        self.publisher = Publisher(Turn(self.clock, self.calls.append), self.budget, self.sink)
+        self.publisher = Publisher(Turn(self.clock, self.calls.append), self.budget)
+        self.publisher.on_confirmed = lambda flights: self.sink.blocks_confirmed(flights)
         self._next = 0
 
     def attach(self, ledger_id: int, next_index: int = 0) -> Writer:

@@ -23,11 +23,12 @@ from quire.serving.broker import Broker
 from quire.serving.cluster import bundles
 from quire.serving.model.ports import EARLIEST, Position
 from quire.serving.names import TopicName
-from quire.serving.policy.book import PolicyBook
 from quire.serving.policy.resolved import TopicPolicies
+from quire.serving.policy.service import TopicPoliciesService
 from quire.serving.subscription.subscriptions import Subscriptions
-from quire.serving.topic import topic as topic_module
+from quire.serving.topic import log as log_module
 from quire.serving.topic import writing
+from quire.serving.topic.finding import position_of
 from quire.serving.topic.lifecycle.states import State
 from quire.serving.topic.topic import Topic
 from quire.wire.bookie import Status
@@ -42,11 +43,11 @@ async def test_a_failed_ledger_costs_a_pause_and_no_message(
     await in_thread(lambda: producer.send(b"0"))
     topic = broker.registry.find(NAME)
     assert topic is not None
-    first = topic.segments()[-1].ledger_id
+    first = topic.log.segments()[-1].ledger_id
     # Another process recovers, and so fences, the ledger under the writer's hands.
     await house.cluster.join().recover(first)
     await in_thread(lambda: [producer.send(b"%d" % i) for i in range(1, 20)])
-    assert topic.segments()[-1].ledger_id > first
+    assert topic.log.segments()[-1].ledger_id > first
     assert await in_thread(lambda: read_all(client)) == list(range(20))
     assert broker.services.budget.held_bytes == 0
 
@@ -66,16 +67,16 @@ async def test_a_full_ledger_is_written_on_while_the_metadata_store_is_silent(
         return await get(path)
 
     monkeypatch.setattr(store, "get", silent_get)
-    roll = topic.roll()
+    roll = topic.log.writing.roll()
     assert roll is not None
-    first = topic.segments()[-1].ledger_id
+    first = topic.log.segments()[-1].ledger_id
     await in_thread(lambda: publish(client, range(5, 10)))
-    assert topic.last_confirmed == Position(first, 9)
-    assert topic.roll() is roll and not roll.done()
+    assert topic.log.last_confirmed == Position(first, 9)
+    assert topic.log.writing.roll() is roll and not roll.done()
 
     answers.set()
     await roll
-    assert topic.segments()[-1].ledger_id > first
+    assert topic.log.segments()[-1].ledger_id > first
     assert await in_thread(lambda: read_all(client)) == list(range(10))
 
 
@@ -87,7 +88,7 @@ async def test_a_lost_topic_sends_its_clients_away(broker: Broker, client: pulsa
     store = broker.services.store
     snapshot = await topics.load(store, NAME.path)
     await topics.update(store, snapshot, replace(snapshot.record, properties={"owner": "another"}))
-    roll = topic.roll()
+    roll = topic.log.writing.roll()
     assert roll is not None
     await roll
     assert topic.is_closed
@@ -108,7 +109,7 @@ async def test_any_conflict_on_the_list_stops_the_whole_incarnation(
     snapshot = await topics.load(store, NAME.path)
     await topics.update(store, snapshot, replace(snapshot.record, properties={"owner": "another"}))
     with pytest.raises(Fenced):
-        await topic.segment_list.update(lambda record: record)
+        await topic.log.meta_store.update(lambda record: record)
     await asyncio.sleep(0)
     assert topic.is_closed
     assert broker.registry.find(NAME) is not topic
@@ -125,17 +126,17 @@ async def test_persistence_by_policy_says_how_many_copies_there_are(
     await in_thread(lambda: publish(client, range(5)))
     topic = broker.registry.find(NAME)
     assert topic is not None
-    record = await broker.services.ledgers.info(topic.segments()[-1].ledger_id)
+    record = await broker.services.ledgers.info(topic.log.segments()[-1].ledger_id)
     assert (record.write_quorum, record.ack_quorum, len(record.fragments[-1].bookies)) == (2, 1, 2)
 
     await broker.namespaces.change(
         "public", "default", lambda old: replace(old, persistence=PersistencePolicy(3, 3))
     )
     async with asyncio.timeout(60):
-        while topic.policies.persistence != PersistencePolicy(3, 3):  # noqa: ASYNC110
+        while topic.applied.policies.persistence != PersistencePolicy(3, 3):  # noqa: ASYNC110
             await asyncio.sleep(0)
-    await topic.roll()  # type: ignore[misc]
-    record = await broker.services.ledgers.info(topic.segments()[-1].ledger_id)
+    await topic.log.writing.roll()  # type: ignore[misc]
+    record = await broker.services.ledgers.info(topic.log.segments()[-1].ledger_id)
     assert (record.write_quorum, record.ack_quorum, len(record.fragments[-1].bookies)) == (3, 3, 3)
 
 
@@ -145,24 +146,24 @@ async def test_positions_and_indexes_over_segments(broker: Broker, client: pulsa
         topic = broker.registry.find(NAME)
         assert topic is not None
         if start < 6:
-            await topic.roll()  # type: ignore[misc]
-    first, second, third = (view.ledger_id for view in topic.segments())
-    assert topic.next_position(Position(first, 2)) == Position(second, 0)
-    assert topic.next_position(Position(first, 1)) == Position(first, 2)
-    assert topic.next_position(Position(-1, -1)) == Position(first, 0)
-    assert topic.next_position(Position(third, 2)) == Position(third, 3)
-    assert topic.last_confirmed == Position(third, 2)
-    assert topic.confirmed_index == 9
-    assert [await topic.index_of(Position(second, entry)) for entry in range(3)] == [3, 4, 5]
-    assert [await topic.position_of(index) for index in (0, 4, 8, 9)] == [
+            await topic.log.writing.roll()  # type: ignore[misc]
+    first, second, third = (view.ledger_id for view in topic.log.segments())
+    assert topic.log.next_position(Position(first, 2)) == Position(second, 0)
+    assert topic.log.next_position(Position(first, 1)) == Position(first, 2)
+    assert topic.log.next_position(Position(-1, -1)) == Position(first, 0)
+    assert topic.log.next_position(Position(third, 2)) == Position(third, 3)
+    assert topic.log.last_confirmed == Position(third, 2)
+    assert topic.log.confirmed_index == 9
+    assert [await topic.log.index_of(Position(second, entry)) for entry in range(3)] == [3, 4, 5]
+    assert [await position_of(topic.log, index) for index in (0, 4, 8, 9)] == [
         Position(first, 0),
         Position(second, 1),
         Position(third, 2),
         Position(third, 3),
     ]
-    assert await topic.find_time(0) == Position(first, 0)
-    assert await topic.find_time(2**50) == Position(third, 3)
-    assert await topic.read(Position(third, 3), 1000) == ()
+    assert await topic.log.find_time(0) == Position(first, 0)
+    assert await topic.log.find_time(2**50) == Position(third, 3)
+    assert await topic.log.read(Position(third, 3), 1000) == ()
 
 
 async def test_an_empty_segment_is_dropped_from_the_list(broker: Broker, client: pulsar.Client) -> None:
@@ -192,7 +193,7 @@ async def test_a_topic_that_changes_hands_costs_a_read_and_two_changes(
 async def test_many_ask_for_one_topic_and_it_is_loaded_once(broker: Broker) -> None:
     found = await asyncio.gather(*(broker.sessions.topics.open("shared-load") for _ in range(50)))
     assert len({id(topic) for topic in found}) == 1
-    assert len(found[0].segments()) == 1
+    assert len(found[0].log.segments()) == 1
 
 
 async def test_bookies_that_come_back_end_a_pause(
@@ -250,7 +251,7 @@ async def test_what_is_refused_while_nothing_can_be_written_works_afterwards(
     house: BrokerHouse, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a full disk: the bundle whose state log failed is closed, and loaded anew as soon as that works."""
-    for module, name in ((writing, "END_S"), (topic_module, "UNLOAD_PATIENCE_S"), (bundles, "CLOSE_S")):
+    for module, name in ((writing, "END_S"), (log_module, "UNLOAD_PATIENCE_S"), (bundles, "CLOSE_S")):
         monkeypatch.setattr(module, name, 0.01)
     await broker.admin.subscriptions.create(NAME, "before", EARLIEST)
     topic = await broker.registry.open(NAME)
@@ -312,10 +313,10 @@ class Silent:
 
 async def test_bytes_of_a_topic_that_goes_are_given_back(broker: Broker) -> None:
     """What was not written when a topic was unloaded or deleted must not hold the other clients back for ever."""
-    for leave in (broker.registry.unload, broker.registry.delete):
+    for leave in (broker.registry.unload, broker.deletion.delete):
         topic = await broker.registry.open(NAME, create=True)
         entries = [b"x" * 100] * 30_000  # more than may be in flight
-        topic._publisher.publish(Silent(), [b"h"] * len(entries), entries, None)  # type: ignore[arg-type]
+        topic.log.publisher.publish(Silent(), [b"h"] * len(entries), entries, None)  # type: ignore[arg-type]
         assert broker.services.budget.held_bytes >= 3_000_000
         await leave(NAME)
         assert broker.services.budget.held_bytes == 0
@@ -326,15 +327,16 @@ async def test_a_topic_whose_ledger_takes_no_writes_can_be_unloaded(
 ) -> None:
     """Else no other broker could ever have it, nor its bundle, which may be what helps."""
     monkeypatch.setattr(writing, "END_S", 0.01)
-    monkeypatch.setattr(topic_module, "UNLOAD_PATIENCE_S", 0.01)
+    monkeypatch.setattr(log_module, "UNLOAD_PATIENCE_S", 0.01)
     topic = await broker.registry.open(NAME, create=True)
     for bookie in house.cluster.bookies:
         bookie.unreachable = True
-    topic._publisher.publish(Silent(), [b"h"], [b"x" * 10], None)  # type: ignore[arg-type]
+    topic.log.publisher.publish(Silent(), [b"h"], [b"x" * 10], None)  # type: ignore[arg-type]
     async with asyncio.timeout(60):
-        await broker.registry.unload_bundle(await broker.registry.bundle_of(NAME))
+        for closed in await broker.bundles.close_topics(await broker.registry.ownership.bundle_of(NAME)):
+            closed.drop()
     assert topic.is_closed and broker.services.budget.held_bytes == 0
-    assert not broker.services.ledgers._writers.get(topic.segments()[-1].ledger_id)  # type: ignore[attr-defined]
+    assert not broker.services.ledgers._writers.get(topic.log.segments()[-1].ledger_id)  # type: ignore[attr-defined]
     for bookie in house.cluster.bookies:
         bookie.unreachable = False
     assert not (await broker.registry.open(NAME)).is_closed
@@ -343,17 +345,17 @@ async def test_a_topic_whose_ledger_takes_no_writes_can_be_unloaded(
 async def test_a_bundle_whose_state_log_takes_no_writes_can_be_handed_over(
     house: BrokerHouse, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module, name in ((writing, "END_S"), (topic_module, "UNLOAD_PATIENCE_S"), (bundles, "CLOSE_S")):
+    for module, name in ((writing, "END_S"), (log_module, "UNLOAD_PATIENCE_S"), (bundles, "CLOSE_S")):
         monkeypatch.setattr(module, name, 0.01)
     topic = await broker.registry.open(NAME, create=True)
-    bundle = await broker.registry.bundle_of(NAME)
+    bundle = await broker.registry.ownership.bundle_of(NAME)
     for bookie in house.cluster.bookies:
         bookie.unreachable = True
     making = asyncio.ensure_future(topic.subscriptions.create("s"))
     await asyncio.sleep(0)
     async with asyncio.timeout(60):
         handover = await broker.bundles.hand_over(bundle)
-    handover.send_away("")
+    handover.disconnect_clients("")
     with pytest.raises(OutcomeUnknown):
         await making
     for bookie in house.cluster.bookies:
@@ -367,7 +369,7 @@ async def test_a_topic_whose_ledger_another_owner_deleted_is_loaded_anew(
     topic = await broker.registry.open(NAME, create=True)
     assert isinstance(topic, Topic)
     producer = await in_thread(lambda: client.create_producer(str(NAME)))
-    active = topic.segment_list.active
+    active = topic.log.segment_list.active
     assert active is not None
     store = broker.services.store
     await topics.drop_last(store, await topics.load(store, NAME.path))  # it was empty
@@ -388,11 +390,11 @@ async def test_an_interrupted_deletion_is_finished_though_nobody_asks_for_it(
         tries += 1
         raise Unavailable("the state log does not answer")
 
-    monkeypatch.setattr("quire.serving.cluster.registry.DELETION_RETRY_S", 0.01)
+    monkeypatch.setattr("quire.serving.cluster.deletion.RETRY_S", 0.01)
     with monkeypatch.context() as patch:
         patch.setattr(Subscriptions, "forget", fail)
         with pytest.raises(Unavailable):
-            await broker.registry.delete(NAME)
+            await broker.deletion.delete(NAME)
         with pytest.raises(Unavailable, match="is being deleted"):
             await broker.registry.open(NAME, create=True)
         async with asyncio.timeout(60):
@@ -400,7 +402,7 @@ async def test_an_interrupted_deletion_is_finished_though_nobody_asks_for_it(
                 await asyncio.sleep(0.01)
     await until_deleted(broker, NAME)
     with pytest.raises(NotFound):
-        await broker.registry.delete(NAME)
+        await broker.deletion.delete(NAME)
     await in_thread(lambda: publish(client, range(5, 7)))
     assert await in_thread(lambda: read_all(client)) == [5, 6]
 
@@ -410,7 +412,7 @@ async def test_a_deletion_whose_maker_died_is_finished_by_who_meets_it(
 ) -> None:
     await in_thread(lambda: publish(client, range(5)))
     topic = await broker.registry.open_persistent(NAME)
-    [segment] = topic.segment_list.listed
+    [segment] = topic.log.segment_list.listed
     await broker.registry.unload(NAME)
     await interrupt_deletion(broker, NAME)
     with pytest.raises(Unavailable, match="is being deleted"):
@@ -440,7 +442,7 @@ async def test_finishing_a_deletion_spares_a_topic_that_was_made_anew_meanwhile(
         return record
 
     monkeypatch.setattr(broker.registry.records, "find", find)
-    await broker.registry._finish_deletion(NAME)
+    await broker.deletion._finish(NAME)
     record = await read(NAME)
     assert record is not None and not record.deleting and not is_first
 
@@ -457,7 +459,7 @@ async def test_a_topic_is_made_anew_only_when_all_of_the_former_one_is_forgotten
         await forget(name)
 
     monkeypatch.setattr(broker.registry.schemas, "forget", wait)
-    deletion = asyncio.create_task(broker.registry.delete(NAME))
+    deletion = asyncio.create_task(broker.deletion.delete(NAME))
     await reached.wait()
     made = asyncio.create_task(broker.registry.open(NAME, create=True))
     for _ in range(100):
@@ -483,7 +485,7 @@ async def until_deleted(broker: Broker, name: TopicName) -> None:
 async def test_deleting_twice_at_once_deletes_once(broker: Broker, client: pulsar.Client) -> None:
     await in_thread(lambda: publish(client, range(5)))
     await broker.registry.unload(NAME)
-    answers = await asyncio.gather(*[broker.registry.delete(NAME) for _ in range(3)], return_exceptions=True)
+    answers = await asyncio.gather(*[broker.deletion.delete(NAME) for _ in range(3)], return_exceptions=True)
     assert [type(answer) for answer in answers].count(NotFound) == 2
     assert await broker.registry.records.find(NAME) is None
 
@@ -497,10 +499,10 @@ async def test_a_ledger_that_came_into_no_list_is_not_left_open(
     async def fail(*_: object) -> None:
         raise Unavailable("the metadata store does not answer")
 
-    monkeypatch.setattr(topic.segment_list, "begin", fail)
+    monkeypatch.setattr(topic.log.meta_store, "begin", fail)
     for _ in range(3):
         with pytest.raises(Unavailable):
-            await topic._writing._begin_next(None)
+            await topic.log.writing._begin_next(None)
     assert broker.services.ledgers._writers == before  # type: ignore[attr-defined]
 
 
@@ -518,7 +520,7 @@ async def test_a_load_that_fails_at_the_end_leaves_no_topic_behind(
         asked += 1
         if asked == 2:
             raise Unavailable("the metadata store does not answer")
-        return await PolicyBook.of(policies, name)
+        return await TopicPoliciesService.of(policies, name)
 
     monkeypatch.setattr(policies, "of", fail_the_second_time)
     with pytest.raises(Unavailable):
@@ -544,10 +546,10 @@ async def test_a_topic_that_is_lost_while_it_is_loaded_is_not_served(
             snapshot = await topics.load(broker.services.store, name.path)
             changed = replace(snapshot.record, properties={"owner": "another"})
             await topics.update(broker.services.store, snapshot, changed)
-            roll = made[0]._writing.roll()
+            roll = made[0].log.writing._roll()
             assert roll is not None
             await roll
-        return await PolicyBook.of(policies, name)
+        return await TopicPoliciesService.of(policies, name)
 
     monkeypatch.setattr(Topic, "load", remember)
     monkeypatch.setattr(policies, "of", lose_the_first)
@@ -581,16 +583,16 @@ async def test_an_entry_of_garbage_does_not_keep_a_deduplicated_topic_from_loadi
 ) -> None:
     broker = await house.start(deduplication=True)
     topic = await broker.registry.open(NAME, create=True)
-    topic._publisher.publish(Silent(), [b"h"], [b"\x0e\x01garbage"], None)  # type: ignore[arg-type]
-    await topic.flushed()
+    topic.log.publisher.publish(Silent(), [b"h"], [b"\x0e\x01garbage"], None)  # type: ignore[arg-type]
+    await topic.log.publisher.flushed()
     await house.kill(broker)
     broker = await house.start(deduplication=True)
-    assert (await broker.registry.open(NAME)).confirmed_index == 1
+    assert (await broker.registry.open(NAME)).log.confirmed_index == 1
 
 
 async def test_who_waits_for_what_is_dropped_is_told(broker: Broker) -> None:
     topic = await broker.registry.open(NAME, create=True)
-    topic._publisher.publish(Silent(), [b"h"], [b"x"], None)  # type: ignore[arg-type]
+    topic.log.publisher.publish(Silent(), [b"h"], [b"x"], None)  # type: ignore[arg-type]
     terminating = asyncio.ensure_future(topic.terminate())
     await asyncio.sleep(0)
     topic.drop()

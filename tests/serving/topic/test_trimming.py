@@ -27,8 +27,8 @@ async def one_sealed(broker: Broker, client: pulsar.Client) -> tuple[Topic, Segm
     await in_thread(lambda: publish(client, range(5)))
     topic = broker.registry.find(NAME)
     assert isinstance(topic, Topic)
-    await topic.roll()  # type: ignore[misc]
-    (sealed,) = topic.segment_list.sealed
+    await topic.log.writing.roll()  # type: ignore[misc]
+    (sealed,) = topic.log.segment_list.sealed
     return topic, sealed
 
 
@@ -40,9 +40,9 @@ async def test_trimming_follows_the_slowest_subscription(house: BrokerHouse) -> 
         await in_thread(lambda start=start: publish(client, range(start, start + 5)))
         topic = broker.registry.find(NAME)
         assert topic is not None
-        await topic.roll()  # type: ignore[misc]
-    ledgers = [segment.ledger_id for segment in topic.segment_list.sealed]
-    assert await topic.trim() == 0
+        await topic.log.writing.roll()  # type: ignore[misc]
+    ledgers = [segment.ledger_id for segment in topic.log.segment_list.sealed]
+    assert await topic.upkeep.trim(topic) == 0
 
     def acknowledge(count: int) -> None:
         for _ in range(count):
@@ -50,13 +50,13 @@ async def test_trimming_follows_the_slowest_subscription(house: BrokerHouse) -> 
 
     await in_thread(lambda: acknowledge(5))
     await in_thread(slow.close)
-    assert await topic.trim() == 1
-    assert topic.first_position() == Position(ledgers[1], 0)
+    assert await topic.upkeep.trim(topic) == 1
+    assert topic.log.first_position() == Position(ledgers[1], 0)
     assert await in_thread(lambda: read_all(client)) == list(range(5, 10))
     with pytest.raises(NotFound):
         await broker.services.ledgers.open(ledgers[0])
     with pytest.raises(NotFound):
-        await (await broker.registry.open_persistent(NAME)).read(Position(ledgers[0], 0), 1000)
+        await (await broker.registry.open_persistent(NAME)).log.read(Position(ledgers[0], 0), 1000)
     await in_thread(client.close)
 
 
@@ -67,22 +67,22 @@ async def test_what_is_trimmed_while_it_is_asked_about_is_answered_by_what_is_le
     broker = await house.start(retention_ms=0, retention_bytes=0)
     client = pulsar.Client(broker.service_url, logger=QUIET)
     topic, sealed = await one_sealed(broker, client)
-    position = topic.last_confirmed
-    assert position.ledger_id == sealed.ledger_id and await topic.last_message() == (position, -1)
-    read = topic._reader.read
+    position = topic.log.last_confirmed
+    assert position.ledger_id == sealed.ledger_id and await topic.log.last_message() == (position, -1)
+    read = topic.log.reader.read
 
     async def trimmed_meanwhile(position: Position, bytes_max: int) -> list[Buffer]:
-        await topic.trim()
+        await topic.upkeep.trim(topic)
         return await read(position, bytes_max)
 
-    monkeypatch.setattr(topic._reader, "read", trimmed_meanwhile)
-    monkeypatch.setattr(topic, "cached", lambda position: ())
-    assert await topic.last_message() == (EARLIEST, -1)
-    assert not topic.segment_list.sealed
+    monkeypatch.setattr(topic.log.reader, "read", trimmed_meanwhile)
+    monkeypatch.setattr(topic.log, "cached", lambda position: ())
+    assert await topic.log.last_message() == (EARLIEST, -1)
+    assert not topic.log.segment_list.sealed
     reader = await in_thread(lambda: client.create_reader(str(NAME), pulsar.MessageId.earliest))
     assert not await in_thread(reader.has_message_available)
     with pytest.raises(NotFound):
-        await topic.read(position, 1)
+        await topic.log.read(position, 1)
     await in_thread(client.close)
 
 
@@ -94,7 +94,7 @@ async def test_a_bookie_that_is_away_keeps_no_trimmed_object_in_the_archive(
     topic, sealed = await one_sealed(broker, client)
     await in_thread(client.close)
     pointer = ArchivePointer(store="memory://", name="object", bytes=1, crc=0, archived_ms=1)
-    await topic.segment_list.archived(sealed.ledger_id, pointer)
+    await topic.log.meta_store.archived(sealed.ledger_id, pointer)
     deleted: list[ArchivePointer] = []
 
     async def delete(pointer: ArchivePointer) -> None:
@@ -104,7 +104,7 @@ async def test_a_bookie_that_is_away_keeps_no_trimmed_object_in_the_archive(
     for each in house.cluster.bookies:
         await broker.services.store.create(paths.bookie(each.bookie.uuid), encode(each.record()))
         each.unreachable = True
-    assert await topic.trim() == 1
+    assert await topic.upkeep.trim(topic) == 1
     assert deleted == [pointer]
     assert (await broker.services.ledgers.info(sealed.ledger_id)).state is LedgerState.DELETING
     for each in house.cluster.bookies:
@@ -116,7 +116,7 @@ async def test_retention_by_policy_keeps_what_is_young(broker: Broker, client: p
         "public", "default", lambda old: replace(old, retention=RetentionPolicy(3_600_000, -1))
     )
     topic, _ = await one_sealed(broker, client)
-    assert await topic.trim() == 0
+    assert await topic.upkeep.trim(topic) == 0
 
 
 async def test_a_topic_that_is_closed_while_it_is_looked_after_keeps_what_nobody_has_acknowledged(
@@ -129,15 +129,15 @@ async def test_a_topic_that_is_closed_while_it_is_looked_after_keeps_what_nobody
     await broker.admin.policies.change_topic(NAME, lambda old: replace(old, message_ttl_ms=3_600_000))
     client = pulsar.Client(broker.service_url, logger=QUIET)
     topic, sealed = await one_sealed(broker, client)
-    find_clock = topic.find_clock
+    find_clock = topic.log.find_clock
 
     async def dropped_meanwhile(wanted_ms: int) -> Position:
         found = await find_clock(wanted_ms)
         topic.drop()
         return found
 
-    topic.find_clock = dropped_meanwhile  # type: ignore[method-assign]
-    await topic.upkeep.look()
+    topic.log.find_clock = dropped_meanwhile  # type: ignore[method-assign]
+    await topic.upkeep.look(topic)
     kept = await broker.registry.records.load(NAME)
     assert kept.segments[0].ledger_id == sealed.ledger_id
     await in_thread(client.close)

@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from quire.metadata.records import BacklogQuota, InactiveTopicPolicy, Policies, RetentionPolicy
 from quire.runtime.errors import NotFound
 from quire.serving.broker import Broker
-from quire.serving.cluster.topic_factory import subscriptions_of
+from quire.serving.cluster.topic_loader import subscriptions_of
 from quire.serving.model.ports import EARLIEST, LATEST, Position, SegmentView
 from quire.serving.names import TopicName
 from quire.serving.topic.lifecycle import quota
+from quire.serving.topic.lifecycle.upkeep import is_active
 from quire.serving.topic.topic import Topic
 from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread, look_after_topics
 
@@ -44,7 +45,7 @@ class House:
 
     async def prescribe(self, **policies: Any) -> None:
         await self.broker.admin.policies.change_topic(NAME, lambda old: replace(old, **policies))
-        await self.broker.registry.apply_policies("public", "default")
+        await self.broker.admin.policies.refresh("public", "default", None)
 
     async def backlog(self, name: str) -> int:
         found = subscriptions_of(self.topic).get(name)
@@ -73,17 +74,17 @@ async def test_what_is_older_than_its_time_to_live_is_acknowledged_in_every_subs
     await kept.publish(5)
     kept.clock.ahead_s = 40
     await kept.publish(3)
-    await kept.topic.upkeep.look()
+    await kept.topic.upkeep.look(kept.topic)
     assert [await kept.backlog(name) for name in "ab"] == [8, 8]
     kept.clock.ahead_s = 70
-    await kept.topic.upkeep.look()
+    await kept.topic.upkeep.look(kept.topic)
     assert [await kept.backlog(name) for name in "ab"] == [3, 3]
-    kept.topic.roll()
+    kept.topic.log.writing.roll()
     kept.clock.ahead_s = 200
-    await kept.topic.upkeep.look()
+    await kept.topic.upkeep.look(kept.topic)
     assert [await kept.backlog(name) for name in "ab"] == [0, 0]
     before = [one.mark_delete for one in kept.topic.subscriptions]
-    await kept.topic.upkeep.look()
+    await kept.topic.upkeep.look(kept.topic)
     assert [one.mark_delete for one in kept.topic.subscriptions] == before
 
 
@@ -92,7 +93,7 @@ async def test_expiry_goes_over_segments_and_by_hand_for_one_subscription(kept: 
     for ahead_s in (0, 100, 200):
         kept.clock.ahead_s = ahead_s
         await kept.publish(2)
-        rolling = kept.topic.roll()
+        rolling = kept.topic.log.writing.roll()
         assert rolling is not None
         await rolling
     await kept.broker.admin.subscriptions.expire(NAME, "a", 50_000)
@@ -113,7 +114,7 @@ async def test_a_consumer_goes_on_behind_what_expired_under_its_hands(kept: Hous
 
     consumer, message = await in_thread(first)
     kept.clock.ahead_s = 100
-    await kept.topic.upkeep.expire(50_000)
+    await kept.topic.upkeep.expire(kept.topic, 50_000)
     await kept.publish(1, size=7)
 
     def last() -> int:
@@ -143,15 +144,15 @@ async def test_a_quota_holds_producers_off_until_subscriptions_caught_up(
     await kept.subscribe("slow")
     producer = await in_thread(lambda: kept.client.create_producer(str(NAME)))
     await in_thread(lambda: producer.send(bytes(800)))
-    await kept.topic.upkeep.look()
+    await kept.topic.upkeep.look(kept.topic)
     await in_thread(lambda: producer.send(bytes(800)))
-    await kept.topic.upkeep.look()
+    await kept.topic.upkeep.look(kept.topic)
     assert not kept.topic.producers.all(), "those that are there are sent away"
     with pytest.raises(error):
         await in_thread(lambda: kept.client.create_producer(str(NAME)))
     assert "backlog quota is 1000" in (await kept.broker.admin.statistics.explain(NAME))["producersHeldOff"]
     await kept.broker.admin.subscriptions.skip(NAME, "slow", None)
-    await kept.topic.upkeep.look()
+    await kept.topic.upkeep.look(kept.topic)
     assert (await kept.broker.admin.statistics.explain(NAME))["producersHeldOff"] == ""
     await kept.publish(1)
 
@@ -160,13 +161,13 @@ async def test_an_age_quota_holds_producers_off_and_ends_with_the_policy(kept: H
     await kept.prescribe(age_quota=BacklogQuota(limit_ms=60_000))
     await kept.subscribe("slow")
     await kept.publish(1)
-    await kept.topic.upkeep.look()
-    assert kept.topic.refusal is None
+    await kept.topic.upkeep.look(kept.topic)
+    assert kept.topic.upkeep.refusal is None
     kept.clock.ahead_s = 70
-    await kept.topic.upkeep.look()
-    assert kept.topic.refusal is not None and kept.topic.refusal[0] is quota.BacklogHeld
+    await kept.topic.upkeep.look(kept.topic)
+    assert kept.topic.upkeep.refusal is not None and kept.topic.upkeep.refusal[0] is quota.BacklogHeld
     await kept.prescribe(age_quota=None)
-    await kept.topic.upkeep.look()
+    await kept.topic.upkeep.look(kept.topic)
     await kept.publish(1)
 
 
@@ -176,14 +177,14 @@ async def test_eviction_by_size_and_by_age_lets_the_slow_skip_and_the_fast_be(ke
     await kept.publish(9, size=500)
     await kept.broker.admin.subscriptions.create(NAME, "fast", LATEST)
     await kept.publish(1, size=500)
-    await kept.topic.upkeep.look()
+    await kept.topic.upkeep.look(kept.topic)
     assert [await kept.backlog(name) for name in ("slow", "fast")] == [3, 1]
-    assert kept.topic.refusal is None
+    assert kept.topic.upkeep.refusal is None
     await kept.prescribe(
         backlog_quota=None, age_quota=BacklogQuota(limit_ms=60_000, action="consumer_backlog_eviction")
     )
     kept.clock.ahead_s = 70
-    await kept.topic.upkeep.look()
+    await kept.topic.upkeep.look(kept.topic)
     assert [await kept.backlog(name) for name in ("slow", "fast")] == [0, 0]
 
 
@@ -198,14 +199,14 @@ async def test_a_topic_that_nobody_uses_is_deleted_when_the_policy_says_so(
     await kept.subscribe("s")
     await kept.publish(2)
     kept.clock.ahead_s = 1000
-    assert not await kept.topic.upkeep.look(), "off by default"
+    assert not await kept.topic.upkeep.look(kept.topic), "off by default"
     await kept.prescribe(inactive_topics=policy)
-    assert not await kept.topic.upkeep.look(), "it has a backlog"
+    assert not await kept.topic.upkeep.look(kept.topic), "it has a backlog"
     await kept.broker.admin.subscriptions.skip(NAME, "s", None)
     kept.clock.ahead_s = 1059
-    assert not await kept.topic.upkeep.look()
+    assert not await kept.topic.upkeep.look(kept.topic)
     kept.clock.ahead_s = 1061
-    assert await kept.topic.upkeep.look() is not outlives_subscription
+    assert await kept.topic.upkeep.look(kept.topic) is not outlives_subscription
     await kept.broker.admin.subscriptions.delete(NAME, "s")
     kept.clock.ahead_s = 2000
     await look_after_topics(kept.broker)
@@ -217,25 +218,25 @@ async def test_a_producer_or_a_consumer_keeps_a_topic(kept: House) -> None:
     await kept.prescribe(inactive_topics=InactiveTopicPolicy(enabled=True, inactive_ms_max=1000))
     producer = await in_thread(lambda: kept.client.create_producer(str(NAME)))
     kept.clock.ahead_s = 100
-    assert not await kept.topic.upkeep.look()
-    await kept.broker.registry.delete(NAME, unless=lambda topic: topic.upkeep.is_used)
+    assert not await kept.topic.upkeep.look(kept.topic)
+    await kept.broker.deletion.delete(NAME, unless=is_active)
     assert kept.broker.registry.find(NAME) is kept.topic, "who came in the last moment is not robbed"
     await in_thread(producer.close)
-    assert not await kept.topic.upkeep.look()
+    assert not await kept.topic.upkeep.look(kept.topic)
     kept.clock.ahead_s = 102
-    assert await kept.topic.upkeep.look()
+    assert await kept.topic.upkeep.look(kept.topic)
 
 
 async def test_a_subscription_that_nobody_uses_expires(kept: House) -> None:
     await kept.subscribe("used", "forgotten")
     await kept.prescribe(subscription_expiration_ms=60_000)
     consumer = await in_thread(lambda: kept.client.subscribe(str(NAME), "used"))
-    await kept.topic.upkeep.look()
+    await kept.topic.upkeep.look(kept.topic)
     kept.clock.ahead_s = 59
-    await kept.topic.upkeep.look()
+    await kept.topic.upkeep.look(kept.topic)
     assert len(kept.topic.subscriptions) == 2
     kept.clock.ahead_s = 61
-    await kept.topic.upkeep.look()
+    await kept.topic.upkeep.look(kept.topic)
     assert [one.name for one in subscriptions_of(kept.topic)] == ["used"]
     await in_thread(consumer.close)
 
@@ -252,14 +253,14 @@ async def test_retention_by_size_counts_at_either_level_and_the_topic_s_own_firs
     await kept.broker.namespaces.change("public", "default", change)
     if level == "topic":
         await kept.prescribe(retention=RetentionPolicy(retention_ms=-1, retention_bytes=-1))
-    await kept.broker.registry.apply_policies("public", "default")
+    await kept.broker.admin.policies.refresh("public", "default", None)
     for _ in range(3):
         await kept.publish(1, size=800)
-        rolling = kept.topic.roll()
+        rolling = kept.topic.log.writing.roll()
         assert rolling is not None
         await rolling
-    await kept.topic.upkeep.look()
-    assert len(kept.topic.segment_list.sealed) == left
+    await kept.topic.upkeep.look(kept.topic)
+    assert len(kept.topic.log.segment_list.sealed) == left
 
 
 def test_backlog_in_bytes_by_share_of_entries() -> None:
@@ -309,7 +310,7 @@ async def test_a_topic_whose_archive_hangs_holds_up_nobody(
     for name in names:
         await broker.registry.create(name)
         await broker.admin.policies.change_topic(name, lambda old: replace(old, message_ttl_ms=1))
-    await broker.registry.apply_policies("public", "default")
+    await broker.admin.policies.refresh("public", "default", None)
     hanging, other = [await broker.registry.open(name) for name in names]
     assert isinstance(hanging, Topic) and isinstance(other, Topic)
     looks = {hanging: 0, other: 0}
@@ -325,23 +326,23 @@ async def test_a_topic_whose_archive_hangs_holds_up_nobody(
         return find_clock
 
     for topic in (hanging, other):
-        monkeypatch.setattr(topic, "find_clock", look(topic))
+        monkeypatch.setattr(topic.log, "find_clock", look(topic))
     client = pulsar.Client(broker.service_url, logger=QUIET)
     try:
         for expected in range(1, 4):
             await in_thread(lambda: client.create_producer(str(names[1])).send(b"x"))
-            active = other.segment_list.active
-            await broker.rounds.tend()
-            await broker.rounds.look()
+            active = other.log.segment_list.active
+            await broker.rounds.roll_ledgers()
+            await broker.rounds.enforce_policies()
             async with asyncio.timeout(60):
-                while looks[other] < expected or other.segment_list.active is active:
+                while looks[other] < expected or other.log.segment_list.active is active:
                     await asyncio.sleep(0.01)
-                    await broker.rounds.tend()
+                    await broker.rounds.roll_ledgers()
         assert looks[hanging] == 1
         comes_back.set()
         async with asyncio.timeout(60):
             while looks[hanging] < 2:
                 await asyncio.sleep(0.01)
-                await broker.rounds.look()
+                await broker.rounds.enforce_policies()
     finally:
         await in_thread(client.close)

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from quire.bookie import checkpoint, flusher, identity, journal_replay, storage
+from quire.bookie import checkpoint, flusher, identity, journal_replay, recovery
 from quire.bookie.checkpoint import Checkpoint, encode_mark
 from quire.bookie.entry_log import EntryLogs
 from quire.bookie.intake import DUPLICATE, Intake, _InEntryLog
@@ -93,7 +93,7 @@ def the_mark_is_ahead_of_the_flush() -> Iterator[None]:
         index.commit((), {}, encode_mark(work.mark))
         checkpoint.perform(work, logs, index)
 
-    with patch.object(flusher, "perform", perform), patch.object(storage, "perform", perform):
+    with patch.object(flusher, "perform", perform), patch.object(recovery, "perform", perform):
         yield
 
 
@@ -191,10 +191,10 @@ def the_stale_tail_of_a_recycled_segment_is_replayed() -> Iterator[None]:
 def a_tombstone_does_not_fence() -> Iterator[None]:
     """A ledger that was deleted still takes its writer's next block."""
 
-    def bury(self: LedgerState, version: int) -> None:
+    def lay_tombstone(self: LedgerState, version: int) -> None:
         self.tombstone_version = version
 
-    with patch.object(LedgerState, "bury", bury):
+    with patch.object(LedgerState, "lay_tombstone", lay_tombstone):
         yield
 
 
@@ -225,7 +225,7 @@ def a_later_block_counts_as_a_negative() -> Iterator[None]:
 
     async def read_on(self: Reads, request: ReadRequest) -> ReadResponse:
         response = await read(self, request)
-        state = self._intake.ledgers.get(request.ledger_id)
+        state = self._cache.ledgers.get(request.ledger_id)
         if response.status in (Status.IO_ERROR, Status.LIMBO) and state is not None:
             for entry in range(request.first_entry + 1, state.last_entry + 1):
                 later = await read(self, replace(request, first_entry=entry))

@@ -11,7 +11,7 @@ from quire.metadata.lease import LeaseCore
 from quire.metadata.records import ArchivePointer, SegmentRecord
 from quire.metadata.store import SessionEvent
 from quire.runtime.limits import READ_BYTES_MAX
-from quire.serving.session import connection
+from quire.serving.session import inbound
 from quire.serving.subscription.cursor.cursor_store import CursorStore
 from quire.serving.topic.segments import Active
 from quire.serving.topic.writing import Writing
@@ -108,5 +108,5 @@ def a_checksum_is_not_verified() -> Iterator[None]:
 @mutation("sessions", "cluster")
 def all_that_was_read_is_carried_out_at_once() -> Iterator[None]:
     """A connection carries out every command that one read brought, before anybody else has a turn."""
-    with patch.object(connection, "COMMANDS_A_TURN", 1 << 30):
+    with patch.object(inbound, "COMMANDS_A_TURN", 1 << 30):
         yield

@@ -10,14 +10,13 @@ from unittest.mock import patch
 from quire.ledger.ledgers import Ledgers
 from quire.metadata.records import SegmentState
 from quire.serving.cluster import statistics
+from quire.serving.cluster.deletion import Deletion
 from quire.serving.cluster.partitioned import Partitioned
-from quire.serving.cluster.registry import Registry
 from quire.serving.names import TopicName
 from quire.serving.session.produce import ProducerEnd
 from quire.serving.subscription.dispatch.key_shared import KeyShared
-from quire.serving.topic.governed import Governed
 from quire.serving.topic.publish import Publisher
-from quire.serving.topic.topic import Topic
+from quire.serving.topic.topic import PersistentTopic, Topic
 from quire.wire import block
 
 from .registry import mutation
@@ -33,7 +32,7 @@ def a_producer_that_was_fenced_publishes_on() -> Iterator[None]:
             self.is_closed = True
             self.write(last_words)
 
-    takes = patch.object(Governed, "takes_from", lambda self, _: not self.is_closed)
+    takes = patch.object(Topic, "_takes_from", lambda self, _: not self.is_closed)
     with takes, patch.object(ProducerEnd, "_close", close):
         yield
 
@@ -46,7 +45,7 @@ def a_block_is_dealt_before_it_is_confirmed() -> Iterator[None]:
 
     def cut_and_deal(self: Publisher, ledger_id: int) -> Any:
         flight = cut_one(self, ledger_id)
-        topic = self._sink
+        topic = getattr(self.on_confirmed, "args", [lambda: None])[0]()  # the callback is weak
         if isinstance(topic, Topic) and not topic.is_closed:
             topic.subscriptions.confirmed([(flight.block, block.peek(flight.block))])
         return flight
@@ -67,7 +66,7 @@ def a_key_is_dealt_to_its_new_owner_at_once() -> Iterator[None]:
 
     def forget_holders(self: KeyShared, *args: Any) -> None:
         init(self, *args)
-        self._holder = Nobody()
+        self.queue.holders = Nobody()
 
     with patch.object(KeyShared, "__init__", forget_holders):
         yield
@@ -87,10 +86,10 @@ def partitions_are_added_without_subscriptions() -> Iterator[None]:
 @mutation("deletion", "cluster")
 def a_deletion_is_answered_before_it_is_done() -> Iterator[None]:
     """Who deletes a topic is told so at once, and it goes a moment later."""
-    delete = Registry.delete
+    delete = Deletion.delete
 
     async def later(
-        self: Registry, name: TopicName, unless: Callable[[Topic], bool] = lambda _: False
+        self: Deletion, name: TopicName, unless: Callable[[PersistentTopic], bool] = lambda _: False
     ) -> None:
         async def work() -> None:
             await asyncio.sleep(0.5)
@@ -98,7 +97,7 @@ def a_deletion_is_answered_before_it_is_done() -> Iterator[None]:
 
         self._services.tasks.start(work(), f"delete {name}")
 
-    with patch.object(Registry, "delete", later):
+    with patch.object(Deletion, "delete", later):
         yield
 
 
@@ -106,11 +105,11 @@ def a_deletion_is_answered_before_it_is_done() -> Iterator[None]:
 def a_plan_is_taken_in_two_looks() -> Iterator[None]:
     """A plan looks at the sealed segments, asks the bookies about them, and then looks at the active one."""
 
-    async def plan(loaded: Topic, ledgers: Ledgers) -> dict[str, Any]:
-        end = loaded.last_confirmed
-        sealed = loaded.segment_list.sealed
+    async def plan(loaded: PersistentTopic, ledgers: Ledgers) -> dict[str, Any]:
+        end = loaded.log.last_confirmed
+        sealed = loaded.log.segment_list.sealed
         rows = [statistics._plan_row(one, await statistics.state_of(one, ledgers)) for one in sealed]
-        active = loaded.segment_list.active
+        active = loaded.log.segment_list.active
         if active is not None and active.last_entry >= 0:
             rows.append(statistics._plan_row(active.sealed(0), SegmentState.ACTIVE))
         place = {"ledger": end.ledger_id, "entry": end.entry_id}

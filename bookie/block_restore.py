@@ -1,4 +1,4 @@
-"""Mending: a block that rotted in the entry log, or lies where it cannot be read any more, is put back in its place.
+"""Restoring a block that rotted in the entry log, or lies where it cannot be read any more, to its place.
 
 A recovery or a repair that writes a block again where one lies already has the same bytes from another bookie. When the
 one that lies here cannot be read any more, the run around it is written anew with the good block in its place, as a
@@ -29,7 +29,7 @@ from quire.wire.bookie import Status
 log = logging.getLogger(__name__)
 
 
-def mend(index: Index, logs: EntryLogs, block: Buffer) -> Status:
+def restore_block(index: Index, logs: EntryLogs, block: Buffer) -> Status:
     """Put a verified `block` in the place of its rotten copy; OK when it is durable there.
 
     CONFLICT when what lies there is another block. Raises `CorruptionError` when its place cannot be told, `DiskFull`,

@@ -14,7 +14,7 @@ from quire.metadata import paths, topics
 from quire.metadata.records import InactiveTopicPolicy, Policies
 from quire.runtime.errors import NotFound
 from quire.serving.broker import Broker
-from quire.serving.cluster import registry as registry_module
+from quire.serving.cluster import local_bundles
 from quire.serving.names import TopicName
 from tests.serving.conftest import AdvancedClock, BrokerHouse, in_thread, look_after_topics
 
@@ -55,7 +55,7 @@ async def test_a_topic_that_was_never_written_to_rests_as_one_node(
     await in_thread(lambda: publish(client))
     topic = broker.registry.find(NAME)
     assert topic is not None
-    ledger_id = topic.segments()[-1].ledger_id
+    ledger_id = topic.log.segments()[-1].ledger_id
     await let_pass(house, broker, IDLE_S - 1)
     assert broker.registry.find(NAME) is topic
     await let_pass(house, broker, IDLE_S)
@@ -99,8 +99,8 @@ async def test_ledger_ids_grow_over_rests_at_brokers_that_hold_other_ranges(hous
     found = []
     for broker in (low, high, low, high):
         topic = await broker.registry.open(NAME, create=True)
-        found.append(topic.segments()[-1].ledger_id)
-        await broker.registry.rest([NAME])
+        found.append(topic.log.segments()[-1].ledger_id)
+        await broker.registry.unload_all([NAME], even_used=False)
         assert broker.registry.find(NAME) is None
     assert found == sorted(set(found))
 
@@ -170,9 +170,9 @@ async def test_a_topic_that_was_deleted_while_it_rested_is_recalled_no_more(
     house: BrokerHouse, broker: Broker
 ) -> None:
     assert broker.offloading is not None
-    broker.offloading.recall_at(NAME, 0)
+    broker.rounds.idle.load_at(NAME, 0)
     await look_after_topics(broker)
-    assert broker.registry.find(NAME) is None and not broker.offloading._recalls
+    assert broker.registry.find(NAME) is None and not broker.rounds.idle._due_ms
 
 
 @pytest.mark.parametrize(
@@ -203,20 +203,22 @@ async def test_resting_can_be_turned_off(house: BrokerHouse) -> None:
 
 
 async def test_a_topic_that_was_unloaded_is_freed_without_the_collector(
-    house: BrokerHouse, client: pulsar.Client, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    house: BrokerHouse, client: pulsar.Client, broker: Broker
 ) -> None:
     """Which does not look at what is old: 59 objects a topic would stay for good."""
-    monkeypatch.setattr("quire.serving.topic.topic.SHED_AFTER_S", 0)
     consumer = await in_thread(lambda: client.subscribe(str(NAME), "sub"))
     await in_thread(lambda: publish(client, b"0"))
     assert await in_thread(lambda: receive(consumer)) == b"0"
     await in_thread(consumer.close)
-    topic, subscription = weakref.ref(broker.registry.find(NAME)), weakref.ref(await _subscription(broker))
+    topic, subscription = broker.registry.find(NAME), await _subscription(broker)
+    assert topic is not None
+    left = [weakref.ref(one) for one in (topic, topic.log, topic.log.segment_list, subscription)]
+    del topic, subscription
     gc.disable()
     try:
         await broker.registry.unload(NAME)
         async with asyncio.timeout(60):
-            while topic() is not None or subscription() is not None:  # noqa: ASYNC110
+            while any(one() is not None for one in left):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     finally:
         gc.enable()
@@ -231,10 +233,10 @@ async def test_many_topics_are_let_go_of_in_several_turns(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody finds them any more from the first moment on; a session that ends may concern a hundred thousand."""
-    monkeypatch.setattr(registry_module, "CLOSED_A_TURN", 4)
+    monkeypatch.setattr(local_bundles, "CLOSED_A_TURN", 4)
     names = [TopicName.parse(f"topic-{number}") for number in range(10)]
     topics_before = [await broker.registry.open(name, create=True) for name in names]
-    (bundle,) = {await broker.registry.bundle_of(name) for name in names}
+    (bundle,) = {await broker.registry.ownership.bundle_of(name) for name in names}
     broker.bundles.drop([bundle])
     assert not any(map(broker.registry.find, names))
     dropped = []

@@ -122,7 +122,7 @@ async def test_a_mended_ledger_can_be_deleted_and_its_room_comes_back(machine: S
     for ledger_id in (1, 2):
         await node.delete(ledger_id)
     await node.storage.flush()
-    assert not any(node.storage._index.usage().values())
+    assert not any(node.storage.ledger_storage.index.usage().values())
 
 
 async def test_power_may_fail_at_any_moment_of_it(machine: SimulatedNode) -> None:

@@ -1,12 +1,10 @@
 """The policies of every topic of this broker, as they are now.
 
 A topic's own policies lie in a record of their own, beside its segment list: any broker may change them without
-disturbing the owner, whose list nobody else may touch. Those of a partitioned topic are its parent's and hold for all
+disturbing the owner, which alone changes that list. Those of a partitioned topic are its parent's and hold for all
 partitions. The folder of a namespace is read once, when its first topic is loaded, and followed by watches; so what
 holds for a topic is known without asking, and ten thousand topics without policies of their own cost one read. A record
 that cannot be understood is an error for its topic alone, never taken for none: retention would delete by the default.
-
-`changed` is told the namespace whose topics may have got other policies.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from quire.serving.policy.resolved import NO_POLICIES, TopicPolicies, resolve
 Changed = Callable[[str, str], None]
 
 
-class PolicyBook:
+class TopicPoliciesService:
     """`default` is what the broker's settings say."""
 
     def __init__(
@@ -36,23 +34,26 @@ class PolicyBook:
         namespaces: Namespaces,
         tasks: Tasks,
         default: TopicPolicies,
-        changed: Changed,
     ) -> None:
         self._store = store
         self._namespaces = namespaces
         self._tasks = tasks
         self._default = default
-        self._changed = changed
+        self._changed: Changed = lambda *_: None
         self._of_namespaces: dict[tuple[str, str], tuple[Policies, TopicPolicies]] = {}
         """What holds for topics without policies of their own, and what that was made of: one object for all."""
         self._folders: dict[tuple[str, str], asyncio.Future[Followed[Policies]]] = {}
-        namespaces.on_change(changed)
+
+    def on_change(self, listener: Changed) -> None:
+        """Tell `listener(tenant, namespace)` that topics of the namespace may have got other policies."""
+        self._changed = listener
+        self._namespaces.on_change(listener)
 
     async def of(self, name: TopicName) -> TopicPolicies:
         """What holds for a topic. Raises `NotFound` for an unknown namespace, `CorruptionError`, `Unavailable`."""
         followed = await self._follow(name.tenant, name.namespace)
         prescribed = (await self._namespaces.get(name.tenant, name.namespace)).policies
-        own = followed.get(_holder(name), NO_POLICIES)  # behind all waiting: both are of one moment
+        own = followed.get(_holder(name), NO_POLICIES)  # after the last wait: both are of one moment
         if own is not NO_POLICIES:
             return resolve(self._default, prescribed, own)
         key = (name.tenant, name.namespace)

@@ -1,0 +1,91 @@
+"""Errors as a client of the REST interface sees them: a status, and JSON with one field, `reason`.
+
+Pulsar's tools expect it so. A request for a topic of another broker is redirected there (307), as Pulsar does. A body
+that is not what the resource takes is 400; nothing was changed then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from quire.metadata.store import NotEmpty
+from quire.runtime.errors import (
+    AlreadyExists,
+    ConfigurationError,
+    InUse,
+    LimitExceeded,
+    NotFound,
+    OutcomeUnknown,
+    ProtocolError,
+    QuireError,
+    Unavailable,
+    VersionConflict,
+)
+from quire.serving.admin.requests import Absent
+from quire.serving.cluster.catalogue import NoPartition
+from quire.serving.cluster.port import NotOwner
+from quire.serving.model.ports import ConsumerBusy, NotAllowed
+from quire.serving.schema.definition import SchemaRefused
+
+log = logging.getLogger(__name__)
+
+REQUEST_BYTES_MAX = 1 << 20
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@web.middleware
+async def errors_as_json(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        return _refusal(error.status, _said(request, error))
+    except NotOwner as error:
+        if error.owner is None or not error.owner.http_url:
+            return _refusal(503, str(error))
+        raise web.HTTPTemporaryRedirect(error.owner.http_url + request.raw_path) from None
+    except QuireError as error:
+        status = status_of(error)
+        if status == 500:
+            log.error("%s %s failed: %s", request.method, request.path, error)
+        return _refusal(status, str(error))
+
+
+def _said(request: web.Request, error: web.HTTPException) -> str:
+    """What the router or a reader of bodies refused, in a sentence."""
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        return f"{request.path} takes {', '.join(sorted(error.allowed_methods))}, and not {error.method}"
+    if isinstance(error, web.HTTPNotFound):
+        return f"there is nothing at {request.path}: see whether the path is written right"
+    if isinstance(error, web.HTTPRequestEntityTooLarge):
+        return f"the body of a request has {REQUEST_BYTES_MAX} bytes at most"
+    return error.reason
+
+
+def _refusal(status: int, reason: str) -> web.Response:
+    return web.json_response({"reason": reason}, status=status)
+
+
+def status_of(error: QuireError) -> int:
+    """The HTTP status that tells a client what kind of error this was."""
+    if isinstance(error, NotFound):
+        return 404
+    if isinstance(error, AlreadyExists | VersionConflict | NotEmpty | SchemaRefused):
+        return 409
+    if isinstance(error, InUse | ConsumerBusy | NoPartition):
+        return 412
+    if isinstance(error, NotAllowed):
+        return 405
+    if isinstance(error, ConfigurationError | ProtocolError):
+        return 400
+    if isinstance(error, LimitExceeded):
+        return 413
+    if isinstance(error, Unavailable | OutcomeUnknown):
+        return 503
+    if isinstance(error, Absent):
+        return 501
+    return 500

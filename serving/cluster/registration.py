@@ -1,0 +1,154 @@
+"""This broker in the list of brokers: one ephemeral node under a lease (`metadata.lease`), and so its session.
+
+| session | serves its topics | answers lookups, takes bundles | leaves it when |
+|---|---|---|---|
+| held | yes | yes | suspended: *in doubt*; over: *lost* |
+| in doubt | yes | no: "try again" | resumed: *held*; the time-out passes by our own clock, or over: *lost* |
+| lost | no, all was dropped | no | registered again: *held*, owning nothing |
+
+All nodes of a session live and die together, so there is one time-out, not one per bundle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from quire.metadata import paths
+from quire.metadata.lease import Lease, LeaseState
+from quire.metadata.records import BrokerRecord, encode
+from quire.metadata.store import MetadataStore
+from quire.runtime.clock import Clock
+from quire.runtime.errors import ConfigurationError, OutcomeUnknown, Unavailable
+from quire.runtime.tasks import Tasks
+from quire.serving.cluster.addresses import Addresses
+from quire.serving.cluster.port import Owner
+
+RETRY_S: Final = 0.25
+
+PATIENCE_S: Final = 2.0
+"""Beyond the session's time-out, for what a dead broker left to go."""
+
+_log = logging.getLogger(__name__)
+
+
+class BrokerRegistration:
+    """`lost` is called when the session is over; `unique` names this life of the broker."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        clock: Clock,
+        broker_id: str,
+        tasks: Tasks,
+        unique: Callable[[], str],
+        lost: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self.broker_id = broker_id
+        self._tasks = tasks
+        self._unique = unique
+        self._lost = lost
+        self._heard = asyncio.Event()
+        """The store said something of the session."""
+        self.patience_s = store.session_timeout_ms / 1000 + PATIENCE_S
+        self.is_stopping = False
+        self.sessions_lost_total = 0
+
+    async def start(self, addresses: Addresses) -> None:
+        """Raises `ConfigurationError` when another broker has this one's name."""
+        self.me = BrokerRecord(
+            broker_id=self.broker_id,
+            service_url=addresses.service_url,
+            http_url=addresses.http_url,
+            started_ms=self._clock.now_ms(),
+            session=self._unique(),
+            listeners=dict(addresses.listeners),
+        )
+        self.lease = Lease(
+            self._store, paths.broker(self.broker_id), encode(self.me), self._clock, self._changed
+        )
+        self._unwatch = self._store.on_session(lambda _: self._heard.set())
+        try:  # a broker that was killed leaves its name behind until its session is over
+            async with asyncio.timeout(self.patience_s):
+                await self.lease.acquire()
+        except TimeoutError:
+            await self.lease.release()
+            raise ConfigurationError(
+                f"another broker is registered as {self.broker_id}; give each broker an --advertise of its own"
+            ) from None
+
+    async def stop(self) -> None:
+        """Leave the list of brokers, so that no client is sent here; what is owned stays owned."""
+        self.is_stopping = True
+        self._unwatch()
+        await self.lease.release()
+
+    # -- the session -----------------------------------------------------------------------------------
+
+    def _changed(self, state: LeaseState) -> None:
+        if state is LeaseState.IN_DOUBT:
+            _log.warning("the metadata store does not answer: serving on, without lookups and changes")
+        elif state is LeaseState.HELD:
+            _log.info("registered as broker %s", self.broker_id)
+        elif state is LeaseState.LOST:
+            self.sessions_lost_total += 1
+            self._lost()
+            if not self.is_stopping:
+                self._tasks.start(self._register_again(), "register again")
+
+    async def _register_again(self) -> None:
+        while True:
+            try:
+                await self.lease.acquire()
+                return
+            except (Unavailable, OutcomeUnknown):
+                await self._until_heard()
+
+    async def _until_heard(self) -> None:
+        """A little while, or until the store says something of the session."""
+        self._heard.clear()
+        try:
+            async with asyncio.timeout(RETRY_S):
+                await self._heard.wait()
+        except TimeoutError:
+            pass
+
+    @property
+    def is_held(self) -> bool:
+        return self.lease.state is LeaseState.HELD
+
+    def why_not_ready(self) -> str:
+        """Why this broker can tell nothing of ownership now; empty when it can."""
+        match self.lease.state:
+            case LeaseState.IN_DOUBT:
+                return "the metadata store does not answer this broker"
+            case LeaseState.LOST:
+                return "this broker's session is over and it has not registered again yet"
+        return ""
+
+    def require(self) -> None:
+        """Raise `Unavailable` unless the session is beyond doubt."""
+        why = self.why_not_ready()
+        if why:
+            raise Unavailable(f"{why}; try again")
+
+    # -- who is who ------------------------------------------------------------------------------------
+
+    def is_me(self, broker: BrokerRecord) -> bool:
+        """This broker, and in this session."""
+        return broker.session == self.me.session
+
+    def owner(self, broker: BrokerRecord, *, owns: bool = True) -> Owner:
+        """`broker` as lookups answer."""
+        return Owner(
+            broker.broker_id,
+            broker.service_url,
+            broker.http_url,
+            self.is_me(broker),
+            owns,
+            broker.listeners,
+        )
