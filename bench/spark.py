@@ -87,16 +87,25 @@ def archive(url: str, ledger_id: int, first_index: int, rows: int, batch: int) -
 
 
 def serve(topics: dict[str, list[dict[str, Any]]]) -> ThreadingHTTPServer:
-    """Answers `…/topics/…/NAME/segments`."""
+    """Answers `…/topics/…/NAME/segments`, and what a stream asks besides."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            name = self.path.split("/")[-2]
+            *_, name, asked = self.path.partition("?")[0].split("/")
             segments = topics[name]
-            end = {"ledger": segments[-1]["ledger_id"], "entry": segments[-1]["last_entry"]}
+            ledger_id, last_entry = segments[-1]["ledger_id"], segments[-1]["last_entry"]
             topic = f"persistent://public/default/{name}"
-            answer = {"topic": topic, "partitions": 0, "end": end, "segments": segments}
-            body = json.dumps(answer).encode()
+            answers = {
+                "partitions": {"partitions": 0},
+                "lastMessageId": {"ledgerId": ledger_id, "entryId": last_entry},
+                "segments": {
+                    "topic": topic,
+                    "partitions": 0,
+                    "end": {"ledger": ledger_id, "entry": last_entry},
+                    "segments": segments,
+                },
+            }
+            body = json.dumps(answers[asked]).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -165,6 +174,26 @@ def measure(spark: Any, url: str, topic: str, rows: int) -> None:
     )
 
 
+def measure_stream(spark: Any, url: str, topic: str, rows: int) -> None:
+    """All of it in one micro-batch, as a stream that begins."""
+    frame = spark.readStream.format("quire").options(service_url=url, topic=topic).load()
+    with tempfile.TemporaryDirectory(prefix="quire-bench-") as checkpoint:
+        start, cpu_start = time.perf_counter(), cpu_s()
+        query = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
+        query = query.trigger(availableNow=True).start()
+        query.awaitTermination()
+        seconds, cpu = time.perf_counter() - start, cpu_s() - cpu_start
+    read = sum(progress["numInputRows"] for progress in query.recentProgress)
+    assert read == rows, (read, rows)
+    show(
+        f"Spark streams the archive, {topic}",
+        rows=rows,
+        message_bytes=MESSAGE_BYTES,
+        rows_per_s=rows / seconds,
+        cpu_us_per_row=cpu / rows * 1e6,
+    )
+
+
 def main() -> None:
     rows = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
     with tempfile.TemporaryDirectory(prefix="quire-bench-", dir="/var/tmp") as directory:
@@ -179,7 +208,9 @@ def main() -> None:
         spark = session()
         try:
             for name in topics:
-                measure(spark, f"http://127.0.0.1:{server.server_port}", name, rows)
+                url = f"http://127.0.0.1:{server.server_port}"
+                measure(spark, url, name, rows)
+                measure_stream(spark, url, name, rows)
         finally:
             spark.stop()
             server.shutdown()

@@ -29,6 +29,7 @@ SUBCOMMANDS = {
     "consume": "Print messages of a topic.",
     "check": "Publish while you kill what you like, and prove that nothing is lost.",
     "archive": "Move sealed segments to the archive, and verify it.",
+    "spark": "Copy a topic's whole history into Parquet files, once.",
     "demo": "Publish, kill, recover, archive and read back with Spark: a tour, with a proof.",
     "config": "Show the effective settings and where each came from.",
     "bookies": "See the cluster's bookies, drain one, and follow repair.",

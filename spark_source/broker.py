@@ -13,11 +13,23 @@ GET /admin/v2/persistent/{tenant}/{namespace}
     [names of topics]
 GET /admin/v2/persistent/{tenant}/{namespace}/{topic}/partitions
     {"partitions": n}
+GET …/{topic}/lastMessageId
+    {"ledgerId": …, "entryId": …}: the last confirmed entry
+GET …/{topic}/getMessageIdByIndex?index=I, …/{topic}/messageid/TIME_MS
+    the same, of the entry that holds the message with that index, of the first one published at that time or later
+GET …/{topic}/internalStats
+    {"ledgers": [{"firstIndex", "messages", …}, …], "cursors": {name: {"markDeletePosition": "LEDGER:ENTRY",
+    "properties": {…}}, …}, …}; the cursors are those of durable subscriptions
+GET /admin/v2/schemas/{tenant}/{namespace}/{topic}/schema[/VERSION]
+    {"version": n, "type": "AVRO", "data": the definition, …}
+PUT …/{topic}/subscription/NAME, POST …/{topic}/subscription/NAME/resetcursor
+    {"ledgerId": …, "entryId": …, "properties": {…}}: the entry that is next; -1 and -1 are the first one
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from quire.runtime.rest import Admin
@@ -25,6 +37,14 @@ from quire.wire import topic_name
 
 TIMEOUT_S: Final = 60
 ATTEMPTS: Final = 4
+
+
+class Cursor(NamedTuple):
+    """Where a durable subscription stands: everything up to and with this entry is acknowledged."""
+
+    ledger_id: int
+    entry_id: int
+    properties: Mapping[str, str]
 
 
 class Broker:
@@ -52,3 +72,60 @@ class Broker:
     def partitions(self, topic: str) -> int:
         """Number of partitions, 0 for a topic without."""
         return int(self._admin.get(f"/admin/v2/{topic_name.path(topic)}/partitions")["partitions"])
+
+    def last_confirmed(self, topic: str) -> tuple[int, int]:
+        """Ledger and entry."""
+        return _position(self._admin.get(f"/admin/v2/{topic_name.path(topic)}/lastMessageId"))
+
+    def position_of_index(self, topic: str, index: int) -> tuple[int, int]:
+        """Ledger and entry that hold the message with this index. Raises `NotFound` when there is none."""
+        return _position(
+            self._admin.get(f"/admin/v2/{topic_name.path(topic)}/getMessageIdByIndex?index={index}")
+        )
+
+    def position_at_time(self, topic: str, time_ms: int) -> tuple[int, int]:
+        """The first entry that was published at `time_ms` or later; after the last one when there is none."""
+        return _position(self._admin.get(f"/admin/v2/{topic_name.path(topic)}/messageid/{time_ms}"))
+
+    def next_index(self, topic: str) -> int:
+        """The index of the message that is published next to a topic without partitions."""
+        ledgers = self._admin.get(f"/admin/v2/{topic_name.path(topic)}/internalStats")["ledgers"]
+        return int(ledgers[-1]["firstIndex"]) + int(ledgers[-1]["messages"]) if ledgers else 0
+
+    def schema(self, topic: str, version: int | None = None) -> dict[str, Any]:
+        """The newest version of a topic's schema, or that one. Raises `NotFound`."""
+        place = topic_name.path(topic).partition("/")[2]
+        tail = "" if version is None else f"/{version}"
+        answer: dict[str, Any] = self._admin.get(f"/admin/v2/schemas/{place}/schema{tail}")
+        return answer
+
+    # -- durable subscriptions -------------------------------------------------------------------------
+
+    def cursor(self, topic: str, subscription: str) -> Cursor | None:
+        """Where a subscription of a topic without partitions stands; None when there is none."""
+        stats = self._admin.get(f"/admin/v2/{topic_name.path(topic)}/internalStats")
+        found = stats["cursors"].get(subscription)
+        if found is None:
+            return None
+        ledger_id, _, entry_id = found["markDeletePosition"].partition(":")
+        return Cursor(int(ledger_id), int(entry_id), found["properties"] or {})
+
+    def subscribe(
+        self, topic: str, subscription: str, ledger_id: int, entry_id: int, properties: Mapping[str, str]
+    ) -> None:
+        """Make a durable subscription that has an entry next. Raises `AlreadyExists`."""
+        body = {"ledgerId": ledger_id, "entryId": entry_id, "properties": dict(properties)}
+        self._admin.put(_subscription(topic, subscription), body)
+
+    def reset_cursor(self, topic: str, subscription: str, ledger_id: int, entry_id: int) -> None:
+        """An entry is next. Raises `NotFound`."""
+        body = {"ledgerId": ledger_id, "entryId": entry_id}
+        self._admin.post(f"{_subscription(topic, subscription)}/resetcursor", body)
+
+
+def _subscription(topic: str, name: str) -> str:
+    return f"/admin/v2/{topic_name.path(topic)}/subscription/{quote(name, safe='')}"
+
+
+def _position(answer: dict[str, Any]) -> tuple[int, int]:
+    return int(answer["ledgerId"]), int(answer["entryId"])

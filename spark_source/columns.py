@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from quire.spark_source import plain, schema
 from quire.spark_source.protobuf import Bytes, Flags, Ints, Shape, read
-from quire.spark_source.rows import PRODUCER, Entries, Metadata, Odd, Rows
+from quire.spark_source.rows import PRODUCER, SCHEMA_VERSION, Entries, Metadata, Odd, Rows
 
 _KEY_VALUE: Final = Shape(numbers=frozenset(), spans=frozenset((1, 2)))
 
@@ -65,6 +65,11 @@ class Columns:
 
     def undecoded(self) -> pa.Array:
         return pa.nulls(len(self.rows.entry), pa.string())
+
+    def schema_version(self) -> pa.Array:
+        spans = self.metadata.table.spans(SCHEMA_VERSION)
+        versions = gather(self.entries.data, spans.start, spans.end, null=~spans.present)
+        return versions.take(pa.array(self.rows.entry))
 
     def entry(self) -> pa.Array:
         return pa.array(self.entries.id[self.rows.entry])
@@ -149,5 +154,5 @@ def _times(times_ms: Ints, null: Flags | None) -> pa.Array:
 
 
 COLUMNS: Final[dict[str, Callable[[Columns], pa.Array]]] = {
-    name: getattr(Columns, name) for name in schema.FIELDS
+    name: getattr(Columns, name) for name in schema.FIELDS if name != schema.VALUE_ERROR
 }

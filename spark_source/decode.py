@@ -17,8 +17,8 @@ Cost per 1 KiB row of unbatched and batched entries is measured by `bench/spark.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,9 @@ from quire.spark_source.protobuf import Flags
 from quire.spark_source.rows import Entries, Metadata, Odd, Rows, entries_of, read_metadata, rows_of
 from quire.wire.block import Buffer
 from quire.wire.message import Undecodable
+
+if TYPE_CHECKING:
+    from quire.spark_source.chunks import Chunks
 
 INFLATED_BYTES_MAX: Final = 64 * MIB
 """Decompressed bytes that are held at once, beyond one entry's."""
@@ -46,7 +49,7 @@ class Decoder:
     `BATCH_BYTES` each.
 
     Rows outside `window` are left out. Raises `plain.UndecodableEntry` unless `keep_raw`, `plain.LostEntries` unless
-    `skip_lost`.
+    `skip_lost`. `chunks` joins messages that were sent in chunks; None leaves each chunk a row.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Decoder:
         batch_rows: int,
         keep_raw: bool,
         skip_lost: bool = False,
+        chunks: Chunks | None = None,
     ) -> None:
         self._columns = tuple(columns)
         self._schema = schema.arrow(columns)
@@ -66,6 +70,7 @@ class Decoder:
         self._batch_rows = batch_rows
         self._keep_raw = keep_raw
         self._skip_lost = skip_lost
+        self._chunks = chunks
 
     def decode(self, blocks: Buffer) -> Iterator[pa.RecordBatch]:
         """Record batches of a run of whole blocks whose checksums are proven. Never an empty batch."""
@@ -132,24 +137,30 @@ class Decoder:
             yield from self._slices(pa.RecordBatch.from_pylist(kept, schema=self._schema))
 
     def _plain_rows(self, entry: memoryview, entry_id: int, index: int) -> Iterator[plain.Row]:
-        place = {
+        place: plain.Row = {
             "topic": self._origin.topic,
             "partition": self._origin.partition,
             "ledger": self._origin.ledger_id,
             "entry": entry_id,
         }
         try:
-            rows = list(plain.rows(entry))
+            rows = list(plain.rows(entry, self._of_chunk(entry_id)))
         except Undecodable as error:
             if not self._keep_raw:
                 raise plain.UndecodableEntry(
                     self._origin.name, self._origin.ledger_id, entry_id, str(error)
                 ) from None
             rows = [plain.raw(entry, str(error))]
+        if schema.SCHEMA_VERSION in self._columns:
+            place[schema.SCHEMA_VERSION] = plain.schema_version(entry)
         for i, row in enumerate(rows):
             inside = self._window.has(entry_id, row["batch_index"], row.get("publish_time"))
             if inside and not row.get("compacted_out"):
                 yield row | place | {"message_index": index + i}
+
+    def _of_chunk(self, entry_id: int) -> Callable[[memoryview], Iterator[plain.Row]] | None:
+        chunks = self._chunks
+        return None if chunks is None else lambda entry: chunks.rows(entry, entry_id)
 
     # -- columns ---------------------------------------------------------------------------------------
 

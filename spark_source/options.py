@@ -5,12 +5,28 @@
 | service_url | the broker's HTTP URL, such as `http://localhost:8080`; nothing else is needed | required |
 | topic, topics, topics_pattern | one; several with commas; a regular expression (see below) | one is required |
 | start, end | half-open range: `earliest`, `latest`, a position, a publish time | earliest, latest |
+| starting_subscription | begin where this durable subscription stands, instead of `start` | |
+| on_data_loss | `fail` ends the query where retention took what it was to read; `report` goes on and warns | fail |
 | columns | which columns, with commas, in this order: the others cost nothing | all |
 | batch_rows | most rows in one Arrow batch | 8192 |
 | on_undecodable | `fail` ends the query and names the entry; `raw` keeps it, see `schema` | fail |
+| chunks | `join`: a message that was sent in chunks is one row, its last chunk's; `raw`: each chunk is one | join |
+| value_schema | `auto`: values have the type of the topic's newest Avro or JSON schema; VERSION; `none`: bytes | none |
+| on_bad_value | `fail` ends the query where a value does not fit its schema; `null`: it is null, see `schema` | fail |
 | on_lost | `fail` ends the query where messages were lost and given up; `skip` leaves them out, with a warning | fail |
 | slice_bytes | about how much one Spark task reads | 96MiB |
 | archive | URL of the archive as the executors reach it (another endpoint, keys) | as the broker says |
+
+A stream takes no `end`, and has three more:
+
+| option | means | default |
+|---|---|---|
+| stream_name | the subscription that keeps where the stream began, and holds retention back | see below |
+| max_rows_per_trigger, max_bytes_per_trigger | about how much one micro-batch has at most | no limit |
+
+`stream_name` is required where the start is another one every time it is asked for: with `latest`, a time and
+`starting_subscription`. `earliest` and a position mean the same after a restart, and need none; then nothing holds back
+retention.
 
 A position is `LEDGER:ENTRY` or `LEDGER:ENTRY:BATCH_INDEX`, and goes with one partition only. A time is ISO-8601 (UTC
 unless it says otherwise) or epoch milliseconds. A pattern is for the last part of the names, as in
@@ -29,6 +45,7 @@ from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import MIB
 from quire.runtime.settings import parse_size
 from quire.spark_source import schema
+from quire.spark_source.avro_types import ValueSchema
 from quire.spark_source.positions import Bound, parse_bound
 
 BATCH_ROWS_DEFAULT: Final = 8192
@@ -37,6 +54,8 @@ SLICE_BYTES_MIN: Final = 1 * MIB
 
 _UNDECODABLE: Final = "on_undecodable"
 _LOST: Final = "on_lost"
+_DATA_LOSS: Final = "on_data_loss"
+_OF_STREAMS: Final = ("stream_name", "max_rows_per_trigger", "max_bytes_per_trigger")
 _TOPIC_OPTIONS: Final = ("topic", "topics", "topics_pattern")
 _KNOWN: Final = frozenset(
     (
@@ -50,6 +69,12 @@ _KNOWN: Final = frozenset(
         "on_lost",
         "slice_bytes",
         "archive",
+        "chunks",
+        "value_schema",
+        "on_bad_value",
+        "starting_subscription",
+        _DATA_LOSS,
+        *_OF_STREAMS,
     )
 )
 _NAME: Final = re.compile(r"(?:persistent://)?([^/]+)/([^/]+)/(.+)")
@@ -70,6 +95,46 @@ class Options:
     skip_lost: bool
     slice_bytes: int
     archive: str | None
+    join_chunks: bool
+    value_schema: str | None
+    """`auto` or a version; None: values are bytes."""
+    null_bad_values: bool
+    starting_subscription: str | None
+    report_data_loss: bool
+    stream_name: str | None
+    max_rows_per_trigger: int | None
+    max_bytes_per_trigger: int | None
+    value: ValueSchema | None = None
+    """What `value_schema` stands for, once it was looked up (`values`)."""
+
+    @property
+    def starts_at_beginning(self) -> bool:
+        """At the first message there is."""
+        return self.start == Bound() and self.starting_subscription is None
+
+
+def for_batch(options: Mapping[str, str]) -> Options:
+    """`parse`, for `spark.read`."""
+    found = parse(options)
+    for name in _OF_STREAMS:
+        if getattr(found, name) is not None:
+            raise ConfigurationError(f"option {name} is for streams: use spark.readStream, or leave it out")
+    return found
+
+
+def for_stream(options: Mapping[str, str]) -> Options:
+    """`parse`, for `spark.readStream`."""
+    found = parse(options)
+    if found.end != Bound(latest=True):
+        raise ConfigurationError(
+            "a stream has no end: leave the option out, and use the trigger availableNow to read what is there"
+        )
+    if not (found.stream_name or found.starts_at_beginning or found.start.position):
+        raise ConfigurationError(
+            "option stream_name is required: it names the subscription that keeps where the stream began, so that a "
+            "restart before the first commit loses nothing; only start=earliest and a position do without"
+        )
+    return found
 
 
 def parse(options: Mapping[str, str]) -> Options:
@@ -86,19 +151,35 @@ def parse(options: Mapping[str, str]) -> Options:
             f"option service_url={url!r} is not a broker's HTTP URL; write http://HOST:8080"
         )
     topics, pattern = _topics(given)
-    keep_raw = _one_of(given, _UNDECODABLE, ("fail", "raw")) == "raw"
+    keep_raw = one_of(given, _UNDECODABLE, ("fail", "raw")) == "raw"
+    join_chunks = one_of(given, "chunks", ("join", "raw")) == "join"
+    null_bad_values = one_of(given, "on_bad_value", ("fail", "null")) == "null"
+    value_schema = _value_schema(given.get("value_schema", "none").lower())
+    columns = _columns(given.get("columns"), keep_raw, null_bad_values and value_schema is not None)
+    if value_schema is not None and (keep_raw or not join_chunks):
+        raise ConfigurationError(
+            "on_undecodable=raw and chunks=raw put bytes into the column value, so they do not go with value_schema"
+        )
     return Options(
         service_url=url.rstrip("/"),
         topics=topics,
         pattern=pattern,
         start=parse_bound("start", given.get("start", "earliest")),
         end=parse_bound("end", given.get("end", "latest")),
-        columns=_columns(given.get("columns"), keep_raw),
+        columns=columns,
         batch_rows=_batch_rows(given.get("batch_rows", str(BATCH_ROWS_DEFAULT))),
         keep_raw=keep_raw,
-        skip_lost=_one_of(given, _LOST, ("fail", "skip")) == "skip",
+        skip_lost=one_of(given, _LOST, ("fail", "skip")) == "skip",
         slice_bytes=max(parse_size(given.get("slice_bytes", "96MiB")), SLICE_BYTES_MIN),
         archive=given.get("archive"),
+        join_chunks=join_chunks,
+        value_schema=value_schema if "value" in columns else None,
+        null_bad_values=null_bad_values,
+        starting_subscription=_starting_subscription(given),
+        report_data_loss=one_of(given, _DATA_LOSS, ("fail", "report")) == "report",
+        stream_name=given.get("stream_name") or None,
+        max_rows_per_trigger=_rows_per_trigger(given.get("max_rows_per_trigger")),
+        max_bytes_per_trigger=_bytes_per_trigger(given.get("max_bytes_per_trigger")),
     )
 
 
@@ -136,10 +217,15 @@ def _pattern(text: str) -> tuple[str, str, str]:
     return match[1], match[2], match[3]
 
 
-def _columns(text: str | None, keep_raw: bool) -> tuple[str, ...]:
-    every = (*schema.COLUMNS, schema.UNDECODED) if keep_raw else schema.COLUMNS
+def _columns(text: str | None, keep_raw: bool, null_bad_values: bool) -> tuple[str, ...]:
+    """Those that are asked for; the one that tells good rows from bad ones cannot be left out."""
+    every = list(schema.COLUMNS)
+    if keep_raw:
+        every.append(schema.UNDECODED)
+    if null_bad_values:
+        every.append(schema.VALUE_ERROR)
     if text is None:
-        return every
+        return tuple(every)
     columns = tuple(part.strip().lower() for part in text.split(","))
     for name in columns:
         if name not in every:
@@ -150,7 +236,15 @@ def _columns(text: str | None, keep_raw: bool) -> tuple[str, ...]:
         raise ConfigurationError(
             "with on_undecodable=raw the columns must include undecoded, which tells raw entries from messages"
         )
+    if null_bad_values and (schema.VALUE_ERROR in columns) != ("value" in columns):
+        raise ConfigurationError("with on_bad_value=null the columns value and value_error go together")
     return columns
+
+
+def _value_schema(text: str) -> str | None:
+    if text not in ("auto", "none") and not text.isdigit():
+        raise ConfigurationError(f"option value_schema={text!r} is not auto, none or the number of a version")
+    return None if text == "none" else text
 
 
 def _batch_rows(text: str) -> int:
@@ -159,7 +253,27 @@ def _batch_rows(text: str) -> int:
     return int(text)
 
 
-def _one_of(given: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:
+def _starting_subscription(given: Mapping[str, str]) -> str | None:
+    if "starting_subscription" in given and "start" in given:
+        raise ConfigurationError("give start or starting_subscription, not both")
+    return given.get("starting_subscription") or None
+
+
+def _rows_per_trigger(text: str | None) -> int | None:
+    if text is not None and (not text.isdigit() or int(text) < 1):
+        raise ConfigurationError(f"option max_rows_per_trigger={text!r} is not a number of rows")
+    return None if text is None else int(text)
+
+
+def _bytes_per_trigger(text: str | None) -> int | None:
+    size = None if text is None else parse_size(text)
+    if size is not None and size < 1:
+        raise ConfigurationError(f"option max_bytes_per_trigger={text!r} is not a size such as 64MiB")
+    return size
+
+
+def one_of(given: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:
+    """The option's value in small letters; the first of `values` without it. Raises `ConfigurationError`."""
     value = given.get(name, values[0]).lower()
     if value not in values:
         raise ConfigurationError(f"option {name}={value!r} is not one of {', '.join(values)}")

@@ -8,7 +8,7 @@ tested against.
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from quire.runtime.errors import QuireError
@@ -45,15 +45,23 @@ class LostEntries(QuireError):
         )
 
 
-def rows(entry: memoryview) -> Iterator[Row]:
-    """The rows of one entry, without its place (topic, ledger, and so on). Raises `Undecodable`."""
+def rows(entry: memoryview, of_chunk: Callable[[memoryview], Iterable[Row]] | None = None) -> Iterator[Row]:
+    """The rows of one entry, without its place (topic, ledger, and so on). Raises `Undecodable`.
+
+    `of_chunk` makes those of a chunk; None: it is one itself.
+    """
     try:
         decoded = message.decode(entry)
     except Chunk:
-        yield _chunk(entry)
+        yield from [_chunk(entry)] if of_chunk is None else of_chunk(entry)
         return
-    for one in decoded:
-        yield _row(one) | {"compacted_out": one.compacted_out}
+    yield from map(row, decoded)
+
+
+def schema_version(entry: memoryview) -> bytes | None:
+    """By which version of the topic's schema an entry that `rows` can read was written, if any."""
+    metadata, _ = message.read_metadata(entry)
+    return metadata.schema_version if metadata.HasField("schema_version") else None
 
 
 def raw(entry: memoryview, reason: str) -> Row:
@@ -61,7 +69,8 @@ def raw(entry: memoryview, reason: str) -> Row:
     return {"batch_index": -1, "value": entry.tobytes(), "undecoded": reason, "properties": None}
 
 
-def _row(one: DecodedMessage) -> Row:
+def row(one: DecodedMessage) -> Row:
+    """The row of one message, without its place."""
     return {
         "batch_index": one.batch_index,
         "key": key_bytes(one.key, one.key_is_base64),
@@ -71,6 +80,7 @@ def _row(one: DecodedMessage) -> Row:
         "event_time": time_us(one.event_time_ms) if one.event_time_ms else None,
         "producer": one.producer_name,
         "sequence": as_i64(one.sequence_id),
+        "compacted_out": one.compacted_out,
     }
 
 

@@ -15,20 +15,23 @@ removed meanwhile, which its tasks then report.
 
 from __future__ import annotations
 
+import logging
 import re
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
-from quire.runtime.errors import ConfigurationError, CorruptionError
+from quire.runtime.errors import ConfigurationError, CorruptionError, NotFound
 from quire.spark_source.broker import Broker
 from quire.spark_source.columns import Origin
 from quire.spark_source.options import Options
-from quire.spark_source.positions import CLOCK_SKEW_MS, Bound, Window
+from quire.spark_source.positions import CLOCK_SKEW_MS, Bound, Position, Window
 
 _PARTITION: Final = re.compile(r"(.+)-partition-(\d+)")
+
+_log = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 4
 PAUSE_S: Final = 0.25
@@ -58,14 +61,61 @@ class Slice:
 
 def plan(options: Options, broker: Broker) -> list[Slice]:
     """The slices of a query, in the topics' order. Raises `NotFound`, `Unavailable`, `ConfigurationError`."""
-    partitions = [partition for topic in _topics(options, broker) for partition in _partitions(topic, broker)]
+    topics = topics_of(options, broker)
+    if not topics and options.pattern:
+        tenant, namespace, pattern = options.pattern
+        raise ConfigurationError(f"no topic of {tenant}/{namespace} matches topics_pattern {pattern!r}")
+    partitions = [partition for topic in topics for partition in _partitions(topic, broker)]
     by_position = options.start.position or options.end.position
     if by_position and len(partitions) != 1:
         raise ConfigurationError(
             f"start and end by position name a place in one partition, but {len(partitions)} are read; "
             "use a time, or name the partition"
         )
-    return [piece for partition in partitions for piece in slices(partition, options)]
+    return [
+        piece for partition in partitions for piece in slices(partition, _started(partition, options, broker))
+    ]
+
+
+def _started(partition: dict[str, Any], options: Options, broker: Broker) -> Options:
+    """The options for one partition: `starting_subscription` is a position, and one that was given is there."""
+    if options.starting_subscription is not None:
+        start = subscription_position(partition["topic"], options.starting_subscription, broker)
+        return replace(options, start=Bound(position=start))
+    report_trimmed(partition["topic"], partition["segments"], options)
+    return options
+
+
+def subscription_position(topic: str, subscription: str, broker: Broker) -> Position:
+    """The entry after the last one up to which a durable subscription has acknowledged all. Raises `NotFound`."""
+    cursor = broker.cursor(topic, subscription)
+    if cursor is None:
+        raise NotFound(f"topic {topic} has no durable subscription {subscription} to start at")
+    return Position(cursor.ledger_id, cursor.entry_id + 1)
+
+
+def report_trimmed(topic: str, segments: Sequence[Mapping[str, Any]], options: Options) -> None:
+    """What was at a start by position may be gone.
+
+    The other starts name nothing that retention can take: a subscription holds back what it has not acknowledged, and
+    `earliest` and times mean what is there.
+    """
+    start = options.start.position
+    if start is None or not segments or not segments[0]["first_index"]:
+        return
+    if start.ledger_id < segments[0]["ledger_id"]:
+        report_loss(
+            f"{topic} begins with message {segments[0]['first_index']} in ledger {segments[0]['ledger_id']}, and what "
+            f"was at {start.ledger_id}:{start.entry_id} was trimmed",
+            options,
+        )
+
+
+def report_loss(sentence: str, options: Options) -> None:
+    """What retention took is a warning, or (without `on_data_loss=report`) the end: raises `NotFound`."""
+    if not options.report_data_loss:
+        raise NotFound(f"{sentence}; option on_data_loss=report goes on without it")
+    _log.warning("%s", sentence)
 
 
 def origin_of(name: str, ledger_id: int) -> Origin:
@@ -78,7 +128,7 @@ def origin_of(name: str, ledger_id: int) -> Origin:
 def slices(partition: dict[str, Any], options: Options) -> Iterator[Slice]:
     """The slices of one partition, from what the broker says of it."""
     if options.start.latest or options.end == Bound():
-        return  # nothing behind the end, nothing before the beginning
+        return  # nothing after the end, nothing before the beginning
     end = partition["end"]
     for segment in partition["segments"]:
         ledger_id, last_entry = segment["ledger_id"], segment["last_entry"]
@@ -87,23 +137,30 @@ def slices(partition: dict[str, Any], options: Options) -> Iterator[Slice]:
         window = _window(segment, options)
         if window is None or last_entry < 0:
             continue
-        first, stop = window.first[0], min(window.entry_end, last_entry + 1)
-        if first >= stop:
-            continue
-        pieces = max(1, round(segment["bytes"] * (stop - first) / (last_entry + 1) / options.slice_bytes))
-        cuts = [first + (stop - first) * i // pieces for i in range(pieces + 1)]
-        for begin, behind in pairwise(cuts):
-            if begin < behind:
-                yield Slice(
-                    origin=origin_of(partition["topic"], ledger_id),
-                    first_entry=begin,
-                    end_entry=behind,
-                    window=window.narrowed(begin, behind),
-                    archived=archived_object(segment),
-                )
+        yield from entry_slices(partition["topic"], segment, last_entry, window, options.slice_bytes)
 
 
-def archived_object(segment: dict[str, Any]) -> ArchivedObject | None:
+def entry_slices(
+    partition: str, segment: Mapping[str, Any], last_entry: int, window: Window, slice_bytes: int
+) -> Iterator[Slice]:
+    """Slices of about `slice_bytes` of the entries up to and with `last_entry` that `window` wants of a segment."""
+    first, stop = window.first[0], min(window.entry_end, last_entry + 1)
+    if first >= stop:
+        return
+    pieces = max(1, round(segment["bytes"] * (stop - first) / (last_entry + 1) / slice_bytes))
+    cuts = [first + (stop - first) * i // pieces for i in range(pieces + 1)]
+    for begin, end_entry in pairwise(cuts):
+        if begin < end_entry:
+            yield Slice(
+                origin=origin_of(partition, segment["ledger_id"]),
+                first_entry=begin,
+                end_entry=end_entry,
+                window=window.narrowed(begin, end_entry),
+                archived=archived_object(segment),
+            )
+
+
+def archived_object(segment: Mapping[str, Any]) -> ArchivedObject | None:
     """Where the broker says a segment is archived; None when it is not."""
     pointer = segment["archive"]
     if not pointer:
@@ -133,7 +190,8 @@ def _window(segment: dict[str, Any], options: Options) -> Window | None:
     return Window(first, stop, start.time_ms, end.time_ms)
 
 
-def _topics(options: Options, broker: Broker) -> list[str]:
+def topics_of(options: Options, broker: Broker) -> list[str]:
+    """The topics that are asked for by name, or those that match the pattern now."""
     if options.pattern is None:
         return list(options.topics)
     tenant, namespace, pattern = options.pattern
@@ -144,20 +202,18 @@ def _topics(options: Options, broker: Broker) -> list[str]:
         parent = match[1] if match and broker.partitions(match[1]) else name
         if re.fullmatch(pattern, parent.removeprefix(prefix)):
             found[parent] = None
-    if not found:
-        raise ConfigurationError(f"no topic of {prefix.rstrip('/')} matches topics_pattern {pattern!r}")
     return list(found)
 
 
 def _partitions(topic: str, broker: Broker) -> Iterator[dict[str, Any]]:
-    answer = _whole(topic, broker)
+    answer = whole(topic, broker)
     if not answer["partitions"]:
         yield answer
     for i in range(answer["partitions"]):
-        yield _whole(f"{topic}-partition-{i}", broker)
+        yield whole(f"{topic}-partition-{i}", broker)
 
 
-def _whole(topic: str, broker: Broker) -> dict[str, Any]:
+def whole(topic: str, broker: Broker) -> dict[str, Any]:
     """What the broker says of a topic, proven to lack nothing. Raises `CorruptionError` when it stays incomplete."""
     for attempt in range(ATTEMPTS):
         if attempt:

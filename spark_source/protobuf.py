@@ -2,7 +2,7 @@
 
 A parser that goes message by message costs microseconds for each; the rows of a query have at most half of
 one. So all messages advance together, one *field* a step: gather every message's next tag, gather the varint
-behind it, and note for each known field its number, or where its bytes lie. Messages of one producer
+after it, and note for each known field its number, or where its bytes lie. Messages of one producer
 have the same fields in the same order, so a step is nearly always one tag for all, and the number of steps is the
 number of fields of the longest message.
 
@@ -57,20 +57,20 @@ _JOINS: Final = (
 
 
 class Bytes:
-    """A buffer of at least 16 bytes that can be gathered from at any offset. Behind its end lie zeros."""
+    """A buffer of at least 16 bytes that can be gathered from at any offset. After its end lie zeros."""
 
     def __init__(self, data: Buffer) -> None:
         self.data = data
         self.u8: NDArray[np.uint8] = np.frombuffer(data, np.uint8)
         self.be32: NDArray[np.uint32] = np.ndarray((len(data) - 3,), ">u4", data, 0, (1,))
         self._u64: Words = np.ndarray((len(data) - 7,), "<u8", data, 0, (1,))
-        # The last words again, with room behind them.
+        # The last words again, with room after them.
         self._tail_at = len(data) - 15
         self._tail = bytes(memoryview(data)[self._tail_at :]) + bytes(24)
         self._tail_u64: Words = np.ndarray((32,), "<u8", self._tail, 0, (1,))
 
     def words(self, at: Ints) -> Words:
-        """The 64-bit little-endian words at `at`, each up to 16 bytes behind the end."""
+        """The 64-bit little-endian words at `at`, each up to 16 bytes past the end."""
         if int(at.max(initial=0)) < len(self._u64):
             return self._u64[at]
         words = self._u64[np.minimum(at, len(self._u64) - 1)]
@@ -98,8 +98,8 @@ class Bytes:
 
     def _lengthen(self, at: Ints, words: Words, lengths: Ints, long: Ints) -> None:
         """Varints of nine and ten bytes: add the top byte's bits."""
-        behind = self.words(at[long] + 8)
-        ninth, tenth = behind & _mask(0xFF), behind >> _mask(8) & _mask(0xFF)
+        beyond = self.words(at[long] + 8)
+        ninth, tenth = beyond & _mask(0xFF), beyond >> _mask(8) & _mask(0xFF)
         more = ninth >= 128
         words[long] |= ((ninth & _mask(0x7F)) << _mask(56)) | np.where(more, tenth << _mask(63), _mask(0))
         lengths[long] = np.where(more, np.where(tenth >= 128, 99, 10), 9)
@@ -258,11 +258,11 @@ def _field(data: Bytes, table: Table, messages: Ints, at: Ints, stop: Ints, shap
     if wire_type == BYTES:
         sizes, lengths = data.varints(at + tag_bytes)
         begin = at + tag_bytes + lengths
-        behind = begin + np.minimum(sizes, _LENGTH_MAX).astype(np.int64)
+        stop = begin + np.minimum(sizes, _LENGTH_MAX).astype(np.int64)
         if wanted is not None:
             put = table.put_repeated if number in shape.repeated else table.put_spans
-            put(number, messages, begin, behind)
-        return behind
+            put(number, messages, begin, stop)
+        return stop
     return (
         at + tag_bytes + {FIXED64: 8, FIXED32: 4}[wire_type] if wire_type in (FIXED64, FIXED32) else stop + 1
     )

@@ -2,7 +2,7 @@
 
 1. the blocks' tables give each entry's place, id and message index (`entries_of`);
 2. the entries' metadata is read by columns (`read_metadata`);
-3. compressed payloads are inflated behind the others, batches are split and their messages' headers read by columns
+3. compressed payloads are inflated after the others, batches are split and their messages' headers read by columns
    (`rows_of`).
 
 An entry that is not what these expect raises `Odd` with a flag for each: the plain decoder takes those.
@@ -27,7 +27,7 @@ _OPENING_BYTES: Final = 10
 # MessageMetadata's fields, by their numbers in pulsar.proto.
 PRODUCER, _SEQUENCE_ID, _PUBLISH_TIME, _PROPERTIES, _KEY = 1, 2, 3, 4, 6
 _COMPRESSION, _UNCOMPRESSED_SIZE, _BATCH_COUNT, _EVENT_TIME = 8, 9, 11, 12
-_KEY_IS_BASE64, _NULL_VALUE = 17, 25
+SCHEMA_VERSION, _KEY_IS_BASE64, _NULL_VALUE = 16, 17, 25
 _CHUNK_NUMBERS: Final = (27, 28, 29)
 _ODD_SPANS: Final = (5, 7, 13, 14, 26)
 """Replication, encryption, a chunk's uuid: an entry with one of these goes to the plain decoder."""
@@ -39,7 +39,7 @@ _METADATA: Final = Shape(
             *(_KEY_IS_BASE64, _NULL_VALUE, *_CHUNK_NUMBERS),
         )
     ),
-    spans=frozenset((PRODUCER, _KEY, *_ODD_SPANS)),
+    spans=frozenset((PRODUCER, _KEY, SCHEMA_VERSION, *_ODD_SPANS)),
     repeated=frozenset((_PROPERTIES,)),
 )
 
@@ -160,7 +160,7 @@ def read_metadata(entries: Entries) -> Metadata:
 
 
 def _inflate(entries: Entries, metadata: Metadata) -> tuple[Bytes, Ints, Ints]:
-    """(data, start, end) of the payloads, compressed ones inflated behind the rest of the data. Raises `Odd`."""
+    """(data, start, end) of the payloads, compressed ones inflated after the rest of the data. Raises `Odd`."""
     compressed = np.flatnonzero(metadata.table.number(_COMPRESSION))
     start, end = metadata.payload, entries.end
     if not len(compressed):
@@ -212,12 +212,12 @@ def _single_rows(data: Bytes, start: Ints, end: Ints, table: Table, entry: Ints)
     """The rows of the unbatched entries `entry`."""
     key = table.spans(_KEY)
     nothing = np.zeros(len(entry), np.int64)
-    owner, begin, behind = table.repeated(_PROPERTIES).sorted()
+    owner, begin, stop = table.repeated(_PROPERTIES).sorted()
     if len(entry) != len(start):
         row_of = np.full(len(start), -1)
         row_of[entry] = np.arange(len(entry))
         ours = row_of[owner] >= 0
-        owner, begin, behind = row_of[owner[ours]], begin[ours], behind[ours]
+        owner, begin, stop = row_of[owner[ours]], begin[ours], stop[ours]
     return Rows(
         data=data,
         entry=entry,
@@ -228,7 +228,7 @@ def _single_rows(data: Bytes, start: Ints, end: Ints, table: Table, entry: Ints)
         key=(key.start[entry], key.end[entry]),
         key_given=key.present[entry],
         key_is_base64=table.flag(_KEY_IS_BASE64)[entry],
-        properties=(owner, begin, behind),
+        properties=(owner, begin, stop),
         event_time_ms=table.number(_EVENT_TIME)[entry].astype(np.int64),
         sequence=table.number(_SEQUENCE_ID)[entry].view(np.int64),
         hidden=np.zeros(len(entry), np.bool_),
@@ -275,7 +275,7 @@ def _merge(a: Rows, b: Rows) -> Rows:
 
     owner = place[np.concatenate((a.properties[0], b.properties[0] + count))]
     by_row = np.argsort(owner, kind="stable")
-    begin, behind = (np.concatenate((a.properties[i], b.properties[i]))[by_row] for i in (1, 2))
+    begin, stop = (np.concatenate((a.properties[i], b.properties[i]))[by_row] for i in (1, 2))
     return Rows(
         data=a.data,
         entry=both(a.entry, b.entry),
@@ -286,7 +286,7 @@ def _merge(a: Rows, b: Rows) -> Rows:
         key=spans(a.key, b.key),
         key_given=both(a.key_given, b.key_given),
         key_is_base64=both(a.key_is_base64, b.key_is_base64),
-        properties=(owner[by_row], begin, behind),
+        properties=(owner[by_row], begin, stop),
         event_time_ms=both(a.event_time_ms, b.event_time_ms),
         sequence=both(a.sequence, b.sequence),
         hidden=both(a.hidden, b.hidden),

@@ -8,21 +8,22 @@
 | batch_index | int | place in the entry's batch, -1 when the entry is one message |
 | message_index | bigint | topic-wide (per partition) index, without gaps but for trimmed and compacted messages |
 | key | binary | the partition key, its base64 decoded where the producer says it is base64; null: none |
-| value | binary | the payload, decompressed; null for a null value (a tombstone) |
+| value | binary | the payload, decompressed; null for a null value (a tombstone); typed with `value_schema` |
 | properties | map<string,string> | the message's properties; empty when it has none |
 | publish_time | timestamp | the producer's clock |
 | event_time | timestamp | set by the application; null: not set |
 | producer | string | the producer's name |
 | sequence | bigint | the producer's sequence id |
+| value_error | string | only with `value_schema` and `on_bad_value=null`: why a value does not fit its schema |
 | undecoded | string | only with `on_undecodable=raw`: why the entry could not be decoded, null for all others |
 
 With `on_undecodable=raw` an entry that cannot be decoded is one row: `value` holds the whole entry as it is
 stored (from its magic 0x0e01 on), `undecoded` the reason; key, properties, times, producer and sequence are null.
 
-A message that its producer sent in chunks (it was larger than `max_message_size`) is one row for each chunk,
-in order; nothing is joined. The chunk's `value` is its piece of the payload *as sent*, still compressed when the
-producer compresses, and its properties have four more entries that say how to join: `quire.chunk.uuid`,
-`quire.chunk.id`, `quire.chunk.count`, `quire.chunk.compression`.
+A message that its producer sent in chunks (it was larger than `max_message_size`) is one row, with the position, index
+and times of its last chunk; see `chunks`. With `chunks=raw` each chunk is one row, in order: its `value` is its piece
+of the payload *as sent*, still compressed when the producer compresses, and its properties have four more entries that
+say how to join: `quire.chunk.uuid`, `quire.chunk.id`, `quire.chunk.count`, `quire.chunk.compression`.
 
 Arrow types must be exactly what Spark derives from its own (no large types, no dictionaries, microseconds in UTC).
 """
@@ -38,6 +39,9 @@ TIME: Final = pa.timestamp("us", tz="UTC")
 PROPERTIES: Final = pa.map_(pa.string(), pa.string())
 
 UNDECODED: Final = "undecoded"
+VALUE_ERROR: Final = "value_error"
+SCHEMA_VERSION: Final = "schema_version"
+"""By which version of its topic's schema a message was written, as the wire has it; for our own use."""
 
 FIELDS: Final = {
     "topic": pa.string(),
@@ -54,8 +58,10 @@ FIELDS: Final = {
     "producer": pa.string(),
     "sequence": pa.int64(),
     UNDECODED: pa.string(),
+    VALUE_ERROR: pa.string(),
+    SCHEMA_VERSION: pa.binary(),
 }
-COLUMNS: Final = tuple(name for name in FIELDS if name != UNDECODED)
+COLUMNS: Final = tuple(name for name in FIELDS if name not in (UNDECODED, VALUE_ERROR, SCHEMA_VERSION))
 
 _SPARK: Final = {
     pa.string(): "string",
@@ -67,11 +73,13 @@ _SPARK: Final = {
 }
 
 
-def arrow(columns: Sequence[str]) -> pa.Schema:
-    """The Arrow schema of these columns."""
-    return pa.schema([(name, FIELDS[name]) for name in columns])
+def arrow(columns: Sequence[str], value: pa.DataType | None = None) -> pa.Schema:
+    """The Arrow schema of these columns; `value` is the type of values that are not bytes."""
+    return pa.schema([(name, value if value and name == "value" else FIELDS[name]) for name in columns])
 
 
-def ddl(columns: Sequence[str]) -> str:
+def ddl(columns: Sequence[str], value: str | None = None) -> str:
     """The same in Spark's words."""
-    return ", ".join(f"`{name}` {_SPARK[FIELDS[name]]}" for name in columns)
+    return ", ".join(
+        f"`{name}` {value if value and name == 'value' else _SPARK[FIELDS[name]]}" for name in columns
+    )

@@ -1,8 +1,7 @@
-"""What Spark calls: the data source and its reader.
+"""What Spark calls: the data source and its reader; the reader of streams is `stream.reader`.
 
-Spark pickles the reader's plan to other processes, so nothing here is held open. `read` is a generator: a LIMIT ends it
-with GeneratorExit, and what it had begun to read ends with it. There is no filter pushdown (PySpark 4.3's leaks a
-pushed filter into other scans of the same DataFrame, silently); ranges and columns are options instead.
+Spark pickles the reader's plan to other processes, so nothing here is held open. There is no filter pushdown (PySpark
+4.3's leaks a pushed filter into other scans of the same DataFrame, silently); ranges and columns are options instead.
 """
 
 from __future__ import annotations
@@ -14,41 +13,60 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from quire.runtime.errors import ConfigurationError
-from quire.spark_source import fetch, schema
+from quire.spark_source import schema
 from quire.spark_source.broker import Broker
-from quire.spark_source.decode import Decoder
-from quire.spark_source.options import Options, parse
-from quire.spark_source.plan import Slice, plan
+from quire.spark_source.options import Options, for_batch, for_stream, parse
+from quire.spark_source.plan import plan
+from quire.spark_source.sink import options as sink
+from quire.spark_source.sink.writer import QuireStreamWriter, QuireWriter
+from quire.spark_source.stream.reader import QuireStreamReader
+from quire.spark_source.task import QuirePartition, read_slice
+from quire.spark_source.values import with_value_schema
 
 
 class QuireDataSource(DataSource):
-    """`spark.read.format("quire")`; the options are those of `quire.spark_source.options`."""
+    """`spark.read.format("quire")` with the options of `quire.spark_source.options`, `write` with `sink.options`."""
 
     @classmethod
     def name(cls) -> str:
         return "quire"
 
     def schema(self) -> str:
-        return schema.ddl(parse(self.options).columns)
+        options = _whole(parse(self.options))
+        return schema.ddl(options.columns, options.value.column.ddl if options.value else None)
 
     def reader(self, schema: StructType) -> QuireReader:
-        options = parse(self.options)
-        if tuple(schema.fieldNames()) != options.columns:
-            raise ConfigurationError(
-                f"format quire has the columns {', '.join(options.columns)}; choose among them with the option "
-                "columns instead of a schema"
-            )
-        return QuireReader(options)
+        return QuireReader(_fitting(for_batch(self.options), schema))
+
+    def streamReader(self, schema: StructType) -> QuireStreamReader:
+        return QuireStreamReader(_fitting(for_stream(self.options), schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> QuireWriter:
+        return QuireWriter(sink.parse(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> QuireStreamWriter:
+        return QuireStreamWriter(sink.parse(self.options), schema, overwrite=overwrite)
 
 
-class QuirePartition(InputPartition):
-    """One task's slice; None in the only partition of a plan that has nothing to read.
+def _whole(options: Options) -> Options:
+    """With what the broker has to say to them."""
+    return with_value_schema(options, Broker(options.service_url))
 
-    Without any partition, versions of PySpark differ in what they give to `read`: None itself, or a partition of it.
-    """
 
-    def __init__(self, piece: Slice | None) -> None:
-        super().__init__(piece)
+def _fitting(options: Options, wanted: StructType) -> Options:
+    """With what the broker has to say to them, which may have changed since Spark asked for the columns."""
+    if tuple(wanted.fieldNames()) != options.columns:
+        raise ConfigurationError(
+            f"format quire has the columns {', '.join(options.columns)}; choose among them with the option "
+            "columns instead of a schema"
+        )
+    options = _whole(options)
+    if options.value and wanted["value"].dataType.simpleString() != options.value.column.spark:
+        raise ConfigurationError(
+            "the schema of the topic's values is not the one any more that the query was made with; load it anew, or "
+            "name a version in value_schema"
+        )
+    return options
 
 
 class QuireReader(DataSourceReader):
@@ -63,17 +81,4 @@ class QuireReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one slice; none where there is nothing to read."""
-        piece: Slice | None = partition.value
-        if piece is None:
-            return
-        options = self.options
-        decoder = Decoder(
-            options.columns,
-            piece.origin,
-            piece.window,
-            batch_rows=options.batch_rows,
-            keep_raw=options.keep_raw,
-            skip_lost=options.skip_lost,
-        )
-        for blocks in fetch.blocks(piece, Broker(options.service_url), options.archive):
-            yield from decoder.decode(blocks)
+        return read_slice(partition.value, self.options)

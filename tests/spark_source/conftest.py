@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import pulsar
 import pytest
 from aiohttp import web
 
@@ -62,6 +67,10 @@ class FakeBroker:
     next_index: int = 0
     lacking: list[int] = field(default_factory=list)
     """For each of the next plans, the place of a segment that it lacks."""
+    cursors: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    """By topic and subscription: `next`, the entry that is read next, and `properties`."""
+    schemas: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    """By topic, its versions: kind and definition."""
 
     def segment(
         self,
@@ -94,6 +103,13 @@ class FakeBroker:
                 web.get(f"{topic}/blocks", self._blocks),
                 web.get(admin, self._list),
                 web.get(f"{admin}/{{topic}}/partitions", self._partitions),
+                web.get("/admin/v2/schemas/{tenant}/{namespace}/{topic}/schema", self._schema),
+                web.get("/admin/v2/schemas/{tenant}/{namespace}/{topic}/schema/{version}", self._schema),
+                web.get(f"{admin}/{{topic}}/lastMessageId", self._last),
+                web.get(f"{admin}/{{topic}}/getMessageIdByIndex", self._by_index),
+                web.get(f"{admin}/{{topic}}/internalStats", self._internal),
+                web.put(f"{admin}/{{topic}}/subscription/{{subscription}}", self._subscribe),
+                web.post(f"{admin}/{{topic}}/subscription/{{subscription}}/resetcursor", self._reset),
             ]
         )
         return app
@@ -138,6 +154,71 @@ class FakeBroker:
             if block.read_header(one).last_entry >= entry and (not body or len(body) + len(one) <= size):
                 body += one
         return web.Response(body=body, content_type="application/octet-stream")
+
+    def _segments_of(self, request: web.Request) -> tuple[str, list[dict[str, Any]]]:
+        name, content = self._find(request)
+        assert not isinstance(content, int)
+        return name, [segment.described() for segment in content]
+
+    async def _last(self, request: web.Request) -> web.Response:
+        _, found = self._segments_of(request)
+        last = found[-1] if found else {"ledger_id": -1, "last_entry": -1}
+        return web.json_response({"ledgerId": last["ledger_id"], "entryId": last["last_entry"]})
+
+    async def _by_index(self, request: web.Request) -> web.Response:
+        _, content = self._find(request)
+        assert not isinstance(content, int)
+        index = int(request.query["index"])
+        for segment in content:
+            for one in segment.blocks:
+                header = block.read_header(one)
+                first = header.first_index
+                for entry_id, count in enumerate(block.message_counts(one, header), header.first_entry):
+                    if first <= index < first + count:
+                        return web.json_response({"ledgerId": segment.ledger_id, "entryId": entry_id})
+                    first += count
+        raise web.HTTPNotFound(text=f"no message {index}")
+
+    async def _internal(self, request: web.Request) -> web.Response:
+        name, found = self._segments_of(request)
+        ledgers = [{"firstIndex": one["first_index"], "messages": one["messages"]} for one in found]
+        cursors = {
+            subscription: {
+                "markDeletePosition": f"{one['next'][0]}:{one['next'][1] - 1}",
+                "properties": one["properties"],
+            }
+            for (topic, subscription), one in self.cursors.items()
+            if topic == name
+        }
+        return web.json_response({"ledgers": ledgers, "cursors": cursors})
+
+    async def _schema(self, request: web.Request) -> web.Response:
+        name = "persistent://{tenant}/{namespace}/{topic}".format(**request.match_info)
+        versions = self.schemas.get(name, [])
+        number = int(request.match_info.get("version", len(versions) - 1))
+        if not 0 <= number < len(versions):
+            raise web.HTTPNotFound(text=f"topic {name} has no such schema")
+        kind, data = versions[number]
+        return web.json_response({"version": number, "type": kind, "data": data})
+
+    async def _subscribe(self, request: web.Request) -> web.Response:
+        name, _ = self._find(request)
+        key = name, request.match_info["subscription"]
+        if key in self.cursors:
+            raise web.HTTPConflict(text="there already")
+        body = await request.json()
+        at = body["ledgerId"], body["entryId"]
+        self.cursors[key] = {"next": at, "properties": body["properties"]}
+        return web.Response(status=204)
+
+    async def _reset(self, request: web.Request) -> web.Response:
+        name, _ = self._find(request)
+        key = name, request.match_info["subscription"]
+        if key not in self.cursors:
+            raise web.HTTPNotFound(text="no such subscription")
+        body = await request.json()
+        self.cursors[key]["next"] = body["ledgerId"], body["entryId"]
+        return web.Response(status=204)
 
     async def _list(self, request: web.Request) -> web.Response:
         prefix = "persistent://{tenant}/{namespace}/".format(**request.match_info)
@@ -207,25 +288,70 @@ def archivist(tmp_path: Path) -> Archivist:
     return Archivist(f"file://{tmp_path}/archive")
 
 
+class Server(NamedTuple):
+    """A real `quire standalone`."""
+
+    pulsar_url: str
+    http_url: str
+
+    def archive(self) -> None:
+        """Seal what is open and archive it."""
+        request = urllib.request.Request(f"{self.http_url}/quire/v1/archive/run?seal=true", method="POST")
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            json.load(answer)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    data: Path = tmp_path_factory.mktemp("standalone")
+    loopback = "127.0.0.1:0"
+    command = [sys.executable, "-m", "quire", "standalone", "--data", str(data)]
+    process = subprocess.Popen(
+        [*command, "--listen", loopback, "--http", loopback], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    ready = process.stdout.readline().split()
+    assert ready[0] == "ready", ready
+    yield Server(ready[1], ready[2])
+    process.terminate()
+    process.wait(30)
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[pulsar.Client]:
+    made = pulsar.Client(server.pulsar_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    yield made
+    made.close()
+
+
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
     """A session that was told nothing of the data source."""
+    with spark_session("local[2]") as session:
+        yield session
+
+
+@contextmanager
+def spark_session(master: str, **settings: str) -> Iterator[Any]:
+    """A quiet session on loopback whose workers find this tree; `settings` are Spark's, with `__` for a dot."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     root = str(Path(__file__).parents[2])
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     from pyspark.sql import SparkSession
 
-    session = (
-        SparkSession.builder.master("local[2]")
+    builder = (
+        SparkSession.builder.master(master)
         .appName("quire-tests")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
     )
+    for name, value in settings.items():
+        builder = builder.config(name.replace("__", "."), value)
+    session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()

@@ -16,7 +16,8 @@ from quire.runtime.errors import ConfigurationError, CorruptionError, NotFound, 
 from quire.spark_source import fetch, schema
 from quire.spark_source import plan as plan_module
 from quire.spark_source.options import parse
-from quire.spark_source.source import QuireDataSource, QuirePartition, QuireReader
+from quire.spark_source.source import QuireDataSource, QuireReader
+from quire.spark_source.task import QuirePartition
 from quire.wire.message import OutgoingMessage, encode_one
 
 TIME_MS = 1_700_000_000_000
@@ -142,6 +143,39 @@ def test_a_trimmed_segment_is_an_error_that_says_so(moving: Any) -> None:
         NotFound, match=r"ledger 5 of persistent://public/default/t .* trimmed after the query"
     ):
         numbers(rows, plan[4:])
+
+
+def test_a_trimmed_segment_is_left_out_where_losses_are_reported(
+    moving: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = reader(moving, on_data_loss="report")
+    plan = rows.partitions()
+    del moving.topics[TOPIC][1]
+    assert numbers(rows, plan) == [*range(1000), *range(2000, 2500)]
+    assert "ledger 5 of persistent://public/default/t cannot be read" in caplog.text
+
+
+def test_a_start_that_was_trimmed(moving: Any, caplog: pytest.LogCaptureFixture) -> None:
+    del moving.topics[TOPIC][0]
+    with pytest.raises(
+        NotFound, match=f"{TOPIC} begins with message 1000 in ledger 5, and what was at 3:7 was"
+    ):
+        numbers(reader(moving, start="3:7"))
+    assert numbers(reader(moving, start="3:7", on_data_loss="report")) == list(range(1000, 2500))
+    assert "what was at 3:7 was trimmed" in caplog.text
+    assert numbers(reader(moving, start="5:7")) == list(range(1007, 2500))
+    assert numbers(reader(moving)) == numbers(reader(moving, start=str(TIME_MS))) == list(range(1000, 2500))
+
+
+def test_a_query_begins_where_a_subscription_stands(moving: Any) -> None:
+    moving.cursors[TOPIC, "theirs"] = {"next": (5, 7), "properties": {}}
+    moving.cursors[TOPIC, "done"] = {"next": (3, 1000), "properties": {}}
+    assert numbers(reader(moving, starting_subscription="theirs")) == list(range(1007, 2500))
+    assert numbers(reader(moving, starting_subscription="done")) == list(range(1000, 2500))
+    del moving.topics[TOPIC][0]  # it had all of it
+    assert numbers(reader(moving, starting_subscription="done")) == list(range(1000, 2500))
+    with pytest.raises(NotFound, match="no durable subscription nobody to start at"):
+        numbers(reader(moving, starting_subscription="nobody"))
 
 
 def test_damage_in_the_archive_names_object_and_offset(moving: Any, archivist: Any, tmp_path: Path) -> None:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pulsar
 import pyarrow as pa
 import pytest
+from pulsar.schema import Array, AvroSchema, JsonSchema, Long, Record, String
 
 from quire.spark_source import schema
 from quire.spark_source.options import parse
 from quire.spark_source.source import QuireReader
+from tests.spark_source.conftest import Server
 
 CODECS = {
     "none": pulsar.CompressionType.NONE,
@@ -25,40 +22,6 @@ CODECS = {
     "zstd": pulsar.CompressionType.ZSTD,
     "snappy": pulsar.CompressionType.SNAPPY,
 }
-
-
-class Server(NamedTuple):
-    pulsar_url: str
-    http_url: str
-
-    def archive(self) -> None:
-        """Seal what is open and archive it."""
-        request = urllib.request.Request(f"{self.http_url}/quire/v1/archive/run?seal=true", method="POST")
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            json.load(answer)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    data: Path = tmp_path_factory.mktemp("standalone")
-    loopback = "127.0.0.1:0"
-    command = [sys.executable, "-m", "quire", "standalone", "--data", str(data)]
-    process = subprocess.Popen(
-        [*command, "--listen", loopback, "--http", loopback], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    ready = process.stdout.readline().split()
-    assert ready[0] == "ready", ready
-    yield Server(ready[1], ready[2])
-    process.terminate()
-    process.wait(30)
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[pulsar.Client]:
-    made = pulsar.Client(server.pulsar_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
-    yield made
-    made.close()
 
 
 def publish(client: pulsar.Client, topic: str, numbers: range, codec: str, *, batched: bool) -> None:
@@ -128,10 +91,12 @@ def test_a_partitioned_topic_and_chunks(server: Server, client: pulsar.Client) -
     large = bytes(range(256)) * 24_000
     producer.send(large)
     producer.close()
-    found = rows(server, "parts")
+    found = rows(server, "parts", chunks="raw")
     chunks = [row for row in found if any(key == "quire.chunk.uuid" for key, _ in row["properties"])]
     assert b"".join(row["value"] for row in chunks) == large and len(chunks) == 2
     assert len(found) == 302 and {row["partition"] for row in found} <= {0, 1, 2}
+    found = rows(server, "parts")
+    assert len(found) == 301 and [row["value"] for row in found].count(large) == 1
     assert {row["topic"] for row in found} == {"persistent://public/default/parts"}
 
 
@@ -145,3 +110,27 @@ def test_spark_over_a_real_server(server: Server, client: pulsar.Client, spark: 
     found = {None if row.key is None else bytes(row.key): row["count"] for row in counted}
     keys = [b"key-%d" % (number % 7) if number % 3 else None for number in range(3000)]
     assert found == {key: keys.count(key) for key in keys}
+
+
+class Order(Record):  # type: ignore[misc]
+    item = String()
+    cents = Long()
+    tags = Array(String())
+
+
+@pytest.mark.spark
+def test_spark_reads_typed_values(server: Server, client: pulsar.Client, spark: Any) -> None:
+    for topic, schema_of in (("orders-avro", AvroSchema(Order)), ("orders-json", JsonSchema(Order))):
+        producer = client.create_producer(topic, schema=schema_of)
+        for number in range(100):
+            producer.send_async(
+                Order(item=f"i{number}", cents=number, tags=["a", "b"] if number % 2 else None),
+                lambda *_: None,
+            )
+        producer.flush()
+        producer.close()
+        options = {"service_url": server.http_url, "topic": topic, "value_schema": "auto"}
+        frame = spark.read.format("quire").options(**options, on_bad_value="null").load()
+        rows = frame.select("value.*", "value_error").orderBy("cents").collect()
+        expected = [(f"i{number}", number, ["a", "b"] if number % 2 else None, None) for number in range(100)]
+        assert [(row.item, row.cents, row.tags, row.value_error) for row in rows] == expected

@@ -1,0 +1,5 @@
+"""Jobs over the whole history of a topic, as functions and as `quire spark …`.
+
+`slices` runs a function over a query's slices, in this process or as tasks of Spark; `export` copies a topic into
+Parquet files by date, exactly once.
+"""

@@ -1,0 +1,326 @@
+"""A topic as Parquet files by date: every message once, and none twice, whenever the job is killed and started again.
+
+    DIRECTORY/
+        _quire/export.json                   up to where the topic has been exported: written when a run is complete
+        _quire/run.json                      what the run under way copies: written before its first file
+        _quire/lock                          held while an export works here
+        date=2026-11-22/P-LEDGER-FIRST-END.parquet    rows of the entries [FIRST, END) of a segment, published that day
+
+A run copies all that is between the last one's end and the topic's. Its plan is written first, and what it writes
+is a function of the plan: each slice makes the same files with the same rows however often it is run. So a run that
+was killed is finished by the next call, before that begins one of its own; what it had written is written over. A
+file appears under its name when it is whole.
+
+Other readers leave out names that begin with `_`: `spark.read.parquet(DIRECTORY)`, DuckDB's `**/*.parquet`, polars.
+What they see while a run is under way is a part of it.
+
+The directory is local or a mounted one: the lock and the renames need a file system.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from quire.runtime.errors import ConfigurationError, CorruptionError, InUse
+from quire.spark_source import schema
+from quire.spark_source.broker import Broker
+from quire.spark_source.jobs.slices import Progress, over, quietly
+from quire.spark_source.options import Options, for_batch
+from quire.spark_source.plan import (
+    ArchivedObject,
+    Slice,
+    origin_of,
+    report_trimmed,
+    slices,
+    topics_of,
+    whole,
+)
+from quire.spark_source.positions import Bound, Position, Window
+from quire.spark_source.task import read_slice
+
+VERSION: Final = 1
+ROW_GROUP_ROWS: Final = 65_536
+_KEPT: Final = ("starting_subscription", "start", "end")
+"""What the export decides itself."""
+
+
+@dataclass
+class Exported:
+    """What one call has done. `resumed`: it first finished a run that had been killed."""
+
+    topic: str
+    directory: str
+    rows: int = 0
+    bytes: int = 0
+    files: int = 0
+    resumed: bool = False
+
+
+class Piece(NamedTuple):
+    """A slice, as it is in `run.json`."""
+
+    partition: str
+    ledger_id: int
+    first_entry: int
+    end_entry: int
+    first: tuple[int, int]
+    archived: Mapping[str, Any] | None
+
+    @classmethod
+    def of(cls, one: Slice) -> Piece:
+        archived = None if one.archived is None else asdict(one.archived)
+        origin = one.origin
+        return cls(origin.name, origin.ledger_id, one.first_entry, one.end_entry, one.window.first, archived)
+
+    def slice(self) -> Slice:
+        return Slice(
+            origin=origin_of(self.partition, self.ledger_id),
+            first_entry=self.first_entry,
+            end_entry=self.end_entry,
+            window=Window(first=(self.first[0], self.first[1])).narrowed(self.first_entry, self.end_entry),
+            archived=None if self.archived is None else ArchivedObject(**self.archived),
+        )
+
+    @property
+    def file(self) -> str:
+        number = origin_of(self.partition, self.ledger_id).partition
+        return f"{max(number, 0)}-{self.ledger_id}-{self.first_entry}-{self.end_entry}.parquet"
+
+
+def export(
+    directory: str | Path,
+    options: Mapping[str, str],
+    *,
+    spark: Any = None,
+    dry_run: bool = False,
+    progress: Progress = quietly,
+) -> Exported:
+    """Copy what the directory lacks of a topic. `options` are those of reading, without a start and an end.
+
+    With a `spark` session its tasks write the files, into the same directory. Raises what reading raises, and `InUse`
+    while another export works in the directory.
+    """
+    parsed = _parsed(options)
+    root = Path(directory)
+    if dry_run:
+        return _dry_run(root, parsed)
+    (root / "_quire").mkdir(parents=True, exist_ok=True)
+    with _alone(root):
+        return _export(root, parsed, spark, progress)
+
+
+def _parsed(options: Mapping[str, str]) -> Options:
+    for name in options:
+        if name.lower() in _KEPT:
+            raise ConfigurationError(
+                f"option {name} is not for exports: each goes on where the one before ended"
+            )
+    parsed = for_batch(options)
+    if len(parsed.topics) != 1:
+        raise ConfigurationError("one directory takes one topic: give the option topic")
+    if not {"publish_time", "ledger", "entry"} <= {*parsed.columns}:
+        raise ConfigurationError(
+            "an export needs the columns ledger, entry and publish_time, which names the date"
+        )
+    return parsed
+
+
+def _export(root: Path, options: Options, spark: Any, progress: Progress) -> Exported:
+    done = Exported(options.topics[0], str(root))
+    state = _state(root, done.topic)
+    for partial_file in root.glob("date=*/_*"):
+        partial_file.unlink(missing_ok=True)  # of a run that was killed
+    run = _load(root / "_quire" / "run.json")
+    if run is not None and run["number"] > state["runs"]:
+        done.resumed = True
+        state = _finish(root, options, run, done, spark, progress)
+    run = _plan(state, options)
+    if run["pieces"]:
+        _store(root / "_quire" / "run.json", run)
+        _finish(root, options, run, done, spark, progress)
+    (root / "_quire" / "run.json").unlink(missing_ok=True)
+    return done
+
+
+def _dry_run(root: Path, options: Options) -> Exported:
+    """What an export would copy, about: the bytes are those of the blocks, not of the files."""
+    planned = Exported(options.topics[0], str(root))
+    state = _state(root, planned.topic)
+    run = _load(root / "_quire" / "run.json")
+    planned.resumed = run is not None and run["number"] > state["runs"]
+    if planned.resumed:
+        assert run is not None
+        state = {**state, "ends": run["ends"]}
+        planned.files = len(run["pieces"])
+    planned.files += len(_plan(state, options)["pieces"])
+    return planned
+
+
+def _state(root: Path, topic: str) -> dict[str, Any]:
+    state = _load(root / "_quire" / "export.json") or {
+        "version": VERSION,
+        "topic": topic,
+        "runs": 0,
+        "ends": {},
+        "rows": 0,
+    }
+    if state["topic"] != topic:
+        raise ConfigurationError(
+            f"{root} has an export of {state['topic']}: give another directory for {topic}"
+        )
+    if state["version"] != VERSION:
+        raise ConfigurationError(f"{root} has an export of version {state['version']}; known is {VERSION}")
+    return state
+
+
+def _plan(state: Mapping[str, Any], options: Options) -> dict[str, Any]:
+    """The next run: the pieces from where the last one ended to where each partition ends now."""
+    broker = Broker(options.service_url)
+    pieces: list[Piece] = []
+    ends: dict[str, list[int]] = dict(state["ends"])
+    [topic] = topics_of(options, broker)
+    answer = whole(topic, broker)
+    names = [f"{topic}-partition-{i}" for i in range(answer["partitions"])] or [topic]
+    for name in names:
+        partition = whole(name, broker) if answer["partitions"] else answer
+        start = Position(*ends[name]) if name in ends else None
+        wanted = replace(options, start=Bound(position=start))
+        report_trimmed(name, partition["segments"], wanted)
+        pieces += map(Piece.of, slices(partition, wanted))
+        end = partition["end"]
+        if end["entry"] >= 0:
+            ends[name] = [end["ledger"], end["entry"] + 1]
+    return {
+        "number": state["runs"] + 1,
+        "topic": topic,
+        "ends": ends,
+        "pieces": [list(one) for one in pieces],
+    }
+
+
+def _finish(
+    root: Path,
+    options: Options,
+    run: Mapping[str, Any],
+    done: Exported,
+    spark: Any,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Make the run's files, those that are there already included, and note that it is complete."""
+    pieces = [Piece(*one) for one in run["pieces"]]
+    rows = 0
+    for files in over(partial(write_files, str(root), options), pieces, spark, progress):
+        rows += sum(count for count, _ in files)
+        done.files += len(files)
+        done.bytes += sum(size for _, size in files)
+    done.rows += rows
+    state = _state(root, done.topic)
+    state |= {"runs": run["number"], "ends": run["ends"], "rows": state["rows"] + rows}
+    _store(root / "_quire" / "export.json", state)
+    return state
+
+
+def write_files(directory: str, options: Options, piece: Piece) -> list[tuple[int, int]]:
+    """The Parquet files of one slice; returns the rows and bytes of each."""
+    found: dict[str, _File] = {}
+    arrow = schema.arrow(options.columns)
+    try:
+        for batch in read_slice(piece.slice(), options):
+            for date, rows in _by_date(batch):
+                if date not in found:
+                    found[date] = _File(Path(directory) / f"date={date}" / piece.file, arrow)
+                found[date].writer.write_batch(rows, row_group_size=ROW_GROUP_ROWS)
+                found[date].rows += rows.num_rows
+        return [(one.rows, one.appear()) for one in found.values()]
+    finally:
+        for one in found.values():
+            one.drop()
+
+
+class _File:
+    """One file, under another name until it is whole."""
+
+    def __init__(self, path: Path, arrow: pa.Schema) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._partial = path.with_name(f"_{path.name}.{os.getpid()}")
+        self.writer = pq.ParquetWriter(self._partial, arrow, compression="zstd")
+        self.rows = 0
+
+    def appear(self) -> int:
+        """Returns its size in bytes."""
+        self.writer.close()
+        with self._partial.open("rb") as written:
+            os.fsync(written.fileno())
+        size = self._partial.stat().st_size
+        os.replace(self._partial, self._path)
+        _sync_directory(self._path.parent)
+        return size
+
+    def drop(self) -> None:
+        """Nothing stays of one that has not appeared."""
+        self.writer.close()
+        self._partial.unlink(missing_ok=True)
+
+
+def _by_date(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The rows of each day, UTC, of their publish times; a raw entry has none and is of the day 1970-01-01."""
+    times = batch.column(batch.schema.names.index("publish_time"))
+    days = pc.fill_null(times.cast(pa.date32()), pa.scalar(0, pa.date32()))
+    for day in pc.unique(days):
+        rows = batch.filter(pc.equal(days, day))
+        yield day.as_py().isoformat(), rows
+
+
+# -- the directory -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    with (root / "_quire" / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InUse(f"another export works in {root}: wait until it has ended") from None
+        yield
+
+
+def _load(path: Path) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        raise CorruptionError(f"{path} is damaged; export into an empty directory") from None
+
+
+def _store(path: Path, value: Mapping[str, Any]) -> None:
+    """Whole or not at all, and durable when it returns."""
+    partial_path = path.with_suffix(".tmp")
+    with partial_path.open("w") as file:
+        json.dump(value, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial_path, path)
+    _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,133 @@
+"""What a user may say to `df.write.format("quire")` and `writeStream`, checked before anything is written.
+
+| option | means | default |
+|---|---|---|
+| service_url | a broker's HTTP URL, as for reading; where it publishes is looked up | required |
+| broker_url | `pulsar://HOST:PORT` as Spark's tasks reach it, where it is not as the broker says | looked up |
+| topic | where to | required |
+| delivery | `exactly_once` (the topic must drop duplicates) or `at_least_once` | exactly_once |
+| enable_deduplication | `true`: let the topic drop duplicates from now on | false |
+| row_order | `given`, or `content`: a task's rows are sorted by their content first | given |
+| producer_name | what the producers' names begin with; whoever writes the same rows again says the same | made up |
+| epoch | with `producer_name`, of a batch: its number, growing from write to write | 0 |
+| batching | `false`, or `by_key`: only rows of one key in an entry, as Key_Shared subscriptions need it | true |
+| batch_messages_max, batch_bytes_max | most rows and bytes in one entry | 1000, 128KiB |
+| compression | none, lz4, zlib, zstd or snappy | none |
+| chunking | `true`: a value that is too large for one entry (5 MiB) goes in several | false |
+| hashing | of keys, to choose a partition: `java` (as stock clients do) or `murmur3` | java |
+| send_timeout | how long a task waits for a broker before it fails | 2min |
+
+Options' names are not case-sensitive, as always in Spark. An option that is not here is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from quire.client import ProducerSettings
+from quire.client.routing import full_name
+from quire.runtime.errors import ConfigurationError
+from quire.runtime.settings import parse_duration_ms, parse_size
+from quire.spark_source.options import one_of
+from quire.spark_source.sink.sequence_ids import EPOCH_MAX
+
+_OF_SPARK: Final = frozenset(("checkpointlocation", "queryname", "path"))
+"""What Spark's own options leave among ours."""
+
+_KNOWN: Final = (
+    "service_url", "broker_url", "topic", "delivery", "enable_deduplication", "row_order", "producer_name", "epoch",
+    "batching", "batch_messages_max", "batch_bytes_max", "compression", "chunking", "hashing", "send_timeout",
+)  # fmt: skip
+_NEVER_MS: Final = 10 * 365 * 24 * 3_600_000
+"""The producer gives no message up: see rule 4 of the package."""
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """The options of one write. `producer_name` "": none was given."""
+
+    service_url: str
+    broker_url: str
+    topic: str
+    exactly_once: bool
+    enable_deduplication: bool
+    sorts: bool
+    producer_name: str
+    epoch: int
+    send_timeout_s: float
+    by_key: bool
+    producer: ProducerSettings
+
+
+def parse(options: Mapping[str, str]) -> SinkOptions:
+    """Check a write's options. Raises `ConfigurationError` with what to write instead."""
+    given = {name.lower(): value.strip() for name, value in options.items()}
+    unknown = sorted(given.keys() - {*_KNOWN} - _OF_SPARK)
+    if unknown:
+        raise ConfigurationError(
+            f"option {unknown[0]} is not known to format quire; for writing it has {', '.join(sorted(_KNOWN))}"
+        )
+    if not given.get("topic"):
+        raise ConfigurationError("option topic is missing: which topic is to be written?")
+    if "epoch" in given and "producer_name" not in given:
+        raise ConfigurationError("option epoch goes with producer_name: it counts the writes of one name")
+    return SinkOptions(
+        service_url=_url(given, "service_url", "https?", "a broker's HTTP URL; write http://HOST:8080"),
+        broker_url=_url(
+            given, "broker_url", r"pulsar(\+ssl)?", "an address for clients; write pulsar://HOST:6650", ""
+        ),
+        topic=full_name(given["topic"]),
+        exactly_once=one_of(given, "delivery", ("exactly_once", "at_least_once")) == "exactly_once",
+        enable_deduplication=_flag(given, "enable_deduplication"),
+        sorts=one_of(given, "row_order", ("given", "content")) == "content",
+        producer_name=given.get("producer_name", ""),
+        epoch=_number(given, "epoch", 0, EPOCH_MAX),
+        send_timeout_s=parse_duration_ms(given.get("send_timeout", "2min")) / 1000,
+        by_key=_batching(given) == "by_key",
+        producer=_producer(given),
+    )
+
+
+def _producer(given: Mapping[str, str]) -> ProducerSettings:
+    defaults = ProducerSettings()
+    settings = ProducerSettings(
+        compression=given.get("compression", defaults.compression).lower(),
+        batch_messages_max=(
+            1
+            if _batching(given) == "false"
+            else _number(given, "batch_messages_max", defaults.batch_messages_max, 1_000_000)
+        ),
+        batch_bytes_max=parse_size(given.get("batch_bytes_max", str(defaults.batch_bytes_max))),
+        chunking=_flag(given, "chunking"),
+        send_timeout_ms=_NEVER_MS,
+        hashing=given.get("hashing", defaults.hashing).lower(),
+    )
+    settings.validate()
+    return settings
+
+
+def _batching(given: Mapping[str, str]) -> str:
+    return one_of(given, "batching", ("true", "false", "by_key"))
+
+
+def _url(given: Mapping[str, str], name: str, scheme: str, what: str, default: str | None = None) -> str:
+    url = given.get(name, default)
+    if url == default == "":
+        return ""
+    if url is None or not re.fullmatch(rf"{scheme}://[^/]+/?", url):
+        raise ConfigurationError(f"option {name}={url or ''!r} is not {what}")
+    return url.rstrip("/")
+
+
+def _flag(given: Mapping[str, str], name: str) -> bool:
+    return one_of(given, name, ("false", "true")) == "true"
+
+
+def _number(given: Mapping[str, str], name: str, default: int, most: int) -> int:
+    text = given.get(name, str(default))
+    if not text.isdigit() or int(text) > most:
+        raise ConfigurationError(f"option {name}={text!r} is not a number from 0 to {most}")
+    return int(text)

@@ -1,0 +1,155 @@
+"""From Spark's rows to messages.
+
+| column | type | null means |
+|---|---|---|
+| value | binary or string (as UTF-8) | a null value: a delete, on a compacted topic |
+| key | string or binary | none |
+| properties | map<string,string> | none |
+| event_time | timestamp; milliseconds are kept | none |
+| ordering_key | binary or string | none |
+| partition | int or bigint: which one of the topic; -1 as null | by the key, or in turn |
+
+`value` must be there, the others may. A binary key that is UTF-8 becomes a text key, so that what was read from a
+topic is written back to the same partition; others travel in base64, as Pulsar's clients do it."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from quire.runtime.errors import ConfigurationError, QuireError
+from quire.wire.message import OutgoingMessage
+
+TYPES: Final[Mapping[str, tuple[str, ...]]] = {
+    "value": ("binary", "string"),
+    "key": ("string", "binary"),
+    "properties": ("map<string,string>",),
+    "event_time": ("timestamp",),
+    "ordering_key": ("binary", "string"),
+    "partition": ("int", "bigint"),
+}
+"""The columns, and the types that each may have, as Spark writes them."""
+
+ROWS_AT_ONCE: Final = 512
+"""So many rows of a record batch become Python objects at a time: some megabytes, if rows are of some KiB."""
+
+
+class RowRefused(QuireError):
+    """A row that cannot be a message, by its place in the Spark partition."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(reason)
+        self.row = row
+
+
+class Row(NamedTuple):
+    """A message, and the partition that its row names; None: none."""
+
+    message: OutgoingMessage
+    partition: int | None
+
+
+def check_columns(types: Mapping[str, str]) -> None:
+    """Whether rows with these columns can be written. Raises `ConfigurationError` with what to write instead."""
+    if "value" not in types:
+        raise ConfigurationError(
+            f"format quire writes the column value, and these rows have {', '.join(types) or 'none'}; write "
+            "select(to_json(struct('*')).alias('value')), or name one of them value"
+        )
+    for name, kind in types.items():
+        if name not in TYPES:
+            raise ConfigurationError(
+                f"format quire does not write a column {name}; it has {', '.join(TYPES)}: select these, and put the "
+                "rest into value (to_json, to_avro) or properties (map)"
+            )
+        if kind not in TYPES[name]:
+            raise ConfigurationError(
+                f"column {name} is of type {kind}; it must be {' or '.join(TYPES[name])}: {_remedy(name, kind)}"
+            )
+
+
+def _remedy(name: str, kind: str) -> str:
+    if name in ("properties", "event_time", "partition"):
+        return f"write cast({name} AS {TYPES[name][0]})"
+    if kind.startswith(("struct", "map", "array", "variant")):
+        return f"write to_json({name}) or to_avro({name})"
+    return f"write cast({name} AS string)"
+
+
+def read(batch: pa.RecordBatch, first_row: int) -> Iterator[Row]:
+    """The rows of a record batch, whose first one is the Spark partition's `first_row`. Raises `RowRefused`."""
+    for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+        yield from _read(batch.slice(start, ROWS_AT_ONCE), first_row + start)
+
+
+def _read(batch: pa.RecordBatch, first_row: int) -> Iterator[Row]:
+    names = batch.schema.names
+    nothing = [None] * batch.num_rows
+
+    def column(name: str, kind: pa.DataType | None = None) -> Sequence[Any]:
+        if name not in names:
+            return nothing
+        found = batch.column(names.index(name))
+        listed: list[Any] = (found if kind is None else found.cast(kind)).to_pylist()
+        return listed
+
+    binary = pa.binary()
+    every = zip(
+        column("value", binary),
+        column("key", binary),
+        _properties(column("properties"), first_row),
+        _milliseconds(batch, names),
+        column("ordering_key", binary),
+        column("partition"),
+        strict=True,
+    )
+    for row, (value, key, properties, event_time_ms, ordering_key, partition) in enumerate(every, first_row):
+        text, is_base64 = key, False
+        if key is not None:
+            text, is_base64 = _key(key)
+        if event_time_ms is not None and event_time_ms < 0:
+            raise RowRefused(row, "its event_time is before 1970, which a message cannot say")
+        yield Row(
+            OutgoingMessage(
+                value,
+                text,
+                properties,
+                event_time_ms or 0,
+                ordering_key,
+                key_is_base64=is_base64,
+            ),
+            None if partition == -1 else partition,
+        )
+
+
+def _key(key: bytes) -> tuple[str, bool]:
+    """How a key is on the wire, and whether that is base64."""
+    try:
+        return key.decode(), False
+    except UnicodeDecodeError:
+        return b64encode(key).decode(), True
+
+
+_NONE: Final[Mapping[str, str]] = {}
+
+
+def _properties(column: Sequence[Any], first_row: int) -> Iterator[Mapping[str, str]]:
+    for row, pairs in enumerate(column, first_row):
+        if not pairs:
+            yield _NONE
+            continue
+        if any(value is None for _, value in pairs):
+            name = next(key for key, value in pairs if value is None)
+            raise RowRefused(row, f"its property {name} has no value; leave it out, or write an empty text")
+        yield dict(pairs)
+
+
+def _milliseconds(batch: pa.RecordBatch, names: Sequence[str]) -> Sequence[int | None]:
+    if "event_time" not in names:
+        return [None] * batch.num_rows
+    times = batch.column(names.index("event_time"))
+    in_us = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()).to_pylist()
+    return [None if us is None else us // 1000 for us in in_us]

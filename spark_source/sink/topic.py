@@ -1,0 +1,102 @@
+"""What the sink asks a broker over HTTP before it writes: on the driver what holds for the topic, in a task where
+it is.
+
+GET  /admin/v2/{domain}/{tenant}/{namespace}/{topic}/partitions
+     {"partitions": n}
+GET  /admin/v2/persistent/{tenant}/{namespace}/{topic}/deduplicationEnabled?applied=true
+     true or false: whether it drops duplicates, by its own policy or its namespace's
+GET  …/{topic}/maxMessageSize?applied=true
+     bytes, 0 or nothing: no limit but the broker's
+POST …/{topic}/deduplicationEnabled
+     true
+PUT  /admin/v2/persistent/{tenant}/{namespace}/{topic}
+GET  /lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}
+     {"brokerUrl": "pulsar://…", …}
+GET  /quire/v1/brokers
+     [{"serviceUrl": "pulsar://…", …}, …]
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from quire.client.routing import partition_name
+from quire.runtime.errors import ConfigurationError, NotFound
+from quire.runtime.rest import Admin
+from quire.spark_source.sink.options import SinkOptions
+from quire.wire import topic_name
+
+TIMEOUT_S: Final = 30
+ATTEMPTS: Final = 4
+
+
+class Target(NamedTuple):
+    """The topic, as the driver saw it; all tasks of a write see it so."""
+
+    partitions: int
+    """0: it has none."""
+    entry_bytes_max: int | None
+    """What its policies allow, below what every broker does."""
+
+
+def prepare(options: SinkOptions) -> Target:
+    """See that the topic can be written as the options say.
+
+    Raises `ConfigurationError` where it keeps duplicates, and what `Admin` raises.
+    """
+    admin = _admin(options)
+    path = topic_name.path(options.topic)
+    try:
+        partitions = int(admin.get(f"/admin/v2/{path}/partitions")["partitions"])
+    except NotFound:
+        partitions = 0
+    if options.exactly_once:
+        _drop_duplicates(admin, options, f"/admin/v2/{path}")
+        return Target(partitions, admin.get(f"/admin/v2/{path}/maxMessageSize?applied=true") or None)
+    return Target(partitions, None)
+
+
+def _drop_duplicates(admin: Admin, options: SinkOptions, path: str) -> None:
+    if options.topic.startswith("non-persistent:"):
+        raise ConfigurationError(
+            f"{options.topic} keeps nothing, so nothing can be in it exactly once: write delivery=at_least_once"
+        )
+    policy = f"{path}/deduplicationEnabled"
+    try:
+        drops = bool(admin.get(f"{policy}?applied=true"))
+    except NotFound:
+        if not options.enable_deduplication:
+            raise NotFound(
+                f"there is no topic {options.topic}: create it with quire topics create {options.topic}, or write "
+                "option enable_deduplication=true, which makes one that drops duplicates"
+            ) from None
+        admin.put(path)
+        drops = False
+    if drops:
+        return
+    if options.enable_deduplication:
+        admin.post(policy, True)
+        return
+    raise ConfigurationError(
+        f"topic {options.topic} keeps duplicates, so rows of tasks that are run again would be in it twice: write "
+        f"option enable_deduplication=true, or curl -X POST -H 'Content-Type: application/json' -d true "
+        f"{options.service_url}{policy}, or write delivery=at_least_once"
+    )
+
+
+def publish_url(options: SinkOptions, partitions: int) -> str:
+    """Where clients of the topic go: its broker first, then the others, for when that one has gone."""
+    if options.broker_url:
+        return options.broker_url
+    admin = _admin(options)
+    name = partition_name(options.topic, 0) if partitions else options.topic
+    first = str(admin.get(f"/lookup/v2/topic/{topic_name.path(name)}")["brokerUrl"])
+    rows: list[dict[str, Any]] = admin.get("/quire/v1/brokers")
+    scheme = first.partition("://")[0]
+    urls = [first, *(str(row["serviceUrl"]) for row in rows)]
+    hosts = [url.partition("://")[2] for url in urls if url.startswith(f"{scheme}://")]
+    return f"{scheme}://{','.join(dict.fromkeys(hosts))}"
+
+
+def _admin(options: SinkOptions) -> Admin:
+    return Admin(options.service_url, TIMEOUT_S, attempts=ATTEMPTS, is_neighbour=True)

@@ -1,0 +1,145 @@
+"""What Spark calls to write: on the driver it checks all that can be checked, in a task it writes and waits.
+
+The writer is made on the driver, once for a batch and for each epoch of a stream, and pickled to the tasks. Arrow
+batches come where PySpark has the classes for it (4.1; a stream of 4.0 gives rows, which become batches here). A
+task knows its partition, and its stream's query and epoch, from Spark's `TaskContext`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import datasource
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from quire.runtime.errors import ConfigurationError, QuireError
+from quire.spark_source.sink.options import SinkOptions
+from quire.spark_source.sink.rows import check_columns
+from quire.spark_source.sink.task import TaskPlan, run
+from quire.spark_source.sink.topic import prepare, publish_url
+
+ROWS_AT_ONCE: Final = 1024
+
+_QUERY: Final = "sql.streaming.queryId"
+_EPOCH: Final = "streaming.sql.batchId"
+"""Local properties that Spark gives every task of a stream."""
+
+_log = logging.getLogger(__name__)
+
+_BatchWriter: Any = getattr(datasource, "DataSourceArrowWriter", datasource.DataSourceWriter)
+_StreamWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
+
+
+@dataclass
+class Commit(datasource.WriterCommitMessage):
+    """What a task has written; `repeated` rows of it had been written before."""
+
+    rows: int
+    bytes: int
+    repeated: int
+
+
+class _Writer:
+    """What batches and streams have in common."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        check_columns({field.name: field.dataType.simpleString() for field in schema.fields})
+        self.options = options
+        self.schema = schema
+        self.target = prepare(options)
+
+    def _write(self, rows: Iterable[Any], name: str, epoch: int) -> Commit:
+        options = self.options
+        task = TaskContext.get()
+        plan = TaskPlan(
+            options,
+            publish_url(options, self.target.partitions),
+            self.target,
+            task.partitionId() if task is not None else 0,
+            name if options.exactly_once else "",
+            epoch,
+        )
+        written = run(plan, _batches(rows, self.schema))
+        return Commit(written.rows, written.bytes, written.repeated)
+
+    def _say(self, what: str, messages: Sequence[Commit | None]) -> None:
+        there = [one for one in messages if one is not None]
+        _log.info(
+            "%s %s: %d rows, %d bytes, %d of the rows had been written before",
+            self.options.topic,
+            what,
+            sum(one.rows for one in there),
+            sum(one.bytes for one in there),
+            sum(one.repeated for one in there),
+        )
+
+
+class QuireWriter(_Writer, _BatchWriter):  # type: ignore[misc]
+    """One batch write. Its rows are visible as they are written: `commit` and `abort` have nothing to do."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise ConfigurationError(
+                "format quire only appends, for a topic is a log: write mode('append'), and to begin anew delete the "
+                f"topic (quire topics delete {options.topic}) or write another one"
+            )
+        super().__init__(options, schema)
+        self.name = options.producer_name or f"spark-{uuid4()}"
+
+    def write(self, iterator: Iterator[Any]) -> Commit:
+        return self._write(iterator, self.name, self.options.epoch)
+
+    def commit(self, messages: list[Any]) -> None:
+        self._say("is written", messages)
+
+    def abort(self, messages: list[Any]) -> None:
+        self._say("is written in part", messages)
+
+
+class QuireStreamWriter(_Writer, _StreamWriter):  # type: ignore[misc]
+    """One epoch of a stream."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise ConfigurationError(
+                "format quire only appends, for a topic is a log: write outputMode('append') or outputMode('update')"
+            )
+        super().__init__(options, schema)
+
+    def write(self, iterator: Iterator[Any]) -> Commit:
+        query, epoch = _of_task(_QUERY), _of_task(_EPOCH)
+        if self.options.exactly_once and not (query and epoch):
+            raise QuireError(
+                "this Spark does not tell its tasks which epoch of which query they write, so rows cannot be written "
+                "exactly once: write delivery=at_least_once"
+            )
+        return self._write(iterator, self.options.producer_name or f"spark-{query}", int(epoch or 0))
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        self._say(f"has epoch {batchId}", messages)
+
+    def abort(self, messages: list[Any], batchId: int) -> None:
+        self._say(f"has a part of epoch {batchId}", messages)
+
+
+def _of_task(key: str) -> str | None:
+    task = TaskContext.get()
+    return None if task is None else task.getLocalProperty(key)
+
+
+def _batches(rows: Iterable[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Record batches as they are, and rows as record batches."""
+    rest = iter(rows)
+    for first in rest:
+        if isinstance(first, pa.RecordBatch):
+            yield first
+            continue
+        some = [first, *islice(rest, ROWS_AT_ONCE - 1)]
+        yield pa.RecordBatch.from_pylist([one.asDict() for one in some], to_arrow_schema(schema))
