@@ -3,8 +3,9 @@
 Fresh SENDs go on to the publisher; duplicates get receipts behind those of the originals, so that none promises what is
 not durable yet. A foreign entry, which no stock client sends, is refused with ChecksumError: the one answer upon which
 C++ clients give up the message and go on. After `SNAPSHOT_ENTRIES` entries what was accepted is written to the bundle's
-state log, once all of it is confirmed; a load reads that and replays the metadata of the entries after it, as far as
-they are not so old that their producers are forgotten.
+state log, once all of it is confirmed; a load reads that and replays the metadata of the entries after it, however
+old they are: producers are forgotten only by a snapshot, so one that comes back when its broker was down for a night
+is told where it stopped.
 
 A topic without a snapshot is new, or deduplication was switched on a moment ago. Then what is here already is nobody's
 duplicate, and a snapshot that says so is durable before the first message is taken. Switched off, it is removed.
@@ -20,8 +21,7 @@ from typing import Final, Protocol
 from quire.runtime.clock import Clock
 from quire.runtime.errors import NotFound
 from quire.serving.model.ports import Position, ProducerPort
-from quire.serving.topic.dedup import INACTIVE_MS_MAX, Deduplicator, Seen, Snapshot, Verdict, numbers_of
-from quire.serving.topic.finding import find_clock
+from quire.serving.topic.dedup import Deduplicator, Seen, Snapshot, Verdict, numbers_of
 from quire.serving.topic.publish import NO_ENTRY, Publisher
 from quire.serving.topic.reading import TopicReader
 from quire.serving.topic.segments import Segments
@@ -146,8 +146,7 @@ class Deduplication:
         self._seen = Deduplicator(known.seen)
         first = max(segments.next_position(known.position), segments.first_position())
         if first <= segments.last_position():
-            oldest_ms = self._clock.now_ms() - INACTIVE_MS_MAX
-            await self._replay(max(first, await find_clock(segments, self._reader, oldest_ms)))
+            await self._replay(first)
 
     async def _replay(self, position: Position) -> None:
         segments = self._segments
