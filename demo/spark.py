@@ -1,10 +1,11 @@
-"""The demo's Spark: a local session that reads the whole history through `spark.read.format("quire")`."""
+"""The demo's Spark: a local session that reads the whole history, and streams it into another topic."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,6 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from pyspark_quire import DefaultSource
+
+STREAM_ROWS_PER_TRIGGER = 200_000
 
 Table = tuple[str, Sequence[str], Sequence[Sequence[Any]]]
 
@@ -42,12 +45,29 @@ class History:
             reader = reader.option(name, str(value))
         return reader.load()
 
-    def count_and_checksum(self) -> tuple[int, int]:
-        """The rows, and the sum of CRC32(key + NUL + value)."""
+    def count_and_checksum(self, topic: str | None = None) -> tuple[int, int]:
+        """The rows of `topic`, or of the history itself, and the sum of CRC32(key + NUL + value)."""
         share = f.crc32(f.concat(f.col("key"), f.lit(b"\0"), f.col("value")))
-        row = self._read("key,value").agg(f.count("*"), f.sum(share)).first()
+        read = self._read("key,value", **({} if topic is None else {"topic": topic}))
+        row = read.agg(f.count("*"), f.sum(share)).first()
         assert row is not None
         return int(row[0]), int(row[1] or 0)
+
+    def stream_into(self, topic: str, checkpoint: Path) -> int:
+        """Copy the history into `topic`, each message once, as a stream of micro-batches; how many those were."""
+        read = self._spark.readStream.format("quire").option("service_url", self._http_url)
+        read = read.option("topic", self._topic).option("max_rows_per_trigger", STREAM_ROWS_PER_TRIGGER)
+        write = read.load().select("key", "value").writeStream.format("quire")
+        write = write.option("service_url", self._http_url).option("topic", topic)
+        query = (
+            write.option("enable_deduplication", "true")
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        progress = query.lastProgress
+        return 0 if progress is None else int(progress["batchId"]) + 1
 
     def tables(self, killed_ms: int) -> list[Table]:
         """Title, columns and rows: lines per module, the longest lines, two ranges of time."""

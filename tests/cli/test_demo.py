@@ -12,14 +12,16 @@ from tests.cli.running import quire
 
 @pytest.mark.spark
 @pytest.mark.skipif(why_no_spark() != "", reason=why_no_spark() or "-")
-def test_all_four_count_the_same() -> None:
+def test_all_five_count_the_same() -> None:
     ran = quire("demo", "--lines", "5000", "--json")
     assert ran.code == 0, ran.err
     proof = ran.json
     assert proof["agrees"] and proof["backlog"] == 0
     assert proof["published"]["messages"] == 5000
-    assert proof["published"] == proof["acknowledged"] == proof["consumed"] == proof["spark"]
+    assert proof["published"] == proof["acknowledged"] == proof["consumed"]
+    assert proof["published"] == proof["spark"] == proof["streamed"]
     assert "killed the server (SIGKILL)" in ran.err and "Lines per module" in ran.err
+    assert "in micro-batches: 1" in ran.err
 
 
 def test_without_java_it_says_so_does_the_rest_and_has_no_whole_proof(
@@ -46,13 +48,16 @@ def test_the_input_is_every_line_with_its_file() -> None:
         {"acknowledged": Multiset(4, 7)},
         {"consumed": Multiset(5, 8)},
         {"spark": Multiset(6, 7)},
+        {"streamed": Multiset(5, 6)},
         {"backlog": 1},
         {"backlog": -1},
     ],
 )
 def test_one_difference_spoils_the_proof(change: dict[str, object]) -> None:
     same = Multiset(5, 7)
-    sound: dict[str, object] = dict.fromkeys(("published", "acknowledged", "consumed", "spark"), same)
+    sound: dict[str, object] = dict.fromkeys(
+        ("published", "acknowledged", "consumed", "spark", "streamed"), same
+    )
     sound["backlog"] = 0
     assert Proof(**sound).agrees  # type: ignore[arg-type]
     assert not Proof(**{**sound, **change}).agrees  # type: ignore[arg-type]
