@@ -7,7 +7,7 @@ ROOMS := runtime wire metadata bookie ledger tiering serving client gateway spar
 # Spark looks for data sources through the folders of the path, where an editable install shows no modules.
 SHOW_TO_SPARK = ln -sf "$(CURDIR)/pyspark_quire.py" "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/"
 
-.PHONY: run demo test chaos simulate mutations model fuzz check typecheck format proto bench wheel clean
+.PHONY: run demo test spark-matrix chaos simulate mutations model fuzz check typecheck format proto bench wheel clean
 
 run: $(VENV)/.run
 	@$(BIN)/quire standalone
@@ -17,6 +17,18 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	$(BIN)/pytest -q $(TESTS)
+
+# The tests with real Spark on each PySpark that Quire knows: an environment for each, of 450 MB to download.
+SPARKS ?= 4.0.5 4.1.4 4.2.1 4.3.0
+spark-matrix: $(addprefix build/spark/,$(SPARKS))
+	@for version in $(SPARKS); do echo "PySpark $$version:"; \
+		build/spark/$$version/bin/pytest -q -m spark $(or $(TESTS),tests/spark_source) || exit 1; done
+
+build/spark/%: pyproject.toml
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install -q -e '.[dev]' pyspark==$*
+	@ln -sf "$(CURDIR)/pyspark_quire.py" "$$($@/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/"
+	@touch $@
 
 # Kill, pause, cut off, fill up and replace processes of a cluster at random for ten minutes. SEED=… repeats a run.
 chaos: $(VENV)/.dev
