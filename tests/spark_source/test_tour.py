@@ -1,0 +1,48 @@
+"""The tour of docs/spark.md is run as it stands, and prints what the page says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.spark_source.conftest import Server
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "spark-tour.md"
+BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+MARK = "-- end of a block --"
+
+
+def test_it_prints_what_the_page_says(server: Server, tmp_path: Path) -> None:
+    programs: list[str] = []
+    promised: dict[int, str] = {}
+    for kind, text in BLOCK.findall(PAGE.read_text()):
+        if kind == "python":
+            programs.append(text)
+        else:
+            promised[len(programs) - 1] = text
+    assert len(promised) == 4
+    here = {"http://localhost:8080": server.http_url, "CHECKPOINT": repr(str(tmp_path / "checkpoint"))}
+    program = tmp_path / "tour.py"
+    program.write_text("".join(f"{replaced(text, here)}\nprint({MARK!r})\n" for text in programs))
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
+    ran = subprocess.run(
+        [sys.executable, str(program)], env=env, capture_output=True, text=True, timeout=170, check=False
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    printed = ran.stdout.split(f"{MARK}\n")
+    for number, text in promised.items():
+        assert printed[number].strip() == text.strip()
+
+
+def replaced(text: str, by: dict[str, str]) -> str:
+    for old, new in by.items():
+        text = text.replace(old, new)
+    return text
