@@ -1,0 +1,214 @@
+"""What Spark is given while everything happens to a cluster: nothing short, nothing twice, nothing else.
+
+Stock producers of every compression and batch size, with keys, chunks and delays, publish through a gateway.
+Meanwhile the topic rolls (its segments are small), is archived, changes its broker, and brokers and bookies are
+killed and started again. Plans are taken all the time, and every tenth is read: each row is one that was sent, once,
+in its producer's order, and everything is there that had a receipt before the plan. In the end the rows are those
+that a stock reader gets.
+
+`QUIRE_SPARK_PLANS=500` takes so many plans, `QUIRE_SPARK_SEED` the same choices again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from random import Random, SystemRandom
+from typing import Any
+from zlib import crc32
+
+import pulsar
+import pyarrow as pa
+import pytest
+
+from quire.spark_source import schema
+from quire.spark_source.broker import Broker
+from quire.spark_source.options import Options, for_batch
+from quire.spark_source.plan import plan
+from quire.spark_source.task import read_slice
+from tests.cluster.local import Cluster, running
+
+PLANS = int(os.environ.get("QUIRE_SPARK_PLANS", "30"))
+SEED = int(os.environ.get("QUIRE_SPARK_SEED", SystemRandom().getrandbits(32)))
+SECONDS_MAX = 60.0 * max(1, PLANS // 30)
+READ_EVERY = 10
+TOPIC = "persistent://public/once/topic"
+PATH = "persistent/public/once/topic"
+CODECS = [getattr(pulsar.CompressionType, name) for name in ("NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY")]
+COLUMNS = "message_index,properties,value,producer"
+
+
+@dataclass
+class Sent:
+    """What producers sent, by name and number, and which have a receipt."""
+
+    checksums: dict[str, int] = field(default_factory=dict)
+    receipts: set[str] = field(default_factory=set)
+    failed: list[str] = field(default_factory=list)
+
+    def receipt(self, name: str) -> Callable[[pulsar.Result, Any], None]:
+        def answered(result: pulsar.Result, _: Any) -> None:
+            if result == pulsar.Result.Ok:
+                self.receipts.add(name)
+            else:
+                self.failed.append(f"{name}: {result}")
+
+        return answered
+
+
+class Writer:
+    """A stock producer on a thread of its own."""
+
+    def __init__(self, client: pulsar.Client, number: int, rng: Random, sent: Sent) -> None:
+        self._rng, self._sent = rng, sent
+        self._name = f"writer-{number}"
+        chunked = number == 0
+        self._sizes = (1, 12_000_000) if chunked else (1, rng.choice([100, 3_000, 100_000]))
+        self._pause_s = 2.0 if chunked else 0.02
+        batch = rng.choice([1, 3, 100, 1000])
+        self._is_batched = batch > 1 and not chunked
+        self._producer = client.create_producer(
+            TOPIC,
+            producer_name=self._name,
+            compression_type=rng.choice(CODECS),
+            batching_enabled=self._is_batched,
+            chunking_enabled=chunked,
+            batching_max_messages=max(2, batch),
+            batching_max_publish_delay_ms=rng.choice([1, 10, 200]),
+            block_if_queue_full=True,
+            send_timeout_millis=0,
+        )
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            name = f"{self._name}/{number}"
+            # The client sends a delayed message ahead of the batch that it gathers, which then counts as sent before.
+            is_delayed = not self._is_batched and self._rng.random() < 0.1
+            value = self._rng.randbytes(16) * (1 + self._rng.randint(*self._sizes) // 16)
+            self._sent.checksums[name] = crc32(value)
+            self._producer.send_async(
+                value,
+                self._sent.receipt(name),
+                properties={"name": name},
+                partition_key=self._rng.choice([None, "a", "b"]),
+                deliver_after=timedelta(seconds=5) if is_delayed else None,
+            )
+            number += 1
+            time.sleep(self._pause_s * self._rng.random())
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._producer.flush()
+        self._producer.close()
+
+
+def check(rows: list[dict[str, Any]], receipts: set[str], sent: Sent) -> None:
+    """The rows of one plan; `receipts` are those from before it."""
+    names = [dict(row["properties"])["name"] for row in rows]
+    assert len(set(names)) == len(names), "a message comes twice"
+    assert not receipts.difference(names), "an acknowledged message is missing"
+    assert [crc32(row["value"]) for row in rows] == [sent.checksums[name] for name in names]
+    indexes = [row["message_index"] for row in rows]
+    assert indexes == sorted(set(indexes)), "rows are not in order"
+    last: dict[str, int] = {}
+    for name in names:
+        producer, _, number = name.partition("/")
+        assert int(number) == last.get(producer, -1) + 1, f"{name} is out of its producer's order"
+        last[producer] = int(number)
+
+
+class Query:
+    """What Spark does, without Spark."""
+
+    def __init__(self, url: str) -> None:
+        self._options: Options = for_batch({"service_url": url, "topic": TOPIC, "columns": COLUMNS})
+
+    def plan(self) -> list[Any]:
+        return plan(self._options, Broker(self._options.service_url))
+
+    def read(self, slices: list[Any]) -> list[dict[str, Any]]:
+        batches = [batch for piece in slices for batch in read_slice(piece, self._options)]
+        found: list[dict[str, Any]] = pa.Table.from_batches(
+            batches, schema.arrow(self._options.columns)
+        ).to_pylist()
+        return found
+
+
+async def trouble(cluster: Cluster, rng: Random) -> None:
+    """One thing after the other, until it is cancelled."""
+    while True:
+        what = rng.choice(["unload", "archive", "archive", "broker", "bookie"])
+        if what == "unload":
+            await cluster.rest("PUT", f"/admin/v2/{PATH}/unload")
+        elif what == "archive":
+            await cluster.rest("POST", "/quire/v1/archive/run?seal=true")
+        else:
+            name = rng.choice(sorted(cluster.pids(what)))
+            cluster.signal(name, signal.SIGKILL)
+            await asyncio.sleep(rng.random())
+            await cluster.restart_dead(name)
+        await asyncio.sleep(2 * rng.random())
+
+
+@pytest.mark.timeout(240 + 2 * SECONDS_MAX)
+async def test_every_plan_has_what_was_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    print(f"QUIRE_SPARK_SEED={SEED}")
+    rng, sent, plans = Random(SEED), Sent(), 0
+    monkeypatch.setenv("QUIRE_SEGMENT_BYTES_MAX", "2MiB")
+    async with running(tmp_path / "cluster", session_timeout_ms="2s") as cluster:
+        await cluster.rest("PUT", "/admin/v2/namespaces/public/once")
+        await cluster.rest("POST", "/admin/v2/namespaces/public/once/deduplication", True)
+        query = Query(cluster.http_url)
+        with ExitStack() as stack:
+            client = pulsar.Client(
+                cluster.service_url,
+                logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(tmp_path / "client.log")),
+            )
+            stack.callback(client.close)
+            writers = [
+                await asyncio.to_thread(Writer, client, number, Random(rng.random()), sent)
+                for number in range(5)
+            ]
+            troubles = asyncio.ensure_future(trouble(cluster, rng))
+            until = time.monotonic() + SECONDS_MAX
+            while plans < PLANS and time.monotonic() < until:
+                receipts = set(sent.receipts)
+                slices = await asyncio.to_thread(query.plan)
+                plans += 1
+                if plans % READ_EVERY == 0:
+                    check(await asyncio.to_thread(query.read, slices), receipts, sent)
+                assert not troubles.done(), troubles.result()
+            troubles.cancel()
+            await asyncio.gather(troubles, return_exceptions=True)
+            await cluster.restart_dead()
+            for writer in writers:
+                await asyncio.to_thread(writer.close)
+            assert not sent.failed and sent.receipts == set(sent.checksums)
+            rows = await asyncio.to_thread(lambda: query.read(query.plan()))
+            check(rows, sent.receipts, sent)
+            stock = await asyncio.to_thread(read_all, client)
+    assert plans >= 10 and len(rows) > 100
+    assert [(dict(row["properties"])["name"], crc32(row["value"])) for row in rows] == stock
+
+
+def read_all(client: pulsar.Client) -> list[tuple[str, int]]:
+    reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        message = reader.read_next(30_000)
+        found.append((message.properties()["name"], crc32(message.data())))
+    reader.close()
+    return found
