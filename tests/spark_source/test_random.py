@@ -28,12 +28,11 @@ from zlib import crc32
 import pulsar
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import InputPartition
 
 from quire.spark_source import schema
-from quire.spark_source.broker import Broker
-from quire.spark_source.options import Options, for_batch
-from quire.spark_source.plan import plan
-from quire.spark_source.task import read_slice
+from quire.spark_source.options import for_batch
+from quire.spark_source.source import QuireReader
 from tests.cluster.local import Cluster, running
 
 PLANS = int(os.environ.get("QUIRE_SPARK_PLANS", "30"))
@@ -130,21 +129,12 @@ def check(rows: list[dict[str, Any]], receipts: set[str], sent: Sent) -> None:
         last[producer] = int(number)
 
 
-class Query:
-    """What Spark does, without Spark."""
-
-    def __init__(self, url: str) -> None:
-        self._options: Options = for_batch({"service_url": url, "topic": TOPIC, "columns": COLUMNS})
-
-    def plan(self) -> list[Any]:
-        return plan(self._options, Broker(self._options.service_url))
-
-    def read(self, slices: list[Any]) -> list[dict[str, Any]]:
-        batches = [batch for piece in slices for batch in read_slice(piece, self._options)]
-        found: list[dict[str, Any]] = pa.Table.from_batches(
-            batches, schema.arrow(self._options.columns)
-        ).to_pylist()
-        return found
+def read(reader: QuireReader, tasks: list[InputPartition]) -> list[dict[str, Any]]:
+    batches = [batch for task in tasks for batch in reader.read(task)]
+    found: list[dict[str, Any]] = pa.Table.from_batches(
+        batches, schema.arrow(reader.options.columns)
+    ).to_pylist()
+    return found
 
 
 async def trouble(cluster: Cluster, rng: Random) -> None:
@@ -171,7 +161,7 @@ async def test_every_plan_has_what_was_acknowledged(tmp_path: Path, monkeypatch:
     async with running(tmp_path / "cluster", session_timeout_ms="2s") as cluster:
         await cluster.rest("PUT", "/admin/v2/namespaces/public/once")
         await cluster.rest("POST", "/admin/v2/namespaces/public/once/deduplication", True)
-        query = Query(cluster.http_url)
+        reader = QuireReader(for_batch({"service_url": cluster.http_url, "topic": TOPIC, "columns": COLUMNS}))
         with ExitStack() as stack:
             client = pulsar.Client(
                 cluster.service_url,
@@ -186,10 +176,10 @@ async def test_every_plan_has_what_was_acknowledged(tmp_path: Path, monkeypatch:
             until = time.monotonic() + SECONDS_MAX
             while plans < PLANS and time.monotonic() < until:
                 receipts = set(sent.receipts)
-                slices = await asyncio.to_thread(query.plan)
+                tasks = await asyncio.to_thread(reader.partitions)
                 plans += 1
                 if plans % READ_EVERY == 0:
-                    check(await asyncio.to_thread(query.read, slices), receipts, sent)
+                    check(await asyncio.to_thread(read, reader, tasks), receipts, sent)
                 assert not troubles.done(), troubles.result()
             troubles.cancel()
             await asyncio.gather(troubles, return_exceptions=True)
@@ -197,7 +187,7 @@ async def test_every_plan_has_what_was_acknowledged(tmp_path: Path, monkeypatch:
             for writer in writers:
                 await asyncio.to_thread(writer.close)
             assert not sent.failed and sent.receipts == set(sent.checksums)
-            rows = await asyncio.to_thread(lambda: query.read(query.plan()))
+            rows = await asyncio.to_thread(lambda: read(reader, reader.partitions()))
             check(rows, sent.receipts, sent)
             stock = await asyncio.to_thread(read_all, client)
     assert plans >= 10 and len(rows) > 100
