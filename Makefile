@@ -19,7 +19,7 @@ test: $(VENV)/.dev
 	$(BIN)/pytest -q $(TESTS)
 
 # The tests with real Spark on each PySpark that Quire knows: an environment for each, of 450 MB to download.
-SPARKS ?= 4.0.5 4.1.4 4.2.1 4.3.0
+SPARKS ?= 4.0.5 4.1.4 4.2.0 4.3.0
 spark-matrix: $(addprefix build/spark/,$(SPARKS))
 	@for version in $(SPARKS); do echo "PySpark $$version:"; \
 		build/spark/$$version/bin/pytest -q -m spark $(or $(TESTS),tests/spark_source) || exit 1; done

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,7 @@ from quire.runtime.limits import BLOCK_BYTES_MAX, MIB
 from quire.tiering.open import open_blocking
 from quire.tiering.segment_object import SegmentBuilder, footer_crc
 from quire.wire import block
+from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
 from quire.wire.message import OutgoingMessage, encode_batch, encode_one
 
@@ -36,9 +38,11 @@ RUNS: Final = 5
 TIME_MS: Final = 1_700_000_000_000
 
 
-def blocks(ledger_id: int, first_index: int, rows: int, batch: int) -> Iterator[Buffer]:
-    """A segment's blocks: `rows` messages, `batch` to an entry."""
-    message = OutgoingMessage(bytes(MESSAGE_BYTES))
+def blocks(ledger_id: int, first_index: int, rows: int, batch: int, codec: int = pb.NONE) -> Iterator[Buffer]:
+    """A segment's blocks: `rows` messages, `batch` to an entry, each batch compressed by `codec`."""
+    message = OutgoingMessage(
+        bytes(MESSAGE_BYTES) if codec == pb.NONE else random.Random(0).randbytes(MESSAGE_BYTES)
+    )
     entry_id, index, end = 0, first_index, first_index + rows
     while index < end:
         entries: list[bytes] = []
@@ -48,14 +52,18 @@ def blocks(ledger_id: int, first_index: int, rows: int, batch: int) -> Iterator[
             at = index + sum(counts)
             counts.append(min(batch, end - at))
             encode = encode_one(message, "bench-0", at, TIME_MS + at // 500) if batch == 1 else None
-            entries.append(encode or encode_batch([message] * counts[-1], "bench-0", at, TIME_MS + at // 500))
+            entries.append(
+                encode or encode_batch([message] * counts[-1], "bench-0", at, TIME_MS + at // 500, codec)
+            )
             size += len(entries[-1])
         yield block.cut(ledger_id, entry_id, entry_id - 1, TIME_MS + index // 500, index, entries, counts)
         entry_id += len(entries)
         index += sum(counts)
 
 
-def archive(url: str, ledger_id: int, first_index: int, rows: int, batch: int) -> dict[str, Any]:
+def archive(
+    url: str, ledger_id: int, first_index: int, rows: int, batch: int, codec: int = pb.NONE
+) -> dict[str, Any]:
     """Write one segment's object; answers what the broker would say of the segment."""
     store = open_blocking(url)
     store.prepare()
@@ -63,7 +71,7 @@ def archive(url: str, ledger_id: int, first_index: int, rows: int, batch: int) -
     name = f"segments/{ledger_id}"
     upload = store.begin(name)
     gathered: list[Buffer] = []
-    for one in blocks(ledger_id, first_index, rows, batch):
+    for one in blocks(ledger_id, first_index, rows, batch, codec):
         builder.add(one)
         gathered.append(one)
         if sum(map(len, gathered)) >= 8 * MIB:
@@ -119,7 +127,7 @@ def serve(topics: dict[str, list[dict[str, Any]]]) -> ThreadingHTTPServer:
     return server
 
 
-def session() -> Any:
+def session(jars: Sequence[str] = ()) -> Any:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
@@ -131,6 +139,7 @@ def session() -> Any:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "2g")
+        .config("spark.jars", ",".join(jars))
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
