@@ -14,7 +14,7 @@
 | value_schema | `auto`: values have the type of the topic's newest Avro or JSON schema; VERSION; `none`: bytes | none |
 | on_bad_value | `fail` ends the query where a value does not fit its schema; `null`: it is null, see `schema` | fail |
 | on_lost | `fail` ends the query where messages were lost and given up; `skip` leaves them out, with a warning | fail |
-| slice_bytes | about how much one Spark task reads | 96MiB |
+| slice_bytes | about how much one Spark task reads: two thirds to four thirds of it, see `cutting` | 96MiB |
 | archive | URL of the archive as the executors reach it (another endpoint, keys) | as the broker says |
 
 A stream takes no `end`, and has three more:

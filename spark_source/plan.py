@@ -1,9 +1,10 @@
-"""From a broker's answer to the slices that Spark's tasks read.
+"""From a broker's answer to the slices that are to be read.
 
 A topic partition is a list of segments; the broker tells where each lies (`quire.spark_source.broker` has the
-endpoints and their JSON). A segment becomes slices of about `slice_bytes`: ranges of entries, so that the same
-slice can be read from the archive or through the broker, whichever has the segment when the task runs. A plan
-does no reading of its own but one request for each partition, and ends where the topic ended at that moment.
+endpoints and their JSON). What is wanted of a segment is a slice: a range of entries, so that the same slice can be
+read from the archive or through the broker, whichever has the segment when the task runs. `cutting` makes tasks of
+them. A plan does no reading of its own but one request for each partition, and ends where the topic ended at that
+moment.
 
 A plan proves that it is whole: each segment's messages go on where those of the one before end, by the numbers that the
 topic gives them, and the segment with the last confirmed entry is among them. An answer that does not is asked for
@@ -50,17 +51,33 @@ class ArchivedObject:
 
 @dataclass(frozen=True)
 class Slice:
-    """What one task reads: entries `[first_entry, end_entry)` of one segment, and of them the rows in `window`."""
+    """Entries `[first_entry, end_entry)` of one segment, and of them the rows in `window`."""
 
     origin: Origin
     first_entry: int
     end_entry: int
     window: Window
     archived: ArchivedObject | None
+    bytes: int = 0
+    """About how many its blocks have: a segment's are taken to be spread evenly over its entries."""
+
+    def part(self, first_entry: int, end_entry: int) -> Slice:
+        """Some of its entries."""
+        share = (end_entry - first_entry) / (self.end_entry - self.first_entry)
+        return replace(
+            self,
+            first_entry=first_entry,
+            end_entry=end_entry,
+            window=self.window.narrowed(first_entry, end_entry),
+            bytes=round(self.bytes * share),
+        )
 
 
 def plan(options: Options, broker: Broker) -> list[Slice]:
-    """The slices of a query, in the topics' order. Raises `NotFound`, `Unavailable`, `ConfigurationError`."""
+    """What a query wants of each segment, in the topics' order.
+
+    Raises `NotFound`, `Unavailable`, `ConfigurationError`, `CorruptionError`.
+    """
     topics = topics_of(options, broker)
     if not topics and options.pattern:
         tenant, namespace, pattern = options.pattern
@@ -126,7 +143,7 @@ def origin_of(name: str, ledger_id: int) -> Origin:
 
 
 def slices(partition: dict[str, Any], options: Options) -> Iterator[Slice]:
-    """The slices of one partition, from what the broker says of it."""
+    """What is wanted of one partition, a slice of each segment, from what the broker says of it."""
     if options.start.latest or options.end == Bound():
         return  # nothing after the end, nothing before the beginning
     end = partition["end"]
@@ -137,27 +154,24 @@ def slices(partition: dict[str, Any], options: Options) -> Iterator[Slice]:
         window = _window(segment, options)
         if window is None or last_entry < 0:
             continue
-        yield from entry_slices(partition["topic"], segment, last_entry, window, options.slice_bytes)
+        piece = slice_of(partition["topic"], segment, last_entry, window)
+        if piece is not None:
+            yield piece
 
 
-def entry_slices(
-    partition: str, segment: Mapping[str, Any], last_entry: int, window: Window, slice_bytes: int
-) -> Iterator[Slice]:
-    """Slices of about `slice_bytes` of the entries up to and with `last_entry` that `window` wants of a segment."""
+def slice_of(partition: str, segment: Mapping[str, Any], last_entry: int, window: Window) -> Slice | None:
+    """What `window` wants of a segment's entries up to and with `last_entry`; None when that is nothing."""
     first, stop = window.first[0], min(window.entry_end, last_entry + 1)
     if first >= stop:
-        return
-    pieces = max(1, round(segment["bytes"] * (stop - first) / (last_entry + 1) / slice_bytes))
-    cuts = [first + (stop - first) * i // pieces for i in range(pieces + 1)]
-    for begin, end_entry in pairwise(cuts):
-        if begin < end_entry:
-            yield Slice(
-                origin=origin_of(partition, segment["ledger_id"]),
-                first_entry=begin,
-                end_entry=end_entry,
-                window=window.narrowed(begin, end_entry),
-                archived=archived_object(segment),
-            )
+        return None
+    return Slice(
+        origin=origin_of(partition, segment["ledger_id"]),
+        first_entry=first,
+        end_entry=stop,
+        window=window.narrowed(first, stop),
+        archived=archived_object(segment),
+        bytes=round(segment["bytes"] * (stop - first) / (last_entry + 1)),
+    )
 
 
 def archived_object(segment: Mapping[str, Any]) -> ArchivedObject | None:

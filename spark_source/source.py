@@ -15,12 +15,13 @@ from pyspark.sql.types import StructType
 from quire.runtime.errors import ConfigurationError
 from quire.spark_source import schema
 from quire.spark_source.broker import Broker
+from quire.spark_source.cutting import tasks
 from quire.spark_source.options import Options, for_batch, for_stream, parse
 from quire.spark_source.plan import plan
 from quire.spark_source.sink import options as sink
 from quire.spark_source.sink.writer import QuireStreamWriter, QuireWriter
 from quire.spark_source.stream.reader import QuireStreamReader
-from quire.spark_source.task import QuirePartition, read_slice
+from quire.spark_source.task import QuirePartition, read_task
 from quire.spark_source.values import with_value_schema
 
 
@@ -77,8 +78,8 @@ class QuireReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         pieces = plan(self.options, Broker(self.options.service_url))
-        return [QuirePartition(piece) for piece in pieces] or [QuirePartition(None)]
+        return [QuirePartition(task) for task in tasks(pieces, self.options)] or [QuirePartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one slice; none where there is nothing to read."""
-        return read_slice(partition.value, self.options)
+        """The rows of one task; none where there is nothing to read."""
+        return read_task(partition.value, self.options)

@@ -1,12 +1,12 @@
-"""What a task of a batch or of a stream does: a slice's blocks to record batches.
+"""What a task of a batch or of a stream does: its slices' blocks to record batches.
 
-It runs in another process than the plan, on a pickled slice, and keeps nothing. It is a generator: a LIMIT ends it with
+It runs in another process than the plan, on pickled slices, and keeps nothing. It is a generator: a LIMIT ends it with
 GeneratorExit, and what it had begun to read ends with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -22,21 +22,32 @@ from quire.spark_source.values import Values
 
 
 class QuirePartition(InputPartition):
-    """One task's slice; None in the only partition of a plan that has nothing to read.
+    """One task's slices; none in the only partition of a plan that has nothing to read.
 
     Without any partition, versions of PySpark differ in what they give to `read`: None itself, or a partition of it.
     """
 
-    def __init__(self, piece: Slice | None) -> None:
-        super().__init__(piece)
+    def __init__(self, task: tuple[Slice, ...]) -> None:
+        super().__init__(task)
 
 
-def read_slice(piece: Slice | None, options: Options) -> Iterator[pa.RecordBatch]:
-    """The rows of one slice; none where there is nothing to read."""
-    if piece is None:
-        return
+def read_task(task: Sequence[Slice], options: Options) -> Iterator[pa.RecordBatch]:
+    """The rows of one task's slices, one after the other."""
     broker = Broker(options.service_url)
-    values = Values(options, piece.origin.topic, broker) if options.value is not None else None
+    values: dict[str, Values] = {}
+    for piece in task:
+        topic = piece.origin.topic
+        if options.value is not None and topic not in values:
+            values[topic] = Values(options, topic, broker)
+        yield from _read(piece, options, broker, values.get(topic))
+
+
+def read_slice(piece: Slice, options: Options) -> Iterator[pa.RecordBatch]:
+    """The rows of one slice."""
+    return read_task((piece,), options)
+
+
+def _read(piece: Slice, options: Options, broker: Broker, values: Values | None) -> Iterator[pa.RecordBatch]:
     decoder = Decoder(
         options.columns if values is None else values.columns,
         piece.origin,

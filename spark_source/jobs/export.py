@@ -34,7 +34,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from quire.runtime.errors import ConfigurationError, CorruptionError, InUse
-from quire.spark_source import schema
+from quire.spark_source import cutting, schema
 from quire.spark_source.broker import Broker
 from quire.spark_source.jobs.slices import Progress, over, quietly
 from quire.spark_source.options import Options, for_batch
@@ -198,7 +198,7 @@ def _plan(state: Mapping[str, Any], options: Options) -> dict[str, Any]:
         start = Position(*ends[name]) if name in ends else None
         wanted = replace(options, start=Bound(position=start))
         report_trimmed(name, partition["segments"], wanted)
-        pieces += map(Piece.of, slices(partition, wanted))
+        pieces += map(Piece.of, cutting.slices(list(slices(partition, wanted)), wanted))
         end = partition["end"]
         if end["entry"] >= 0:
             ends[name] = [end["ledger"], end["entry"] + 1]

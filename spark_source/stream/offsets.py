@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple
 
 from quire.runtime.errors import ConfigurationError
-from quire.spark_source.plan import Slice, entry_slices
+from quire.spark_source.plan import Slice, slice_of
 from quire.spark_source.positions import ENTRY_END, Window
 
 
@@ -123,7 +123,7 @@ class Partition:
 
     # -- what lies between two offsets -----------------------------------------------------------------
 
-    def between(self, start: Offset, end: Offset, slice_bytes: int) -> Iterator[Slice]:
+    def between(self, start: Offset, end: Offset) -> Iterator[Slice]:
         """Slices with all messages from `start` to `end`, both where `place` finds them or at the end."""
         for segment in self.segments:
             first_index = segment["first_index"]
@@ -134,7 +134,9 @@ class Partition:
                 first=(start.entry, start.batch) if start.ledger == ledger_id else (0, 0),
                 end=(end.entry, end.batch) if end.ledger == ledger_id else (ENTRY_END, 0),
             )
-            yield from entry_slices(self.name, segment, segment["last_entry"], window, slice_bytes)
+            piece = slice_of(self.name, segment, segment["last_entry"], window)
+            if piece is not None:
+                yield piece
 
     def bytes_between(self, start_index: int, end_index: int) -> int:
         """About how many: as if a segment's bytes were spread evenly over its messages."""

@@ -26,6 +26,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from quire.runtime.errors import ConfigurationError, NotFound
 from quire.spark_source.broker import Broker
+from quire.spark_source.cutting import tasks
 from quire.spark_source.options import Options
 from quire.spark_source.plan import Slice, report_loss, whole
 from quire.spark_source.stream.cursor import DurableCursor
@@ -40,7 +41,7 @@ from quire.spark_source.stream.offsets import (
 )
 from quire.spark_source.stream.partitions import Partitions, partition_of, patiently
 from quire.spark_source.stream.start import at_index, resolve
-from quire.spark_source.task import QuirePartition, read_slice
+from quire.spark_source.task import QuirePartition, read_task
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -156,12 +157,12 @@ class QuireStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Json, end: Json) -> list[InputPartition]:
         starts, ends = from_json(start), from_json(end)
-        pieces = [
-            piece
+        found = [
+            task
             for name, to in ends.items()
-            for piece in self._between(name, starts.get(name, BEGINNING), to)
+            for task in tasks(list(self._between(name, starts.get(name, BEGINNING), to)), self._options)
         ]
-        return [QuirePartition(piece) for piece in pieces] or [QuirePartition(None)]
+        return [QuirePartition(task) for task in found] or [QuirePartition(())]
 
     def _between(self, name: str, start: Offset, end: Offset) -> Iterator[Slice]:
         if start.index >= end.index:
@@ -176,7 +177,7 @@ class QuireStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             gone = min(partition.first_index, end.index) - 1
             self._lost(f"{name}@{gone}", f"messages {start.index} to {gone} of {name} were trimmed unread")
         if not last.lost:
-            yield from partition.between(first.offset, last.offset, self._options.slice_bytes)
+            yield from partition.between(first.offset, last.offset)
 
     def _described(self, name: str, end: Offset) -> Partition:
         """A partition, as it was at a moment when it had everything up to `end`."""
@@ -192,7 +193,7 @@ class QuireStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             report_loss(sentence, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_slice(partition.value, self._options)
+        return read_task(partition.value, self._options)
 
     # -- what is done ----------------------------------------------------------------------------------
 
