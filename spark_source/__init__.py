@@ -5,6 +5,7 @@ turned into slices), `cutting` (slices into tasks), `fetch` (a slice's blocks, f
 `schema` (the columns), `protobuf` (message metadata, column by column), `batches` (where batched messages lie), `rows`
 (where every message of some blocks lies), `columns` (their bytes as Arrow arrays), `decode` (from blocks to record
 batches), `plain` (the same, entry by entry, for the odd ones), `chunks` (large messages joined), `avro_types` and
-`values` (values by their topic's schema), `task` (slices read), `source` (what Spark calls), `stream` (micro-batches).
+`values` (values by their topic's schema), `compacted` (the last message of each key), `task` (slices read), `source`
+(what Spark calls), `stream` (micro-batches).
 `pyspark_quire` at the top level is where Spark finds it by itself. `sink` writes.
 """

@@ -92,6 +92,11 @@ class Broker:
         ledgers = self._admin.get(f"/admin/v2/{topic_name.path(topic)}/internalStats")["ledgers"]
         return int(ledgers[-1]["firstIndex"]) + int(ledgers[-1]["messages"]) if ledgers else 0
 
+    def is_compacted(self, topic: str) -> bool:
+        """Whether a compaction of a topic without partitions has left a result."""
+        stats = self._admin.get(f"/admin/v2/{topic_name.path(topic)}/internalStats")
+        return int(stats["compactedLedger"]["ledgerId"]) >= 0
+
     def schema(self, topic: str, version: int | None = None) -> dict[str, Any]:
         """The newest version of a topic's schema, or that one. Raises `NotFound`."""
         place = topic_name.path(topic).partition("/")[2]

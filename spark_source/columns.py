@@ -97,6 +97,10 @@ class Columns:
         null = self.rows.value_null
         return gather(self.rows.data, *self.rows.value, null=null if null.any() else None)
 
+    def removes(self) -> pa.Array:
+        start, end = self.rows.value
+        return pa.array(self.rows.value_null | (start == end))
+
     def properties(self) -> pa.Array:
         owner, start, end = self.rows.properties
         count = len(self.rows.entry)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Final, NamedTuple
 
 from quire.runtime.errors import QuireError
@@ -46,7 +46,9 @@ class Cut(NamedTuple):
 
 
 def tasks(pieces: Sequence[Slice], options: Options) -> list[Task]:
-    """The tasks of a query."""
+    """The tasks of a query. With `compacted` each partition is one."""
+    if options.compacted:
+        return [tuple(of_one) for _, of_one in groupby(pieces, lambda piece: piece.origin.name)]
     cuts = cuts_of([piece.bytes for piece in pieces], options.slice_bytes)
     indexes = _indexes([pieces[number] for number in {cut.number for cut in cuts}], options.archive)
 

@@ -13,6 +13,7 @@
 | chunks | `join`: a message that was sent in chunks is one row, its last chunk's; `raw`: each chunk is one | join |
 | value_schema | `auto`: values have the type of the topic's newest Avro or JSON schema; VERSION; `none`: bytes | none |
 | on_bad_value | `fail` ends the query where a value does not fit its schema; `null`: it is null, see `schema` | fail |
+| compacted | `true`: of each key only its last message in the range, see `compacted` | false |
 | on_lost | `fail` ends the query where messages were lost and given up; `skip` leaves them out, with a warning | fail |
 | slice_bytes | about how much one Spark task reads: two thirds to four thirds of it, see `cutting` | 96MiB |
 | archive | URL of the archive as the executors reach it (another endpoint, keys) | as the broker says |
@@ -72,6 +73,7 @@ _KNOWN: Final = frozenset(
         "chunks",
         "value_schema",
         "on_bad_value",
+        "compacted",
         "starting_subscription",
         _DATA_LOSS,
         *_OF_STREAMS,
@@ -99,6 +101,7 @@ class Options:
     value_schema: str | None
     """`auto` or a version; None: values are bytes."""
     null_bad_values: bool
+    compacted: bool
     starting_subscription: str | None
     report_data_loss: bool
     stream_name: str | None
@@ -128,6 +131,10 @@ def for_stream(options: Mapping[str, str]) -> Options:
     if found.end != Bound(latest=True):
         raise ConfigurationError(
             "a stream has no end: leave the option out, and use the trigger availableNow to read what is there"
+        )
+    if found.compacted:
+        raise ConfigurationError(
+            "a stream never knows which message is the last of its key: leave the option compacted out"
         )
     if not (found.stream_name or found.starts_at_beginning or found.start.position):
         raise ConfigurationError(
@@ -175,6 +182,7 @@ def parse(options: Mapping[str, str]) -> Options:
         join_chunks=join_chunks,
         value_schema=value_schema if "value" in columns else None,
         null_bad_values=null_bad_values,
+        compacted=one_of(given, "compacted", ("false", "true")) == "true",
         starting_subscription=_starting_subscription(given),
         report_data_loss=one_of(given, _DATA_LOSS, ("fail", "report")) == "report",
         stream_name=given.get("stream_name") or None,

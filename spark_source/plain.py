@@ -66,7 +66,13 @@ def schema_version(entry: memoryview) -> bytes | None:
 
 def raw(entry: memoryview, reason: str) -> Row:
     """The row of an entry that is kept as it is."""
-    return {"batch_index": -1, "value": entry.tobytes(), "undecoded": reason, "properties": None}
+    return {
+        "batch_index": -1,
+        "value": entry.tobytes(),
+        "undecoded": reason,
+        "properties": None,
+        "removes": False,
+    }
 
 
 def row(one: DecodedMessage) -> Row:
@@ -81,6 +87,7 @@ def row(one: DecodedMessage) -> Row:
         "producer": one.producer_name,
         "sequence": as_i64(one.sequence_id),
         "compacted_out": one.compacted_out,
+        "removes": not one.payload,
     }
 
 
@@ -102,6 +109,7 @@ def _chunk(entry: memoryview) -> Row:
         "event_time": time_us(metadata.event_time) if metadata.event_time else None,
         "producer": metadata.producer_name,
         "sequence": as_i64(metadata.sequence_id),
+        "removes": False,
     }
 
 

@@ -100,6 +100,8 @@ def _started(partition: dict[str, Any], options: Options, broker: Broker) -> Opt
         start = subscription_position(partition["topic"], options.starting_subscription, broker)
         return replace(options, start=Bound(position=start))
     report_trimmed(partition["topic"], partition["segments"], options)
+    if options.compacted and options.starts_at_beginning:
+        _report_outlived(partition["topic"], partition["segments"], options, broker)
     return options
 
 
@@ -124,6 +126,18 @@ def report_trimmed(topic: str, segments: Sequence[Mapping[str, Any]], options: O
         report_loss(
             f"{topic} begins with message {segments[0]['first_index']} in ledger {segments[0]['ledger_id']}, and what "
             f"was at {start.ledger_id}:{start.entry_id} was trimmed",
+            options,
+        )
+
+
+def _report_outlived(
+    topic: str, segments: Sequence[Mapping[str, Any]], options: Options, broker: Broker
+) -> None:
+    """The last message of a key outlives retention on the broker, where a compaction has kept it."""
+    if segments and segments[0]["first_index"] and broker.is_compacted(topic):
+        report_loss(
+            f"{topic} begins with message {segments[0]['first_index']}, and what its compaction keeps of those before "
+            "is the broker's own",
             options,
         )
 

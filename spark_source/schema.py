@@ -43,6 +43,9 @@ VALUE_ERROR: Final = "value_error"
 SCHEMA_VERSION: Final = "schema_version"
 """By which version of its topic's schema a message was written, as the wire has it; for our own use."""
 
+REMOVES: Final = "removes"
+"""Whether a message has no value, and so removes its key from a compacted topic; for our own use."""
+
 FIELDS: Final = {
     "topic": pa.string(),
     "partition": pa.int32(),
@@ -60,8 +63,10 @@ FIELDS: Final = {
     UNDECODED: pa.string(),
     VALUE_ERROR: pa.string(),
     SCHEMA_VERSION: pa.binary(),
+    REMOVES: pa.bool_(),
 }
-COLUMNS: Final = tuple(name for name in FIELDS if name not in (UNDECODED, VALUE_ERROR, SCHEMA_VERSION))
+_BY_OPTION: Final = (UNDECODED, VALUE_ERROR, SCHEMA_VERSION, REMOVES)
+COLUMNS: Final = tuple(name for name in FIELDS if name not in _BY_OPTION)
 
 _SPARK: Final = {
     pa.string(): "string",

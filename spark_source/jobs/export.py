@@ -52,7 +52,7 @@ from quire.spark_source.task import read_slice
 
 VERSION: Final = 1
 ROW_GROUP_ROWS: Final = 65_536
-_KEPT: Final = ("starting_subscription", "start", "end")
+_KEPT: Final = ("starting_subscription", "start", "end", "compacted")
 """What the export decides itself."""
 
 

@@ -69,6 +69,8 @@ class FakeBroker:
     """For each of the next plans, the place of a segment that it lacks."""
     cursors: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     """By topic and subscription: `next`, the entry that is read next, and `properties`."""
+    compacted: set[str] = field(default_factory=set)
+    """Topics that a compaction has left a result of."""
     schemas: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     """By topic, its versions: kind and definition."""
 
@@ -190,7 +192,8 @@ class FakeBroker:
             for (topic, subscription), one in self.cursors.items()
             if topic == name
         }
-        return web.json_response({"ledgers": ledgers, "cursors": cursors})
+        compacted = {"ledgerId": 77 if name in self.compacted else -1}
+        return web.json_response({"ledgers": ledgers, "cursors": cursors, "compactedLedger": compacted})
 
     async def _schema(self, request: web.Request) -> web.Response:
         name = "persistent://{tenant}/{namespace}/{topic}".format(**request.match_info)
