@@ -11,7 +11,7 @@
 | batch_rows | most rows in one Arrow batch | 8192 |
 | on_undecodable | `fail` ends the query and names the entry; `raw` keeps it, see `schema` | fail |
 | chunks | `join`: a message that was sent in chunks is one row, its last chunk's; `raw`: each chunk is one | join |
-| value_schema | `auto`: values have the type of the topic's newest Avro or JSON schema; VERSION; `none`: bytes | none |
+| value_schema | `auto`: values, and keys, have the types of the topic's newest schema; VERSION; `none`: bytes | none |
 | on_bad_value | `fail` ends the query where a value does not fit its schema; `null`: it is null, see `schema` | fail |
 | compacted | `true`: of each key only its last message in the range, see `compacted` | false |
 | on_lost | `fail` ends the query where messages were lost and given up; `skip` leaves them out, with a warning | fail |
@@ -46,8 +46,8 @@ from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import MIB
 from quire.runtime.settings import parse_size
 from quire.spark_source import schema
-from quire.spark_source.avro_types import ValueSchema
 from quire.spark_source.positions import Bound, parse_bound
+from quire.spark_source.topic_schema import TopicSchema
 
 BATCH_ROWS_DEFAULT: Final = 8192
 BATCH_ROWS_MAX: Final = 65_536
@@ -107,7 +107,7 @@ class Options:
     stream_name: str | None
     max_rows_per_trigger: int | None
     max_bytes_per_trigger: int | None
-    value: ValueSchema | None = None
+    typed: TopicSchema | None = None
     """What `value_schema` stands for, once it was looked up (`values`)."""
 
     @property
@@ -180,7 +180,7 @@ def parse(options: Mapping[str, str]) -> Options:
         slice_bytes=max(parse_size(given.get("slice_bytes", "96MiB")), SLICE_BYTES_MIN),
         archive=given.get("archive"),
         join_chunks=join_chunks,
-        value_schema=value_schema if "value" in columns else None,
+        value_schema=value_schema if {"key", "value"} & {*columns} else None,
         null_bad_values=null_bad_values,
         compacted=one_of(given, "compacted", ("false", "true")) == "true",
         starting_subscription=_starting_subscription(given),
@@ -244,8 +244,10 @@ def _columns(text: str | None, keep_raw: bool, null_bad_values: bool) -> tuple[s
         raise ConfigurationError(
             "with on_undecodable=raw the columns must include undecoded, which tells raw entries from messages"
         )
-    if null_bad_values and (schema.VALUE_ERROR in columns) != ("value" in columns):
-        raise ConfigurationError("with on_bad_value=null the columns value and value_error go together")
+    if null_bad_values and (schema.VALUE_ERROR in columns) != bool({"key", "value"} & {*columns}):
+        raise ConfigurationError(
+            "with on_bad_value=null the columns key and value and the column value_error go together"
+        )
     return columns
 
 

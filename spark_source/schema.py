@@ -14,7 +14,7 @@
 | event_time | timestamp | set by the application; null: not set |
 | producer | string | the producer's name |
 | sequence | bigint | the producer's sequence id |
-| value_error | string | only with `value_schema` and `on_bad_value=null`: why a value does not fit its schema |
+| value_error | string | only with `value_schema` and `on_bad_value=null`: why a value or key does not fit its schema |
 | undecoded | string | only with `on_undecodable=raw`: why the entry could not be decoded, null for all others |
 
 With `on_undecodable=raw` an entry that cannot be decoded is one row: `value` holds the whole entry as it is
@@ -30,7 +30,8 @@ Arrow types must be exactly what Spark derives from its own (no large types, no 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import pyarrow as pa
@@ -78,13 +79,11 @@ _SPARK: Final = {
 }
 
 
-def arrow(columns: Sequence[str], value: pa.DataType | None = None) -> pa.Schema:
-    """The Arrow schema of these columns; `value` is the type of values that are not bytes."""
-    return pa.schema([(name, value if value and name == "value" else FIELDS[name]) for name in columns])
+def arrow(columns: Sequence[str], typed: Mapping[str, pa.DataType] = MappingProxyType({})) -> pa.Schema:
+    """The Arrow schema of these columns; `typed` are the types of keys and values that are not bytes."""
+    return pa.schema([(name, typed.get(name, FIELDS[name])) for name in columns])
 
 
-def ddl(columns: Sequence[str], value: str | None = None) -> str:
+def ddl(columns: Sequence[str], typed: Mapping[str, str] = MappingProxyType({})) -> str:
     """The same in Spark's words."""
-    return ", ".join(
-        f"`{name}` {value if value and name == 'value' else _SPARK[FIELDS[name]]}" for name in columns
-    )
+    return ", ".join(f"`{name}` {typed.get(name) or _SPARK[FIELDS[name]]}" for name in columns)

@@ -34,7 +34,8 @@ class QuireDataSource(DataSource):
 
     def schema(self) -> str:
         options = _whole(parse(self.options))
-        return schema.ddl(options.columns, options.value.column.ddl if options.value else None)
+        typed = {} if options.typed is None else options.typed.parts
+        return schema.ddl(options.columns, {name: part.column.ddl for name, part in typed.items()})
 
     def reader(self, schema: StructType) -> QuireReader:
         return QuireReader(_fitting(for_batch(self.options), schema))
@@ -62,11 +63,13 @@ def _fitting(options: Options, wanted: StructType) -> Options:
             "columns instead of a schema"
         )
     options = _whole(options)
-    if options.value and wanted["value"].dataType.simpleString() != options.value.column.spark:
-        raise ConfigurationError(
-            "the schema of the topic's values is not the one any more that the query was made with; load it anew, or "
-            "name a version in value_schema"
-        )
+    typed = {} if options.typed is None else options.typed.parts
+    for name, part in typed.items():
+        if name in options.columns and wanted[name].dataType.simpleString() != part.column.spark:
+            raise ConfigurationError(
+                f"the schema of the topic's {name}s is not the one any more that the query was made with; load it "
+                "anew, or name a version in value_schema"
+            )
     return options
 
 

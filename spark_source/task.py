@@ -101,6 +101,6 @@ class _Reading:
 
     def _values_of(self, piece: Slice) -> Values | None:
         topic = piece.origin.topic
-        if self._options.value is not None and topic not in self._values:
+        if self._options.typed is not None and topic not in self._values:
             self._values[topic] = Values(self._options, topic, self._broker)
         return self._values.get(topic)

@@ -1,18 +1,18 @@
-"""Values as their topic's schema has them: the column `value` is typed, instead of bytes.
+"""Keys and values as their topic's schema has them: the columns are typed, instead of bytes.
 
-Each message says by which version of the topic's schema it was written; the column has one version, the newest or the
+Each message says by which version of the topic's schema it was written; the columns have one version, the newest or the
 one that the user names. Avro is read by the writer's definition, which a task asks the broker for once a version, and
-then taken by the names of the fields; JSON by the names alone. See `avro_types`.
+then taken by the names of the fields; JSON by the names alone. See `topic_schema` and `avro_types`.
 
-The bytes come from the decoder as ever. So the rows are the same rows, and a value that does not fit its schema ends
-the query, or is null and says why in `value_error`.
+The bytes come from the decoder as ever. So the rows are the same rows, and a key or value that does not fit its schema
+ends the query, or is null and says why in `value_error`.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -20,18 +20,22 @@ import pyarrow as pa
 
 from quire.runtime.errors import ConfigurationError, NotFound, QuireError
 from quire.spark_source import schema
-from quire.spark_source.avro_types import ValueSchema
+from quire.spark_source.avro_types import readable
 from quire.spark_source.broker import Broker
 from quire.spark_source.options import Options
 from quire.spark_source.plan import topics_of
+from quire.spark_source.topic_schema import PartSchema, TopicSchema, pair, topic_schema
 
 _PLACE: Final = ("ledger", "entry", "batch_index")
 _REFUSED: Final = (ValueError, TypeError, ArithmeticError, EOFError, LookupError, RecursionError)
 """What values raise that are not what they should be; fastavro, json and Arrow have no one error for it."""
 
+_Found = tuple[Any, str | None]
+"""A key or value as Arrow takes it, and what is wrong with it."""
+
 
 class BadValue(QuireError):
-    """A value that its schema does not fit."""
+    """A key or value that its schema does not fit."""
 
 
 def with_value_schema(options: Options, broker: Broker) -> Options:
@@ -42,7 +46,7 @@ def with_value_schema(options: Options, broker: Broker) -> Options:
     if options.value_schema is None:
         return options
     number = None if options.value_schema == "auto" else int(options.value_schema)
-    found: dict[ValueSchema, str] = {}
+    found: dict[TopicSchema, str] = {}
     for topic in topics_of(options, broker):
         found.setdefault(_schema_of(topic, number, broker), topic)
     if len(found) > 1:
@@ -54,62 +58,68 @@ def with_value_schema(options: Options, broker: Broker) -> Options:
         raise ConfigurationError(
             "no topic is there yet whose schema values could have; use value_schema=none"
         )
-    return replace(options, value=next(iter(found)))
+    return replace(options, typed=next(iter(found)))
 
 
-def _schema_of(topic: str, number: int | None, broker: Broker) -> ValueSchema:
+def _schema_of(topic: str, number: int | None, broker: Broker) -> TopicSchema:
     try:
-        answer = broker.schema(topic, number)
+        return topic_schema(topic, broker.schema(topic, number))
     except NotFound as error:
         raise ConfigurationError(f"{error}; with value_schema=none values are bytes") from None
-    if answer["type"] not in ("AVRO", "JSON"):
-        raise ConfigurationError(
-            f"the schema of topic {topic} is {answer['type']}, and only AVRO and JSON become columns; with "
-            "value_schema=none values are bytes"
-        )
-    return ValueSchema(answer["type"], answer["data"])
 
 
 class Values:
-    """Makes the values of one topic's record batches typed."""
+    """Makes the keys and values of one topic's record batches typed."""
 
     def __init__(self, options: Options, topic: str, broker: Broker) -> None:
-        assert options.value is not None
+        assert options.typed is not None
         self._options = options
         self._topic = topic
-        self._broker = broker
-        self._schema = options.value
-        self._column = options.value.column
-        self._arrow = schema.arrow(options.columns, self._column.arrow)
-        self._readers: dict[bytes | None, Callable[[bytes], Any]] = {}
+        self._is_inline = options.typed.is_inline
+        versions = _Versions(options.typed, topic, broker)
+        self._parts = {
+            name: _Part(part, versions)
+            for name, part in options.typed.parts.items()
+            if name in options.columns
+        }
+        types = {name: part.type for name, part in self._parts.items()}
+        self._arrow = schema.arrow(options.columns, types)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """What the decoder has to give."""
         wanted = [name for name in self._options.columns if name != schema.VALUE_ERROR]
-        more = ("value", schema.SCHEMA_VERSION, *_PLACE)
+        more = ("key", "value", schema.SCHEMA_VERSION, *_PLACE)
         return (*wanted, *(name for name in more if name not in wanted))
 
     def typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch with the columns that the user wants. Raises `BadValue` where that ends the query."""
-        values, errors = self._values(batch)
-        made = {"value": values, schema.VALUE_ERROR: errors}
+        versions = batch.column(schema.SCHEMA_VERSION).to_pylist()
+        made: dict[str, pa.Array] = {}
+        errors: list[str | None] = [None] * batch.num_rows
+        payloads = self._payloads(batch)
+        for name, part in self._parts.items():
+            made[name], found = part.array(payloads[name], versions)
+            self._note(name, found, errors)
+        if not self._options.null_bad_values:
+            self._refuse(batch, errors)
+        made[schema.VALUE_ERROR] = pa.array(errors, pa.string())
         arrays = [made[name] if name in made else batch.column(name) for name in self._options.columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
 
-    def _values(self, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
-        payloads = batch.column("value").to_pylist()
-        versions = batch.column(schema.SCHEMA_VERSION).to_pylist()
-        found = list(map(self._value, payloads, versions))
-        try:
-            values = pa.array([value for value, _ in found], self._column.arrow)
-        except _REFUSED:
-            found = [self._alone(*one) for one in found]
-            values = pa.array([value for value, _ in found], self._column.arrow)
-        errors = [error for _, error in found]
-        if not self._options.null_bad_values:
-            self._refuse(batch, errors)
-        return values, pa.array(errors, pa.string())
+    def _payloads(self, batch: pa.RecordBatch) -> dict[str, Sequence[bytes | ValueError | None]]:
+        """The bytes of each column, or what keeps them from being known."""
+        values = batch.column("value").to_pylist()
+        if not self._is_inline:
+            return {"key": batch.column("key").to_pylist(), "value": values}
+        pairs = list(map(_pair, values))
+        return {"key": [key for key, _ in pairs], "value": [value for _, value in pairs]}
+
+    def _note(self, name: str, found: Sequence[str | None], errors: list[str | None]) -> None:
+        """A row's first error is what is told of it; which column it is of must be said when there are two."""
+        for at, error in enumerate(found):
+            if error is not None and errors[at] is None:
+                errors[at] = error if name == "value" else f"{name}: {error}"
 
     def _refuse(self, batch: pa.RecordBatch, errors: list[str | None]) -> None:
         for number, error in enumerate(errors):
@@ -121,49 +131,105 @@ class Values:
                     "on_bad_value=null leaves it empty and says why in value_error"
                 )
 
-    def _value(self, payload: bytes | None, version: bytes | None) -> tuple[Any, str | None]:
-        """The value as Arrow takes it, and what is wrong with it."""
+
+def _pair(payload: bytes | None) -> tuple[bytes | ValueError | None, bytes | ValueError | None]:
+    try:
+        return (None, None) if payload is None else pair(payload)
+    except ValueError as error:
+        return error, error
+
+
+class _Part:
+    """The keys, or the values."""
+
+    def __init__(self, part: PartSchema, versions: _Versions) -> None:
+        self._part = part
+        self._column = part.column
+        self._versions = versions
+        self._readers: dict[bytes | None, Callable[[bytes], Any]] = {}
+
+    @property
+    def type(self) -> pa.DataType:
+        return self._column.arrow
+
+    def array(
+        self, payloads: Sequence[bytes | ValueError | None], versions: Sequence[bytes | None]
+    ) -> tuple[pa.Array, list[str | None]]:
+        """What is to be a column, and what is wrong with each."""
+        found = list(map(self._value, payloads, versions))
         try:
+            values = pa.array([value for value, _ in found], self.type)
+        except _REFUSED:
+            found = [self._alone(*one) for one in found]
+            values = pa.array([value for value, _ in found], self.type)
+        return values, [error for _, error in found]
+
+    def _value(self, payload: bytes | ValueError | None, version: bytes | None) -> _Found:
+        try:
+            if isinstance(payload, ValueError):
+                raise payload
             return None if payload is None else self._column.convert(self._read(payload, version)), None
         except _REFUSED as error:
             return None, str(error) or type(error).__name__
 
-    def _alone(self, value: Any, error: str | None) -> tuple[Any, str | None]:
+    def _alone(self, value: Any, error: str | None) -> _Found:
         """A value, if Arrow takes it."""
         try:
-            pa.array([value], self._column.arrow)
+            pa.array([value], self.type)
         except _REFUSED as refused:
             return None, str(refused)
         return value, error
 
     def _read(self, payload: bytes, version: bytes | None) -> Any:
-        if self._schema.kind == "JSON":
-            return json.loads(payload)
         if version not in self._readers:
-            self._readers[version] = self._reader(version)
+            self._readers[version] = self._part.read or self._avro_reader(version)
         return self._readers[version](payload)
 
-    def _reader(self, version: bytes | None) -> Callable[[bytes], Any]:
+    def _avro_reader(self, version: bytes | None) -> Callable[[bytes], Any]:
         """What reads the values of one version. A message that names none was written by the column's own."""
         import fastavro  # only who reads Avro needs it
 
-        definition = self._schema.definition
+        definition = self._part.definition
         if version:
             number = int.from_bytes(version, "big")
-            try:
-                definition = self._broker.schema(self._topic, number)["data"]
-            except NotFound:
+            written = self._versions.part(number, self._part.name)
+            if written is None:
                 return _unknown(number)
-        parsed = fastavro.parse_schema(json.loads(definition))
+            definition = written.definition
+        parsed = fastavro.parse_schema(readable(json.loads(definition)))
 
         def read(payload: bytes) -> Any:
             stream = io.BytesIO(payload)
-            value = fastavro.schemaless_reader(stream, parsed, None)
+            value = fastavro.schemaless_reader(stream, parsed, None, return_named_type=True)
             if stream.tell() != len(payload):
                 raise ValueError(f"{len(payload) - stream.tell()} bytes are left over")
             return value
 
         return read
+
+
+class _Versions:
+    """The versions of a topic's schema, each asked for once."""
+
+    def __init__(self, own: TopicSchema, topic: str, broker: Broker) -> None:
+        self._own = own
+        self._topic = topic
+        self._broker = broker
+        self._found: dict[int, TopicSchema | None] = {}
+
+    def part(self, number: int, name: str) -> PartSchema | None:
+        """A version's key or value, if it is of the kind that the column is of."""
+        if number not in self._found:
+            self._found[number] = self._ask(number)
+        found = self._found[number]
+        part = None if found is None else found.parts.get(name)
+        return part if part is not None and part.kind == self._own.parts[name].kind else None
+
+    def _ask(self, number: int) -> TopicSchema | None:
+        try:
+            return topic_schema(self._topic, self._broker.schema(self._topic, number))
+        except (NotFound, ConfigurationError):
+            return None
 
 
 def _unknown(number: int) -> Callable[[bytes], Any]:

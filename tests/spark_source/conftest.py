@@ -71,8 +71,8 @@ class FakeBroker:
     """By topic and subscription: `next`, the entry that is read next, and `properties`."""
     compacted: set[str] = field(default_factory=set)
     """Topics that a compaction has left a result of."""
-    schemas: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    """By topic, its versions: kind and definition."""
+    schemas: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
+    """By topic, its versions: kind, definition, and properties as JSON where there are any."""
 
     def segment(
         self,
@@ -201,8 +201,9 @@ class FakeBroker:
         number = int(request.match_info.get("version", len(versions) - 1))
         if not 0 <= number < len(versions):
             raise web.HTTPNotFound(text=f"topic {name} has no such schema")
-        kind, data = versions[number]
-        return web.json_response({"version": number, "type": kind, "data": data})
+        kind, data, *more = versions[number]
+        properties = json.loads(more[0]) if more else {}
+        return web.json_response({"version": number, "type": kind, "data": data, "properties": properties})
 
     async def _subscribe(self, request: web.Request) -> web.Response:
         name, _ = self._find(request)

@@ -24,7 +24,7 @@ TIME_MS = 1_700_000_000_000
 TOPIC = "persistent://public/default/t"
 
 
-def record(name: str, **fields: Any) -> dict[str, Any]:
+def record(name: str, /, **fields: Any) -> dict[str, Any]:
     return {
         "type": "record",
         "name": name,
@@ -212,18 +212,18 @@ def test_a_version_that_is_gone(broker: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "definition", "options", "sentence"),
     [
-        ("AVRO", record("R", x=["int", "string"]), {}, "field value.x of the schema is one of several types"),
-        (
-            "AVRO",
-            record("R", x=["null", "R"]),
-            {},
-            "field value.x of the schema is a R, which contains itself",
-        ),
-        ("STRING", "", {}, "is STRING, and only AVRO and JSON become columns"),
+        ("AVRO", record("R", x=["null"]), {}, "field value.x of the schema is always null"),
+        ("AVRO", record("R", x="Other"), {}, "field value.x of the schema is a Other, which is not defined"),
+        ("PROTOBUF", "", {}, "the values of topic .* is PROTOBUF, and only AVRO, JSON, BYTES, STRING"),
         ("AVRO", record("R", x="int"), {"value_schema": "3"}, "has no such schema; with value_schema=none"),
         ("AVRO", record("R", x="int"), {"value_schema": "newest"}, "is not auto, none or the number"),
         ("AVRO", record("R", x="int"), {"chunks": "raw"}, "do not go with value_schema"),
-        ("AVRO", record("R", x="int"), {"on_bad_value": "null"}, "value and value_error go together"),
+        (
+            "AVRO",
+            record("R", x="int"),
+            {"on_bad_value": "null"},
+            "columns key and value and the column value_error go",
+        ),
         ("AVRO", record("R", x="int"), {"topic": "", "topics": "t,u"}, "t and .*u have different schemas"),
     ],
 )
