@@ -1,6 +1,6 @@
 """What the command prints: tables for people, JSON for programs, one sentence and an exit code for errors.
 
-Exit codes: 0 done, 1 failed, 2 wrong use or configuration, 3 not found, 4 try again later.
+Exit codes: 0 done, 1 failed, 2 wrong use or configuration, 3 not found, 4 try again later, or an audit's finding.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ FAILED = 1
 WRONG_USE = 2
 NOT_FOUND = 3
 TRY_AGAIN = 4
+
+
+class Found(QuireError):
+    """An audit came to its end, and not all is as it should be. Exit code 4."""
 
 
 @contextmanager
@@ -45,7 +49,7 @@ def exit_code(error: QuireError) -> int:
         return WRONG_USE
     if isinstance(error, NotFound):
         return NOT_FOUND
-    if isinstance(error, Unavailable | OutcomeUnknown):
+    if isinstance(error, Unavailable | OutcomeUnknown | Found):
         return TRY_AGAIN
     return FAILED
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.cli.noun import Noun, topic_argument
-from quire.cli.output import Answer, size
+from quire.cli.output import Answer, Found, Shown, size, table_of
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.rest import Admin
 
 if TYPE_CHECKING:
     from quire.spark_source.jobs.slices import Progress
+
+ROWS_SHOWN_MAX = 50
+"""Of a table for people; JSON has all."""
 
 
 @click.group("spark", cls=Noun)
@@ -30,17 +33,45 @@ def command() -> None:
     Examples:
       quire spark export orders /data/orders
       quire spark export orders /data/orders --master 'local[4]' --json
+      quire spark audit orders
     """
+
+
+_dry_run = click.option("--dry-run", is_flag=True, help="Say what is to be done, and do nothing.")
+_archive = click.option(
+    "--archive", metavar="URL", help="URL of the archive, where it is another one from here."
+)
+_master = click.option("--master", metavar="URL", help="Run as tasks of Spark: local[4], spark://HOST:7077.")
+_on_data_loss = click.option(
+    "--on-data-loss", type=click.Choice(["fail", "report"]), default="fail", show_default=True
+)
+
+
+def _options(admin: Admin, topic: str, words: Mapping[str, Any]) -> dict[str, str]:
+    """Options of reading, of those that were given."""
+    given = {name: str(word) for name, word in words.items() if word is not None}
+    return {"service_url": admin.url, "topic": topic} | given
+
+
+@contextmanager
+def _needed() -> Iterator[None]:
+    """For the import of a job: what it needs may not be there."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigurationError(
+            f"quire spark needs PySpark and more ({error}): pip install 'quire[spark]'"
+        ) from None
 
 
 @command.verb("export")
 @topic_argument
 @click.argument("directory", metavar="DIRECTORY")
-@click.option("--dry-run", is_flag=True, help="Say what would be copied, and copy nothing.")
+@_dry_run
 @click.option("--columns", metavar="NAMES", help="Which columns, with commas between (all).")
-@click.option("--on-data-loss", type=click.Choice(["fail", "report"]), default="fail", show_default=True)
-@click.option("--archive", metavar="URL", help="URL of the archive, where it is another one from here.")
-@click.option("--master", metavar="URL", help="Run as tasks of Spark: local[4], spark://HOST:7077.")
+@_on_data_loss
+@_archive
+@_master
 def export(
     admin: Admin, topic: str, directory: str, dry_run: bool, master: str | None, **words: Any
 ) -> Answer:
@@ -49,14 +80,9 @@ def export(
     Every message is copied once, also when the command is killed and started again: it goes on where the last one
     ended, and finishes what that had begun.
     """
-    try:
+    with _needed():
         from quire.spark_source.jobs.export import export
-    except ImportError as error:
-        raise ConfigurationError(
-            f"quire spark needs PySpark and more ({error}): pip install 'quire[spark]'"
-        ) from None
-    options = {"service_url": admin.url, "topic": topic}
-    options |= {name: word for name, word in words.items() if word is not None}
+    options = _options(admin, topic, words)
     with _session(None if dry_run else master) as spark, _progress() as progress:
         done = export(directory, options, spark=spark, dry_run=dry_run, progress=progress)
     if dry_run:
@@ -68,6 +94,53 @@ def export(
     said = f"copied {done.rows:,} messages of {done.topic} into {done.directory}: "
     said += f"{done.files:,} files, {size(done.bytes)}"
     return Answer(asdict(done), said + ("; a run that was killed is finished" if done.resumed else ""))
+
+
+@command.verb("audit")
+@topic_argument
+@_dry_run
+@_archive
+@_master
+def audit(admin: Admin, topic: str, dry_run: bool, master: str | None, **words: Any) -> Answer:
+    """Look at every entry of TOPIC: checksums, order, gaps, duplicates, and counts against the metadata.
+
+    Exit code 4: something is not as it should be. Nothing is changed.
+    """
+    with _needed():
+        from quire.spark_source.jobs.audit import audit
+    options = _options(admin, topic, words)
+    with _session(None if dry_run else master) as spark, _progress() as progress:
+        report = audit(options, spark=spark, dry_run=dry_run, progress=progress)
+    if dry_run:
+        said = f"{report.slices:,} slices of {len(report.topics)} partitions are to be read"
+        return Answer({"topics": report.topics, "slices": report.slices}, said)
+    segments = [asdict(one) for one in report.segments]
+    columns: dict[str, str | Callable[[Mapping[str, Any]], Any]] = {
+        "partition": "partition",
+        "segment": "ledger",
+        "state": "state",
+        "entries": lambda row: f"{row['entries']:,}",
+        "messages": lambda row: f"{row['messages']:,}",
+        "size": lambda row: size(row["bytes"]),
+        "findings": lambda row: "trimmed meanwhile" if row["trimmed"] else row["findings"] or "",
+    }
+    rows = [row for row in segments if row["findings"]] + [row for row in segments if not row["findings"]]
+    more = len(rows) - ROWS_SHOWN_MAX
+    count = len(report.findings) + report.more_findings
+    shown: list[Shown] = [
+        table_of(rows[:ROWS_SHOWN_MAX], columns, right=("segment", "entries", "messages", "size")),
+        *([f"… and {more:,} segments without findings"] if more > 0 else []),
+        "",
+        f"{report.messages:,} messages in {report.entries:,} entries of {report.producers:,} producers, "
+        f"{size(report.bytes)}"
+        + (f"; {report.encrypted:,} entries are encrypted" if report.encrypted else ""),
+        *map(str, report.findings),
+        *([f"… and {report.more_findings:,} more of slices with very many"] if report.more_findings else []),
+    ]
+    if not count:
+        return Answer(report.as_dict(), *shown, "all is as it should be")
+    what = "one thing is" if count == 1 else f"{count:,} things are"
+    return Answer(report.as_dict(), *shown, error=Found(f"{what} not as they should be in {topic}"))
 
 
 @contextmanager

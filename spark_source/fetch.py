@@ -87,19 +87,19 @@ def _places(
     """Where to look, best first; lazily, since where a segment moved is only asked when it has."""
 
     def through_broker(at: int) -> Iterator[Chunk]:
-        return _from_broker(piece, broker, at)
+        return from_broker(piece, broker, at)
 
-    def from_archive(archived: ArchivedObject) -> Callable[[int], Iterator[Chunk]]:
-        return lambda at: _from_archive(piece, archived, archive_url, at)
+    def in_archive(archived: ArchivedObject) -> Callable[[int], Iterator[Chunk]]:
+        return lambda at: from_archive(piece, archived, archive_url, at)
 
     if piece.archived is not None:
-        yield from_archive(piece.archived)
+        yield in_archive(piece.archived)
         yield through_broker
         return
     yield through_broker
     moved = _archived_since(piece, broker)
     if moved is not None:
-        yield from_archive(moved)
+        yield in_archive(moved)
 
 
 def _archived_since(piece: Slice, broker: Broker) -> ArchivedObject | None:
@@ -130,7 +130,8 @@ def _neither(piece: Slice, at: int, refusals: list[QuireError]) -> QuireError:
 # -- the broker ------------------------------------------------------------------------------------------
 
 
-def _from_broker(piece: Slice, broker: Broker, at: int) -> Iterator[Chunk]:
+def from_broker(piece: Slice, broker: Broker, at: int) -> Iterator[Chunk]:
+    """The slice's blocks from the one with entry `at` on, through the broker. Raises as `blocks` does."""
     origin = piece.origin
     while at < piece.end_entry:
         body = broker.blocks(origin.name, origin.ledger_id, at, READ_BYTES_MAX)
@@ -149,9 +150,8 @@ def _from_broker(piece: Slice, broker: Broker, at: int) -> Iterator[Chunk]:
 # -- the archive -----------------------------------------------------------------------------------------
 
 
-def _from_archive(
-    piece: Slice, archived: ArchivedObject, archive_url: str | None, at: int
-) -> Iterator[Chunk]:
+def from_archive(piece: Slice, archived: ArchivedObject, archive_url: str | None, at: int) -> Iterator[Chunk]:
+    """The same, from an object of the archive alone."""
     store = open_store(archive_url or archived.store)
     index = read_index(store, archived)
     first, last = index.find_entry(at), index.find_entry(piece.end_entry - 1)

@@ -19,35 +19,25 @@ The directory is local or a mounted one: the lock and the renames need a file sy
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from quire.runtime.errors import ConfigurationError, CorruptionError, InUse
+from quire.runtime.errors import ConfigurationError
 from quire.spark_source import cutting, schema
 from quire.spark_source.broker import Broker
-from quire.spark_source.jobs.slices import Progress, over, quietly
+from quire.spark_source.jobs import state as files
+from quire.spark_source.jobs.slices import Piece, Progress, over, quietly, refuse
 from quire.spark_source.options import Options, for_batch
-from quire.spark_source.plan import (
-    ArchivedObject,
-    Slice,
-    origin_of,
-    report_trimmed,
-    slices,
-    topics_of,
-    whole,
-)
-from quire.spark_source.positions import Bound, Position, Window
+from quire.spark_source.plan import report_trimmed, slices, topics_of, whole
+from quire.spark_source.positions import Bound, Position
 from quire.spark_source.task import read_slice
 
 VERSION: Final = 1
@@ -68,37 +58,6 @@ class Exported:
     resumed: bool = False
 
 
-class Piece(NamedTuple):
-    """A slice, as it is in `run.json`."""
-
-    partition: str
-    ledger_id: int
-    first_entry: int
-    end_entry: int
-    first: tuple[int, int]
-    archived: Mapping[str, Any] | None
-
-    @classmethod
-    def of(cls, one: Slice) -> Piece:
-        archived = None if one.archived is None else asdict(one.archived)
-        origin = one.origin
-        return cls(origin.name, origin.ledger_id, one.first_entry, one.end_entry, one.window.first, archived)
-
-    def slice(self) -> Slice:
-        return Slice(
-            origin=origin_of(self.partition, self.ledger_id),
-            first_entry=self.first_entry,
-            end_entry=self.end_entry,
-            window=Window(first=(self.first[0], self.first[1])).narrowed(self.first_entry, self.end_entry),
-            archived=None if self.archived is None else ArchivedObject(**self.archived),
-        )
-
-    @property
-    def file(self) -> str:
-        number = origin_of(self.partition, self.ledger_id).partition
-        return f"{max(number, 0)}-{self.ledger_id}-{self.first_entry}-{self.end_entry}.parquet"
-
-
 def export(
     directory: str | Path,
     options: Mapping[str, str],
@@ -116,17 +75,12 @@ def export(
     root = Path(directory)
     if dry_run:
         return _dry_run(root, parsed)
-    (root / "_quire").mkdir(parents=True, exist_ok=True)
-    with _alone(root):
+    with files.alone(root, "export"):
         return _export(root, parsed, spark, progress)
 
 
 def _parsed(options: Mapping[str, str]) -> Options:
-    for name in options:
-        if name.lower() in _KEPT:
-            raise ConfigurationError(
-                f"option {name} is not for exports: each goes on where the one before ended"
-            )
+    refuse(options, _KEPT, "is not for exports: each goes on where the one before ended")
     parsed = for_batch(options)
     if len(parsed.topics) != 1:
         raise ConfigurationError("one directory takes one topic: give the option topic")
@@ -142,13 +96,13 @@ def _export(root: Path, options: Options, spark: Any, progress: Progress) -> Exp
     state = _state(root, done.topic)
     for partial_file in root.glob("date=*/_*"):
         partial_file.unlink(missing_ok=True)  # of a run that was killed
-    run = _load(root / "_quire" / "run.json")
+    run = files.load(root / "_quire" / "run.json")
     if run is not None and run["number"] > state["runs"]:
         done.resumed = True
         state = _finish(root, options, run, done, spark, progress)
     run = _plan(state, options)
     if run["pieces"]:
-        _store(root / "_quire" / "run.json", run)
+        files.store(root / "_quire" / "run.json", run)
         _finish(root, options, run, done, spark, progress)
     (root / "_quire" / "run.json").unlink(missing_ok=True)
     return done
@@ -158,7 +112,7 @@ def _dry_run(root: Path, options: Options) -> Exported:
     """What an export would copy, about: the bytes are those of the blocks, not of the files."""
     planned = Exported(options.topics[0], str(root))
     state = _state(root, planned.topic)
-    run = _load(root / "_quire" / "run.json")
+    run = files.load(root / "_quire" / "run.json")
     planned.resumed = run is not None and run["number"] > state["runs"]
     if planned.resumed:
         assert run is not None
@@ -169,7 +123,7 @@ def _dry_run(root: Path, options: Options) -> Exported:
 
 
 def _state(root: Path, topic: str) -> dict[str, Any]:
-    state = _load(root / "_quire" / "export.json") or {
+    state = files.load(root / "_quire" / "export.json") or {
         "version": VERSION,
         "topic": topic,
         "runs": 0,
@@ -221,14 +175,14 @@ def _finish(
     """Make the run's files, those that are there already included, and note that it is complete."""
     pieces = [Piece(*one) for one in run["pieces"]]
     rows = 0
-    for files in over(partial(write_files, str(root), options), pieces, spark, progress):
-        rows += sum(count for count, _ in files)
-        done.files += len(files)
-        done.bytes += sum(size for _, size in files)
+    for written in over(partial(write_files, str(root), options), pieces, spark, progress):
+        rows += sum(count for count, _ in written)
+        done.files += len(written)
+        done.bytes += sum(size for _, size in written)
     done.rows += rows
     state = _state(root, done.topic)
     state |= {"runs": run["number"], "ends": run["ends"], "rows": state["rows"] + rows}
-    _store(root / "_quire" / "export.json", state)
+    files.store(root / "_quire" / "export.json", state)
     return state
 
 
@@ -266,7 +220,7 @@ class _File:
             os.fsync(written.fileno())
         size = self._partial.stat().st_size
         os.replace(self._partial, self._path)
-        _sync_directory(self._path.parent)
+        files.sync_directory(self._path.parent)
         return size
 
     def drop(self) -> None:
@@ -282,45 +236,3 @@ def _by_date(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     for day in pc.unique(days):
         rows = batch.filter(pc.equal(days, day))
         yield day.as_py().isoformat(), rows
-
-
-# -- the directory -----------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _alone(root: Path) -> Iterator[None]:
-    with (root / "_quire" / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InUse(f"another export works in {root}: wait until it has ended") from None
-        yield
-
-
-def _load(path: Path) -> dict[str, Any] | None:
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        raise CorruptionError(f"{path} is damaged; export into an empty directory") from None
-
-
-def _store(path: Path, value: Mapping[str, Any]) -> None:
-    """Whole or not at all, and durable when it returns."""
-    partial_path = path.with_suffix(".tmp")
-    with partial_path.open("w") as file:
-        json.dump(value, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial_path, path)
-    _sync_directory(path.parent)
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from quire.cli.spark import command
 from quire.runtime.errors import ConfigurationError, InUse, NotFound
 from quire.spark_source.jobs import export as module
+from quire.spark_source.jobs import state
 from quire.spark_source.jobs.export import Exported, export
 from quire.wire.message import OutgoingMessage, encode_one
 
@@ -111,7 +112,7 @@ def test_killed_at_any_step_it_is_finished_by_the_next(
 
     with monkeypatch.context() as patched:
         patched.setattr(module.os, "replace", dying(module.os.replace, after=True))
-        patched.setattr(module, "_sync_directory", dying(module._sync_directory, after=False))
+        patched.setattr(state, "sync_directory", dying(state.sync_directory, after=False))
         patched.setattr(module._File, "drop", lambda _: None)
         try:
             run(topic, out)
@@ -138,8 +139,7 @@ def test_the_command(topic: Any, out: Path) -> None:
 
 
 def test_two_at_once(topic: Any, out: Path) -> None:
-    (out / "_quire").mkdir(parents=True)
-    with module._alone(out), pytest.raises(InUse, match="another export"):
+    with state.alone(out, "export"), pytest.raises(InUse, match="another export"):
         run(topic, out)
 
 

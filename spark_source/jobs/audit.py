@@ -1,0 +1,289 @@
+"""Every entry of a topic looked at: is it what its producer sent, in order, once, and as many as the metadata say?
+
+The archive is read where a segment is archived, whatever else has it: a query would go to the bookies when an object is
+damaged, and nobody would know. What the archive does not give is then read through the broker, which tells whether it
+is lost or can be repaired. `checks` says what is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from quire.runtime.errors import ConfigurationError, CorruptionError, NotFound, QuireError
+from quire.spark_source import fetch
+from quire.spark_source.broker import Broker
+from quire.spark_source.fetch import Chunk
+from quire.spark_source.jobs import checks
+from quire.spark_source.jobs.checks import Account, Finding, SliceChecks
+from quire.spark_source.jobs.slices import Progress, over, quietly, refuse
+from quire.spark_source.options import Options, for_batch
+from quire.spark_source.plan import Slice, archived_object, entry_slices, topics_of, whole
+from quire.spark_source.positions import Window
+
+_KEPT: Final = (
+    "start", "end", "starting_subscription", "columns", "value_schema", "on_bad_value", "on_undecodable", "on_lost",
+    "chunks", "on_data_loss",
+)  # fmt: skip
+"""An audit looks at everything, and tells of all that it finds."""
+
+
+@dataclass
+class Segment:
+    """What was counted in one segment. `bytes` are those of its entries."""
+
+    partition: str
+    ledger: int
+    state: str
+    first_index: int
+    entries: int = 0
+    messages: int = 0
+    bytes: int = 0
+    findings: int = 0
+    trimmed: bool = False
+    """Retention took it meanwhile."""
+
+
+@dataclass
+class Audited:
+    """What an audit has seen."""
+
+    topics: list[str]
+    segments: list[Segment] = field(default_factory=list)
+    slices: int = 0
+    messages: int = 0
+    entries: int = 0
+    bytes: int = 0
+    encrypted: int = 0
+    """Entries: nothing can be said of what is in them."""
+    producers: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    more_findings: int = 0
+    """Of slices with very many."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"findings": [one._asdict() for one in self.findings]}
+
+
+@dataclass
+class _Partition:
+    """One partition's record of itself, and its slices by segment."""
+
+    answer: Mapping[str, Any]
+    slices: dict[int, list[Slice]]
+
+
+def audit(
+    options: Mapping[str, str], *, spark: Any = None, dry_run: bool = False, progress: Progress = quietly
+) -> Audited:
+    """Look at every entry of the topics. `options` are those of reading that say which, and where the archive is.
+
+    What is wrong with a topic is in the answer; raised is what keeps the audit from looking: no broker, no topic.
+    """
+    refuse(options, _KEPT, "is not for audits, which look at everything")
+    parsed = for_batch(options)
+    broker = Broker(parsed.service_url)
+    partitions = [
+        _planned(name, parsed, broker)
+        for topic in topics_of(parsed, broker)
+        for name in _names(topic, broker)
+    ]
+    report = Audited([one.answer["topic"] for one in partitions])
+    every = [piece for one in partitions for pieces in one.slices.values() for piece in pieces]
+    report.slices = len(every)
+    if dry_run:
+        return report
+    done = over(partial(audit_slice, parsed), every, spark, progress)
+    for one in partitions:
+        accounts = {ledger: [next(done) for _ in pieces] for ledger, pieces in one.slices.items()}
+        _sum_up(report, one, accounts, parsed)
+        _find_repeated(report, one, accounts, parsed, spark)
+    return report
+
+
+def _names(topic: str, broker: Broker) -> list[str]:
+    partitions = broker.segments(topic)["partitions"]
+    return [f"{topic}-partition-{i}" for i in range(partitions)] or [topic]
+
+
+def _planned(name: str, options: Options, broker: Broker) -> _Partition:
+    try:
+        answer = whole(name, broker)
+    except CorruptionError:
+        answer = broker.segments(name)  # what it lacks is a finding
+    end = answer["end"]
+    found: dict[int, list[Slice]] = {}
+    for segment in answer["segments"]:
+        is_last = segment["ledger_id"] == end["ledger"]
+        last_entry = end["entry"] if is_last else segment["last_entry"]
+        if last_entry >= 0:
+            pieces = entry_slices(name, segment, last_entry, Window(), options.slice_bytes)
+            found[segment["ledger_id"]] = list(pieces)
+    return _Partition(answer, found)
+
+
+# -- a slice, in a task ----------------------------------------------------------------------------------
+
+
+def audit_slice(options: Options, piece: Slice) -> Account:
+    """What one slice holds."""
+    return _checked(options, piece).finish()
+
+
+def numbers_of(options: Options, wanted: tuple[Slice, list[str]]) -> tuple[int, pa.Table | None]:
+    """A slice's ledger, and the numbers of some producers' entries in it."""
+    piece, names = wanted
+    tables = _checked(options, piece).numbers
+    if not tables:
+        return piece.origin.ledger_id, None
+    table = pa.concat_tables(tables)
+    ours = pc.is_in(table["producer"], value_set=pa.array(names, pa.string()))
+    return piece.origin.ledger_id, table.filter(ours)
+
+
+def _checked(options: Options, piece: Slice) -> SliceChecks:
+    broker = Broker(options.service_url)
+    looked_at = SliceChecks(piece.origin, piece.first_entry, piece.end_entry)
+    refusals: list[QuireError] = []
+    for place in _places(piece, broker, options.archive):
+        try:
+            for chunk in place(looked_at.account.next_entry):
+                looked_at.take(chunk.blocks)
+            if looked_at.account.next_entry >= piece.end_entry:
+                break
+            raise CorruptionError(f"there is nothing after entry {looked_at.account.next_entry - 1}")
+        except QuireError as error:
+            if options.archive and isinstance(error, ConfigurationError):
+                raise  # the user's own word for where the archive is
+            refusals.append(error)
+    if refusals:
+        _tell(looked_at.account, piece, refusals, broker)
+    return looked_at
+
+
+def _places(
+    piece: Slice, broker: Broker, archive_url: str | None
+) -> Iterator[Callable[[int], Iterator[Chunk]]]:
+    archived = piece.archived
+    if archived is not None:
+        yield lambda at: fetch.from_archive(piece, archived, archive_url, at)
+    yield lambda at: fetch.from_broker(piece, broker, at)
+
+
+def _tell(account: Account, piece: Slice, refusals: list[QuireError], broker: Broker) -> None:
+    """A place did not give the entries: what that means."""
+    at = account.next_entry
+    if at >= piece.end_entry:
+        [error] = refusals
+        account.found(
+            "damaged",
+            piece.first_entry,
+            f"the archive does not give entries {piece.first_entry} to {piece.end_entry - 1} ({error}), the bookies "
+            "do: `quire archive repair` uploads them again",
+        )
+        return
+    account.is_whole = False
+    if all(isinstance(error, NotFound) for error in refusals) and _is_trimmed(piece, broker):
+        account.is_gone = True
+        return
+    said = "; ".join(map(str, refusals))
+    account.found("unreadable", at, f"nobody gives entries {at} to {piece.end_entry - 1}: {said}")
+
+
+def _is_trimmed(piece: Slice, broker: Broker) -> bool:
+    segments = broker.segments(piece.origin.name)["segments"]
+    return piece.origin.ledger_id not in [segment["ledger_id"] for segment in segments]
+
+
+# -- summing up, on the driver ---------------------------------------------------------------------------
+
+
+def _sum_up(
+    report: Audited, partition: _Partition, accounts: Mapping[int, list[Account]], options: Options
+) -> None:
+    name, end = partition.answer["topic"], partition.answer["end"]
+    report.findings += checks.of_partition(partition.answer)
+    for record in partition.answer["segments"]:
+        ledger = record["ledger_id"]
+        ours = accounts.get(ledger, [])
+        found = [finding for account in ours for finding in account.findings]
+        found += checks.of_segment(name, record, ours, is_open=ledger == end["ledger"])
+        found += _of_footer(name, record, options)
+        segment = Segment(
+            partition=name,
+            ledger=ledger,
+            state=record["state"],
+            first_index=record["first_index"],
+            entries=sum(one.entries for one in ours),
+            messages=sum(one.messages for one in ours),
+            bytes=sum(one.bytes for one in ours),
+            findings=len(found) + sum(one.more_findings for one in ours),
+            trimmed=any(one.is_gone for one in ours),
+        )
+        report.segments.append(segment)
+        report.findings += found
+        report.more_findings += sum(one.more_findings for one in ours)
+        report.entries += segment.entries
+        report.messages += segment.messages
+        report.bytes += segment.bytes
+        report.encrypted += sum(one.encrypted for one in ours)
+    report.producers += len(
+        {producer for ours in accounts.values() for one in ours for producer in one.spans}
+    )
+
+
+def _of_footer(name: str, record: Mapping[str, Any], options: Options) -> list[Finding]:
+    """What an archived object says of itself, against the record of the segment."""
+    archived = archived_object(record)
+    if archived is None:
+        return []
+    try:
+        footer = fetch.read_index(fetch.open_store(options.archive or archived.store), archived).footer
+    except QuireError:
+        return []  # its slices told
+    said = {
+        "ledger": (footer.ledger_id, record["ledger_id"]),
+        "last entry": (footer.last_entry, record["last_entry"]),
+        "messages": (footer.message_count, record["messages"]),
+        "first message": (footer.first_index, record["first_index"]),
+    }
+    return [
+        Finding(
+            "metadata",
+            name,
+            record["ledger_id"],
+            -1,
+            f"its object has the {what} {theirs}, and its record {ours}",
+        )
+        for what, (theirs, ours) in said.items()
+        if theirs != ours
+    ]
+
+
+def _find_repeated(
+    report: Audited,
+    partition: _Partition,
+    accounts: Mapping[int, list[Account]],
+    options: Options,
+    spark: Any,
+) -> None:
+    """Read once more where an entry may be there twice."""
+    pieces = [piece for some in partition.slices.values() for piece in some]
+    names: dict[int, list[str]] = {}
+    in_order = [account for some in accounts.values() for account in some]
+    for producer, where in checks.suspects(in_order).items():
+        for number in where:
+            names.setdefault(number, []).append(producer)
+    wanted = [(pieces[number], sorted(producers)) for number, producers in sorted(names.items())]
+    numbers = over(partial(numbers_of, options), wanted, spark)
+    tables = [(ledger, table) for ledger, table in numbers if table is not None]
+    found = list(checks.repeated(tables, partition.answer["topic"]))
+    report.findings += found
+    for one in report.segments:
+        if one.partition == partition.answer["topic"]:
+            one.findings += sum(finding.ledger == one.ledger for finding in found)
