@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire.cli import moments
 from quire.cli.noun import Noun, topic_argument
-from quire.cli.output import Answer, Found, Shown, size, table_of
+from quire.cli.output import Answer, Column, Found, Shown, size, table_of
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.rest import Admin
 
@@ -34,6 +36,7 @@ def command() -> None:
       quire spark export orders /data/orders
       quire spark export orders /data/orders --master 'local[4]' --json
       quire spark audit orders
+      quire spark profile orders --html orders.html
     """
 
 
@@ -42,6 +45,10 @@ _archive = click.option(
     "--archive", metavar="URL", help="URL of the archive, where it is another one from here."
 )
 _master = click.option("--master", metavar="URL", help="Run as tasks of Spark: local[4], spark://HOST:7077.")
+_start = click.option(
+    "--start", metavar="PLACE", help="earliest, LEDGER:ENTRY or a publish time.  [earliest]"
+)
+_end = click.option("--end", metavar="PLACE", help="latest, LEDGER:ENTRY or a publish time.  [latest]")
 _on_data_loss = click.option(
     "--on-data-loss", type=click.Choice(["fail", "report"]), default="fail", show_default=True
 )
@@ -115,7 +122,7 @@ def audit(admin: Admin, topic: str, dry_run: bool, master: str | None, **words: 
         said = f"{report.slices:,} slices of {len(report.topics)} partitions are to be read"
         return Answer({"topics": report.topics, "slices": report.slices}, said)
     segments = [asdict(one) for one in report.segments]
-    columns: dict[str, str | Callable[[Mapping[str, Any]], Any]] = {
+    columns: dict[str, Column] = {
         "partition": "partition",
         "segment": "ledger",
         "state": "state",
@@ -141,6 +148,60 @@ def audit(admin: Admin, topic: str, dry_run: bool, master: str | None, **words: 
         return Answer(report.as_dict(), *shown, "all is as it should be")
     what = "one thing is" if count == 1 else f"{count:,} things are"
     return Answer(report.as_dict(), *shown, error=Found(f"{what} not as they should be in {topic}"))
+
+
+@command.verb("profile")
+@topic_argument
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with pictures.")
+@_start
+@_end
+@_dry_run
+@_on_data_loss
+@_archive
+@_master
+def profile(
+    admin: Admin, topic: str, html: Path | None, dry_run: bool, master: str | None, **words: Any
+) -> Answer:
+    """Sum up what is in TOPIC: rates and sizes over time, keys and the hot ones, producers, partitions."""
+    with _needed():
+        from quire.spark_source.jobs.page import render
+        from quire.spark_source.jobs.profile import profile
+    options = _options(admin, topic, words)
+    with _session(None if dry_run else master) as spark, _progress() as progress:
+        found = profile(options, spark=spark, dry_run=dry_run, progress=progress)
+    if dry_run:
+        return Answer({"slices": found.slices}, f"{found.slices:,} slices of {found.topics} are to be read")
+    if html is not None:
+        html.write_text(render(found))
+    value = found.as_dict()
+    seconds, keys = value["interval_ms"] / 1000, value["keys"]
+    over_time: dict[str, Column] = {
+        "from": lambda row: moments.shown(row["start_ms"]),
+        "messages": lambda row: f"{row['messages']:,}",
+        "per second": lambda row: f"{row['messages'] / seconds:,.1f}",
+        "bytes per second": lambda row: size(round(row["bytes"] / seconds)),
+    }
+    counted: dict[str, Column] = {"messages": lambda row: f"{row['messages']:,}"}
+    return Answer(
+        value,
+        {
+            "messages": f"{value['messages']:,} in {value['entries']:,} entries",
+            "values": f"{size(value['value_bytes'])}, {value['null_values']:,} are null",
+            "sizes": ", ".join(
+                f"{name} {size(value['sizes'][name])}" for name in ("mean", "p50", "p90", "p99", "max")
+            ),
+            "keys": ("" if keys["distinct_is_exact"] else "about ") + f"{keys['distinct']:,} different",
+        },
+        "",
+        table_of(value["over_time"], over_time, right=[*over_time][1:]),
+        "",
+        table_of(keys["hot"], {"hot key": "key", **counted}, right=("messages",)),
+        "",
+        table_of(value["producers"], {"producer": "producer", **counted}, right=("messages",)),
+        "",
+        table_of(value["partitions"], {"partition": "partition", **counted}, right=("messages",)),
+        *([] if html is None else ["", f"pictures: {html}"]),
+    )
 
 
 @contextmanager

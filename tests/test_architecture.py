@@ -158,6 +158,7 @@ CORES = (
     "spark_source/decode.py",
     "spark_source/plain.py",
     "spark_source/jobs/checks.py",
+    "spark_source/jobs/sketches.py",
     "spark_source/sink/sequence_ids.py",
     "spark_source/sink/rows.py",
     "client/acks.py",
