@@ -19,6 +19,8 @@ from quire.runtime.errors import ConfigurationError
 from quire.runtime.rest import Admin
 
 if TYPE_CHECKING:
+    from quire.spark_source.jobs.compact import Compacted
+    from quire.spark_source.jobs.replay import Replayed
     from quire.spark_source.jobs.slices import Progress
 
 ROWS_SHOWN_MAX = 50
@@ -37,6 +39,8 @@ def command() -> None:
       quire spark export orders /data/orders --master 'local[4]' --json
       quire spark audit orders
       quire spark profile orders --html orders.html
+      quire spark replay orders orders-again /data/replay --start 2026-11-01 --enable-deduplication
+      quire spark compact orders /data/latest
     """
 
 
@@ -202,6 +206,122 @@ def profile(
         table_of(value["partitions"], {"partition": "partition", **counted}, right=("messages",)),
         *([] if html is None else ["", f"pictures: {html}"]),
     )
+
+
+@command.verb("replay")
+@topic_argument
+@click.argument("target", metavar="TARGET")
+@click.argument("directory", metavar="DIRECTORY")
+@_start
+@_end
+@click.option(
+    "--filter", "where", metavar="SQL", help="Only rows for which this is true, as \"key like 'eu-%'\"."
+)
+@click.option("--key", metavar="SQL", help="Their keys, as \"properties['customer']\".")
+@click.option("--rate", type=float, metavar="N", help="Messages a second, at most.")
+@click.option(
+    "--value-schema", metavar="VERSION", help="auto or a version: values are typed, and encoded anew."
+)
+@click.option("--compression", type=click.Choice(["none", "lz4", "zlib", "zstd", "snappy"]), default="none")
+@click.option(
+    "--enable-deduplication", is_flag=True, help="Make TARGET, or let it drop duplicates from now on."
+)
+@click.option("--to-url", metavar="URL", help="HTTP address of TARGET's broker, where it is another one.")
+@click.option("--accept-copies", is_flag=True, help="Go on with a run that stood still for hours.")
+@_dry_run
+@_on_data_loss
+@_archive
+@_master
+def replay(
+    admin: Admin,
+    topic: str,
+    target: str,
+    directory: str,
+    dry_run: bool,
+    master: str | None,
+    **words: Any,
+) -> Answer:
+    """Write the history of TOPIC, or a part of it, into the topic TARGET.
+
+    Every message is written once, also when the command is killed and started again with the same words: DIRECTORY
+    keeps how far it is. --filter and --key are Spark's SQL over the columns of docs/spark.md, and start a Spark of
+    this machine's cores where no --master is given.
+    """
+    with _needed():
+        from quire.spark_source.jobs.replay import Wanted, replay
+    into = {"service_url": words.pop("to_url") or admin.url, "topic": target}
+    into |= {"compression": words.pop("compression"), "chunking": "true"}
+    into |= {"enable_deduplication": str(words.pop("enable_deduplication")).lower()}
+    how = {name: words.pop(name) for name in ("where", "key", "accept_copies")}
+    how["rows_per_second"] = words.pop("rate")
+    wanted = Wanted(_options(admin, topic, words), into, **how)
+    if wanted.where or wanted.key:
+        master = master or "local[*]"
+    with (
+        _session(None if dry_run and not (wanted.where or wanted.key) else master) as spark,
+        _progress() as bar,
+    ):
+        done = replay(directory, wanted, spark=spark, dry_run=dry_run, progress=bar)
+    if dry_run:
+        said = f"{done.slices_left:,} slices of {done.source} are to be written to {done.target}"
+        return Answer(asdict(done), said + ("; a run is under way" if done.resumed else ""))
+    return Answer(asdict(done), _replayed(done, done.source))
+
+
+@command.verb("compact")
+@topic_argument
+@click.argument("directory", metavar="DIRECTORY")
+@click.option("--to", "target", metavar="TARGET", help="Write into this topic, instead of Parquet files.")
+@click.option("--compression", type=click.Choice(["none", "lz4", "zlib", "zstd", "snappy"]), default="none")
+@click.option(
+    "--enable-deduplication", is_flag=True, help="Make TARGET, or let it drop duplicates from now on."
+)
+@_end
+@_dry_run
+@_on_data_loss
+@_archive
+@_master
+def compact(
+    admin: Admin,
+    topic: str,
+    directory: str,
+    target: str | None,
+    dry_run: bool,
+    master: str | None,
+    **words: Any,
+) -> Answer:
+    """Write the latest message of each key, over all the history of TOPIC, into Parquet files in DIRECTORY.
+
+    With --to they go into another topic, and DIRECTORY keeps how far it is: started again after a kill, it writes
+    what is missing. Keys whose latest message is a delete, and messages without a key, are left out.
+    """
+    with _needed():
+        from quire.spark_source.jobs.compact import compact
+    sink = {name: words.pop(name) for name in ("compression", "enable_deduplication")}
+    into = None
+    if target is not None:
+        into = {
+            "service_url": admin.url,
+            "topic": target,
+            "compression": sink["compression"],
+            "chunking": "true",
+        }
+        into |= {"enable_deduplication": str(sink["enable_deduplication"]).lower()}
+    options = _options(admin, topic, words)
+    with _session(None if dry_run else master) as spark, _progress() as progress:
+        done = compact(directory, options, into, spark=spark, dry_run=dry_run, progress=progress)
+    if dry_run:
+        return Answer(asdict(done), f"{done.slices_looked_at:,} slices of {done.source} are to be looked at")
+    left_out = f"of {done.messages:,} messages; {done.deleted:,} keys are deleted, "
+    left_out += f"{done.without_key:,} messages have none"
+    return Answer(asdict(done), _replayed(done, done.source), left_out)
+
+
+def _replayed(done: Replayed | Compacted, what: str) -> str:
+    said = f"wrote {done.rows:,} messages of {what} to {done.target}, {size(done.bytes)}"
+    if done.repeated:
+        said += f"; {done.repeated:,} of them had been written before, and are there once"
+    return said + ("; a run that was begun is finished" if done.resumed else "")
 
 
 @contextmanager

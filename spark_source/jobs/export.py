@@ -19,7 +19,6 @@ The directory is local or a mounted one: the lock and the renames need a file sy
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,12 +27,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from quire.runtime.errors import ConfigurationError
 from quire.spark_source import cutting, schema
 from quire.spark_source.broker import Broker
 from quire.spark_source.jobs import state as files
+from quire.spark_source.jobs.part_file import PartFile
 from quire.spark_source.jobs.slices import Piece, Progress, over, quietly, refuse
 from quire.spark_source.options import Options, for_batch
 from quire.spark_source.plan import report_trimmed, slices, topics_of, whole
@@ -41,7 +40,6 @@ from quire.spark_source.positions import Bound, Position
 from quire.spark_source.task import read_slice
 
 VERSION: Final = 1
-ROW_GROUP_ROWS: Final = 65_536
 _KEPT: Final = ("starting_subscription", "start", "end", "compacted")
 """What the export decides itself."""
 
@@ -188,45 +186,18 @@ def _finish(
 
 def write_files(directory: str, options: Options, piece: Piece) -> list[tuple[int, int]]:
     """The Parquet files of one slice; returns the rows and bytes of each."""
-    found: dict[str, _File] = {}
+    found: dict[str, PartFile] = {}
     arrow = schema.arrow(options.columns)
     try:
         for batch in read_slice(piece.slice(), options):
             for date, rows in _by_date(batch):
                 if date not in found:
-                    found[date] = _File(Path(directory) / f"date={date}" / piece.file, arrow)
-                found[date].writer.write_batch(rows, row_group_size=ROW_GROUP_ROWS)
-                found[date].rows += rows.num_rows
+                    found[date] = PartFile(Path(directory) / f"date={date}" / piece.file, arrow)
+                found[date].write(rows)
         return [(one.rows, one.appear()) for one in found.values()]
     finally:
         for one in found.values():
             one.drop()
-
-
-class _File:
-    """One file, under another name until it is whole."""
-
-    def __init__(self, path: Path, arrow: pa.Schema) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._path = path
-        self._partial = path.with_name(f"_{path.name}.{os.getpid()}")
-        self.writer = pq.ParquetWriter(self._partial, arrow, compression="zstd")
-        self.rows = 0
-
-    def appear(self) -> int:
-        """Returns its size in bytes."""
-        self.writer.close()
-        with self._partial.open("rb") as written:
-            os.fsync(written.fileno())
-        size = self._partial.stat().st_size
-        os.replace(self._partial, self._path)
-        files.sync_directory(self._path.parent)
-        return size
-
-    def drop(self) -> None:
-        """Nothing stays of one that has not appeared."""
-        self.writer.close()
-        self._partial.unlink(missing_ok=True)
 
 
 def _by_date(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from quire.runtime.errors import ConfigurationError
 from quire.spark_source.plan import ArchivedObject, Slice, origin_of
@@ -12,6 +12,9 @@ from quire.spark_source.positions import ENTRY_END, Window
 
 A = TypeVar("A")
 B = TypeVar("B")
+
+WAVE: Final = 4
+"""Tasks of one job for each core."""
 
 Progress = Callable[[int, int], None]
 """Of how many slices how many are done."""
@@ -71,14 +74,21 @@ def over(
 ) -> Iterator[B]:
     """What `work` returns for each piece, in their order; the first error ends it. `spark`: a session, or None."""
     results: Iterable[B]
-    if spark is None or not pieces:
+    if spark is None:
         results = map(work, pieces)
     else:
         results = (
-            spark.sparkContext.parallelize(pieces, len(pieces))
-            .map(work)
-            .toLocalIterator(prefetchPartitions=True)
+            result
+            for some in waves(pieces, spark)
+            for result in spark.sparkContext.parallelize(some, len(some)).map(work).collect()
         )
     for number, result in enumerate(results, 1):
         progress(number, len(pieces))
         yield result
+
+
+def waves(pieces: Sequence[A], spark: Any) -> Iterator[Sequence[A]]:
+    """The pieces by as many as make a job of Spark: some for each core, so that few wait for the slowest one."""
+    some = WAVE * spark.sparkContext.defaultParallelism
+    for start in range(0, len(pieces), some):
+        yield pieces[start : start + some]

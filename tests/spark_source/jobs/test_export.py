@@ -15,6 +15,7 @@ from quire.runtime.errors import ConfigurationError, InUse, NotFound
 from quire.spark_source.jobs import export as module
 from quire.spark_source.jobs import state
 from quire.spark_source.jobs.export import Exported, export
+from quire.spark_source.jobs.part_file import PartFile
 from quire.wire.message import OutgoingMessage, encode_one
 
 TIME_MS = 1_700_000_000_000
@@ -113,7 +114,7 @@ def test_killed_at_any_step_it_is_finished_by_the_next(
     with monkeypatch.context() as patched:
         patched.setattr(module.os, "replace", dying(module.os.replace, after=True))
         patched.setattr(state, "sync_directory", dying(state.sync_directory, after=False))
-        patched.setattr(module._File, "drop", lambda _: None)
+        patched.setattr(PartFile, "drop", lambda _: None)
         try:
             run(topic, out)
         except Killed:

@@ -1,0 +1,264 @@
+"""History into a topic: a range of it, of which a filter may choose rows and an expression give them other keys.
+
+Every row that is asked for is written once, also when the job is killed and started again (`run`): a slice is to the
+sink what a Spark task is to it elsewhere, with the slice's number for the task's. The rows of a slice depend on nothing
+but the slice, the filter and the expression; the pace does not matter, for entries are cut by their rows.
+
+In this process slices are written one after the other, so that each partition keeps its order. As tasks of Spark they
+are written side by side, and only rows of a slice keep theirs. Filters and expressions are Spark's SQL and need a
+session; they see the columns of `schema`.
+
+    spark.range ─▶ read a slice ─▶ where ─▶ select key, value, … ─▶ write as slice number n       one task each
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from quire.runtime.errors import ConfigurationError
+from quire.spark_source import schema
+from quire.spark_source.broker import Broker
+from quire.spark_source.jobs import run, state
+from quire.spark_source.jobs.run import Run
+from quire.spark_source.jobs.slices import Piece, Progress, quietly, refuse, waves
+from quire.spark_source.options import Options, for_batch
+from quire.spark_source.plan import plan, topics_of
+from quire.spark_source.sink import options as sink
+from quire.spark_source.sink import topic
+from quire.spark_source.sink.options import SinkOptions
+from quire.spark_source.sink.rows import check_columns
+from quire.spark_source.sink.task import TaskPlan, Written
+from quire.spark_source.sink.task import run as write
+from quire.spark_source.sink.topic import Target
+from quire.spark_source.task import read_slice
+from quire.spark_source.values import with_value_schema
+
+_KEPT: Final = ("columns", "chunks", "on_undecodable", "on_bad_value")
+_DECIDED: Final = ("delivery", "producer_name", "epoch", "row_order")
+_PLAIN: Final = ("key", "value", "properties", "event_time")
+_DONE: Final = "number bigint, rows bigint, bytes bigint, repeated bigint"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be replayed. `source` are options of reading, `target` those of writing."""
+
+    source: Mapping[str, str]
+    target: Mapping[str, str]
+    where: str | None = None
+    """Of which rows; Spark SQL."""
+    key: str | None = None
+    """Their new keys; Spark SQL."""
+    rows_per_second: float | None = None
+    accept_copies: bool = False
+    """Go on with a run that stood still for so long that brokers may have forgotten what they have."""
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What makes the rows, and what their entries are."""
+        return {
+            "source": dict(self.source),
+            "target": dict(self.target),
+            "filter": self.where,
+            "key": self.key,
+        }
+
+
+@dataclass
+class Replayed:
+    """What one call has done. `repeated`: rows that a call before had written already."""
+
+    source: str
+    target: str
+    slices: int = 0
+    rows: int = 0
+    bytes: int = 0
+    repeated: int = 0
+    resumed: bool = False
+    slices_left: int = 0
+    """Of a dry run: to be done."""
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How slices are written; a plain thing, which crosses to tasks."""
+
+    options: Options
+    sink: SinkOptions
+    target: Target
+    name: str
+    rows_per_second: float | None
+    keeps_partition: bool = False
+    """Rows go to the partition of the same number."""
+
+
+def replay(
+    directory: str | Path,
+    wanted: Wanted,
+    *,
+    spark: Any = None,
+    dry_run: bool = False,
+    progress: Progress = quietly,
+) -> Replayed:
+    """Write what is asked for into the target; `directory` keeps how far it is.
+
+    Raises what reading and writing raise, and `InUse` while another job works in the directory.
+    """
+    options, writes = _parsed(wanted, spark)
+    broker, root = Broker(options.service_url), Path(directory)
+    report = Replayed(options.topics[0], writes.topic)
+
+    def pieces() -> Iterator[Piece]:
+        return map(Piece.of, plan(options, broker))
+
+    if dry_run:
+        found = run.load(root, wanted.asked)
+        report.resumed = found is not None
+        report.slices_left = len(found.todo if found else list(pieces()))
+        return report
+    options = with_value_schema(options, broker)
+    if spark is not None:
+        _rows(options, [], wanted, spark)  # says at once what it does not understand
+    target = topic.prepare(writes)
+    with state.alone(root, "job"):
+        report.resumed = (root / "_quire" / "run.json").exists()
+        now = run.begin(root, wanted.asked, "replay", pieces)
+        if not wanted.accept_copies:
+            now.check_remembered()
+        same = target.partitions == broker.partitions(options.topics[0]) and not wanted.key
+        writing = Writing(options, writes, target, now.name, wanted.rows_per_second, keeps_partition=same)
+        todo = now.todo
+        results = _one_by_one(writing, todo) if spark is None else _side_by_side(writing, todo, wanted, spark)
+        sum_up(report, now, results, progress)
+    return report
+
+
+def sum_up(report: Replayed, now: Run, results: Iterable[tuple[int, Written]], progress: Progress) -> None:
+    """Note each slice that is done, as it is."""
+    for number, written in results:
+        now.finish(number, written.rows, written.bytes, written.repeated)
+        report.slices += 1
+        report.rows += written.rows
+        report.bytes += written.bytes
+        report.repeated += written.repeated
+        progress(len(now.done), len(now.pieces))
+
+
+def _parsed(wanted: Wanted, spark: Any) -> tuple[Options, SinkOptions]:
+    refuse(wanted.source, _KEPT, "is not for replays, which read whole messages")
+    refuse(wanted.target, _DECIDED, "is not for replays, which see to it that rows are written once")
+    if spark is None and (wanted.where or wanted.key):
+        raise ConfigurationError(
+            "a filter and a key's expression are Spark's SQL: give a session, or --master"
+        )
+    if wanted.rows_per_second is not None and wanted.rows_per_second <= 0:
+        raise ConfigurationError(f"a rate of {wanted.rows_per_second:g} messages a second never ends")
+    options, writes = for_batch(wanted.source), sink.parse(wanted.target)
+    topics = topics_of(options, Broker(options.service_url))
+    if len(topics) != 1:
+        raise ConfigurationError("a replay reads one topic: give the option topic")
+    if (topics[0], options.service_url) == (writes.topic, writes.service_url):
+        raise ConfigurationError(
+            f"{writes.topic} would be written into itself: give another topic to write to"
+        )
+    columns = _PLAIN if spark is None else schema.COLUMNS
+    return replace(options, topics=tuple(topics), pattern=None, columns=columns), writes
+
+
+# -- a slice's rows --------------------------------------------------------------------------------------
+
+
+def _one_by_one(writing: Writing, todo: Sequence[tuple[int, Piece]]) -> Iterator[tuple[int, Written]]:
+    options = writing.options
+    if writing.keeps_partition:
+        options = replace(options, columns=(*_PLAIN, "partition"))
+    for number, piece in todo:
+        yield number, write_slice(writing, number, read_slice(piece.slice(), options))
+
+
+def write_slice(writing: Writing, number: int, batches: Iterable[pa.RecordBatch]) -> Written:
+    """Rows into the topic, as those of the slice with this number."""
+    url = topic.publish_url(writing.sink, writing.target.partitions)
+    task = TaskPlan(writing.sink, url, writing.target, number, writing.name, epoch=0)
+    rate = writing.rows_per_second
+    return write(task, batches if rate is None else paced(batches, rate))
+
+
+def paced(batches: Iterable[pa.RecordBatch], rows_per_second: float) -> Iterator[pa.RecordBatch]:
+    """The same rows, no faster than that."""
+    some = max(1, int(rows_per_second / 10))
+    begun_s, rows = time.monotonic(), 0
+    for batch in batches:
+        for start in range(0, batch.num_rows, some):
+            part = batch.slice(start, some)
+            yield part
+            rows += part.num_rows
+            time.sleep(max(0.0, begun_s + rows / rows_per_second - time.monotonic()))
+
+
+# -- with Spark ------------------------------------------------------------------------------------------
+
+
+def _side_by_side(
+    writing: Writing, todo: Sequence[tuple[int, Piece]], wanted: Wanted, spark: Any
+) -> Iterator[tuple[int, Written]]:
+    if writing.rows_per_second is not None:
+        at_once = min(spark.sparkContext.defaultParallelism, max(1, len(todo)))
+        writing = replace(writing, rows_per_second=writing.rows_per_second / at_once)
+    for some in waves(todo, spark):
+        rows = _rows(
+            writing.options, some, wanted, spark, *(["partition"] if writing.keeps_partition else [])
+        )
+        numbers = [number for number, _ in some]
+        for done in rows.mapInArrow(partial(_write, writing, numbers), _DONE).collect():
+            yield done.number, Written(done.rows, done.bytes, done.repeated)
+
+
+def _rows(options: Options, some: Sequence[tuple[int, Piece]], wanted: Wanted, spark: Any, *more: str) -> Any:
+    """A DataFrame with a partition for each slice. Raises `ConfigurationError` for expressions that are none."""
+    from pyspark.errors import PySparkException
+
+    pieces = [piece for _, piece in some]
+    value = options.value.column.ddl if options.value else None
+    numbers = spark.range(0, len(pieces), 1, max(1, len(pieces)))
+    rows = numbers.mapInArrow(partial(_read, options, pieces), schema.ddl(options.columns, value))
+    try:
+        if wanted.where:
+            rows = rows.where(wanted.where)
+        rows = rows.selectExpr(
+            *(f"({wanted.key}) AS key" if name == "key" and wanted.key else name for name in (*_PLAIN, *more))
+        )
+        columns = {one.name: one.dataType.simpleString() for one in rows.schema.fields}
+    except PySparkException as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ConfigurationError(f"the filter or the key's expression is not Spark's SQL: {reason}") from None
+    check_columns(columns)
+    return rows
+
+
+def _read(
+    options: Options, pieces: Sequence[Piece], numbers: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for batch in numbers:
+        for number in batch.column("id").to_pylist():
+            yield from read_slice(pieces[number].slice(), options)
+
+
+def _write(
+    writing: Writing, numbers: Sequence[int], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    assert task is not None
+    number = numbers[task.partitionId()]
+    written = write_slice(writing, number, batches)
+    done = {"number": number, "rows": written.rows, "bytes": written.bytes, "repeated": written.repeated}
+    yield pa.RecordBatch.from_pylist([done])
