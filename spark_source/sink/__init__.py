@@ -1,8 +1,8 @@
 """The sink: `df.write.format("quire")` and `writeStream`.
 
 Reading order: `options` (what a user may say), `sequence_ids` (how a row is stored once), `rows` (from Arrow to
-messages), `topic` (what a broker is asked over HTTP), `task` (one Spark task's rows on their way), `writer` (what
-Spark calls).
+messages), `values` (structs by the topic's schema), `topic` (what a broker is asked over HTTP), `task` (one Spark
+task's rows on their way), `writer` (what Spark calls).
 
 *Exactly once*, over retried and speculative tasks and replayed epochs. Brokers drop duplicates by producer name and
 sequence id, entry by entry, and remember both with the data; the sink leaves everything to that, and keeps no state

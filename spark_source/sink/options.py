@@ -14,6 +14,8 @@
 | batch_messages_max, batch_bytes_max | most rows and bytes in one entry | 1000, 128KiB |
 | compression | none, lz4, zlib, zstd or snappy | none |
 | chunking | `true`: a value that is too large for one entry (5 MiB) goes in several | false |
+| register_schema | `true`: a topic without a schema for typed values gets the rows' own | false |
+| schema_type | of that schema: avro or json | avro |
 | hashing | of keys, to choose a partition: `java` (as stock clients do) or `murmur3` | java |
 | send_timeout | how long a task waits for a broker before it fails | 2min |
 
@@ -40,6 +42,7 @@ _OF_SPARK: Final = frozenset(("checkpointlocation", "queryname", "path"))
 _KNOWN: Final = (
     "service_url", "broker_url", "topic", "delivery", "enable_deduplication", "row_order", "producer_name", "epoch",
     "batching", "batch_messages_max", "batch_bytes_max", "compression", "chunking", "hashing", "send_timeout",
+    "register_schema", "schema_type",
 )  # fmt: skip
 _NEVER_MS: Final = 10 * 365 * 24 * 3_600_000
 """The producer gives no message up: see rule 4 of the package."""
@@ -59,6 +62,9 @@ class SinkOptions:
     epoch: int
     send_timeout_s: float
     by_key: bool
+    register_schema: bool
+    schema_type: str
+    """AVRO or JSON."""
     producer: ProducerSettings
 
 
@@ -87,6 +93,8 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
         epoch=_number(given, "epoch", 0, EPOCH_MAX),
         send_timeout_s=parse_duration_ms(given.get("send_timeout", "2min")) / 1000,
         by_key=_batching(given) == "by_key",
+        register_schema=_flag(given, "register_schema"),
+        schema_type=one_of(given, "schema_type", ("avro", "json")).upper(),
         producer=_producer(given),
     )
 

@@ -2,7 +2,7 @@
 
 | column | type | null means |
 |---|---|---|
-| value | binary or string (as UTF-8) | a null value: a delete, on a compacted topic |
+| value | binary, string (as UTF-8), or a struct, see `values` | a null value: a delete, on a compacted topic |
 | key | string or binary | none |
 | properties | map<string,string> | none |
 | event_time | timestamp; milliseconds are kept | none |
@@ -15,7 +15,7 @@ topic is written back to the same partition; others travel in base64, as Pulsar'
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -65,7 +65,7 @@ def check_columns(types: Mapping[str, str]) -> None:
                 f"format quire does not write a column {name}; it has {', '.join(TYPES)}: select these, and put the "
                 "rest into value (to_json, to_avro) or properties (map)"
             )
-        if kind not in TYPES[name]:
+        if kind not in TYPES[name] and not (name == "value" and kind.startswith("struct<")):
             raise ConfigurationError(
                 f"column {name} is of type {kind}; it must be {' or '.join(TYPES[name])}: {_remedy(name, kind)}"
             )
@@ -79,13 +79,20 @@ def _remedy(name: str, kind: str) -> str:
     return f"write cast({name} AS string)"
 
 
-def read(batch: pa.RecordBatch, first_row: int) -> Iterator[Row]:
-    """The rows of a record batch, whose first one is the Spark partition's `first_row`. Raises `RowRefused`."""
+Encode = Callable[[Mapping[str, Any]], bytes]
+"""A struct to a message's bytes. Raises `ValueError`."""
+
+
+def read(batch: pa.RecordBatch, first_row: int, encode: Encode | None = None) -> Iterator[Row]:
+    """The rows of a record batch, whose first one is the Spark partition's `first_row`. Raises `RowRefused`.
+
+    `encode` is for values that are structs.
+    """
     for start in range(0, batch.num_rows, ROWS_AT_ONCE):
-        yield from _read(batch.slice(start, ROWS_AT_ONCE), first_row + start)
+        yield from _read(batch.slice(start, ROWS_AT_ONCE), first_row + start, encode)
 
 
-def _read(batch: pa.RecordBatch, first_row: int) -> Iterator[Row]:
+def _read(batch: pa.RecordBatch, first_row: int, encode: Encode | None) -> Iterator[Row]:
     names = batch.schema.names
     nothing = [None] * batch.num_rows
 
@@ -98,7 +105,7 @@ def _read(batch: pa.RecordBatch, first_row: int) -> Iterator[Row]:
 
     binary = pa.binary()
     every = zip(
-        column("value", binary),
+        column("value", binary) if encode is None else _encoded(column("value"), first_row, encode),
         column("key", binary),
         _properties(column("properties"), first_row),
         _milliseconds(batch, names),
@@ -123,6 +130,14 @@ def _read(batch: pa.RecordBatch, first_row: int) -> Iterator[Row]:
             ),
             None if partition == -1 else partition,
         )
+
+
+def _encoded(values: Sequence[Any], first_row: int, encode: Encode) -> Iterator[bytes | None]:
+    for row, value in enumerate(values, first_row):
+        try:
+            yield None if value is None else encode(value)
+        except ValueError as error:
+            raise RowRefused(row, f"it does not fit the topic's schema: {error}") from None
 
 
 def _key(key: bytes) -> tuple[str, bool]:

@@ -20,12 +20,15 @@ import pyarrow as pa
 from quire.client import Client, Producer, ProducerBusy, PublishFailed, PublishUnknown
 from quire.client.batch import Publication
 from quire.client.routing import partition_name
+from quire.client.schema import BYTES, Schema
 from quire.runtime.errors import ConfigurationError, QuireError, Unavailable
 from quire.runtime.limits import KIB, MIB
 from quire.spark_source.sink.options import SinkOptions
 from quire.spark_source.sink.rows import Row, RowRefused, read
 from quire.spark_source.sink.sequence_ids import EPOCHS, EpochOver, ReplayDiffers, SequenceIds
 from quire.spark_source.sink.topic import Target
+from quire.spark_source.sink.values import Encoder, TopicSchema
+from quire.wire import pulsar_pb2 as pb
 from quire.wire.hashing import java_string_hash, murmur3_32
 from quire.wire.message import OutgoingMessage
 
@@ -76,6 +79,23 @@ class Written:
     repeated: int = 0
 
 
+class _Registered(Schema[bytes]):
+    """Bytes of a schema that the topic has: its producers say so, and each message its version."""
+
+    def __init__(self, schema: TopicSchema) -> None:
+        self._info = schema.info
+
+    @property
+    def info(self) -> pb.Schema:
+        return self._info
+
+    def encode(self, value: bytes) -> bytes:
+        return value
+
+    def decode(self, payload: bytes, key: bytes | None, writer: pb.Schema | None) -> bytes:
+        return payload
+
+
 class _InFlight(NamedTuple):
     publication: Publication
     topic: str
@@ -120,6 +140,9 @@ class _Task:
         self._turn = plan.spark_partition
         """Where rows without a key go: another one after each entry."""
         self._hash = HASHES[self._settings.hashing]
+        schema = plan.target.schema
+        self._encode = None if schema is None else Encoder(schema).encode
+        self._schema = BYTES if schema is None else _Registered(schema)
         self._written = Written()
 
     async def run(self, batches: Iterator[pa.RecordBatch]) -> Written:
@@ -139,7 +162,7 @@ class _Task:
     async def _all(self, batches: Iterator[pa.RecordBatch]) -> None:
         first_row = 0
         while (batch := await asyncio.to_thread(next, batches, None)) is not None:
-            await self._take(read(batch, first_row), first_row)
+            await self._take(read(batch, first_row, self._encode), first_row)
             first_row += batch.num_rows
 
     async def _all_sorted(self, batches: Iterator[pa.RecordBatch]) -> None:
@@ -147,7 +170,7 @@ class _Task:
         size = 0
         while (batch := await asyncio.to_thread(next, batches, None)) is not None:
             first = len(held)
-            held += read(batch, first)
+            held += read(batch, first, self._encode)
             size += sum(one.message.size for one in held[first:])
             if size > SORTED_BYTES_MAX:
                 raise ConfigurationError(
@@ -204,7 +227,9 @@ class _Task:
         loop = asyncio.get_running_loop()
         end_s = loop.time() + plan.options.send_timeout_s
         while True:
-            made = self._client.producer(topic, name=plan.producer_name, settings=self._settings)
+            made = self._client.producer(
+                topic, schema=self._schema, name=plan.producer_name, settings=self._settings
+            )
             try:
                 await made.start()
                 return made

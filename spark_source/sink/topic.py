@@ -10,6 +10,9 @@ GET  …/{topic}/maxMessageSize?applied=true
 POST …/{topic}/deduplicationEnabled
      true
 PUT  /admin/v2/persistent/{tenant}/{namespace}/{topic}
+GET  /admin/v2/schemas/{tenant}/{namespace}/{topic}/schema
+POST the same, {"type": "AVRO", "schema": the definition, "properties": {}}
+     {"version": n, "type": "AVRO", "data": the definition, …}; {"version": n}
 GET  /lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}
      {"brokerUrl": "pulsar://…", …}
 GET  /quire/v1/brokers
@@ -18,12 +21,16 @@ GET  /quire/v1/brokers
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
+
 from quire.client.routing import partition_name
-from quire.runtime.errors import ConfigurationError, NotFound
+from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound
 from quire.runtime.rest import Admin
 from quire.spark_source.sink.options import SinkOptions
+from quire.spark_source.sink.values import Encoder, TopicSchema, definition_of, misfit
 from quire.wire import topic_name
 
 TIMEOUT_S: Final = 30
@@ -37,6 +44,8 @@ class Target(NamedTuple):
     """0: it has none."""
     entry_bytes_max: int | None
     """What its policies allow, below what every broker does."""
+    schema: TopicSchema | None = None
+    """Of typed values."""
 
 
 def prepare(options: SinkOptions) -> Target:
@@ -82,6 +91,55 @@ def _drop_duplicates(admin: Admin, options: SinkOptions, path: str) -> None:
         f"option enable_deduplication=true, or curl -X POST -H 'Content-Type: application/json' -d true "
         f"{options.service_url}{policy}, or write delivery=at_least_once"
     )
+
+
+def value_schema(options: SinkOptions, struct: pa.StructType) -> TopicSchema:
+    """The schema by which values of this type are written: the topic's newest, or one that is registered now.
+
+    Raises `ConfigurationError` where there is none that fits, and what `Admin` raises.
+    """
+    admin, path = _admin(options), topic_name.path(options.topic).partition("/")[2]
+    place = f"/admin/v2/schemas/{path}/schema"
+    remedy = "write option register_schema=true, which makes the rows' own the next version of it"
+    try:
+        answer = admin.get(place)
+    except NotFound:
+        if not options.register_schema:
+            raise ConfigurationError(
+                f"topic {options.topic} has no schema by which the struct value could be written: {remedy}, or "
+                "value as to_json(value)"
+            ) from None
+        return _register(admin, place, options, options.schema_type, struct)
+    kind = str(answer["type"])
+    if kind not in ("AVRO", "JSON"):
+        raise ConfigurationError(
+            f"the schema of topic {options.topic} is {kind}, and structs are written by AVRO and JSON: write value as "
+            "binary or string"
+        )
+    found = TopicSchema(kind, str(answer["data"]))
+    reason = misfit(json.loads(found.definition), struct)
+    if reason and options.register_schema:
+        return _register(admin, place, options, kind, struct)
+    if reason:
+        raise ConfigurationError(
+            f"the column value does not fit version {answer['version']} of the schema of {options.topic}: {reason}; "
+            f"{remedy}, or select what fits"
+        )
+    Encoder(found)
+    return found
+
+
+def _register(
+    admin: Admin, place: str, options: SinkOptions, kind: str, struct: pa.StructType
+) -> TopicSchema:
+    made = TopicSchema(kind, json.dumps(definition_of(struct)))
+    try:
+        admin.post(place, {"type": kind, "schema": made.definition, "properties": {}})
+    except (ConfigurationError, AlreadyExists) as error:
+        raise ConfigurationError(
+            f"the schema of the column value cannot be registered for {options.topic}: {error}"
+        ) from None
+    return made
 
 
 def publish_url(options: SinkOptions, partitions: int) -> str:

@@ -23,7 +23,7 @@ from quire.runtime.errors import ConfigurationError, QuireError
 from quire.spark_source.sink.options import SinkOptions
 from quire.spark_source.sink.rows import check_columns
 from quire.spark_source.sink.task import TaskPlan, run
-from quire.spark_source.sink.topic import prepare, publish_url
+from quire.spark_source.sink.topic import Target, prepare, publish_url, value_schema
 
 ROWS_AT_ONCE: Final = 1024
 
@@ -46,6 +46,19 @@ class Commit(datasource.WriterCommitMessage):
     repeated: int
 
 
+def prepared(options: SinkOptions, columns: pa.Schema) -> Target:
+    """The topic, seen to that it can be written as the options and the column `value` say."""
+    target = prepare(options)
+    kind = columns.field("value").type
+    if pa.types.is_struct(kind):
+        return target._replace(schema=value_schema(options, kind))
+    if options.register_schema:
+        raise ConfigurationError(
+            f"option register_schema is for values that are structs, and value is {kind}: write struct(…) AS value"
+        )
+    return target
+
+
 class _Writer:
     """What batches and streams have in common."""
 
@@ -53,7 +66,7 @@ class _Writer:
         check_columns({field.name: field.dataType.simpleString() for field in schema.fields})
         self.options = options
         self.schema = schema
-        self.target = prepare(options)
+        self.target = prepared(options, to_arrow_schema(schema))
 
     def _write(self, rows: Iterable[Any], name: str, epoch: int) -> Commit:
         options = self.options

@@ -227,7 +227,7 @@ async def test_the_command(topic: Any, target: Target, out: Path) -> None:
 @pytest.mark.spark
 def test_filters_and_keys_with_spark(server: Any, client: pulsar.Client, spark: Any, out: Path) -> None:
     name = "replayed"
-    producer = client.create_producer(name, batching_enabled=True)
+    producer = client.create_producer(name, batching_enabled=True, block_if_queue_full=True)
     for i in range(3000):
         producer.send_async(b"%d" % i, None, properties={"of": f"c{i % 5}"})
     producer.flush()

@@ -64,7 +64,7 @@ def test_what_a_message_cannot_say_is_named() -> None:
 
 REFUSED = {
     "no value": ({"a": "int"}, r"select\(to_json"),
-    "a struct": ({"value": "struct<a:int>"}, r"to_json\(value\) or to_avro\(value\)"),
+    "an array": ({"value": "array<int>"}, r"to_json\(value\) or to_avro\(value\)"),
     "a number": ({"value": "bigint"}, r"cast\(value AS string\)"),
     "a column of its own": ({"value": "string", "city": "string"}, "does not write a column city"),
     "properties of numbers": ({"value": "string", "properties": "map<string,int>"}, "cast"),
