@@ -16,14 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quire.runtime.errors import ConfigurationError, CorruptionError, NotFound, QuireError
-from quire.spark_source import fetch
+from quire.spark_source import cutting, fetch
 from quire.spark_source.broker import Broker
 from quire.spark_source.fetch import Chunk
 from quire.spark_source.jobs import checks
 from quire.spark_source.jobs.checks import Account, Finding, SliceChecks
 from quire.spark_source.jobs.slices import Progress, over, quietly, refuse
 from quire.spark_source.options import Options, for_batch
-from quire.spark_source.plan import Slice, archived_object, entry_slices, topics_of, whole
+from quire.spark_source.plan import Slice, archived_object, slice_of, topics_of, whole
 from quire.spark_source.positions import Window
 
 _KEPT: Final = (
@@ -122,8 +122,8 @@ def _planned(name: str, options: Options, broker: Broker) -> _Partition:
         is_last = segment["ledger_id"] == end["ledger"]
         last_entry = end["entry"] if is_last else segment["last_entry"]
         if last_entry >= 0:
-            pieces = entry_slices(name, segment, last_entry, Window(), options.slice_bytes)
-            found[segment["ledger_id"]] = list(pieces)
+            piece = slice_of(name, segment, last_entry, Window())
+            found[segment["ledger_id"]] = cutting.slices([piece] if piece else [], options)
     return _Partition(answer, found)
 
 

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quire.runtime.errors import ConfigurationError
-from quire.spark_source import schema
+from quire.spark_source import cutting, schema
 from quire.spark_source.broker import Broker
 from quire.spark_source.jobs import run, state
 from quire.spark_source.jobs.part_file import PartFile
@@ -90,7 +90,7 @@ def compact(
     asked = {"source": dict(source), "target": None if target is None else dict(target), "compacts": True}
     if dry_run:
         report.resumed = run.load(root, asked) is not None
-        report.slices_looked_at = len(plan(options, Broker(options.service_url)))
+        report.slices_looked_at = len(_pieces(options))
         return report
     with state.alone(root, "job"):
         report.resumed = (root / "_quire" / "run.json").exists()
@@ -188,9 +188,13 @@ def look(options: Options, piece: Piece) -> Seen:
     return seen
 
 
+def _pieces(options: Options) -> list[Piece]:
+    return [Piece.of(one) for one in cutting.slices(plan(options, Broker(options.service_url)), options)]
+
+
 def _choose(root: Path, options: Options, spark: Any, progress: Progress) -> Iterator[Piece]:
     """The slices with messages to write; which these are is on disk before a slice is handed out."""
-    pieces = [Piece.of(one) for one in plan(options, Broker(options.service_url))]
+    pieces = _pieces(options)
     spans: list[tuple[Piece, int, int]] = []
     latest: dict[str, Latest] = {}
     counts = {"slices_looked_at": len(pieces), "messages": 0, "deleted": 0, "without_key": 0}

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from quire.spark_source import cutting
 from quire.spark_source.broker import Broker
 from quire.spark_source.jobs.sketches import KEYS_KEPT, Distinct, Hot, Hottest, Sizes, add_counts
 from quire.spark_source.jobs.slices import Progress, over, quietly, refuse
@@ -159,7 +160,7 @@ def profile(
     refuse(options, _KEPT, "is not for profiles, which choose what they read")
     parsed = replace(for_batch(options), columns=COLUMNS, keep_raw=True)
     broker = Broker(parsed.service_url)
-    pieces = plan(parsed, broker)
+    pieces = cutting.slices(plan(parsed, broker), parsed)
     name = ", ".join(dict.fromkeys(piece.origin.topic for piece in pieces)) or ", ".join(parsed.topics)
     found = Profile(name, len(pieces), _interval_ms(parsed, pieces, broker))
     if dry_run:

@@ -23,7 +23,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from quire.runtime.errors import ConfigurationError
-from quire.spark_source import schema
+from quire.spark_source import cutting, schema
 from quire.spark_source.broker import Broker
 from quire.spark_source.jobs import run, state
 from quire.spark_source.jobs.run import Run
@@ -116,7 +116,7 @@ def replay(
     report = Replayed(options.topics[0], writes.topic)
 
     def pieces() -> Iterator[Piece]:
-        return map(Piece.of, plan(options, broker))
+        return map(Piece.of, cutting.slices(plan(options, broker), options))
 
     if dry_run:
         found = run.load(root, wanted.asked)
