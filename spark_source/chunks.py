@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from quire.client.chunks import Incomplete, Joined, Joiner
+from quire.client.crypto import Decryptor
 from quire.runtime.limits import MIB
 from quire.spark_source import fetch, plain
 from quire.spark_source.broker import Broker
@@ -55,7 +56,10 @@ class Piece(NamedTuple):
 class Chunks:
     """The chunks of one slice, which come in order."""
 
-    def __init__(self, piece: Slice, broker: Broker, archive_url: str | None) -> None:
+    def __init__(
+        self, piece: Slice, broker: Broker, archive_url: str | None, decryptor: Decryptor | None = None
+    ) -> None:
+        self._decryptor = decryptor
         self._piece = piece
         self._broker = broker
         self._archive_url = archive_url
@@ -100,7 +104,7 @@ class Chunks:
         for step in self._steps(entry_id):
             found: list[Piece] = []
             for blocks in fetch.blocks(step, self._broker, self._archive_url):
-                found += _chunks_of(uuid, blocks, step)
+                found += _chunks_of(uuid, blocks, step, self._decryptor)
                 read += len(blocks)
             firsts = [at for at, one in enumerate(found) if one.metadata.chunk_id == 0]
             if firsts:
@@ -138,7 +142,7 @@ def _backwards(piece: Slice, before: int) -> Iterator[Slice]:
         before, step = first, 2 * step
 
 
-def _chunks_of(uuid: str, blocks: Buffer, step: Slice) -> Iterator[Piece]:
+def _chunks_of(uuid: str, blocks: Buffer, step: Slice, decryptor: Decryptor | None) -> Iterator[Piece]:
     """The chunks of a message among the entries of a step; others are not looked into."""
     entries = entries_of(blocks, step.origin.ledger_id)
     raw, wanted = bytes(blocks), uuid.encode()
@@ -152,9 +156,13 @@ def _chunks_of(uuid: str, blocks: Buffer, step: Slice) -> Iterator[Piece]:
         entry = memoryview(raw)[int(entries.start[number]) : int(entries.end[number])]
         try:
             metadata, payload = message.read_metadata(entry)
+            if not (message.is_chunk(metadata) and metadata.uuid == uuid):
+                continue
+            if message.is_encrypted(metadata) and decryptor is not None:
+                payload = decryptor.decrypt(metadata, payload)
         except Undecodable:
             continue
-        if message.is_chunk(metadata) and metadata.uuid == uuid and not message.is_encrypted(metadata):
+        if decryptor is not None or not message.is_encrypted(metadata):
             ledger_id, entry_id = step.origin.ledger_id, int(entries.id[number])
             id_data = pb.MessageIdData(ledgerId=ledger_id, entryId=entry_id)
             yield Piece(metadata, payload.tobytes(), id_data)

@@ -8,8 +8,9 @@ The steps, each over all entries or rows of a chunk of blocks (a few MiB) at onc
 4. `columns`: the bytes of each column that was asked for are gathered by Arrow.
 
 An entry that step 2 or 3 calls odd is cut out and decoded by `plain`, which either makes its rows or names what is
-wrong with it; the runs of entries between odd ones are decoded as above. So there is one truth, and the fast way
-is taken only where it is provably the same.
+wrong with it; an encrypted one that a key of the user's opens begins anew as what it was (`decrypting`); the runs of
+entries between odd ones are decoded as above. So there is one truth, and the fast way is taken only where it is
+provably the same.
 
 Cost per 1 KiB row of unbatched and batched entries is measured by `bench/spark.py`; most of it is copying.
 """
@@ -26,13 +27,15 @@ import pyarrow as pa
 from quire.runtime.limits import MIB
 from quire.spark_source import plain, schema
 from quire.spark_source.columns import COLUMNS, Columns, Origin
+from quire.spark_source.decrypting import opened, why_closed
 from quire.spark_source.positions import Window
 from quire.spark_source.protobuf import Flags
 from quire.spark_source.rows import Entries, Metadata, Odd, Rows, entries_of, read_metadata, rows_of
 from quire.wire.block import Buffer
-from quire.wire.message import Undecodable
+from quire.wire.message import Encrypted, Undecodable
 
 if TYPE_CHECKING:
+    from quire.client.crypto import Decryptor
     from quire.spark_source.chunks import Chunks
 
 INFLATED_BYTES_MAX: Final = 64 * MIB
@@ -49,7 +52,8 @@ class Decoder:
     `BATCH_BYTES` each.
 
     Rows outside `window` are left out. Raises `plain.UndecodableEntry` unless `keep_raw`, `plain.LostEntries` unless
-    `skip_lost`. `chunks` joins messages that were sent in chunks; None leaves each chunk a row.
+    `skip_lost`. `chunks` joins messages that were sent in chunks; None leaves each chunk a row. `decryptor` opens
+    what is encrypted.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class Decoder:
         keep_raw: bool,
         skip_lost: bool = False,
         chunks: Chunks | None = None,
+        decryptor: Decryptor | None = None,
     ) -> None:
         self._columns = tuple(columns)
         self._schema = schema.arrow(columns)
@@ -71,6 +76,7 @@ class Decoder:
         self._keep_raw = keep_raw
         self._skip_lost = skip_lost
         self._chunks = chunks
+        self._decryptor = decryptor
 
     def decode(self, blocks: Buffer) -> Iterator[pa.RecordBatch]:
         """Record batches of a run of whole blocks whose checksums are proven. Never an empty batch."""
@@ -126,7 +132,11 @@ class Decoder:
         """Runs of odd entries by the plain decoder, the runs between them by columns."""
         for first, last, is_odd in runs_of(odd):
             run = entries.part(first, last)
-            yield from self._decode_plain(run) if is_odd else self._decode(run)
+            plain_run = opened(run, self._decryptor) if is_odd and self._decryptor is not None else None
+            if plain_run is not None:
+                yield from self._decode(plain_run)
+            else:
+                yield from self._decode_plain(run) if is_odd else self._decode(run)
 
     def _decode_plain(self, run: Entries) -> Iterator[pa.RecordBatch]:
         kept: list[plain.Row] = []
@@ -146,17 +156,25 @@ class Decoder:
         try:
             rows = list(plain.rows(entry, self._of_chunk(entry_id)))
         except Undecodable as error:
+            reason = self._reason(error, entry)
             if not self._keep_raw:
                 raise plain.UndecodableEntry(
-                    self._origin.name, self._origin.ledger_id, entry_id, str(error)
+                    self._origin.name, self._origin.ledger_id, entry_id, reason
                 ) from None
-            rows = [plain.raw(entry, str(error))]
+            rows = [plain.raw(entry, reason)]
         if schema.SCHEMA_VERSION in self._columns:
             place[schema.SCHEMA_VERSION] = plain.schema_version(entry)
         for i, row in enumerate(rows):
             inside = self._window.has(entry_id, row["batch_index"], row.get("publish_time"))
             if inside and not row.get("compacted_out"):
                 yield row | place | {"message_index": index + i}
+
+    def _reason(self, error: Undecodable, entry: memoryview) -> str:
+        if not isinstance(error, Encrypted):
+            return str(error)
+        if self._decryptor is None:
+            return f"{error}; option crypto_key_dir says where private keys are"
+        return why_closed(entry, self._decryptor)
 
     def _of_chunk(self, entry_id: int) -> Callable[[memoryview], Iterator[plain.Row]] | None:
         chunks = self._chunks

@@ -14,6 +14,7 @@
 | value_schema | `auto`: values, and keys, have the types of the topic's newest schema; VERSION; `none`: bytes | none |
 | on_bad_value | `fail` ends the query where a value does not fit its schema; `null`: it is null, see `schema` | fail |
 | compacted | `true`: of each key only its last message in the range, see `compacted` | false |
+| crypto_key_dir | a directory with private keys, see `decrypting` | encrypted entries are undecodable |
 | on_lost | `fail` ends the query where messages were lost and given up; `skip` leaves them out, with a warning | fail |
 | slice_bytes | about how much one Spark task reads: two thirds to four thirds of it, see `cutting` | 96MiB |
 | archive | URL of the archive as the executors reach it (another endpoint, keys) | as the broker says |
@@ -74,6 +75,7 @@ _KNOWN: Final = frozenset(
         "value_schema",
         "on_bad_value",
         "compacted",
+        "crypto_key_dir",
         "starting_subscription",
         _DATA_LOSS,
         *_OF_STREAMS,
@@ -102,6 +104,7 @@ class Options:
     """`auto` or a version; None: values are bytes."""
     null_bad_values: bool
     compacted: bool
+    crypto_key_dir: str | None
     starting_subscription: str | None
     report_data_loss: bool
     stream_name: str | None
@@ -183,6 +186,7 @@ def parse(options: Mapping[str, str]) -> Options:
         value_schema=value_schema if {"key", "value"} & {*columns} else None,
         null_bad_values=null_bad_values,
         compacted=one_of(given, "compacted", ("false", "true")) == "true",
+        crypto_key_dir=given.get("crypto_key_dir") or None,
         starting_subscription=_starting_subscription(given),
         report_data_loss=one_of(given, _DATA_LOSS, ("fail", "report")) == "report",
         stream_name=given.get("stream_name") or None,

@@ -17,6 +17,7 @@ from quire.spark_source.broker import Broker
 from quire.spark_source.chunks import Chunks
 from quire.spark_source.compacted import LastOfKey
 from quire.spark_source.decode import Decoder
+from quire.spark_source.decrypting import decryptor_of
 from quire.spark_source.options import Options
 from quire.spark_source.plan import Slice, report_loss
 from quire.spark_source.values import Values
@@ -57,6 +58,7 @@ class _Reading:
         self._options = options
         self._broker = Broker(options.service_url)
         self._values: dict[str, Values] = {}
+        self._decryptor = decryptor_of(options.crypto_key_dir)
         self._arrow = schema.arrow(options.columns)
 
     def needed(self, piece: Slice) -> tuple[str, ...]:
@@ -91,7 +93,8 @@ class _Reading:
             batch_rows=options.batch_rows,
             keep_raw=options.keep_raw,
             skip_lost=options.skip_lost,
-            chunks=Chunks(piece, broker, options.archive) if options.join_chunks else None,
+            chunks=Chunks(piece, broker, options.archive, self._decryptor) if options.join_chunks else None,
+            decryptor=self._decryptor,
         )
         try:
             for blocks in fetch.blocks(piece, broker, options.archive):
