@@ -32,6 +32,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
+from quire.runtime.errors import ConfigurationError, NotFound
 from quire.runtime.rest import Admin
 from quire.wire import topic_name
 
@@ -55,9 +56,21 @@ class Broker:
         self._admin = Admin(url, TIMEOUT_S, attempts=ATTEMPTS, is_neighbour=True)
 
     def segments(self, topic: str) -> dict[str, Any]:
-        """What a topic consists of."""
-        answer: dict[str, Any] = self._admin.get(f"/quire/v1/topics/{topic_name.path(topic)}/segments")
+        """What a topic consists of. Raises `ConfigurationError` where it is no broker that answers."""
+        try:
+            answer = self._admin.get(f"/quire/v1/topics/{topic_name.path(topic)}/segments")
+        except NotFound as error:
+            if str(error).startswith("<"):  # a page of some other server's
+                raise self._no_broker() from None
+            raise
+        if not isinstance(answer, dict) or not answer.keys() >= {"topic", "partitions", "end", "segments"}:
+            raise self._no_broker()
         return answer
+
+    def _no_broker(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"what answers at {self.url} is no broker of Quire; service_url is its HTTP address"
+        )
 
     def blocks(self, topic: str, ledger_id: int, entry_id: int, bytes_max: int) -> bytes:
         """Whole blocks from the one with `entry_id` on."""

@@ -138,6 +138,7 @@ def from_broker(piece: Slice, broker: Broker, at: int) -> Iterator[Chunk]:
         if not body:
             raise Unavailable(f"the broker at {broker.url} has no entry {origin.ledger_id}:{at}")
         headers = [block.verify(body, offset) for offset, _ in block.scan(body)]
+        _check_ledgers(headers, origin.ledger_id, f"the broker at {broker.url}")
         for one, following in pairwise(headers):
             if one.last_entry + 1 != following.first_entry:
                 raise block.BlockError(
@@ -147,6 +148,12 @@ def from_broker(piece: Slice, broker: Broker, at: int) -> Iterator[Chunk]:
         yield Chunk(body, headers[0].first_entry, at)
 
 
+def _check_ledgers(found: Iterable[block.BlockHeader], wanted: int, source: str) -> None:
+    for header in found:
+        if header.ledger_id != wanted:
+            raise block.BlockError(f"{source} answered with a block of ledger {header.ledger_id}")
+
+
 # -- the archive -----------------------------------------------------------------------------------------
 
 
@@ -154,6 +161,10 @@ def from_archive(piece: Slice, archived: ArchivedObject, archive_url: str | None
     """The same, from an object of the archive alone."""
     store = open_store(archive_url or archived.store)
     index = read_index(store, archived)
+    if index.footer.ledger_id != piece.origin.ledger_id:
+        raise SegmentError(
+            f"an object is of ledger {index.footer.ledger_id}", archived.name, archived.bytes - FOOTER_BYTES
+        )
     first, last = index.find_entry(at), index.find_entry(piece.end_entry - 1)
     runs = list(_chunks([index.row(number) for number in range(first, last + 1)]))
 

@@ -170,12 +170,15 @@ def parse(options: Mapping[str, str]) -> Options:
         raise ConfigurationError(
             "on_undecodable=raw and chunks=raw put bytes into the column value, so they do not go with value_schema"
         )
+    start = parse_bound("start", given.get("start", "earliest"))
+    end = parse_bound("end", given.get("end", "latest"))
+    _check_range(given, start, end)
     return Options(
         service_url=url.rstrip("/"),
         topics=topics,
         pattern=pattern,
-        start=parse_bound("start", given.get("start", "earliest")),
-        end=parse_bound("end", given.get("end", "latest")),
+        start=start,
+        end=end,
         columns=columns,
         batch_rows=_batch_rows(given.get("batch_rows", str(BATCH_ROWS_DEFAULT))),
         keep_raw=keep_raw,
@@ -227,6 +230,16 @@ def _pattern(text: str) -> tuple[str, str, str]:
             f"option topics_pattern={text!r} is not a pattern; write persistent://TENANT/NAMESPACE/REGEX"
         ) from None
     return match[1], match[2], match[3]
+
+
+def _check_range(given: Mapping[str, str], start: Bound, end: Bound) -> None:
+    """What is known to be empty whatever the topic has is rather a mistake."""
+    by_position = start.position and end.position and start.position > end.position
+    by_time = start.time_ms is not None and end.time_ms is not None and start.time_ms > end.time_ms
+    if by_position or by_time:
+        raise ConfigurationError(
+            f"option start={given['start']!r} comes after end={given['end']!r}: nothing lies between"
+        )
 
 
 def _columns(text: str | None, keep_raw: bool, null_bad_values: bool) -> tuple[str, ...]:

@@ -99,10 +99,24 @@ def _started(partition: dict[str, Any], options: Options, broker: Broker) -> Opt
     if options.starting_subscription is not None:
         start = subscription_position(partition["topic"], options.starting_subscription, broker)
         return replace(options, start=Bound(position=start))
+    _check_start(partition, options)
     report_trimmed(partition["topic"], partition["segments"], options)
     if options.compacted and options.starts_at_beginning:
         _report_outlived(partition["topic"], partition["segments"], options, broker)
     return options
+
+
+def _check_start(partition: Mapping[str, Any], options: Options) -> None:
+    """A position beyond the topic's end is another topic's. Raises `ConfigurationError`."""
+    start, segments = options.start.position, partition["segments"]
+    if start is None or not segments:
+        return
+    last = segments[-1]
+    if start > (last["ledger_id"], last["last_entry"] + 1, 0):
+        raise ConfigurationError(
+            f"start={start.ledger_id}:{start.entry_id} lies beyond the end of {partition['topic']}, whose last entry "
+            f"is {last['ledger_id']}:{last['last_entry']}; is it a position of another topic?"
+        )
 
 
 def subscription_position(topic: str, subscription: str, broker: Broker) -> Position:

@@ -107,15 +107,30 @@ class S3BlockingStore:
 
     def get_range(self, name: str, offset: int, length: int) -> Buffer:
         with self.mapped_errors("read", name):
-            answer = self.client.get_object(
-                Bucket=self.bucket, Key=self.key(name), Range=f"bytes={offset}-{offset + length - 1}"
-            )
-            content: bytes = answer["Body"].read()
-        if len(content) != length:
+            content = self._read(name, f"bytes={offset}-{offset + length - 1}")
+        if len(content) < length:
             raise CorruptionError(
                 f"an object ends before {offset + length}", self.describe(name), offset + len(content)
             )
+        if len(content) > length:
+            raise CorruptionError(
+                f"{len(content)} bytes came where {length} were asked for", self.describe(name), offset
+            )
         return content
+
+    def _read(self, name: str, span: str) -> bytes:
+        """boto3 asks again for an answer that does not come, but not for one that ends in the middle."""
+        import botocore.exceptions as foreign
+
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            answer = self.client.get_object(Bucket=self.bucket, Key=self.key(name), Range=span)
+            try:
+                content: bytes = answer["Body"].read()
+                return content
+            except (foreign.BotoCoreError, foreign.HTTPClientError, OSError):
+                if attempt == ATTEMPTS_MAX:
+                    raise
+        raise AssertionError("it was read, or not")
 
     def size(self, name: str) -> int:
         with self.mapped_errors("look at", name):
