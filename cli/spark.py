@@ -20,6 +20,8 @@ from quire.runtime.rest import Admin
 
 if TYPE_CHECKING:
     from quire.spark_source.jobs.compact import Compacted
+    from quire.spark_source.jobs.iceberg import Standing
+    from quire.spark_source.jobs.iceberg_table import CopyTable
     from quire.spark_source.jobs.replay import Replayed
     from quire.spark_source.jobs.slices import Progress
 
@@ -41,6 +43,7 @@ def command() -> None:
       quire spark profile orders --html orders.html
       quire spark replay orders orders-again /data/replay --start 2026-11-01 --enable-deduplication
       quire spark compact orders /data/latest
+      quire spark iceberg orders shop.orders --catalog /data/iceberg
     """
 
 
@@ -65,13 +68,13 @@ def _options(admin: Admin, topic: str, words: Mapping[str, Any]) -> dict[str, st
 
 
 @contextmanager
-def _needed() -> Iterator[None]:
+def _needed(extra: str = "spark") -> Iterator[None]:
     """For the import of a job: what it needs may not be there."""
     try:
         yield
     except ImportError as error:
         raise ConfigurationError(
-            f"quire spark needs PySpark and more ({error}): pip install 'quire[spark]'"
+            f"this needs PySpark and more ({error}): pip install 'quire[{extra}]'"
         ) from None
 
 
@@ -315,6 +318,69 @@ def compact(
     left_out = f"of {done.messages:,} messages; {done.deleted:,} keys are deleted, "
     left_out += f"{done.without_key:,} messages have none"
     return Answer(asdict(done), _replayed(done, done.source), left_out)
+
+
+@command.verb("iceberg")
+@topic_argument
+@click.argument("table", metavar="NAMESPACE.TABLE")
+@click.option(
+    "--catalog",
+    default="iceberg",
+    show_default=True,
+    metavar="URL",
+    help="A directory (SQLite, tables beside it), sqlite:///FILE, postgresql://…, or https://… of a REST catalog.",
+)
+@click.option(
+    "--catalog-option", "given", multiple=True, metavar="NAME=VALUE", help="pyiceberg's: warehouse, token, …"
+)
+@click.option("--status", "shows_status", is_flag=True, help="Say how far the table is, and copy nothing.")
+@click.option("--resync", is_flag=True, help="Empty the table first, and copy all there is.")
+@_dry_run
+@_on_data_loss
+@_archive
+@_master
+def iceberg(admin: Admin, topic: str, table: str, dry_run: bool, master: str | None, **words: Any) -> Answer:
+    """Copy what an Iceberg table lacks of TOPIC.
+
+    Every message is there once, also when copies are killed or run side by side: how far the copy is lies in the
+    table. Start it by a schedule to keep the table fresh.
+    """
+    with _needed("iceberg"):
+        from quire.spark_source.jobs import iceberg
+    given = [one.partition("=") for one in words.pop("given")]
+    into = iceberg.Into(words.pop("catalog"), table, {name: value for name, _, value in given})
+    shows_status, resync = words.pop("shows_status"), words.pop("resync")
+    options = _options(admin, topic, words)
+    if shows_status:
+        return _standing(*iceberg.status(options, into))
+    with _session(None if dry_run else master) as spark, _progress() as bar:
+        done = iceberg.copy(options, into, spark=spark, dry_run=dry_run, resync=resync, progress=bar)
+    if dry_run:
+        return Answer(
+            asdict(done), f"{done.slices_left:,} slices of {done.topic} are to be copied into {table}"
+        )
+    said = f"copied {done.rows:,} messages of {done.topic} into {table}: {done.slices:,} commits, {size(done.bytes)}"
+    notes = [f"{done.bad:,} rows have an error in their column"] if done.bad else []
+    notes += [f"values are bytes only: {done.untyped}"] if done.untyped else []
+    return Answer(asdict(done), said, *notes)
+
+
+def _standing(table: CopyTable, partitions: list[Standing]) -> Answer:
+    rows = [asdict(one) for one in partitions]
+    behind = sum(one.entries_behind for one in partitions)
+    columns: dict[str, Column] = {
+        "partition": "partition",
+        "copied to": "copied_to",
+        "topic ends": "topic_ends",
+        "entries behind": "entries_behind",
+    }
+    when = "" if table.committed_ms is None else f", the last commit {moments.shown(table.committed_ms)}"
+    return Answer(
+        {"table": table.name, "rows": table.rows, "committed_ms": table.committed_ms, "partitions": rows},
+        table_of(rows, columns, right=("copied to", "topic ends", "entries behind")),
+        "",
+        f"{table.name} has {table.rows:,} rows{when}, and is {behind:,} entries behind",
+    )
 
 
 def _replayed(done: Replayed | Compacted, what: str) -> str:

@@ -20,7 +20,7 @@ The directory is local or a mounted one: the lock and the renames need a file sy
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -29,14 +29,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quire.runtime.errors import ConfigurationError
-from quire.spark_source import cutting, schema
-from quire.spark_source.broker import Broker
+from quire.spark_source import schema
 from quire.spark_source.jobs import state as files
 from quire.spark_source.jobs.part_file import PartFile
+from quire.spark_source.jobs.since import check_one_topic, since
 from quire.spark_source.jobs.slices import Piece, Progress, over, quietly, refuse
 from quire.spark_source.options import Options, for_batch
-from quire.spark_source.plan import report_trimmed, slices, topics_of, whole
-from quire.spark_source.positions import Bound, Position
+from quire.spark_source.positions import Position
 from quire.spark_source.task import read_slice
 
 VERSION: Final = 1
@@ -80,8 +79,7 @@ def export(
 def _parsed(options: Mapping[str, str]) -> Options:
     refuse(options, _KEPT, "is not for exports: each goes on where the one before ended")
     parsed = for_batch(options)
-    if len(parsed.topics) != 1:
-        raise ConfigurationError("one directory takes one topic: give the option topic")
+    check_one_topic(parsed, "directory")
     if not {"publish_time", "ledger", "entry"} <= {*parsed.columns}:
         raise ConfigurationError(
             "an export needs the columns ledger, entry and publish_time, which names the date"
@@ -139,26 +137,13 @@ def _state(root: Path, topic: str) -> dict[str, Any]:
 
 def _plan(state: Mapping[str, Any], options: Options) -> dict[str, Any]:
     """The next run: the pieces from where the last one ended to where each partition ends now."""
-    broker = Broker(options.service_url)
-    pieces: list[Piece] = []
-    ends: dict[str, list[int]] = dict(state["ends"])
-    [topic] = topics_of(options, broker)
-    answer = whole(topic, broker)
-    names = [f"{topic}-partition-{i}" for i in range(answer["partitions"])] or [topic]
-    for name in names:
-        partition = whole(name, broker) if answer["partitions"] else answer
-        start = Position(*ends[name]) if name in ends else None
-        wanted = replace(options, start=Bound(position=start))
-        report_trimmed(name, partition["segments"], wanted)
-        pieces += map(Piece.of, cutting.slices(list(slices(partition, wanted)), wanted))
-        end = partition["end"]
-        if end["entry"] >= 0:
-            ends[name] = [end["ledger"], end["entry"] + 1]
+    ends = {name: Position(*end) for name, end in state["ends"].items()}
+    found = since(ends, options)
     return {
         "number": state["runs"] + 1,
-        "topic": topic,
-        "ends": ends,
-        "pieces": [list(one) for one in pieces],
+        "topic": found.topic,
+        "ends": {name: list(end[:2]) for name, end in found.ends.items()},
+        "pieces": [list(one) for one in found.pieces],
     }
 
 

@@ -1,0 +1,248 @@
+"""A topic as an Iceberg table, kept fresh: every message once, whenever the copy is killed, and whoever else copies.
+
+    slices since the table's ends ─▶ a Parquet file each (here, or as tasks of Spark) ─▶ a commit each, in order
+
+A copy takes what the topic has when it is called; call it again, by a schedule, for what came since. How far it is lies
+in the table itself (`iceberg_table`), so nothing else is kept, and any machine may go on.
+
+A row that is no message (it is encrypted or damaged) is kept as its bytes with its error, and so is a value that its
+schema does not fit; neither stops the copy. Values are typed by the topic's newest schema when the copy begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.io import load_file_io
+
+from quire.runtime.errors import ConfigurationError, Unavailable
+from quire.spark_source import schema
+from quire.spark_source.broker import Broker
+from quire.spark_source.jobs.iceberg_table import (
+    ENVELOPE,
+    ERROR,
+    TYPED,
+    CopyTable,
+    Place,
+    mapped,
+    open_catalog,
+)
+from quire.spark_source.jobs.part_file import ROW_GROUP_ROWS
+from quire.spark_source.jobs.since import check_one_topic, since
+from quire.spark_source.jobs.slices import Piece, Progress, over, quietly, refuse
+from quire.spark_source.options import Options, for_batch
+from quire.spark_source.plan import topics_of, whole
+from quire.spark_source.positions import Position
+from quire.spark_source.task import read_slice
+from quire.spark_source.values import Values, with_value_schema
+
+_KEPT: Final = (
+    "start", "end", "starting_subscription", "columns", "value_schema", "on_bad_value", "on_undecodable", "chunks",
+)  # fmt: skip
+RACES: Final = 20
+"""So often others may have copied what was to be copied, before a copy gives up."""
+
+
+@dataclass(frozen=True)
+class Into:
+    """A table, and where it is: see `open_catalog`."""
+
+    catalog: str
+    table: str
+    options: Mapping[str, str] | None = None
+
+
+@dataclass
+class Copied:
+    """What one call has done. `bad` rows have an error; `untyped` says why values are bytes only, though the topic
+    has a schema; `of_others`: slices that another copy was faster with."""
+
+    topic: str
+    table: str
+    slices: int = 0
+    rows: int = 0
+    bytes: int = 0
+    bad: int = 0
+    of_others: int = 0
+    untyped: str = ""
+    slices_left: int = 0
+    """Of a dry run: to be copied."""
+
+
+@dataclass
+class Standing:
+    """How far the copy of a partition is."""
+
+    partition: str
+    copied_to: str
+    """Ledger and entry that are next; nothing: none is copied."""
+    topic_ends: str
+    entries_behind: int
+
+
+class Written(NamedTuple):
+    """One slice's file; no path: the slice has no rows."""
+
+    path: str
+    rows: int
+    bytes: int
+    bad: int
+
+
+def copy(
+    options: Mapping[str, str],
+    into: Into,
+    *,
+    spark: Any = None,
+    dry_run: bool = False,
+    resync: bool = False,
+    progress: Progress = quietly,
+) -> Copied:
+    """Copy what the table lacks of a topic. `options` are those of reading; `resync`: empty the table first.
+
+    Raises what reading raises, and `Unavailable` where the catalog or its store does not answer.
+    """
+    parsed = _parsed(options)
+    report = Copied(parsed.topics[0], into.table)
+    catalog = open_catalog(into.catalog, into.options)
+    if dry_run and not catalog.table_exists(into.table):
+        report.slices_left = len(since({}, parsed).pieces)
+        return report
+    table = CopyTable.open(catalog, into.table, report.topic, create=not dry_run)
+    if dry_run:
+        report.slices_left = len(since({} if resync else table.ends, parsed).pieces)
+        return report
+    if resync:
+        table.restart()
+    typed = _typed(parsed, table, report)
+    for _ in range(RACES):
+        pieces = since(table.ends, parsed).pieces
+        work = partial(write_file, parsed, typed, report.untyped, table.place)
+        if _commit_all(table, pieces, over(work, pieces, spark, progress), report):
+            return report
+        table.reload()
+    raise Unavailable(f"others copy {report.topic} into {into.table} all the time, and faster: let one do it")
+
+
+def status(options: Mapping[str, str], into: Into) -> tuple[CopyTable, list[Standing]]:
+    """How far the table is behind the topic. Raises `NotFound` where there is no table."""
+    parsed = _parsed(options)
+    topic, broker = parsed.topics[0], Broker(parsed.service_url)
+    table = CopyTable.open(open_catalog(into.catalog, into.options), into.table, topic, create=False)
+    partitions = broker.segments(topic)["partitions"]
+    names = [f"{topic}-partition-{i}" for i in range(partitions)] or [topic]
+    return table, [_standing(whole(name, broker), table.ends.get(name)) for name in names]
+
+
+def _standing(answer: Mapping[str, Any], at: Position | None) -> Standing:
+    end, behind = answer["end"], 0
+    for segment in answer["segments"]:
+        ledger = segment["ledger_id"]
+        entries = 1 + (end["entry"] if ledger == end["ledger"] else segment["last_entry"])
+        if at is None or ledger > at.ledger_id:
+            behind += entries
+        elif ledger == at.ledger_id:
+            behind += max(0, entries - at.entry_id)
+    copied = "" if at is None else f"{at.ledger_id}:{at.entry_id}"
+    return Standing(answer["topic"], copied, f"{end['ledger']}:{end['entry'] + 1}", behind)
+
+
+def _parsed(options: Mapping[str, str]) -> Options:
+    refuse(options, _KEPT, "is not for tables: each copy goes on where the one before ended")
+    parsed = for_batch(options)
+    topics = topics_of(parsed, Broker(parsed.service_url))
+    parsed = replace(parsed, topics=tuple(topics), pattern=None, keep_raw=True)
+    check_one_topic(parsed, "table")
+    return parsed
+
+
+def _typed(options: Options, table: CopyTable, report: Copied) -> Options | None:
+    """Options by which values are typed; None where they are not."""
+    wanted = replace(
+        options,
+        columns=("value", schema.VALUE_ERROR),
+        value_schema="auto",
+        null_bad_values=True,
+        keep_raw=False,
+    )
+    try:
+        found = with_value_schema(wanted, Broker(options.service_url))
+        assert found.value is not None
+        kind = found.value.column.arrow
+    except ConfigurationError:
+        return None  # it has no schema, or one that columns cannot hold
+    report.untyped = table.unite(kind)
+    return None if report.untyped else found
+
+
+def _commit_all(table: CopyTable, pieces: Sequence[Piece], files: Iterator[Written], report: Copied) -> bool:
+    """Commit the slices' files in order; returns False when somebody else has been faster with one."""
+    at = dict(table.ends)
+    for piece, file in zip(pieces, files, strict=True):
+        if not file.path:
+            continue  # the next one's commit moves the end past it
+        end = Position(piece.ledger_id, piece.end_entry)
+        if not table.commit(piece.partition, at.get(piece.partition), end, file.path):
+            report.of_others += 1
+            table.drop_file(file.path)
+            return False
+        at[piece.partition] = end
+        report.slices += 1
+        report.rows += file.rows
+        report.bytes += file.bytes
+        report.bad += file.bad
+    return True
+
+
+# -- a slice, in a task ----------------------------------------------------------------------------------
+
+
+def write_file(options: Options, typed: Options | None, untyped: str, place: Place, piece: Piece) -> Written:
+    """One slice as a Parquet file that no snapshot names yet."""
+    values = None
+    if typed is not None:
+        values = Values(typed, piece.slice().origin.topic, Broker(options.service_url))
+    columns = (*schema.COLUMNS, schema.UNDECODED, schema.SCHEMA_VERSION)
+    path = f"{place.location}/{piece.file.removesuffix('.parquet')}-{uuid4()}.parquet"
+    writer: pq.ParquetWriter | None = None
+    rows = bad = 0
+    output = load_file_io(dict(place.io), path).new_output(path)
+    with mapped(f"file {path}"), ExitStack() as stack:
+        for batch in read_slice(piece.slice(), replace(options, columns=columns)):
+            found = rows_of(batch, values, untyped)
+            if writer is None:
+                stream = stack.enter_context(output.create())
+                writer = stack.enter_context(pq.ParquetWriter(stream, found.schema, compression="zstd"))
+            writer.write_batch(found, row_group_size=ROW_GROUP_ROWS)
+            rows += found.num_rows
+            bad += found.num_rows - found.column(ERROR).null_count
+    with mapped(f"file {path}"):
+        return Written(path, rows, len(output), bad) if rows else Written("", 0, 0, 0)
+
+
+def rows_of(batch: pa.RecordBatch, values: Values | None, untyped: str) -> pa.RecordBatch:
+    """Messages as rows of the table, each with its typed value or its error."""
+    undecoded = batch.column(schema.UNDECODED)
+    envelope = [batch.column(name) for name in schema.COLUMNS]
+    if values is None:
+        has_value = pc.and_(pc.is_valid(batch.column("value")), pc.is_null(undecoded))
+        why = pc.if_else(has_value, pa.scalar(untyped or None, pa.string()), pa.scalar(None, pa.string()))
+        return pa.RecordBatch.from_arrays([*envelope, pc.coalesce(undecoded, why)], schema=ENVELOPE)
+    found = values.typed(batch)
+    value, error = found.column("value"), found.column(schema.VALUE_ERROR)
+    numbers = np.arange(batch.num_rows)
+    raw = pc.is_valid(undecoded).to_numpy(zero_copy_only=False)
+    typed = value.take(pa.array(numbers, mask=raw))
+    return pa.RecordBatch.from_arrays(
+        [*envelope, pc.coalesce(undecoded, error), typed],
+        schema=ENVELOPE.append(pa.field(TYPED, typed.type)),
+    )
