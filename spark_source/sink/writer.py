@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from itertools import islice
 from typing import Any, Final
 from uuid import uuid4
@@ -46,6 +47,12 @@ class Commit(datasource.WriterCommitMessage):
     repeated: int
 
 
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Spark's schema as Arrow has it; versions of PySpark differ in whether they want to be told the zone."""
+    zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(schema, **zone)
+
+
 def prepared(options: SinkOptions, columns: pa.Schema) -> Target:
     """The topic, seen to that it can be written as the options and the column `value` say."""
     target = prepare(options)
@@ -66,7 +73,7 @@ class _Writer:
         check_columns({field.name: field.dataType.simpleString() for field in schema.fields})
         self.options = options
         self.schema = schema
-        self.target = prepared(options, to_arrow_schema(schema))
+        self.target = prepared(options, arrow_schema(schema))
 
     def _write(self, rows: Iterable[Any], name: str, epoch: int) -> Commit:
         options = self.options
@@ -155,4 +162,4 @@ def _batches(rows: Iterable[Any], schema: StructType) -> Iterator[pa.RecordBatch
             yield first
             continue
         some = [first, *islice(rest, ROWS_AT_ONCE - 1)]
-        yield pa.RecordBatch.from_pylist([one.asDict() for one in some], to_arrow_schema(schema))
+        yield pa.RecordBatch.from_pylist([one.asDict() for one in some], arrow_schema(schema))

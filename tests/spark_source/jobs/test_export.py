@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from click.testing import CliRunner
 
 from quire.cli.spark import command
 from quire.runtime.errors import ConfigurationError, InUse, NotFound
-from quire.spark_source.jobs import export as module
 from quire.spark_source.jobs import state
 from quire.spark_source.jobs.export import Exported, export
 from quire.spark_source.jobs.part_file import PartFile
@@ -112,7 +112,7 @@ def test_killed_at_any_step_it_is_finished_by_the_next(
         return step
 
     with monkeypatch.context() as patched:
-        patched.setattr(module.os, "replace", dying(module.os.replace, after=True))
+        patched.setattr(os, "replace", dying(os.replace, after=True))
         patched.setattr(state, "sync_directory", dying(state.sync_directory, after=False))
         patched.setattr(PartFile, "drop", lambda _: None)
         try:

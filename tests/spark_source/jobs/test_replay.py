@@ -225,6 +225,7 @@ async def test_the_command(topic: Any, target: Target, out: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(600)
 def test_filters_and_keys_with_spark(server: Any, client: pulsar.Client, spark: Any, out: Path) -> None:
     name = "replayed"
     producer = client.create_producer(name, batching_enabled=True, block_if_queue_full=True)

@@ -13,6 +13,17 @@ import fastavro
 import pyarrow as pa
 import pytest
 from aiohttp import web
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.serving.admin.app import make_app
@@ -23,7 +34,7 @@ from quire.spark_source.sink.rows import check_columns
 from quire.spark_source.sink.task import TaskPlan, run
 from quire.spark_source.sink.topic import Target, prepare, value_schema
 from quire.spark_source.sink.values import Encoder, TopicSchema, definition_of, misfit
-from quire.spark_source.sink.writer import prepared
+from quire.spark_source.sink.writer import arrow_schema, prepared
 from tests.serving.conftest import BrokerHouse, in_thread
 from tests.spark_source.sink.conftest import Sink
 
@@ -193,6 +204,28 @@ def test_fields_with_a_default_may_be_missing(kind: str) -> None:
 def test_definitions_that_no_column_fits(definition: Any) -> None:
     with pytest.raises(ConfigurationError, match="cannot be written from a column"):
         Encoder(record(definition))
+
+
+def test_what_spark_calls_a_type() -> None:
+    fields = [
+        StructField("flag", BooleanType(), nullable=False),
+        StructField("at", TimestampType()),
+        StructField("local", TimestampNTZType()),
+        StructField("counts", MapType(StringType(), LongType())),
+        StructField("inner", StructType([StructField("tags", ArrayType(StringType(), containsNull=False))])),
+    ]
+    found = arrow_schema(StructType([StructField("value", StructType(fields))])).field("value").type
+    definition = definition_of(found)
+    assert [one["type"] for one in definition["fields"]] == [
+        "boolean",
+        ["null", {"type": "long", "logicalType": "timestamp-micros"}],
+        ["null", {"type": "long", "logicalType": "local-timestamp-micros"}],
+        ["null", {"type": "map", "values": ["null", "long"]}],
+        ["null", definition_of(found.field("inner").type) | {"name": "Value_inner"}],
+    ]
+    row = {"flag": True, "at": WHEN, "local": None, "counts": [("a", 1)], "inner": {"tags": ["x"]}}
+    schema = TopicSchema("AVRO", json.dumps(definition))
+    assert read_back(schema, Encoder(schema).encode(row)) == row
 
 
 def test_types_that_no_schema_has() -> None:
