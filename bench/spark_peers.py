@@ -82,7 +82,7 @@ class Prebuilt(DataSource):
         return "prebuilt"
 
     def schema(self) -> str:
-        return schema.ddl(schema.COLUMNS, None)
+        return schema.ddl(schema.COLUMNS)
 
     def reader(self, schema: Any) -> PrebuiltReader:
         return PrebuiltReader(int(self.options["rows"]))

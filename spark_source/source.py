@@ -13,7 +13,6 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from quire.runtime.errors import ConfigurationError
-from quire.spark_source import schema
 from quire.spark_source.broker import Broker
 from quire.spark_source.cutting import tasks
 from quire.spark_source.options import Options, for_batch, for_stream, parse
@@ -22,7 +21,7 @@ from quire.spark_source.sink import options as sink
 from quire.spark_source.sink.writer import QuireStreamWriter, QuireWriter
 from quire.spark_source.stream.reader import QuireStreamReader
 from quire.spark_source.task import QuirePartition, read_task
-from quire.spark_source.values import with_value_schema
+from quire.spark_source.values import ddl, with_value_schema
 
 
 class QuireDataSource(DataSource):
@@ -33,9 +32,7 @@ class QuireDataSource(DataSource):
         return "quire"
 
     def schema(self) -> str:
-        options = _whole(parse(self.options))
-        typed = {} if options.typed is None else options.typed.parts
-        return schema.ddl(options.columns, {name: part.column.ddl for name, part in typed.items()})
+        return ddl(_whole(parse(self.options)))
 
     def reader(self, schema: StructType) -> QuireReader:
         return QuireReader(_fitting(for_batch(self.options), schema))

@@ -61,6 +61,12 @@ def with_value_schema(options: Options, broker: Broker) -> Options:
     return replace(options, typed=next(iter(found)))
 
 
+def ddl(options: Options) -> str:
+    """The columns of a query, of whose schema is known what there is to know, in Spark's words."""
+    typed = {} if options.typed is None else options.typed.parts
+    return schema.ddl(options.columns, {name: part.column.ddl for name, part in typed.items()})
+
+
 def _schema_of(topic: str, number: int | None, broker: Broker) -> TopicSchema:
     try:
         return topic_schema(topic, broker.schema(topic, number))

@@ -176,8 +176,10 @@ def _typed(options: Options, table: CopyTable, report: Copied) -> Options | None
     )
     try:
         found = with_value_schema(wanted, Broker(options.service_url))
-        assert found.value is not None
-        kind = found.value.column.arrow
+        assert found.typed is not None
+        if found.typed.value.kind == "BYTES":
+            return None
+        kind = found.typed.value.column.arrow
     except ConfigurationError:
         return None  # it has no schema, or one that columns cannot hold
     report.untyped = table.unite(kind)

@@ -38,7 +38,7 @@ from quire.spark_source.sink.task import TaskPlan, Written
 from quire.spark_source.sink.task import run as write
 from quire.spark_source.sink.topic import Target
 from quire.spark_source.task import read_slice
-from quire.spark_source.values import with_value_schema
+from quire.spark_source.values import ddl, with_value_schema
 
 _KEPT: Final = ("columns", "chunks", "on_undecodable", "on_bad_value")
 _DECIDED: Final = ("delivery", "producer_name", "epoch", "row_order")
@@ -226,9 +226,8 @@ def _rows(options: Options, some: Sequence[tuple[int, Piece]], wanted: Wanted, s
     from pyspark.errors import PySparkException
 
     pieces = [piece for _, piece in some]
-    value = options.value.column.ddl if options.value else None
     numbers = spark.range(0, len(pieces), 1, max(1, len(pieces)))
-    rows = numbers.mapInArrow(partial(_read, options, pieces), schema.ddl(options.columns, value))
+    rows = numbers.mapInArrow(partial(_read, options, pieces), ddl(options))
     try:
         if wanted.where:
             rows = rows.where(wanted.where)
