@@ -255,6 +255,8 @@ def replay(
     into = {"service_url": words.pop("to_url") or admin.url, "topic": target}
     into |= {"compression": words.pop("compression"), "chunking": "true"}
     into |= {"enable_deduplication": str(words.pop("enable_deduplication")).lower()}
+    if words["value_schema"]:
+        into["register_schema"] = "true"
     how = {name: words.pop(name) for name in ("where", "key", "accept_copies")}
     how["rows_per_second"] = words.pop("rate")
     wanted = Wanted(_options(admin, topic, words), into, **how)

@@ -127,6 +127,9 @@ def replay(
     if spark is not None:
         _rows(options, [], wanted, spark)  # says at once what it does not understand
     target = topic.prepare(writes)
+    if options.value is not None:
+        writes = replace(writes, schema_type=options.value.kind)
+        target = target._replace(schema=topic.value_schema(writes, options.value.column.arrow))
     with state.alone(root, "job"):
         report.resumed = (root / "_quire" / "run.json").exists()
         now = run.begin(root, wanted.asked, "replay", pieces)

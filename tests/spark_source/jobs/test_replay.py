@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,29 @@ async def test_a_range(topic: Any, target: Target, out: Path) -> None:
     span = {"start": str(TIME_MS + 50), "end": str(TIME_MS + 70)}
     done = await in_thread(lambda: replay(out, wanted(topic, target, source=span)))
     assert done.rows == 20 and await values(target) == list(range(50, 70))
+
+
+async def test_typed_values_are_encoded_by_the_schema_of_the_other_topic(
+    broker: Any, target: Target, out: Path
+) -> None:
+    def version(*names: str) -> tuple[str, str]:
+        fields = [{"name": name, "type": ["null", "int"], "default": None} for name in names]
+        return "JSON", json.dumps({"type": "record", "name": "R", "fields": fields})
+
+    broker.schemas[TOPIC] = [version("a"), version("a", "b")]
+    texts = [b'{"a": 1}', b'{"a": 2, "b": 3}', b'{"b": 4}']
+    some = [encode_one(OutgoingMessage(text), "p", i, TIME_MS) for i, text in enumerate(texts)]
+    broker.topics[TOPIC] = [broker.segment(3, some)]
+    await in_thread(lambda: enable(target))
+    wish = wanted(broker, target, source={"value_schema": "auto"})
+    with pytest.raises(ConfigurationError, match="has no schema"):
+        await in_thread(lambda: replay(out, wish))
+    wish = replace(wish, target={**wish.target, "register_schema": "true"})
+    assert (await in_thread(lambda: replay(out, wish))).rows == 3
+    found = await target.read(AGAIN)
+    values = [json.loads(one.payload or b"") for one in found]
+    assert values == [{"a": 1, "b": None}, {"a": 2, "b": 3}, {"a": None, "b": 4}]
+    assert {one.schema_version for one in found} == {bytes(8)}
 
 
 async def test_what_came_later_is_not_of_the_run(topic: Any, target: Target, out: Path) -> None:
