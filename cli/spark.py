@@ -153,8 +153,8 @@ def audit(admin: Admin, topic: str, dry_run: bool, master: str | None, **words: 
     ]
     if not count:
         return Answer(report.as_dict(), *shown, "all is as it should be")
-    what = "one thing is" if count == 1 else f"{count:,} things are"
-    return Answer(report.as_dict(), *shown, error=Found(f"{what} not as they should be in {topic}"))
+    what = "one thing is not as it" if count == 1 else f"{count:,} things are not as they"
+    return Answer(report.as_dict(), *shown, error=Found(f"{what} should be in {topic}"))
 
 
 @command.verb("profile")
