@@ -1,12 +1,21 @@
-"""`quire archive`: move sealed segments to the archive now, see what lies where, verify it, and repair it."""
+"""`quire archive`: move sealed segments to the archive now, see what lies where, verify it, and repair it.
+
+`quire archive sidecars` is not answered by a broker: it reads and writes the archive's store from here, which needs the
+store's credentials, or its directory, and pyarrow.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 
 import click
 
 from quire.cli.noun import Noun
-from quire.cli.output import Answer, Table
-from quire.runtime.errors import CorruptionError, QuireError, Unavailable
+from quire.cli.output import Answer, Table, size
+from quire.cli.progress import bar
+from quire.runtime.errors import ConfigurationError, CorruptionError, QuireError, Unavailable
 from quire.runtime.rest import Admin
 
 
@@ -22,6 +31,7 @@ def command() -> None:
       quire archive status --json
       quire archive verify
       quire archive repair
+      quire archive sidecars build
     """
 
 
@@ -95,3 +105,105 @@ def repair(admin: Admin) -> Answer:
 
 def _segments(lines: list[str]) -> str:
     return "one archived segment is" if len(lines) == 1 else f"{len(lines)} archived segments are"
+
+
+# -- sidecars ----------------------------------------------------------------------------------------------
+
+
+@click.group("sidecars", cls=Noun)
+def sidecars() -> None:
+    """What Spark and others read of archived segments instead of their values: a Parquet file beside each.
+
+    \b
+    Examples:
+      quire archive sidecars list orders
+      quire archive sidecars build
+    """
+
+
+command.add_command(sidecars)
+
+_topics = click.argument("topics", metavar="[TOPIC]...", nargs=-1)
+_archive = click.option(
+    "--archive", metavar="URL", help="URL of the archive, where it is another one from here."
+)
+
+
+@sidecars.verb("list")
+@_topics
+@_archive
+def list_sidecars(admin: Admin, topics: tuple[str, ...], archive: str | None) -> Answer:
+    """Show which archived segments of TOPICs (all topics) have a sidecar, and how large it is.
+
+    One that is damaged, or of another object, is passed over by readers, and written anew by `build`.
+    """
+    with _parts_of_spark():
+        from quire.spark_source.broker import Broker
+        from quire.spark_source.sidecar.archive import archived_segments, find
+    found = [find(piece, archive) for piece in archived_segments(Broker(admin.url), topics)]
+    lines = [
+        {
+            "topic": one.piece.origin.name,
+            "ledger": one.piece.origin.ledger_id,
+            "object_bytes": one.piece.archived.bytes if one.piece.archived else 0,
+            "state": one.state.value,
+            "bytes": one.bytes,
+            "rows": one.rows,
+            "error": one.error,
+        }
+        for one in found
+    ]
+    columns = ("topic", "ledger", "object_bytes", "state", "bytes", "rows")
+    return Answer(
+        lines,
+        Table(
+            columns, [[line[name] for name in columns] for line in lines], right=columns[1:3] + columns[4:]
+        ),
+        *(one.error for one in found if one.error),
+    )
+
+
+@sidecars.verb("build")
+@_topics
+@click.option("--rebuild", is_flag=True, help="Write those again that are there.")
+@click.option("--dry-run", is_flag=True, help="Say how many would be written, and write none.")
+@_archive
+def build_sidecars(
+    admin: Admin, topics: tuple[str, ...], rebuild: bool, dry_run: bool, archive: str | None
+) -> Answer:
+    """Write the sidecars that archived segments of TOPICs (all topics) lack.
+
+    What is there stays. The command may be killed at any time and run again, also by a schedule.
+    """
+    with _parts_of_spark():
+        from quire.spark_source.broker import Broker
+        from quire.spark_source.sidecar.archive import build_all
+    with bar("segments") as progress:
+        done = build_all(
+            Broker(admin.url),
+            topics,
+            archive_url=archive,
+            rebuild=rebuild,
+            dry_run=dry_run,
+            progress=progress,
+        )
+    said = f"{done.segments} archived segments: {done.there} have a sidecar, "
+    said += f"{done.built} {'lack one' if dry_run and not rebuild else 'are to be written' if dry_run else 'written'}"
+    if done.object_bytes:
+        share = 100 * done.bytes / done.object_bytes
+        said += f": {done.rows:,} rows, {size(done.bytes)}, {share:.2f} % of {size(done.object_bytes)}"
+    error = None
+    if done.errors:
+        error = Unavailable(f"{len(done.errors)} could not be written now: {done.errors[0]}")
+    return Answer(asdict(done), said, *(f"without: {line}" for line in done.without), error=error)
+
+
+@contextmanager
+def _parts_of_spark() -> Iterator[None]:
+    """Imports what not every machine has."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigurationError(
+            f"sidecars are Parquet, which needs pyarrow and more ({error}): pip install 'quire[spark]'"
+        ) from None

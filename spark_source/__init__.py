@@ -6,6 +6,7 @@ turned into slices), `cutting` (slices into tasks), `fetch` (a slice's blocks, f
 (where every message of some blocks lies), `columns` (their bytes as Arrow arrays), `decode` (from blocks to record
 batches), `plain` (the same, entry by entry, for the odd ones), `decrypting`, `chunks` (large messages joined),
 `avro_types`, `topic_schema` and `values` (keys and values by their topic's schema), `compacted` (the last message of
-each key), `task` (slices read), `source` (what Spark calls), `stream` (micro-batches).
-`pyspark_quire` at the top level is where Spark finds it by itself. `sink` writes.
+each key), `filters` (which rows), `sidecar` (what is known of an archived segment without its values), `task` (slices
+read), `source` (what Spark calls), `stream` (micro-batches). `pyspark_quire` at the top level is where Spark finds it
+by itself. `sink` writes.
 """

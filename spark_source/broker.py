@@ -9,6 +9,8 @@ GET /quire/v1/topics/{domain}/{tenant}/{namespace}/{topic}/segments
 GET /quire/v1/topics/{domain}/{tenant}/{namespace}/{topic}/blocks?ledger=L&entry=E&bytes=N
     whole consecutive blocks from the one that contains E on, confirmed ones only; empty when there is none;
     404 when the segment was trimmed
+GET /admin/v2/tenants, /admin/v2/namespaces/{tenant}
+    [names]; those of namespaces begin with their tenant's
 GET /admin/v2/persistent/{tenant}/{namespace}
     [names of topics]
 GET /admin/v2/persistent/{tenant}/{namespace}/{topic}/partitions
@@ -76,6 +78,15 @@ class Broker:
         """Whole blocks from the one with `entry_id` on."""
         query = f"ledger={ledger_id}&entry={entry_id}&bytes={bytes_max}"
         return self._admin.get_raw(f"/quire/v1/topics/{topic_name.path(topic)}/blocks?{query}")[1]
+
+    def namespaces(self) -> list[tuple[str, str]]:
+        """Every tenant's namespaces."""
+        tenants: list[str] = self._admin.get("/admin/v2/tenants")
+        return [
+            (tenant, name.partition("/")[2])
+            for tenant in tenants
+            for name in self._admin.get(f"/admin/v2/namespaces/{quote(tenant)}")
+        ]
 
     def topics(self, tenant: str, namespace: str) -> list[str]:
         """Full names of a namespace's topics."""

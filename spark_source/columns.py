@@ -101,6 +101,10 @@ class Columns:
         start, end = self.rows.value
         return pa.array(self.rows.value_null | (start == end))
 
+    def value_bytes(self) -> pa.Array:
+        start, end = self.rows.value
+        return pa.array((end - start).astype(np.int32), mask=self.rows.value_null)
+
     def properties(self) -> pa.Array:
         owner, start, end = self.rows.properties
         count = len(self.rows.entry)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +36,6 @@ from quire.wire.message import Encrypted, Undecodable
 
 if TYPE_CHECKING:
     from quire.client.crypto import Decryptor
-    from quire.spark_source.chunks import Chunks
 
 INFLATED_BYTES_MAX: Final = 64 * MIB
 """Decompressed bytes that are held at once, beyond one entry's."""
@@ -45,6 +44,14 @@ _log = logging.getLogger(__name__)
 
 BATCH_BYTES: Final = 2 * MIB
 """About what one record batch holds: Spark copies each twice, which is cheapest within a core's cache."""
+
+
+class ChunkRows(Protocol):
+    """What becomes of a chunk: `chunks.Chunks` joins, a sidecar keeps it apart."""
+
+    def rows(self, entry: memoryview, entry_id: int) -> Iterator[plain.Row]:
+        """The rows that this chunk makes whole. Raises `Undecodable`."""
+        ...
 
 
 class Decoder:
@@ -65,7 +72,7 @@ class Decoder:
         batch_rows: int,
         keep_raw: bool,
         skip_lost: bool = False,
-        chunks: Chunks | None = None,
+        chunks: ChunkRows | None = None,
         decryptor: Decryptor | None = None,
     ) -> None:
         self._columns = tuple(columns)
@@ -166,6 +173,8 @@ class Decoder:
             place[schema.SCHEMA_VERSION] = plain.schema_version(entry)
         for i, row in enumerate(rows):
             inside = self._window.has(entry_id, row["batch_index"], row.get("publish_time"))
+            if schema.VALUE_BYTES in self._columns and "undecoded" not in row and row["value"] is not None:
+                row[schema.VALUE_BYTES] = len(row["value"])
             if inside and not row.get("compacted_out"):
                 yield row | place | {"message_index": index + i}
 

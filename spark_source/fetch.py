@@ -9,7 +9,7 @@ of them said.
 Every block that is handed out is proven: by the checksum of its run in the archive's index, or by its own. And a task
 proves that it lacks nothing: its blocks follow one another, from the slice's first entry to its last.
 
-Stores are opened here, once per process and never in the driver: a boto3 client cannot be pickled.
+Stores are opened here, once per process, and stay in it: a boto3 client cannot be pickled.
 """
 
 from __future__ import annotations
@@ -159,8 +159,8 @@ def _check_ledgers(found: Iterable[block.BlockHeader], wanted: int, source: str)
 
 def from_archive(piece: Slice, archived: ArchivedObject, archive_url: str | None, at: int) -> Iterator[Chunk]:
     """The same, from an object of the archive alone."""
-    store = open_store(archive_url or archived.store)
-    index = read_index(store, archived)
+    url = archive_url or archived.store
+    store, index = open_store(url), _index(url, archived)
     if index.footer.ledger_id != piece.origin.ledger_id:
         raise SegmentError(
             f"an object is of ledger {index.footer.ledger_id}", archived.name, archived.bytes - FOOTER_BYTES
@@ -203,6 +203,12 @@ def read_index(store: BlockingStore, archived: ArchivedObject) -> Index:
     if needed > size:
         tail = store.get_range(archived.name, archived.bytes - needed, needed)
     return Index(footer, tail, archived.name)
+
+
+@lru_cache(maxsize=4)
+def _index(store_url: str, archived: ArchivedObject) -> Index:
+    """`read_index`, once for a slice that is read in many spans."""
+    return read_index(open_store(store_url), archived)
 
 
 def _chunks(rows: list[Row]) -> Iterator[list[Row]]:

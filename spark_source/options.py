@@ -18,6 +18,8 @@
 | on_lost | `fail` ends the query where messages were lost and given up; `skip` leaves them out, with a warning | fail |
 | slice_bytes | about how much one Spark task reads: two thirds to four thirds of it, see `cutting` | 96MiB |
 | archive | URL of the archive as the executors reach it (another endpoint, keys) | as the broker says |
+| key, keys, event_start, event_end | which rows, see `filters` | all |
+| sidecars | `use`: an archived segment's sidecar spares what it can; `ignore`: only the objects are read | use |
 
 A stream takes no `end`, and has three more:
 
@@ -46,7 +48,8 @@ from typing import Final
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import MIB
 from quire.runtime.settings import parse_size
-from quire.spark_source import schema
+from quire.spark_source import filters, schema
+from quire.spark_source.filters import EVERYTHING, Filter, parse_filter
 from quire.spark_source.positions import Bound, parse_bound
 from quire.spark_source.topic_schema import TopicSchema
 
@@ -78,6 +81,8 @@ _KNOWN: Final = frozenset(
         "crypto_key_dir",
         "starting_subscription",
         _DATA_LOSS,
+        "sidecars",
+        *filters.OPTIONS,
         *_OF_STREAMS,
     )
 )
@@ -110,6 +115,8 @@ class Options:
     stream_name: str | None
     max_rows_per_trigger: int | None
     max_bytes_per_trigger: int | None
+    filter: Filter = EVERYTHING
+    sidecars: bool = True
     typed: TopicSchema | None = None
     """What `value_schema` stands for, once it was looked up (`values`)."""
 
@@ -195,6 +202,8 @@ def parse(options: Mapping[str, str]) -> Options:
         stream_name=given.get("stream_name") or None,
         max_rows_per_trigger=_rows_per_trigger(given.get("max_rows_per_trigger")),
         max_bytes_per_trigger=_bytes_per_trigger(given.get("max_bytes_per_trigger")),
+        filter=parse_filter({name.lower(): value for name, value in options.items()}),
+        sidecars=one_of(given, "sidecars", ("use", "ignore")) == "use",
     )
 
 

@@ -46,6 +46,8 @@ SCHEMA_VERSION: Final = "schema_version"
 
 REMOVES: Final = "removes"
 """Whether a message has no value, and so removes its key from a compacted topic; for our own use."""
+VALUE_BYTES: Final = "value_bytes"
+"""How long a value is, null for none; for our own use."""
 
 FIELDS: Final = {
     "topic": pa.string(),
@@ -65,8 +67,9 @@ FIELDS: Final = {
     VALUE_ERROR: pa.string(),
     SCHEMA_VERSION: pa.binary(),
     REMOVES: pa.bool_(),
+    VALUE_BYTES: pa.int32(),
 }
-_BY_OPTION: Final = (UNDECODED, VALUE_ERROR, SCHEMA_VERSION, REMOVES)
+_BY_OPTION: Final = (UNDECODED, VALUE_ERROR, SCHEMA_VERSION, REMOVES, VALUE_BYTES)
 COLUMNS: Final = tuple(name for name in FIELDS if name not in _BY_OPTION)
 
 _SPARK: Final = {

@@ -17,6 +17,7 @@ from quire.spark_source.broker import Broker
 from quire.spark_source.cutting import tasks
 from quire.spark_source.options import Options, for_batch, for_stream, parse
 from quire.spark_source.plan import plan
+from quire.spark_source.sidecar.prune import pruned
 from quire.spark_source.sink import options as sink
 from quire.spark_source.sink.writer import QuireStreamWriter, QuireWriter
 from quire.spark_source.stream.reader import QuireStreamReader
@@ -77,7 +78,7 @@ class QuireReader(DataSourceReader):
         self.options = options
 
     def partitions(self) -> list[InputPartition]:
-        pieces = plan(self.options, Broker(self.options.service_url))
+        pieces = pruned(plan(self.options, Broker(self.options.service_url)), self.options)
         return [QuirePartition(task) for task in tasks(pieces, self.options)] or [QuirePartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

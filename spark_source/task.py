@@ -20,6 +20,8 @@ from quire.spark_source.decode import Decoder
 from quire.spark_source.decrypting import decryptor_of
 from quire.spark_source.options import Options
 from quire.spark_source.plan import Slice, report_loss
+from quire.spark_source.sidecar.choose import Span
+from quire.spark_source.sidecar.read import steps
 from quire.spark_source.values import Values
 
 
@@ -40,8 +42,7 @@ def read_task(task: Sequence[Slice], options: Options) -> Iterator[pa.RecordBatc
         yield from reading.compacted(task)
         return
     for piece in task:
-        for batch in reading.batches(piece, reading.needed(piece)):
-            yield reading.finished(piece, batch)
+        yield from reading.rows(piece)
 
 
 def read_slice(piece: Slice, options: Options) -> Iterator[pa.RecordBatch]:
@@ -61,31 +62,38 @@ class _Reading:
         self._decryptor = decryptor_of(options.crypto_key_dir)
         self._arrow = schema.arrow(options.columns)
 
-    def needed(self, piece: Slice) -> tuple[str, ...]:
-        """The columns that the decoder has to give for those of the user."""
-        values = self._values_of(piece)
-        return self._options.columns if values is None else values.columns
-
-    def finished(self, piece: Slice, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch of at least the columns `needed`, as the user gets it."""
-        values = self._values_of(piece)
-        return batch.select(self._arrow.names) if values is None else values.typed(batch)
+    def rows(self, piece: Slice) -> Iterator[pa.RecordBatch]:
+        """The rows of a slice, from its sidecar as far as that has them."""
+        columns, chunks = self._needed(piece), self._chunks_of(piece)
+        for step in steps(piece, self._options):
+            if isinstance(step, Span):
+                for batch in self._decoded(piece.part(*step), columns, chunks):
+                    yield from self._finished(piece, batch)
+            else:
+                yield step
 
     def compacted(self, task: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
         """See `compacted`; the slices are all of one partition's range."""
         last = LastOfKey()
         for piece in task:
-            for batch in self.batches(piece, compacted.COLUMNS):
+            for batch in self._decoded(piece, compacted.COLUMNS, self._chunks_of(piece)):
                 last.note(batch)
         for piece in task:
-            needed = dict.fromkeys((*self.needed(piece), "key", "message_index"))
-            for batch in map(last.kept, self.batches(piece, tuple(needed))):
-                if batch.num_rows:
-                    yield self.finished(piece, batch)
+            columns = tuple(dict.fromkeys((*self._needed(piece), "key", "message_index")))
+            for batch in self._decoded(piece, columns, self._chunks_of(piece)):
+                yield from self._finished(piece, last.kept(batch))
 
-    def batches(self, piece: Slice, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _needed(self, piece: Slice) -> tuple[str, ...]:
+        """The columns that the decoder has to give for those of the user."""
+        values = self._values_of(piece)
+        columns = self._options.columns if values is None else values.columns
+        return tuple(dict.fromkeys((*columns, *self._options.filter.columns)))
+
+    def _decoded(
+        self, piece: Slice, columns: Sequence[str], chunks: Chunks | None
+    ) -> Iterator[pa.RecordBatch]:
         """These columns of a slice."""
-        options, broker = self._options, self._broker
+        options = self._options
         decoder = Decoder(
             columns,
             piece.origin,
@@ -93,14 +101,26 @@ class _Reading:
             batch_rows=options.batch_rows,
             keep_raw=options.keep_raw,
             skip_lost=options.skip_lost,
-            chunks=Chunks(piece, broker, options.archive, self._decryptor) if options.join_chunks else None,
+            chunks=chunks,
             decryptor=self._decryptor,
         )
         try:
-            for blocks in fetch.blocks(piece, broker, options.archive):
+            for blocks in fetch.blocks(piece, self._broker, options.archive):
                 yield from decoder.decode(blocks)
         except NotFound as error:
             report_loss(str(error), options)
+
+    def _finished(self, piece: Slice, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """What the user gets of a batch with at least the columns `_needed`: never an empty one."""
+        wanted = self._options.filter.wanted(batch)
+        if wanted.num_rows:
+            values = self._values_of(piece)
+            yield wanted.select(self._arrow.names) if values is None else values.typed(wanted)
+
+    def _chunks_of(self, piece: Slice) -> Chunks | None:
+        if not self._options.join_chunks:
+            return None
+        return Chunks(piece, self._broker, self._options.archive, self._decryptor)
 
     def _values_of(self, piece: Slice) -> Values | None:
         topic = piece.origin.topic

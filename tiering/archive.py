@@ -14,6 +14,9 @@ A segment recorded in another store than this archive's (the archive was moved) 
 An object that a record names and that is missing or does not prove is *damaged*. Who meets one says so (`note_damage`):
 it is logged once, counted, and shown with the topic, until it is proven whole or deleted, say because it was uploaded
 again under another name (`Offloader.repair`).
+
+An object may have a *sidecar*, derived from it and beside it (`sidecar_of`; `quire.spark_source.sidecar` makes and
+reads it). Nothing here depends on one; it goes before its object does.
 """
 
 from __future__ import annotations
@@ -35,12 +38,23 @@ from quire.tiering.store import ObjectStore
 from quire.wire.block import Buffer, peek
 
 PREFIX: Final = "segments/"
+_SIDECAR: Final = ".parquet"
 STEP_BYTES: Final = MIB
 VERIFY_BYTES: Final = 4 * MIB
 BLOCKS_PER_TURN: Final = 200
 """Blocks proven before the loop gets a turn: about a millisecond."""
 
 log = logging.getLogger(__name__)
+
+
+def sidecar_of(name: str) -> str:
+    """The name of an object's sidecar."""
+    return name + _SIDECAR
+
+
+def object_of(name: str) -> str:
+    """The name of the object that a sidecar, or the object itself, belongs to."""
+    return name.removesuffix(_SIDECAR)
 
 
 class SegmentReader(Protocol):
@@ -167,9 +181,14 @@ class Archive:
         return f"the archived copy of {segment} is damaged: {what}"
 
     async def delete(self, pointer: ArchivePointer) -> None:
-        """Delete the object, which no record names any more. `Unavailable`, `OutcomeUnknown` (try again)."""
+        """Delete the object, which no record names any more, and before it its sidecar, if it has one.
+
+        `Unavailable`, `OutcomeUnknown` (try again).
+        """
         self.damaged.pop(pointer.name, None)
-        await self.store_of(pointer).delete(pointer.name)
+        store = self.store_of(pointer)
+        await store.delete(sidecar_of(pointer.name))
+        await store.delete(pointer.name)
 
     def store_of(self, pointer: ArchivePointer) -> ObjectStore:
         """Where a segment was recorded to be. Raises `ConfigurationError`."""

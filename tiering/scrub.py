@@ -2,7 +2,7 @@
 
     damaged     a record names the object, and it is missing, of another length, or does not prove
     orphan      no record names the object, and it is older than the grace: an upload that never was recorded, or
-                a segment that was trimmed while its deletion failed
+                a segment that was trimmed while its deletion failed; or the sidecar of such an object
 
 The objects are listed *before* the records are read, and the records are read again before anything is deleted: an
 object that is being uploaded right now is recorded later than it is listed, and within the grace. Deletion is on
@@ -20,7 +20,7 @@ from quire.metadata.records import ArchivePointer
 from quire.metadata.store import MetadataStore
 from quire.runtime.clock import Clock
 from quire.runtime.errors import CorruptionError, NotFound, QuireError, Unavailable
-from quire.tiering.archive import PREFIX, Archive
+from quire.tiering.archive import PREFIX, Archive, object_of
 from quire.tiering.inventory import all_topics
 from quire.tiering.store import ObjectInfo
 
@@ -46,6 +46,8 @@ class ScrubReport:
     segments: int = 0
     bytes: int = 0
     objects: int = 0
+    sidecars: int = 0
+    """Listed, not looked into: they are derived (`quire archive sidecars list`)."""
     orphan_bytes: int = 0
     deleted: int = 0
     unfinished_uploads: int = 0
@@ -80,7 +82,8 @@ async def scrub(
     """Read every recorded object in full, and list what is nobody's. Raises `Unavailable` when it cannot list."""
     report = ScrubReport()
     listed = await archive.store.list(PREFIX)
-    report.objects = len(listed)
+    report.objects = sum(object_of(info.name) == info.name for info in listed)
+    report.sidecars = len(listed) - report.objects
     recorded = await records()
     damaged = [(one, error) for one in recorded if (error := await _prove(archive, one, report)) is not None]
     named = {one.pointer.name for one in await records()} if damaged else set()
@@ -113,6 +116,6 @@ async def _prove(archive: Archive, one: Recorded, report: ScrubReport) -> QuireE
 
 
 def _orphans(listed: Sequence[ObjectInfo], recorded: Sequence[Recorded], before_ms: int) -> list[ObjectInfo]:
-    """Names are unique over all stores, so a name alone says whose an object is."""
+    """Names are unique over all stores, so a name alone says whose an object, and its sidecar, is."""
     named = {one.pointer.name for one in recorded}
-    return [info for info in listed if info.name not in named and info.modified_ms < before_ms]
+    return [info for info in listed if object_of(info.name) not in named and info.modified_ms < before_ms]

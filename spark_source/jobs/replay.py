@@ -124,12 +124,15 @@ def replay(
         report.slices_left = len(found.todo if found else list(pieces()))
         return report
     options = with_value_schema(options, broker)
+    if options.typed is not None and options.typed.key is not None:
+        raise ConfigurationError("a replay cannot type the keys of pairs: use value_schema=none")
     if spark is not None:
         _rows(options, [], wanted, spark)  # says at once what it does not understand
     target = topic.prepare(writes)
-    if options.value is not None:
-        writes = replace(writes, schema_type=options.value.kind)
-        target = target._replace(schema=topic.value_schema(writes, options.value.column.arrow))
+    if options.typed is not None and options.typed.value.kind in ("AVRO", "JSON"):
+        value = options.typed.value
+        writes = replace(writes, schema_type=value.kind)
+        target = target._replace(schema=topic.value_schema(writes, value.column.arrow))
     with state.alone(root, "job"):
         report.resumed = (root / "_quire" / "run.json").exists()
         now = run.begin(root, wanted.asked, "replay", pieces)

@@ -103,6 +103,8 @@ class FakeBroker:
             [
                 web.get(f"{topic}/segments", self._segments),
                 web.get(f"{topic}/blocks", self._blocks),
+                web.get("/admin/v2/tenants", self._tenants),
+                web.get("/admin/v2/namespaces/{tenant}", self._namespaces),
                 web.get(admin, self._list),
                 web.get(f"{admin}/{{topic}}/partitions", self._partitions),
                 web.get("/admin/v2/schemas/{tenant}/{namespace}/{topic}/schema", self._schema),
@@ -223,6 +225,14 @@ class FakeBroker:
         body = await request.json()
         self.cursors[key]["next"] = body["ledgerId"], body["entryId"]
         return web.Response(status=204)
+
+    async def _tenants(self, _: web.Request) -> web.Response:
+        return web.json_response(sorted({name.split("/")[2] for name in self.topics}))
+
+    async def _namespaces(self, request: web.Request) -> web.Response:
+        of_tenant = f"persistent://{request.match_info['tenant']}/"
+        found = {"/".join(name.split("/")[2:4]) for name in self.topics if name.startswith(of_tenant)}
+        return web.json_response(sorted(found))
 
     async def _list(self, request: web.Request) -> web.Response:
         prefix = "persistent://{tenant}/{namespace}/".format(**request.match_info)

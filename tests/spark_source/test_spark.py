@@ -11,6 +11,8 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
+from quire.spark_source.broker import Broker
+from quire.spark_source.sidecar.archive import build_all
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.message import OutgoingMessage, encode_batch, encode_one, seal
 
@@ -104,6 +106,21 @@ def test_an_undecodable_entry_ends_the_query_or_is_kept(spark: Any, broker: Any)
     assert rows[1].properties is None and rows[0].properties == {}
 
 
+def test_what_sidecars_answer_without_the_segments(spark: Any, topic: Any, archivist: Any) -> None:
+    assert build_all(Broker(topic.url)).built == 3
+    expected = read(spark, topic, columns="key,properties,publish_time,message_index", sidecars="ignore")
+    rows = sorted(expected.collect(), key=lambda row: row.message_index)
+    (row,) = read(spark, topic, key="k3", start=str(TIME_MS + 50), end=str(TIME_MS + 51)).collect()
+    assert (bytes(row.value), row.message_index) == (b"000503", 503)
+    for segment in topic.topics[TOPIC][:3]:
+        archivist.store.delete(segment.archive["name"])
+    frame = read(spark, topic, columns="key,properties,publish_time,message_index")
+    assert sorted(frame.collect(), key=lambda row: row.message_index) == rows and len(rows) == 5000
+    table = spark.read.parquet(f"{archivist.url}/segments/*.parquet")
+    assert table.filter("undecoded IS NULL").count() == 3000
+    assert table.agg({"value_bytes": "sum"}).collect()[0][0] == 18_000
+
+
 def test_wrong_options_are_sentences(spark: Any, topic: Any) -> None:
     with pytest.raises(Exception, match="option tpic is not known to format quire"):
         read(spark, topic, tpic="t")
@@ -133,3 +150,7 @@ def test_an_archive_in_s3(spark: Any, broker: Any, bucket: str, archivist: Any) 
     rows = read(spark, broker, archive=with_keys, columns="value").collect()
     assert sorted(int(row.value) for row in rows) == list(range(1000))
     assert not any("blocks" in path for path in broker.requests)
+    assert build_all(Broker(broker.url), archive_url=with_keys).built == 1
+    assert read(spark, broker, archive=with_keys, columns="key", key="k3").count() == 100
+    assert build_all(Broker(broker.url), archive_url=with_keys, rebuild=True).built == 1
+    assert build_all(Broker(broker.url), archive_url=with_keys).there == 1

@@ -12,7 +12,7 @@ from quire.runtime.clock import ManualClock
 from quire.runtime.errors import CorruptionError, Unavailable
 from quire.testing.metadata import MemoryStore
 from quire.testing.objects import MemoryObjectStore
-from quire.tiering.archive import Archive
+from quire.tiering.archive import Archive, sidecar_of
 from quire.tiering.scrub import GRACE_MS, Recorded, recorded_segments, scrub
 from quire.wire.block import Buffer
 
@@ -85,6 +85,43 @@ async def test_an_orphan_is_told_after_the_grace_and_deleted_only_when_asked() -
     report = await scrub(world.archive, world.records, world.clock, delete_orphans=True)
     assert (report.deleted, report.unfinished_uploads) == (1, 1)
     assert {info.name for info in await world.store.list()} == {kept.name, young.name}
+
+
+async def put(world: World, name: str) -> None:
+    async def parts() -> AsyncIterator[Buffer]:
+        yield b"a sidecar"
+
+    await world.store.put(name, parts())
+
+
+async def test_a_sidecar_belongs_to_its_object() -> None:
+    world = World()
+    kept, orphan, trimmed = await world.add(1), await world.add(2, record=False), await world.add(3)
+    for pointer in (kept, orphan, trimmed):
+        await put(world, sidecar_of(pointer.name))
+    await world.archive.store.delete(trimmed.name)  # as by a broker that dies in the middle of it
+    world.recorded.pop()
+    world.clock.advance_ms(GRACE_MS + 1)
+    report = await scrub(world.archive, world.records, world.clock)
+    assert (report.objects, report.sidecars) == (2, 3)
+    assert sorted(line.split()[0] for line in report.orphans) == sorted(
+        [orphan.name, sidecar_of(orphan.name), sidecar_of(trimmed.name)]
+    )
+    report = await scrub(world.archive, world.records, world.clock, delete_orphans=True)
+    assert report.deleted == 3
+    assert {info.name for info in await world.store.list()} == {kept.name, sidecar_of(kept.name)}
+
+
+async def test_a_sidecar_goes_before_its_object() -> None:
+    world = World()
+    pointer = await world.add(1)
+    await put(world, sidecar_of(pointer.name))
+    world.store.faults.fail_next("delete", Unavailable("no"))
+    with pytest.raises(Unavailable):
+        await world.archive.delete(pointer)
+    assert len(await world.store.list()) == 2
+    await world.archive.delete(pointer)
+    assert await world.store.list() == []
 
 
 async def test_an_object_recorded_while_the_scrub_runs_is_not_deleted() -> None:

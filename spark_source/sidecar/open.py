@@ -1,0 +1,105 @@
+"""A sidecar where it lies: opened by the object's pointer, its groups read and proven when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import pyarrow as pa
+
+from quire.runtime.errors import QuireError
+from quire.runtime.limits import KIB, MIB
+from quire.spark_source.plan import ArchivedObject
+from quire.spark_source.sidecar.layout import (
+    TAIL_BYTES,
+    Footer,
+    Group,
+    Identity,
+    SidecarError,
+    footer_bytes,
+    read_footer,
+    read_group,
+)
+from quire.tiering.archive import sidecar_of
+from quire.tiering.store import BlockingStore
+
+TAIL_GUESS_BYTES: Final = 64 * KIB
+"""A first read of this many bytes finds the footer of a sidecar of some twenty groups."""
+
+READ_BYTES: Final = 8 * MIB
+"""Groups that are read in one go."""
+
+
+class Sidecar:
+    """One object's sidecar. All but the constructor raise `SidecarError`, or what the store raises."""
+
+    def __init__(self, store: BlockingStore, name: str, file_bytes: int, footer: Footer) -> None:
+        self.name = name
+        self.file_bytes = file_bytes
+        self._store = store
+        self._footer = footer
+
+    @property
+    def groups(self) -> Sequence[Group]:
+        return self._footer.groups
+
+    @property
+    def rows(self) -> int:
+        return self._footer.parquet.num_rows  # type: ignore[no-any-return]
+
+    def tables(self, numbers: Sequence[int], columns: Sequence[str]) -> Iterator[tuple[Group, pa.Table]]:
+        """These columns of some groups, ascending, each with its group."""
+        for run in self._runs(numbers):
+            first, last = self.groups[run[0]], self.groups[run[-1]]
+            length = last.offset + last.length - first.offset
+            content = memoryview(self._store.get_range(self.name, first.offset, length))
+            for number in run:
+                group = self.groups[number]
+                start = group.offset - first.offset
+                part = content[start : start + group.length]
+                with arrow_errors(self.name):
+                    table = read_group(self._footer, number, part, columns, self.name)
+                yield group, table
+
+    def _runs(self, numbers: Sequence[int]) -> Iterator[list[int]]:
+        """Neighbours, together as large as one read."""
+        run: list[int] = []
+        for number in numbers:
+            group = self.groups[number]
+            end = group.offset + group.length
+            if run and (number != run[-1] + 1 or end - self.groups[run[0]].offset > READ_BYTES):
+                yield run
+                run = []
+            run.append(number)
+        if run:
+            yield run
+
+
+def open_sidecar(store: BlockingStore, archived: ArchivedObject, ledger_id: int) -> Sidecar:
+    """An object's sidecar. Raises `NotFound` where it has none, `SidecarError`, and what the store raises."""
+    name = sidecar_of(archived.name)
+    file_bytes = store.size(name)
+    if file_bytes < TAIL_BYTES:
+        raise SidecarError("a sidecar is too short for Parquet", name, 0)
+    size = min(file_bytes, TAIL_GUESS_BYTES)
+    tail = store.get_range(name, file_bytes - size, size)
+    needed = footer_bytes(tail, name)
+    if needed > file_bytes:
+        raise SidecarError(f"a sidecar of {file_bytes} bytes tells of a footer of {needed}", name, 0)
+    if needed > size:
+        tail = store.get_range(name, file_bytes - needed, needed)
+    with arrow_errors(name):
+        footer = read_footer(tail, file_bytes, Identity(ledger_id, archived.bytes, archived.crc), name)
+    return Sidecar(store, name, file_bytes, footer)
+
+
+@contextmanager
+def arrow_errors(name: str) -> Iterator[None]:
+    """What Arrow and others say of bytes that are not what they should be."""
+    try:
+        yield
+    except QuireError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as error:
+        raise SidecarError(f"a sidecar cannot be read: {error}", name, 0) from error
