@@ -4,6 +4,9 @@ Builds an archive of 1.5 million messages of 1 KiB in a directory, once with one
 batches of 100, stands in for the broker with a server that answers the plan, and reads all columns with `local[2]`
 into Spark's no-op sink. One JSON line per result: rows a second of the best and the median of five runs after one to
 warm up, and the CPU time of JVM and Python workers together, which says more on a machine that is not idle.
+
+Then the segments get sidecars, and the same is read without values, and 0.25 % of it by publish time; each also says
+how long it takes beside the whole. What the sidecars take, and how fast they are written, is a line of its own.
 """
 
 from __future__ import annotations
@@ -23,6 +26,9 @@ from typing import Any, Final
 
 from bench.report import show
 from quire.runtime.limits import BLOCK_BYTES_MAX, MIB
+from quire.spark_source import schema
+from quire.spark_source.broker import Broker
+from quire.spark_source.sidecar.archive import build_all
 from quire.tiering.open import open_blocking
 from quire.tiering.segment_object import SegmentBuilder, footer_crc
 from quire.wire import block
@@ -36,6 +42,9 @@ BATCH: Final = 100
 SEGMENT_BYTES: Final = 512 * MIB
 RUNS: Final = 5
 TIME_MS: Final = 1_700_000_000_000
+ROWS_PER_MS: Final = 500
+RANGE_SHARE: Final = 400
+"""The time range that is read is one part of so many."""
 
 
 def blocks(ledger_id: int, first_index: int, rows: int, batch: int, codec: int = pb.NONE) -> Iterator[Buffer]:
@@ -51,12 +60,13 @@ def blocks(ledger_id: int, first_index: int, rows: int, batch: int, codec: int =
         while size < BLOCK_BYTES_MAX and index + sum(counts) < end:
             at = index + sum(counts)
             counts.append(min(batch, end - at))
-            encode = encode_one(message, "bench-0", at, TIME_MS + at // 500) if batch == 1 else None
-            entries.append(
-                encode or encode_batch([message] * counts[-1], "bench-0", at, TIME_MS + at // 500, codec)
-            )
+            time_ms = TIME_MS + at // ROWS_PER_MS
+            encode = encode_one(message, "bench-0", at, time_ms) if batch == 1 else None
+            entries.append(encode or encode_batch([message] * counts[-1], "bench-0", at, time_ms, codec))
             size += len(entries[-1])
-        yield block.cut(ledger_id, entry_id, entry_id - 1, TIME_MS + index // 500, index, entries, counts)
+        yield block.cut(
+            ledger_id, entry_id, entry_id - 1, TIME_MS + index // ROWS_PER_MS, index, entries, counts
+        )
         entry_id += len(entries)
         index += sum(counts)
 
@@ -164,8 +174,9 @@ def cpu_s() -> float:
     return sum(ticks[pid] for pid in ours - {os.getpid()}) / os.sysconf("SC_CLK_TCK")
 
 
-def measure(spark: Any, url: str, topic: str, rows: int) -> None:
-    frame = spark.read.format("quire").options(service_url=url, topic=topic).load()
+def measure(spark: Any, url: str, topic: str, rows: int, what: str = "the archive", **options: str) -> float:
+    """`rows` are those that `options` want. Returns the median of the runs in seconds."""
+    frame = spark.read.format("quire").options(service_url=url, topic=topic, **options).load()
     assert frame.count() == rows
     seconds, cpu = [], []
     for _ in range(RUNS):
@@ -174,12 +185,39 @@ def measure(spark: Any, url: str, topic: str, rows: int) -> None:
         seconds.append(time.perf_counter() - start)
         cpu.append(cpu_s() - cpu_start)
     show(
-        f"Spark reads the archive, {topic}",
+        f"Spark reads {what}, {topic}",
         rows=rows,
         message_bytes=MESSAGE_BYTES,
         rows_per_s_best=rows / min(seconds),
         rows_per_s_median=rows / statistics.median(seconds),
         cpu_us_per_row=min(cpu) / rows * 1e6,
+    )
+    return statistics.median(seconds)
+
+
+def measure_sidecars(spark: Any, url: str, topic: str, rows: int, whole_s: float) -> None:
+    """What sidecars cost and spare; `whole_s` is how long all rows with their values took."""
+    start = time.perf_counter()
+    built = build_all(Broker(url), [topic])
+    assert built.rows == rows, built
+    show(
+        f"sidecars, {topic}",
+        rows_per_s=rows / (time.perf_counter() - start),
+        share_of_segments=built.bytes / built.object_bytes,
+    )
+    columns = ",".join(name for name in schema.COLUMNS if name != "value")
+    without_s = measure(spark, url, topic, rows, "without values", columns=columns)
+    span_ms = max(1, rows // ROWS_PER_MS // RANGE_SHARE)
+    begin_ms = TIME_MS + rows // ROWS_PER_MS // 2
+    times = {"start": str(begin_ms), "end": str(begin_ms + span_ms)}
+    wanted = spark.read.format("quire").options(service_url=url, topic=topic, **times).load().count()
+    assert abs(wanted - span_ms * ROWS_PER_MS) <= 2 * BATCH, wanted
+    range_s = measure(spark, url, topic, wanted, "a time range", **times)
+    show(
+        f"sidecars spare, {topic}",
+        without_values_share_of_time=without_s / whole_s,
+        time_range_share_of_rows=wanted / rows,
+        time_range_share_of_time=range_s / whole_s,
     )
 
 
@@ -218,8 +256,9 @@ def main() -> None:
         try:
             for name in topics:
                 url = f"http://127.0.0.1:{server.server_port}"
-                measure(spark, url, name, rows)
+                whole_s = measure(spark, url, name, rows)
                 measure_stream(spark, url, name, rows)
+                measure_sidecars(spark, url, name, rows, whole_s)
         finally:
             spark.stop()
             server.shutdown()
