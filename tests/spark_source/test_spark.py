@@ -150,7 +150,3 @@ def test_an_archive_in_s3(spark: Any, broker: Any, bucket: str, archivist: Any) 
     rows = read(spark, broker, archive=with_keys, columns="value").collect()
     assert sorted(int(row.value) for row in rows) == list(range(1000))
     assert not any("blocks" in path for path in broker.requests)
-    assert build_all(Broker(broker.url), archive_url=with_keys).built == 1
-    assert read(spark, broker, archive=with_keys, columns="key", key="k3").count() == 100
-    assert build_all(Broker(broker.url), archive_url=with_keys, rebuild=True).built == 1
-    assert build_all(Broker(broker.url), archive_url=with_keys).there == 1

@@ -1,0 +1,44 @@
+"""Sidecars in S3: written and read as in a directory, with the credentials of the option `archive`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from quire.tiering.archive import sidecar_of
+from quire.wire.message import OutgoingMessage, encode_one
+from tests.spark_source.sidecar.test_rows import reader, rows
+from tests.spark_source.sidecar.topics import TIME_MS, TOPIC, build
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    server = ThreadedMotoServer("127.0.0.1", 0)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket="bucket")
+    yield f"s3://bucket/quire?endpoint={endpoint}&region=us-east-1"
+    server.stop()
+
+
+def test_written_read_and_written_again(broker: Any, archivist: Any, bucket: str) -> None:
+    entries = [encode_one(OutgoingMessage(b"v", key=f"k{i % 5}"), "p", i, TIME_MS + i) for i in range(200)]
+    in_s3 = type(archivist)(bucket)
+    broker.topics[TOPIC] = [broker.segment(7, entries)]
+    in_s3.archive(broker.topics[TOPIC][0])
+    with_keys = f"{bucket}&access_key=testing&secret_key=testing"
+    assert build(broker, archive_url=with_keys).built == 1
+    assert build(broker, archive_url=with_keys, rebuild=True).built == 1
+    assert build(broker, archive_url=with_keys).there == 1
+    assert len(rows(reader(broker, archive=with_keys, key="k3"))) == 40
+    name = broker.topics[TOPIC][0].archive["name"]
+    in_s3.store.delete(name)
+    assert len(rows(reader(broker, archive=with_keys, columns="key,entry"))) == 200
+    assert [info.name for info in in_s3.store.list("segments/")] == [sidecar_of(name)]
