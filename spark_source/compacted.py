@@ -36,7 +36,8 @@ KEYS_BYTES_MAX: Final = 128 * MIB
 """Keys that a task remembers, some 30 bytes each beside their text, and twice that while it gathers them."""
 
 NOTED_ROWS_MAX: Final = 500_000
-"""Rows after which what was noted is gathered: one for each key."""
+NOTED_BYTES_MAX: Final = 32 * MIB
+"""Rows and bytes after which what was noted is gathered: one for each key."""
 
 _NOTED: Final = pa.schema([("key", pa.binary()), ("at", pa.int64())])
 
@@ -52,16 +53,18 @@ class LastOfKey:
         self._last = _NOTED.empty_table()
         """Of each key, 2 * the index of its last message, and 1 more when that removes it."""
         self._noted: list[pa.RecordBatch] = []
-        self._noted_rows = 0
+        self._noted_rows = self._noted_bytes = 0
         self._indexes: npt.NDArray[np.int64] | None = None
 
     def note(self, batch: pa.RecordBatch) -> None:
         """First pass. Raises `TooManyKeys`."""
         key, index, removes = (batch.column(name) for name in COLUMNS)
         at = pc.add(pc.multiply(index, 2), removes.cast(pa.int64()))
-        self._noted.append(pa.RecordBatch.from_arrays([key, at], schema=_NOTED).filter(_has_key(key)))
-        self._noted_rows += batch.num_rows
-        if self._noted_rows > NOTED_ROWS_MAX:
+        noted = pa.RecordBatch.from_arrays([key, at], schema=_NOTED).filter(_has_key(key))
+        self._noted.append(noted)
+        self._noted_rows += noted.num_rows
+        self._noted_bytes += noted.nbytes
+        if self._noted_rows > NOTED_ROWS_MAX or self._noted_bytes > NOTED_BYTES_MAX:
             self._gather()
 
     def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -80,7 +83,7 @@ class LastOfKey:
 
     def _gather(self) -> None:
         table = pa.concat_tables([self._last, pa.Table.from_batches(self._noted, _NOTED)])
-        self._noted, self._noted_rows = [], 0
+        self._noted, self._noted_rows, self._noted_bytes = [], 0, 0
         found = table.group_by("key", use_threads=False).aggregate([("at", "max")])
         self._last = found.rename_columns(["key" if name == "key" else "at" for name in found.column_names])
         if self._last.nbytes > KEYS_BYTES_MAX:

@@ -12,6 +12,9 @@ wrong with it; an encrypted one that a key of the user's opens begins anew as wh
 entries between odd ones are decoded as above. So there is one truth, and the fast way is taken only where it is
 provably the same.
 
+Memory is bounded whatever lies in a chunk of blocks: what inflates to much, or has many messages, is decoded in parts,
+down to one entry, which `UNCOMPRESSED_BYTES_MAX` and `BATCH_MESSAGES_MAX` bound; record batches go by their bytes.
+
 Cost per 1 KiB row of unbatched and batched entries is measured by `bench/spark.py`; most of it is copying.
 """
 
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
@@ -39,6 +43,9 @@ if TYPE_CHECKING:
 
 INFLATED_BYTES_MAX: Final = 64 * MIB
 """Decompressed bytes that are held at once, beyond one entry's."""
+
+MESSAGES_MAX: Final = 250_000
+"""Messages that are looked at in one go, beyond one entry's: each costs some 200 bytes beside its own."""
 
 _log = logging.getLogger(__name__)
 
@@ -116,7 +123,8 @@ class Decoder:
     def _decode(self, entries: Entries) -> Iterator[pa.RecordBatch]:
         try:
             metadata = read_metadata(entries)
-            if len(entries.id) > 1 and metadata.inflated_bytes > INFLATED_BYTES_MAX:
+            is_much = metadata.inflated_bytes > INFLATED_BYTES_MAX or metadata.messages > MESSAGES_MAX
+            if len(entries.id) > 1 and is_much:
                 half = len(entries.id) // 2
                 yield from self._decode(entries.part(0, half))
                 yield from self._decode(entries.part(half, len(entries.id)))
@@ -131,7 +139,7 @@ class Decoder:
         fitting = BATCH_BYTES * batch.num_rows // max(batch.nbytes, 1)
         rows = max(1, min(self._batch_rows, fitting))
         for start in range(0, batch.num_rows, rows):
-            yield batch.slice(start, rows)
+            yield from _halved(batch.slice(start, rows))
 
     # -- the odd ones ----------------------------------------------------------------------------------
 
@@ -147,9 +155,15 @@ class Decoder:
 
     def _decode_plain(self, run: Entries) -> Iterator[pa.RecordBatch]:
         kept: list[plain.Row] = []
+        size = 0
         for i in range(len(run.id)):
             entry = memoryview(run.data.data)[int(run.start[i]) : int(run.end[i])]
-            kept += self._plain_rows(entry, int(run.id[i]), int(run.first_index[i]))
+            for row in self._plain_rows(entry, int(run.id[i]), int(run.first_index[i])):
+                kept.append(row)
+                size += len(row["value"] or b"")
+                if len(kept) >= self._batch_rows or size > BATCH_BYTES:
+                    yield from self._slices(pa.RecordBatch.from_pylist(kept, schema=self._schema))
+                    kept, size = [], 0
         if kept:
             yield from self._slices(pa.RecordBatch.from_pylist(kept, schema=self._schema))
 
@@ -160,18 +174,19 @@ class Decoder:
             "ledger": self._origin.ledger_id,
             "entry": entry_id,
         }
+        rows = plain.rows(entry, self._of_chunk(entry_id))
         try:
-            rows = list(plain.rows(entry, self._of_chunk(entry_id)))
+            first = [row for row in (next(rows, None),) if row is not None]
         except Undecodable as error:
             reason = self._reason(error, entry)
             if not self._keep_raw:
                 raise plain.UndecodableEntry(
                     self._origin.name, self._origin.ledger_id, entry_id, reason
                 ) from None
-            rows = [plain.raw(entry, reason)]
+            first = [plain.raw(entry, reason)]
         if schema.SCHEMA_VERSION in self._columns:
             place[schema.SCHEMA_VERSION] = plain.schema_version(entry)
-        for i, row in enumerate(rows):
+        for i, row in enumerate(chain(first, rows)):
             inside = self._window.has(entry_id, row["batch_index"], row.get("publish_time"))
             if schema.VALUE_BYTES in self._columns and "undecoded" not in row and row["value"] is not None:
                 row[schema.VALUE_BYTES] = len(row["value"])
@@ -199,6 +214,16 @@ class Decoder:
         if rows.hidden.any():
             keep = ~rows.hidden if keep is None else keep & ~rows.hidden
         return batch if keep is None else batch.filter(pa.array(keep))
+
+
+def _halved(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch whose rows are not alike, in parts that are small enough."""
+    if batch.num_rows == 1 or batch.nbytes <= 2 * BATCH_BYTES:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _halved(batch.slice(0, half))
+    yield from _halved(batch.slice(half))
 
 
 def runs_of(flags: Flags) -> Iterator[tuple[int, int, bool]]:

@@ -46,16 +46,46 @@ class LostEntries(QuireError):
 
 
 def rows(entry: memoryview, of_chunk: Callable[[memoryview], Iterable[Row]] | None = None) -> Iterator[Row]:
-    """The rows of one entry, without its place (topic, ledger, and so on). Raises `Undecodable`.
+    """The rows of one entry, without its place (topic, ledger, and so on), one at a time: a batch may have a million.
 
-    `of_chunk` makes those of a chunk; None: it is one itself.
+    Raises `Undecodable`, before the first row. `of_chunk` makes those of a chunk; None: it is one itself.
     """
+    metadata, payload = message.read_metadata(entry)
     try:
-        decoded = message.decode(entry)
+        payload = message.plain_payload(metadata, payload)
     except Chunk:
         yield from [_chunk(entry)] if of_chunk is None else of_chunk(entry)
         return
-    yield from map(row, decoded)
+    if not message.is_batch(metadata):
+        yield from map(row, message.messages_of(metadata, payload))
+        return
+    for _ in _batch(metadata, payload):
+        pass  # what is wrong with its end is said before its beginning is a row
+    yield from _batch(metadata, payload)
+
+
+def _batch(metadata: pb.MessageMetadata, payload: memoryview) -> Iterator[Row]:
+    """As `row` of each of `message.messages_of`, which would hold them all at once."""
+    publish_time, producer, first = (
+        time_us(metadata.publish_time),
+        metadata.producer_name,
+        metadata.sequence_id,
+    )
+    for index, (one, body) in enumerate(message.split_batch(metadata, payload)):
+        key = one.partition_key if one.HasField("partition_key") else None
+        value = None if one.null_value else body.tobytes()
+        yield {
+            "batch_index": index,
+            "key": key_bytes(key, one.partition_key_b64_encoded),
+            "value": value,
+            "properties": list({p.key: p.value for p in one.properties}.items()),
+            "publish_time": publish_time,
+            "event_time": time_us(one.event_time) if one.event_time else None,
+            "producer": producer,
+            "sequence": as_i64(one.sequence_id if one.HasField("sequence_id") else first + index),
+            "compacted_out": one.compacted_out,
+            "removes": not value,
+        }
 
 
 def schema_version(entry: memoryview) -> bytes | None:

@@ -127,6 +127,8 @@ class Metadata(NamedTuple):
     """Where each entry's payload begins; it goes to the entry's end."""
     publish_time_ms: Ints
     inflated_bytes: int
+    messages: int
+    """How many the entries say to have."""
 
 
 def read_metadata(entries: Entries) -> Metadata:
@@ -156,7 +158,8 @@ def read_metadata(entries: Entries) -> Metadata:
         raise Odd(odd)
     inflated = table.number(_UNCOMPRESSED_SIZE)[table.number(_COMPRESSION) != 0]
     times = table.number(_PUBLISH_TIME).astype(np.int64)
-    return Metadata(table, payload, times, int(inflated.sum()))
+    messages = int(np.maximum(table.number(_BATCH_COUNT), 1).sum())
+    return Metadata(table, payload, times, int(inflated.sum()), messages)
 
 
 def _inflate(entries: Entries, metadata: Metadata) -> tuple[Bytes, Ints, Ints]:

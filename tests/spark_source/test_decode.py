@@ -271,3 +271,18 @@ def test_lost_entries_end_the_query_and_are_named_or_are_left_out(caplog) -> Non
     strict = Decoder(("value",), ORIGIN, WHOLE, batch_rows=100, keep_raw=False)
     with pytest.raises(plain.LostEntries, match=r"entries 5 to 7 of ledger 7.*on_lost=skip"):
         list(strict.decode(blocks))
+
+
+@given(st.lists(messages, min_size=1, max_size=9))
+def test_the_plain_decoders_rows_are_what_the_wire_says(batch: list[OutgoingMessage]) -> None:
+    entry = memoryview(encode_batch(batch, "p", 7, TIME, pb.ZSTD))
+    assert list(plain.rows(entry)) == list(map(plain.row, message.decode(entry)))
+
+
+def test_a_batch_that_is_wrong_at_its_end_has_no_row() -> None:
+    metadata = pb.MessageMetadata(
+        producer_name="p", sequence_id=0, publish_time=TIME, num_messages_in_batch=3
+    )
+    entry = memoryview(seal(metadata, b"\0\0\0\2\x18\0" * 2 + b"\0\0\0\2\x18\1"))
+    with pytest.raises(message.Undecodable):
+        next(plain.rows(entry))
