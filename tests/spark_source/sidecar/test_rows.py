@@ -189,6 +189,19 @@ def test_of_a_slice_only_the_runs_with_wanted_rows_are_read(
     assert sum(runs) <= 2 * 65_536 < segment.archive["bytes"] // 5
 
 
+def test_keys_that_begin_alike_and_are_longer_than_a_sidecar_keeps(broker: Any, archivist: Any) -> None:
+    keys = ["k" * 300 + str(i % 3) for i in range(30)]
+    entries = [encode_one(OutgoingMessage(b"v", key=key), "p", i, TIME_MS) for i, key in enumerate(keys)]
+    broker.topics[TOPIC] = [broker.segment(3, entries)]
+    archivist.archive(broker.topics[TOPIC][0])
+    assert build(broker).built == 1
+    assert [row["key"].decode() for row in rows(reader(broker, columns="key"))] == keys
+    for columns in ("entry", "entry,value"):
+        assert [row["entry"] for row in rows(reader(broker, columns=columns, key=keys[1]))] == [
+            *range(1, 30, 3)
+        ]
+
+
 # -- what is wrong with a sidecar ----------------------------------------------------------------------------
 
 
