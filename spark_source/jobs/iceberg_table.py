@@ -41,6 +41,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.table import Table
+from sqlalchemy.exc import DatabaseError
 
 from quire.runtime.errors import ConfigurationError, NotFound, QuireError, Unavailable
 from quire.spark_source import schema
@@ -76,11 +77,19 @@ def open_catalog(url: str, options: Mapping[str, str] | None = None) -> Catalog:
         if url.startswith(("http://", "https://")):
             return load_catalog("quire", **{"type": "rest", "uri": url, **given})
         if "://" in url and not url.startswith("file://"):
-            return load_catalog("quire", **{"type": "sql", "uri": url, **given})
+            return _sql_catalog({"uri": url, **given})
         root = Path(url.removeprefix("file://")).absolute()
         root.mkdir(parents=True, exist_ok=True)
         place = {"uri": f"sqlite:///{root}/catalog.db", "warehouse": f"file://{root}"}
-        return load_catalog("quire", **{"type": "sql", **place, **given})
+        return _sql_catalog({**place, **given})
+
+
+def _sql_catalog(given: Mapping[str, str]) -> Catalog:
+    """Two that open a new database at once both make its tables, and one is refused: then they are there."""
+    try:
+        return load_catalog("quire", **{"type": "sql", **given})
+    except DatabaseError:
+        return load_catalog("quire", **{"type": "sql", **given})
 
 
 @contextmanager
