@@ -15,7 +15,7 @@ from tests.spark_source.conftest import Server
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "spark-tour.md"
+PAGE = ROOT / "docs" / "spark.md"
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MARK = "-- end of a block --"
 
