@@ -247,8 +247,8 @@ def replay(
     """Write the history of TOPIC, or a part of it, into the topic TARGET.
 
     Every message is written once, also when the command is killed and started again with the same words: DIRECTORY
-    keeps how far it is. --filter and --key are Spark's SQL over the columns of docs/spark-reference.md, and start a Spark of
-    this machine's cores where no --master is given.
+    keeps how far it is. --filter and --key are Spark's SQL over the columns of docs/spark-reference.md, and start a
+    Spark of this machine's cores where no --master is given.
     """
     with _needed():
         from quire.spark_source.jobs.replay import Wanted, replay
