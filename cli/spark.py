@@ -15,6 +15,7 @@ import click
 from quire.cli import moments
 from quire.cli.noun import Noun, topic_argument
 from quire.cli.output import Answer, Column, Found, Shown, size, table_of
+from quire.cli.progress import bar
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.rest import Admin
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from quire.spark_source.jobs.iceberg import Standing
     from quire.spark_source.jobs.iceberg_table import CopyTable
     from quire.spark_source.jobs.replay import Replayed
-    from quire.spark_source.jobs.slices import Progress
 
 ROWS_SHOWN_MAX = 50
 """Of a table for people; JSON has all."""
@@ -97,7 +97,7 @@ def export(
     with _needed():
         from quire.spark_source.jobs.export import export
     options = _options(admin, topic, words)
-    with _session(None if dry_run else master) as spark, _progress() as progress:
+    with _session(None if dry_run else master) as spark, bar("slices") as progress:
         done = export(directory, options, spark=spark, dry_run=dry_run, progress=progress)
     if dry_run:
         return Answer(
@@ -123,7 +123,7 @@ def audit(admin: Admin, topic: str, dry_run: bool, master: str | None, **words: 
     with _needed():
         from quire.spark_source.jobs.audit import audit
     options = _options(admin, topic, words)
-    with _session(None if dry_run else master) as spark, _progress() as progress:
+    with _session(None if dry_run else master) as spark, bar("slices") as progress:
         report = audit(options, spark=spark, dry_run=dry_run, progress=progress)
     if dry_run:
         said = f"{report.slices:,} slices of {len(report.topics)} partitions are to be read"
@@ -174,7 +174,7 @@ def profile(
         from quire.spark_source.jobs.page import render
         from quire.spark_source.jobs.profile import profile
     options = _options(admin, topic, words)
-    with _session(None if dry_run else master) as spark, _progress() as progress:
+    with _session(None if dry_run else master) as spark, bar("slices") as progress:
         found = profile(options, spark=spark, dry_run=dry_run, progress=progress)
     if dry_run:
         return Answer({"slices": found.slices}, f"{found.slices:,} slices of {found.topics} are to be read")
@@ -264,9 +264,9 @@ def replay(
         master = master or "local[*]"
     with (
         _session(None if dry_run and not (wanted.where or wanted.key) else master) as spark,
-        _progress() as bar,
+        bar("slices") as progress,
     ):
-        done = replay(directory, wanted, spark=spark, dry_run=dry_run, progress=bar)
+        done = replay(directory, wanted, spark=spark, dry_run=dry_run, progress=progress)
     if dry_run:
         said = f"{done.slices_left:,} slices of {done.source} are to be written to {done.target}"
         return Answer(asdict(done), said + ("; a run is under way" if done.resumed else ""))
@@ -313,7 +313,7 @@ def compact(
         }
         into |= {"enable_deduplication": str(sink["enable_deduplication"]).lower()}
     options = _options(admin, topic, words)
-    with _session(None if dry_run else master) as spark, _progress() as progress:
+    with _session(None if dry_run else master) as spark, bar("slices") as progress:
         done = compact(directory, options, into, spark=spark, dry_run=dry_run, progress=progress)
     if dry_run:
         return Answer(asdict(done), f"{done.slices_looked_at:,} slices of {done.source} are to be looked at")
@@ -355,8 +355,8 @@ def iceberg(admin: Admin, topic: str, table: str, dry_run: bool, master: str | N
     options = _options(admin, topic, words)
     if shows_status:
         return _standing(*iceberg.status(options, into))
-    with _session(None if dry_run else master) as spark, _progress() as bar:
-        done = iceberg.copy(options, into, spark=spark, dry_run=dry_run, resync=resync, progress=bar)
+    with _session(None if dry_run else master) as spark, bar("slices") as progress:
+        done = iceberg.copy(options, into, spark=spark, dry_run=dry_run, resync=resync, progress=progress)
     if dry_run:
         return Answer(
             asdict(done), f"{done.slices_left:,} slices of {done.topic} are to be copied into {table}"
@@ -407,18 +407,3 @@ def _session(master: str | None) -> Iterator[Any]:
         yield spark
     finally:
         spark.stop()
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """A bar on a terminal, nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda _done, _of: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(), TextColumn("{task.completed}/{task.total} slices"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, of: bar.update(task, completed=done, total=of)
