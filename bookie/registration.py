@@ -26,9 +26,9 @@ from msgspec.structs import replace
 from quire.bookie.storage import Storage
 from quire.metadata import paths
 from quire.metadata.bookie_states import BookieEvent, after
+from quire.metadata.notify import change_and_touch
 from quire.metadata.records import BookieIntent, BookieRecord, decode, encode
 from quire.metadata.store import ANY_VERSION, MetadataStore, Put, SessionEvent
-from quire.metadata.wish import change_and_touch
 from quire.runtime.errors import (
     AlreadyExists,
     ConfigurationError,
@@ -75,7 +75,14 @@ class Registration:
     """Keeps both records true between `start` and `stop`."""
 
     def __init__(
-        self, store: MetadataStore, storage: Storage, address: str, rack: str = "", *, cluster: str = ""
+        self,
+        store: MetadataStore,
+        storage: Storage,
+        address: str,
+        rack: str = "",
+        *,
+        cluster: str = "",
+        tls: bool = False,
     ) -> None:
         """`cluster` is the id of the store's; it is remembered beside the data once the store knows the bookie."""
         self._store = store
@@ -83,6 +90,7 @@ class Registration:
         self._address = address
         self._rack = rack
         self._cluster = cluster
+        self._tls = tls
         self._is_leaving = False
         self._available = _EphemeralRecord(store, paths.bookie_available(storage.bookie_id.uuid))
         self._identity_path = paths.bookie(storage.bookie_id.uuid)
@@ -177,7 +185,7 @@ class Registration:
         self._obey(after(before.intent, BookieEvent.REGISTERED))
         change = Put(self._identity_path, encode(replace(record, intent=self._intent)), node.version)
         # Repair would take a bookie that was once given up for lost at its next restart, if it did not hear of this.
-        await change_and_touch(self._store, change, paths.REPAIR_NEWS)
+        await change_and_touch(self._store, change, paths.UNDERREPLICATED)
 
     async def _create_identity(self, record: BookieRecord) -> None:
         try:
@@ -188,7 +196,7 @@ class Registration:
     # -- while it is seen --------------------------------------------------------------------------------
     def _describe(self) -> BookieRecord:
         intent = BookieIntent.DRAIN if self._is_leaving else self._intent
-        record = describe(self._storage, self._address, self._rack)
+        record = replace(describe(self._storage, self._address, self._rack), tls=self._tls)
         step_bytes = max(1, min(_FREE_STEP_BYTES, record.total_bytes // 64))
         return replace(record, intent=intent, free_bytes=record.free_bytes // step_bytes * step_bytes)
 

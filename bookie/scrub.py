@@ -6,8 +6,8 @@ a second for half a terabyte a week) that neither the disk nor a reader notices.
 directory, so restarts do not make it begin again and never reach the end.
 
 Damage goes the way that damage met by a reader goes (`Storage.on_damage`): into the log, and into the metadata store
-(`metadata.damage`), where repair finds it and makes another copy. Blocks in the journal and the memtable are not read:
-they will be in the entry log within a minute.
+(`metadata.underreplicated`), where repair finds it and makes another copy. Blocks in the journal and the memtable are
+not read: they will be in the entry log within a minute.
 
 `check_run` is what one step does, and blocks; `Scrub` is the loop.
 """

@@ -3,6 +3,9 @@
 One connection is one broker. Blocks of an add go to the storage as they were cut from the read buffer; answers
 come in the order in which they are ready, and all that one loop turn has for a connection leaves in one write.
 
+With TLS a peer has shown a certificate of the cluster's authority before, and it must be one of a process: those of
+users open no bookie.
+
 A connection is not read while its peer does not take its answers, while it has `REQUESTS_MAX` requests under way, or
 while the process's byte budget is spent; so memory is bounded by what was read before. A frame that is not one
 costs that one connection.
@@ -14,6 +17,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Coroutine, Sequence
+from ssl import SSLObject
 from typing import Any, Final, cast
 
 from quire.bookie.storage import Storage
@@ -22,6 +26,7 @@ from quire.runtime.errors import ConfigurationError, ProtocolError
 from quire.runtime.network import keep_alive
 from quire.runtime.settings import format_address
 from quire.runtime.tasks import Tasks
+from quire.security.listener import TlsListener
 from quire.wire.block import Buffer
 from quire.wire.bookie import (
     AddRequest,
@@ -37,7 +42,7 @@ REQUESTS_MAX: Final = 1_000
 
 
 class BookieServer:
-    """Serves `storage` at `host:port`, or on `listener`, a bound socket; port 0: any free one, `address` tells."""
+    """Serves `storage` at `host:port`, or on `listener`; port 0: any free one, `address` tells."""
 
     def __init__(
         self,
@@ -45,7 +50,7 @@ class BookieServer:
         host: str = "127.0.0.1",
         port: int = 0,
         *,
-        listener: socket.socket | None = None,
+        listener: socket.socket | TlsListener | None = None,
         budget: ByteBudget | None = None,
     ) -> None:
         self._storage = storage
@@ -61,6 +66,10 @@ class BookieServer:
         """Listen. Raises `ConfigurationError` when the address cannot be had."""
         loop = asyncio.get_running_loop()
         self._storage.on_flushed(self._budget.look_again)
+        if isinstance(self._listener, TlsListener):
+            self._listener.start(self._connected)
+            self.address = self._listener.address
+            return
         try:
             if self._listener is not None:
                 self._server = await loop.create_server(self._connected, sock=self._listener)
@@ -76,6 +85,8 @@ class BookieServer:
         """Take no more connections, and close those that are there."""
         if self._server is not None:
             self._server.close()
+        if isinstance(self._listener, TlsListener):
+            self._listener.close()
         for connection in list(self._connections):
             await connection.stop()
         if self._server is not None:
@@ -105,6 +116,16 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         keep_alive(transport)
         self._connections.add(self)
+        shown = transport.get_extra_info("ssl_object")
+        if shown is not None and not _is_of_a_process(shown):
+            log.warning(
+                "connection of %s closed: its certificate is none of a process of the cluster", self._peer
+            )
+            self._transport.abort()
+
+    @property
+    def _peer(self) -> object:
+        return self._transport.get_extra_info("peername")
 
     def connection_lost(self, error: Exception | None) -> None:
         self._connections.discard(self)
@@ -117,7 +138,7 @@ class _Connection(asyncio.BufferedProtocol):
         try:
             frames = self._cutter.received(count)
         except ProtocolError as error:
-            log.warning("connection of %s closed: %s", self._transport.get_extra_info("peername"), error)
+            log.warning("connection of %s closed: %s", self._peer, error)
             self._transport.abort()
             return
         for frame in frames:
@@ -185,3 +206,10 @@ class _Connection(asyncio.BufferedProtocol):
         out, self._out = self._out, []
         if out and not self._transport.is_closing():
             self._transport.writelines(out)
+
+
+def _is_of_a_process(shown: SSLObject) -> bool:
+    """Imported late: it needs a library that plain bookies do without."""
+    from quire.security import certificates
+
+    return certificates.is_of_a_process(certificates.read(shown.getpeercert(binary_form=True) or b""))

@@ -25,6 +25,8 @@ from quire.metadata.records import BookieRecord
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.network import keep_alive
 from quire.runtime.tasks import Tasks
+from quire.runtime.tls import why_failed
+from quire.security.tls import BetweenProcesses, FollowedContext
 from quire.wire.bookie import AddDone, AddRequest, Request, Status
 from quire.wire.bookie_codec import (
     AddResponse,
@@ -196,12 +198,13 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 class BookieClient:
-    """`address` is `host:port`; time-outs and waits are given as (least, most)."""
+    """`address` is `host:port`; time-outs and waits are given as (least, most); `tls`: it is called by TLS."""
 
     def __init__(
         self,
         address: str,
         *,
+        tls: FollowedContext | None = None,
         timeout_s: tuple[float, float] = TIMEOUT_S,
         reconnect_s: tuple[float, float] = RECONNECT_S,
     ) -> None:
@@ -210,6 +213,7 @@ class BookieClient:
             raise ConfigurationError(f"{address!r} is not the address of a bookie (host:port)")
         self.address = address
         self._host, self._port = host.strip("[]"), int(port)
+        self._tls = tls
         self._timeouts = _Timeouts(*timeout_s)
         self._reconnect_first_s, self._reconnect_most_s = reconnect_s
         self._reconnect_s = self._reconnect_first_s
@@ -221,9 +225,10 @@ class BookieClient:
         self._tasks = Tasks("bookie client")
 
     @classmethod
-    def of(cls, record: BookieRecord) -> BookieClient:
-        """For `ClusterDirectory(store, BookieClient.of)`."""
-        return cls(record.address)
+    def of(cls, record: BookieRecord, inside: BetweenProcesses | None = None) -> BookieClient:
+        """By TLS where both sides can, and whatever the bookie says where it is required."""
+        by_tls = inside is not None and (record.tls or inside.required)
+        return cls(record.address, tls=inside.client if inside is not None and by_tls else None)
 
     async def close(self) -> None:
         """Everything in flight is answered `UNREACHABLE`."""
@@ -270,13 +275,15 @@ class BookieClient:
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
         try:
+            context = None if self._tls is None else self._tls.current()
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 _, connection = await loop.create_connection(
-                    lambda: _Connection(self._on_lost, self._timeouts), self._host, self._port
+                    lambda: _Connection(self._on_lost, self._timeouts), self._host, self._port, ssl=context
                 )
         except Exception as error:  # a UnicodeError for a name that no host can have; all must be answered
             self._back_off()
-            _log.info("bookie at %s cannot be reached: %s", self.address, str(error) or "time-out")
+            why = "time-out" if isinstance(error, TimeoutError) else why_failed(error)
+            _log.info("bookie at %s cannot be reached: %s", self.address, why)
             self._refuse_waiting()
         else:
             self._connection = connection

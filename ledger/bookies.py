@@ -11,16 +11,15 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from quire.ledger.census import Orphan, orphans
 from quire.ledger.ledgers import Ledgers
-from quire.ledger.repair_news import WISH_ALL
+from quire.ledger.orphans import Orphan, orphans
 from quire.ledger.retiring import known_bookies
 from quire.metadata import paths
 from quire.metadata.bookie_states import BookieEvent, after
-from quire.metadata.damage import damage_reports
+from quire.metadata.notify import change_and_touch, touch
 from quire.metadata.records import BookieIntent, BookieRecord, DamageRecord, RepairRecord, decode, encode
 from quire.metadata.store import Put
-from quire.metadata.wish import change_and_touch, touch
+from quire.metadata.underreplicated import damage_reports
 from quire.runtime.errors import ConfigurationError, InUse, NotFound
 
 
@@ -95,7 +94,8 @@ class Bookies:
 
     async def repair_all(self) -> None:
         """Have the coordinator look at every ledger now."""
-        await touch(self._store, paths.REPAIR_WISH, WISH_ALL)
+        await touch(self._store, paths.UNDERREPLICATED_ALL)
+        await touch(self._store, paths.UNDERREPLICATED)
 
     async def orphans(self) -> list[Orphan]:
         """Ledgers that their topic or state log does not list; reads everything."""
@@ -125,7 +125,7 @@ class Bookies:
         record = decode(BookieRecord, node.value, path)
         record = replace(record, intent=after(record.intent, event))
         change = Put(path, encode(record), node.version)
-        await change_and_touch(self._store, change, paths.REPAIR_NEWS)
+        await change_and_touch(self._store, change, paths.UNDERREPLICATED)
 
 
 def _json(record: RepairRecord) -> dict[str, Any]:

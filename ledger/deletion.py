@@ -20,12 +20,11 @@ from quire.wire.bookie import BookieId, DeleteRequest, Status
 
 
 class Silent(Unavailable):
-    """`bookies` did not answer, so the ledger's record stays."""
+    """Some bookies did not answer, so the ledger's record stays."""
 
     def __init__(self, ledger_id: int, bookies: Sequence[BookieId]) -> None:
         who = ", ".join(map(str, bookies))
         super().__init__(f"ledger {ledger_id} is not deleted yet: no answer from {who}")
-        self.bookies = bookies
 
 
 class Deletion:

@@ -82,7 +82,7 @@ class ClusterDirectory:
     """Follows `bookies-available` in the metadata store and opens a port per bookie when it is first needed.
 
     A port outlives its bookie's registration: a bookie whose session is over may still answer, and its answers are
-    as good as ever. It is closed when the same UUID registers under another address.
+    as good as ever. It is closed when the same UUID registers under another address, or with TLS.
     """
 
     def __init__(self, store: MetadataStore, connect: Callable[[BookieRecord], ClosablePort]) -> None:
@@ -123,7 +123,7 @@ class ClusterDirectory:
     def _learn(self, record: BookieRecord) -> None:
         before = self._known.get(record.uuid)
         self._known[record.uuid] = record
-        if before is None or before.address == record.address:
+        if before is None or (before.address, before.tls) == (record.address, record.tls):
             return
         port = self._ports.pop(record.uuid, None)
         if port is not None:

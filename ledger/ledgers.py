@@ -25,16 +25,15 @@ from random import Random
 from typing import Final, NamedTuple
 
 from quire.ledger import flushed, loss, placement, recovery, states
-from quire.ledger.deletion import Deletion, Silent
 from quire.ledger.directory import BookieDirectory
-from quire.ledger.idle import IdleLacs
 from quire.ledger.leaving import DELAY_S, Leaving
 from quire.ledger.loss import Elsewhere, Loss, Span, nowhere
+from quire.ledger.parts import LedgerContext
 from quire.ledger.reader import LedgerReader
 from quire.ledger.replicas import DamageListener
 from quire.ledger.reported import Reported
 from quire.ledger.settings import LedgerSettings
-from quire.ledger.writer import LedgerWriter, Parts, WriterListener
+from quire.ledger.writer import LedgerWriter, WriterListener
 from quire.metadata import paths
 from quire.metadata.records import BookieRecord, LedgerRecord, LedgerState, decode, encode
 from quire.metadata.store import Create, MetadataStore, Step
@@ -84,9 +83,7 @@ class Ledgers:
         self.clock = clock
         self._ids = _Ids(store)
         self._writers: dict[int, LedgerWriter] = {}
-        self._parts = Parts(store, bookies, clock, rng, settings, rack, quarantine_s)
-        self._deletion = Deletion(store, bookies)
-        self._idle = IdleLacs(self._parts.tasks, settings.idle_lac_ms)
+        self._parts = LedgerContext(store, bookies, clock, rng, settings, rack, quarantine_s)
         self._leaving = Leaving(bookies, clock, lost_after_s)
         self._reported = Reported(store, self._parts.tasks, self._writers)
         self.ack_quorum = settings.ack_quorum
@@ -132,12 +129,12 @@ class Ledgers:
         write_quorum: int | None = None,
         ack_quorum: int | None = None,
         ledger_id: int | Above = ANY_ID,
-        beside: Sequence[Step] = (),
+        atomically_with: Sequence[Step] = (),
     ) -> LedgerWriter:
         """A new ledger, open, with a reserved id, or one that nobody has. `purpose` says whose it is.
 
         Raises `Unavailable` when fewer bookies than the ack quorum are up, or the metadata store does not answer
-        (then a record without blocks may be left behind). With steps `beside`, what refuses one of them and
+        (then a record without blocks may be left behind). With steps `atomically_with`, what refuses one of them and
         `OutcomeUnknown` are raised as they are, and there is a record only if the steps were done, too.
         """
         settings = self._parts.settings
@@ -149,8 +146,8 @@ class Ledgers:
         if isinstance(ledger_id, Above):
             ledger_id = await self.reserve(ledger_id.floor)
         record = states.opened(ledger_id, width, quorum, bookies, purpose, self.clock.now_ms())
-        await self._write_intent(record, beside)
-        writer = LedgerWriter(self._parts, record, 0, listener, self._idle, self._forget)
+        await self._write_intent(record, atomically_with)
+        writer = LedgerWriter(self._parts, record, 0, listener, self._forget)
         self._writers[ledger_id] = writer
         return writer
 
@@ -208,13 +205,7 @@ class Ledgers:
         Raises `Unavailable` while a bookie does not answer: the record stays, call again.
         """
         self._parts.replicas.ended(ledger_id)
-        try:
-            await self._deletion.run(ledger_id)
-        except Silent as error:
-            up = {record.uuid for record in self.available()}
-            if any(bookie.uuid in up for bookie in error.bookies):
-                self._parts.knock.knock()  # of one that is away, repair hears when it comes back
-            raise
+        await self._parts.delete(ledger_id)
 
     async def info(self, ledger_id: int) -> LedgerRecord:
         """The ledger's record. Raises `NotFound`."""
@@ -229,22 +220,19 @@ class Ledgers:
         """End background work. Writers that are still open are abandoned: their ledgers will be recovered."""
         for writer in list(self._writers.values()):
             writer.abandon()
-        self._idle.stop()
         self._reported.stop()
-        self._parts.narrow.stop()
-        await self._parts.knock.stop()
-        await self._parts.tasks.stop()
+        await self._parts.stop()
 
     # -- inside ----------------------------------------------------------------------------------------
-    async def _write_intent(self, record: LedgerRecord, beside: Sequence[Step]) -> None:
+    async def _write_intent(self, record: LedgerRecord, atomically_with: Sequence[Step]) -> None:
         path, value = paths.ledger(record.ledger_id), encode(record)
         try:
-            if beside:
-                await self.store.transact([Create(path, value), *beside])
+            if atomically_with:
+                await self.store.transact([Create(path, value), *atomically_with])
             else:
                 await self.store.create(path, value)
         except (OutcomeUnknown, AlreadyExists) as error:
-            if beside and isinstance(error, OutcomeUnknown):
+            if atomically_with and isinstance(error, OutcomeUnknown):
                 raise
             what = f"ledger {record.ledger_id} for {record.purpose}"
             raise Unavailable(f"{what} could not be created: {error}") from error

@@ -24,9 +24,9 @@ from typing import Final, NamedTuple
 
 from quire.ledger import holes, recovery, states
 from quire.ledger.answers import FINAL, told, valid_run
+from quire.ledger.parts import LedgerContext
 from quire.ledger.recovery_core import BEYOND
 from quire.ledger.retiring import known_bookies
-from quire.ledger.writer import Parts
 from quire.metadata import paths
 from quire.metadata.records import BookieIntent, Hole, LedgerRecord, LedgerState, decode, encode
 from quire.runtime.errors import CorruptionError, NotFound, OutcomeUnknown, Unavailable, VersionConflict
@@ -71,13 +71,13 @@ class Loss:
     why: tuple[str, ...] = ()
 
 
-async def look(parts: Parts, ledger_id: int, span: Span, elsewhere: Elsewhere) -> Loss:
+async def look(parts: LedgerContext, ledger_id: int, span: Span, elsewhere: Elsewhere) -> Loss:
     """Look at the whole ledger and change nothing. Raises `NotFound`, `Unavailable` while a bookie is silent."""
     record, _ = await _load(parts, ledger_id)
     return await _look(parts, record, span, elsewhere)
 
 
-async def give_up(parts: Parts, ledger_id: int, span: Span, elsewhere: Elsewhere) -> Loss:
+async def give_up(parts: LedgerContext, ledger_id: int, span: Span, elsewhere: Elsewhere) -> Loss:
     """Give up what is lost for good; the answer has the record as it is then. Raises as `look` does."""
     for _ in range(_ROUNDS_MAX):
         record, version = await _load(parts, ledger_id)
@@ -90,7 +90,7 @@ async def give_up(parts: Parts, ledger_id: int, span: Span, elsewhere: Elsewhere
             if found.new:
                 record = states.given_up(record, found.new)
                 await parts.store.put(paths.ledger(ledger_id), encode(record), version)
-                parts.knock.knock()
+                parts.reports.may_lack(ledger_id, "entries were given up")
         except (VersionConflict, OutcomeUnknown):
             continue
         parts.replicas.ended(ledger_id)
@@ -112,7 +112,7 @@ def _tell(record: LedgerRecord, hole: Hole, why: str) -> None:
     )
 
 
-async def _load(parts: Parts, ledger_id: int) -> tuple[LedgerRecord, int]:
+async def _load(parts: LedgerContext, ledger_id: int) -> tuple[LedgerRecord, int]:
     path = paths.ledger(ledger_id)
     node = await parts.store.get(path)
     record = decode(LedgerRecord, node.value, path)
@@ -121,14 +121,14 @@ async def _load(parts: Parts, ledger_id: int) -> tuple[LedgerRecord, int]:
     return record, node.version
 
 
-async def _look(parts: Parts, record: LedgerRecord, span: Span, elsewhere: Elsewhere) -> Loss:
+async def _look(parts: LedgerContext, record: LedgerRecord, span: Span, elsewhere: Elsewhere) -> Loss:
     walk = _Walk(parts, record, span, await _gone(parts, record), elsewhere)
     last_entry = record.last_entry if record.state is LedgerState.CLOSED else await walk.last_confirmed()
     await walk.run(last_entry)
     return Loss(record, tuple(walk.found), tuple(walk.why))
 
 
-async def _gone(parts: Parts, record: LedgerRecord) -> set[str]:
+async def _gone(parts: LedgerContext, record: LedgerRecord) -> set[str]:
     """Bookies of the ledger, by UUID, that never come back: not up, and retired or given up.
 
     One that drains is not among them: it may start again at this moment, and holds what is not copied yet.
@@ -157,7 +157,7 @@ class _Walk:
     """From a ledger's first entry to its last, over what is there and what is not."""
 
     def __init__(
-        self, parts: Parts, record: LedgerRecord, span: Span, gone: set[str], elsewhere: Elsewhere
+        self, parts: LedgerContext, record: LedgerRecord, span: Span, gone: set[str], elsewhere: Elsewhere
     ) -> None:
         self._parts = parts
         self._record = record

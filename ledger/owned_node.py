@@ -46,16 +46,16 @@ class OwnedNode:
     async def put(
         self,
         value: bytes,
-        beside: Sequence[Step] = (),
+        atomically_with: Sequence[Step] = (),
         given_up: Callable[[], QuireError | None] = lambda: None,
     ) -> None:
-        """Make `value` the node's, together with `beside`. Raises `Fenced`, `OutcomeUnknown`, or why it is given up."""
+        """Make `value` the node's, with those steps. Raises `Fenced`, `OutcomeUnknown`, or why it is given up."""
         in_doubt = False
         for _ in range(self._attempts_max):
             if (error := given_up()) is not None:
                 raise error
             try:
-                self.version = await self._replace(value, beside)
+                self.version = await self._replace(value, atomically_with)
                 return
             except (VersionConflict, AlreadyExists, NotFound) as conflict:
                 if in_doubt and await self._is_written(value):
@@ -68,22 +68,22 @@ class OwnedNode:
             await asyncio.sleep(self._retry_s)
         raise OutcomeUnknown(f"{self._what}: the metadata store does not answer; {self._then}")
 
-    async def delete(self, beside: Sequence[Step]) -> None:
-        """Remove it and do `beside`, all or nothing. Raises `Fenced`, and what the store raises."""
+    async def delete(self, atomically_with: Sequence[Step]) -> None:
+        """Remove it and do `atomically_with`, all or nothing. Raises `Fenced`, and what the store raises."""
         assert self.version >= 0
         try:
-            await self._store.transact([Delete(self.path, self.version), *beside])
+            await self._store.transact([Delete(self.path, self.version), *atomically_with])
         except (VersionConflict, NotFound) as conflict:
             raise self._fenced(conflict) from conflict
 
-    async def _replace(self, value: bytes, beside: Sequence[Step]) -> int:
+    async def _replace(self, value: bytes, atomically_with: Sequence[Step]) -> int:
         """The new version."""
         if self.version < 0:
             await self._store.create(self.path, value)
             return 0
-        if not beside:
+        if not atomically_with:
             return await self._store.put(self.path, value, self.version)
-        await self._store.transact([Put(self.path, value, self.version), *beside])
+        await self._store.transact([Put(self.path, value, self.version), *atomically_with])
         return self.version + 1
 
     async def _is_written(self, value: bytes) -> bool:

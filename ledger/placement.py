@@ -68,6 +68,11 @@ class EnsemblePlacement:
         self._random = random
         self._quarantine = quarantine
 
+    def avoid(self, bookies: Collection[BookieId]) -> None:
+        """Put bookies that failed a writer into quarantine."""
+        if self._quarantine is not None:
+            self._quarantine.put(bookies)
+
     def choose(
         self,
         count: int,

@@ -16,8 +16,9 @@ import logging
 from collections.abc import Collection
 
 from quire.ledger import states
+from quire.ledger.parts import LedgerContext
 from quire.ledger.recovery_core import CutOff, RecoveryCore
-from quire.ledger.writer import BlockWriter, Parts
+from quire.ledger.writer import BlockWriter
 from quire.metadata import paths
 from quire.metadata.records import Fragment, Hole, LedgerRecord, LedgerState, decode, encode
 from quire.runtime.errors import (
@@ -41,7 +42,7 @@ _ROUNDS_MAX = 20
 
 
 async def recover(
-    parts: Parts, ledger_id: int, *, accept_loss: bool = False, gone: Collection[str] = ()
+    parts: LedgerContext, ledger_id: int, *, accept_loss: bool = False, gone: Collection[str] = ()
 ) -> LedgerRecord:
     """Fence, recover and close the ledger; a closed one is returned as it is. `gone`: see `RecoveryCore`.
 
@@ -70,9 +71,9 @@ async def recover(
     raise Unavailable(f"ledger {ledger_id} is being changed by others all the time; try again")
 
 
-async def _close(parts: Parts, path: str, version: int, end: LedgerRecord) -> LedgerRecord:
+async def _close(parts: LedgerContext, path: str, version: int, end: LedgerRecord) -> LedgerRecord:
     await parts.store.put(path, encode(end), version)
-    parts.knock.closed(end, is_whole=False)
+    parts.closed(end, is_whole=False)
     _log.info("ledger %d recovered: it ends with entry %d", end.ledger_id, end.last_entry)
     return end
 
@@ -80,7 +81,9 @@ async def _close(parts: Parts, path: str, version: int, end: LedgerRecord) -> Le
 class _Rewriter(BlockWriter):
     """Writes found blocks past the fence. Ensemble changes are committed in memory, at once."""
 
-    def __init__(self, parts: Parts, record: LedgerRecord, recovery: _Recovery, next_entry: int) -> None:
+    def __init__(
+        self, parts: LedgerContext, record: LedgerRecord, recovery: _Recovery, next_entry: int
+    ) -> None:
         super().__init__(parts, record, parts.recovery_outbox, next_entry)
         self._recovery = recovery
         self.tried: list[str] = []
@@ -106,7 +109,9 @@ class _Rewriter(BlockWriter):
 class _Recovery:
     """One run of the core over one record in IN_RECOVERY."""
 
-    def __init__(self, parts: Parts, record: LedgerRecord, accept_loss: bool, gone: Collection[str]) -> None:
+    def __init__(
+        self, parts: LedgerContext, record: LedgerRecord, accept_loss: bool, gone: Collection[str]
+    ) -> None:
         self._parts = parts
         self._record = record
         self._rewriter: _Rewriter | None = None

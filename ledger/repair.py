@@ -1,65 +1,50 @@
-"""The coordinator of repair: one process of the cluster, elected by a lease, mends what lost bookies held.
+"""The coordinator of repair: one process of the cluster, elected by a lease, repairs under-replicated ledgers.
 
-    Repair.start → wait for the lease → look every few seconds (at no cost to the store) →
-        a round over all ledgers    when a bookie must be left (lost, given up, drained) and no round since found its
-                                    ledgers clean; a while after one came that may take copies of narrow ledgers, or
-                                    ledgers were closed that may lack copies, or it was elected; and once a day
-        only those that were left   while there are some, and those with a damage report
+    Repair.start → wait for the lease → look every few seconds (at no cost to the store while there is no news) →
+        read who the bookies are, and the queue     when their node changed
+        audit all ledgers                           when the `auditor` says so
+        repair what is queued                       the `replicator`, four ledgers at a time
+        retire drained bookies that no ledger names
 
-What it hears from the store is in `repair_news`, what is done about a ledger in `repair_mend`; here is when. A drained
-bookie is retired, by removing its record, when two rounds a session's time-out apart, and all between, found no ledger
-that names it: writers that chose it before they heard that it is read-only have written their records by then.
+What waits in the `worklist` is looked at again when what it waits for may be there. Open ledgers are asked for again,
+and nodes that others may have written to are read again, the less often the more there are.
 
 Safety does not rest on the lease: a record changes only by version, and a copy made twice is the same copy. The lease
 saves work. A coordinator in doubt begins nothing, one whose lease is lost stops and waits for it again.
 
-Any process that is told to (`metadata.wish`) wakes it; anyone may read what it does (`repair_progress`).
+Any process that changes `paths.UNDERREPLICATED` wakes it; anyone may read what it does (`repair_progress`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Final
 from uuid import UUID
 
-from quire.ledger.census import ledger_ids
+from quire.ledger.auditor import Auditor
 from quire.ledger.deletion import Deletion
 from quire.ledger.directory import BookieDirectory
 from quire.ledger.repair_copy import Copier
-from quire.ledger.repair_core import Absences, Pace, View
-from quire.ledger.repair_mend import Left, Mender
-from quire.ledger.repair_news import News
+from quire.ledger.repair_core import Pace, View
 from quire.ledger.repair_progress import Progress
-from quire.ledger.retiring import retire
+from quire.ledger.replicator import Replicator
 from quire.ledger.settings import RepairSettings
-from quire.metadata import paths
+from quire.ledger.worklist import Worklist, WorkState
+from quire.metadata import paths, underreplicated
 from quire.metadata.lease import Lease, LeaseState
 from quire.metadata.records import LedgerRecord, RepairRecord
 from quire.metadata.store import MetadataStore
 from quire.runtime.clock import Clock
-from quire.runtime.errors import QuireError
+from quire.runtime.errors import QuireError, Unavailable
 from quire.runtime.tasks import Tasks
 
 _log = logging.getLogger(__name__)
 
-_FAILED_AGAIN_S: Final = 60.0
-_LACKING_S: Final = 3600.0
-"""Between rounds for ledgers that were closed, while others wait for a bookie: these find none again."""
-
-_AGAIN_PER_S: Final = 50
-"""Ledgers that are open are looked at again so many a second, on average."""
-
-
-@dataclass
-class _Clean:
-    """A bookie that no ledger named at `since` (monotonic, s), nor in any round after; `is_confirmed`: late enough."""
-
-    since: float
-    is_confirmed: bool = False
+_AT_ONCE: Final = 4
+"""Ledgers looked at or copied at the same time: enough to keep several disks busy."""
 
 
 class Repair:
@@ -82,47 +67,25 @@ class Repair:
         self._tasks = Tasks("repair")
         self._lease: Lease | None = None
         self._woken = asyncio.Event()
-        self._news = News(store)
-        self._copier = Copier(store, bookies, clock, Pace(settings.repair_bytes_per_s))
-        self._progress = Progress(store, self._copier, clock, name)
+        self._unwatch: Callable[[], None] | None = None
+        self._is_stale = True
+        self._worklist = Worklist()
+        copier = Copier(store, bookies, clock, Pace(settings.repair_bytes_per_s))
+        self._progress = Progress(store, copier, clock, name)
         deletion = Deletion(store, bookies)
-        self._mender = Mender(
-            store,
-            self._copier,
-            deletion,
-            self._news,
-            self._progress,
-            self._tasks,
-            rng.random,
-            self._may_begin,
-        )
-        self._absences = Absences(settings.repair_delay_ms / 1000)
-        self._settled_s = store.session_timeout_ms / 1000
-        self._begin_anew()
-
-    def _begin_anew(self) -> None:
-        """Nothing that another coordinator did meanwhile is known."""
-        self._news.forget()
-        self._mender.left = Left()
-        self._clean: dict[str, _Clean] = {}
-        self._takers: frozenset[str] = frozenset()
-        self._incarnations: dict[str, int] = {}
-        self._round_due = (
-            self._clock.monotonic()
-            + min(self._settings.repair_round_ms, self._settings.repair_delay_ms) / 1000
-        )
-        self._open_again_at = self._failed_again_at = self._round_at = 0.0
-        self._absences.forget()
+        self._replicator = Replicator(store, copier, deletion, self._progress, self._worklist, rng.random)
+        self._auditor = Auditor(store, clock, settings, copier, self._progress, self._worklist, rng.random)
 
     # -- life ------------------------------------------------------------------------------------------
     def start(self) -> None:
         """Take part in the election, and coordinate when elected."""
-        self._news.watch(self._woken.set)
+        self._unwatch = self._store.watch(paths.UNDERREPLICATED, lambda _path: self.told())
         self._tasks.start(self._run(), "repair")
 
     async def stop(self) -> None:
         """Stop at once; what is half copied is copied again by the next coordinator."""
-        self._news.unwatch()
+        if self._unwatch is not None:
+            self._unwatch()
         await self._tasks.stop()
         if self._lease is not None:
             await self._lease.release()
@@ -133,7 +96,12 @@ class Repair:
 
     def on_open(self, listener: Callable[[LedgerRecord], None]) -> None:
         """Tell `listener` each open ledger that must be closed before it can be repaired."""
-        self._mender.on_open = listener
+        self._replicator.on_open = listener
+
+    def told(self) -> None:
+        """The queue, or what is wanted of a bookie, may have changed: look now."""
+        self._is_stale = True
+        self._woken.set()
 
     @property
     def is_coordinator(self) -> bool:
@@ -159,18 +127,20 @@ class Repair:
                 _log.warning("repair waits: %s", error)
                 await asyncio.sleep(look_s)
 
-    async def _look_or_pause(self) -> None:
-        """What a look that fails was about is found again; but a bookie that is missed has been missed since before.
+    def _begin_anew(self) -> None:
+        """Nothing that another coordinator did meanwhile is known."""
+        self._is_stale = True
+        self._worklist.forget()
+        self._auditor.forget()
 
-        Else one that is lost would never be replaced while the store has a hiccup now and then.
-        """
+    async def _look_or_pause(self) -> None:
         try:
             await self.look()
         except Exception as error:  # nobody else repairs while the lease is held here
             _log.warning("repair pauses: %s", error, exc_info=not isinstance(error, QuireError))
-            self._news.told()
-            self._clean, self._mender.left = {}, Left()
-            self._hurry_round()
+            self._is_stale = True
+            self._worklist.forget()
+            self._auditor.doubt()
 
     async def _sleep(self, seconds: float) -> None:
         try:
@@ -184,107 +154,55 @@ class Repair:
     async def look(self) -> None:
         """Do what is due now, and return when it is done. Costs the store nothing when nothing is."""
         available = {record.uuid: record for record in self._bookies.available()}
-        news, left = self._news, self._mender.left
-        if news.is_stale or not available.keys() <= news.known.keys():
-            for ledger_id in await news.read():
-                left.look_again(ledger_id)
-        if await news.read_knock():
-            # While bookies are lacking there is a knock with every ledger, and little that can be done.
-            self._hurry_round(self._round_at + _LACKING_S if left.unplaced else 0.0)
-        now = self._clock.monotonic()
-        self._absences.look(news.known, available, now)
-        view = View(news.known, available, self._absences.gone_for_long(now), news.damaged)
-        worries = view.worries()
-        self._clean = {uuid: clean for uuid, clean in self._clean.items() if uuid in worries}
-        scope = self._scope(now, self._look_who_came(view))
-        if self._is_round_due(now, worries):
-            await self._round(view, worries)
-        elif scope:
-            await self._mend(view, scope, thorough=False)
-        await self._retire(view)
+        if self._is_stale or not available.keys() <= self._auditor.known.keys():
+            await self._read()
+        view = self._auditor.look(available)
+        self._worklist.tick(self._clock.monotonic())
+        if self._auditor.is_due(view):
+            began_s, todo = self._clock.monotonic(), await self._auditor.begin()
+            await self._at_once(lambda: self._auditor.work(todo, view, self._may_begin))
+            self._progress.goes_on("mending", self._worklist.count(WorkState.QUEUED))
+            await self._replicate(view)
+            await self._auditor.ended(view, began_s)
+        elif queued := self._worklist.count(WorkState.QUEUED):
+            self._progress.begin("mending", queued)
+            await self._replicate(view)
+        if await self._auditor.retire(view):
+            self._is_stale = True
 
-    def _look_who_came(self, view: View) -> bool:
-        """Whether a bookie that takes copies is there that was not at the last look.
+    async def _read(self) -> None:
+        """Who the bookies are, what operators want, and what is queued. Raises what the store does."""
+        self._is_stale = False
+        try:
+            await self._auditor.read()
+            self._worklist.find([each async for each in underreplicated.listed(self._store)])
+        except QuireError:
+            self._is_stale = True
+            raise
+        self._worklist.has_news = True
 
-        Ledgers that became narrow for want of it are found by a round, which waits a while: a bookie that restarts
-        need not cost one. One that lost state does, at once.
-        """
-        takers = frozenset(record.uuid for record in view.takers())
-        came, self._takers = bool(takers - self._takers), takers
-        if came:
-            self._hurry_round()
-        for uuid, record in view.available.items():
-            if self._incarnations.setdefault(uuid, record.incarnation) != record.incarnation:
-                self._incarnations[uuid] = record.incarnation
-                self._news.wants_all = True
-        return came
-
-    def _hurry_round(self, not_before: float = 0.0) -> None:
-        soon = self._clock.monotonic() + self._settings.repair_delay_ms / 1000
-        self._round_due = min(self._round_due, max(soon, not_before))
-
-    def _is_round_due(self, now: float, worries: Collection[str]) -> bool:
-        """A bookie of which some ledger is left waits for that one, and is then confirmed to be clean."""
-        counts = self._mender.left.counts()
-        unclean = any(self._may_be_clean(uuid, now) and uuid not in counts for uuid in worries)
-        return self._news.wants_all or unclean or now >= self._round_due
-
-    def _may_be_clean(self, uuid: str, now: float) -> bool:
-        """Whether a round could tell more of a bookie than is known."""
-        clean = self._clean.get(uuid)
-        return clean is None or (not clean.is_confirmed and now >= clean.since + self._settled_s)
-
-    def _scope(self, now: float, came: bool) -> set[int]:
-        """Ledgers to look at again: what waits for others less often the more of it there is."""
-        left = self._mender.left
-        scope = self._news.damaged.keys() - left.unplaced - left.open - left.failed
-        if came:
-            scope |= left.unplaced | left.failed
-        if now >= self._open_again_at:
-            scope |= left.open
-            self._open_again_at = now + len(left.open) / _AGAIN_PER_S
-        if now >= self._failed_again_at:
-            scope |= left.failed
-            self._failed_again_at = now + _FAILED_AGAIN_S
-        return scope
-
-    async def _round(self, view: View, worries: Collection[str]) -> None:
-        now = self._round_at = self._clock.monotonic()
-        self._round_due = now + self._settings.repair_round_ms / 1000
-        self._mender.left = Left()
-        found = {ledger_id async for ledger_id in ledger_ids(self._store)}
-        await self._mend(view, found, thorough=True)
-        self._news.wants_all = False
-        counts = self._mender.left.counts()
-        for uuid in worries:
-            if uuid in counts:
-                self._clean.pop(uuid, None)
-            else:
-                clean = self._clean.setdefault(uuid, _Clean(now))
-                clean.is_confirmed = now >= clean.since + self._settled_s
-
-    async def _mend(self, view: View, scope: Collection[int], *, thorough: bool) -> None:
-        await self._mender.mend(view, scope, thorough=thorough)
-        left = self._mender.left
+    async def _replicate(self, view: View) -> None:
+        await self._at_once(lambda: self._replicator.work(view, self._may_begin))
+        worklist = self._worklist
         self._progress.note(
             state="idle",
-            left=left.counts(),
-            open=len(left.open),
-            unplaced=len(left.unplaced),
+            left=worklist.leaving(),
+            open=worklist.count(WorkState.OPEN),
+            unplaced=worklist.count(WorkState.UNPLACED),
             lost=tuple(sorted(view.gone_for_long)),
-            absent=tuple(sorted(self._absences.absent())),
-            lost_ledgers=dict(left.lost),
+            absent=tuple(sorted(self._auditor.absences.absent())),
+            lost_ledgers=dict(worklist.lost),
         )
         await self._progress.publish()
 
-    async def _retire(self, view: View) -> None:
-        """Remove the records of drained bookies that no ledger names any more."""
-        for uuid in sorted(view.draining()):
-            if uuid in self._clean and self._clean[uuid].is_confirmed:
-                self._clean.pop(uuid)
-                if await retire(self._store, uuid):
-                    self._news.retired(uuid)
-                    _log.info("bookie %s is drained and retired", uuid)
-                    self._hurry_round()  # deletions may have waited for it
-                else:
-                    self._news.told()
+    async def _at_once(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Several workers of one kind. Raises `Unavailable` when they were told to begin no more."""
+        workers = [self._tasks.start(work(), "repair ledgers") for _ in range(_AT_ONCE)]
+        publishing = self._tasks.start(self._progress.publish_often(), "publish progress of repair")
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for task in (*workers, publishing):
+                task.cancel()
+        if not self._may_begin():
+            raise Unavailable("the lease is in doubt or lost; what is left waits for the next coordinator")

@@ -84,16 +84,33 @@ class Copier:
         ledger was closed; and a recovery writes again only what lies behind the LAC. `holders` are the bookies with
         good copies of each fragment, by its index. Raises as `repair` does.
         """
-        changed, failure = False, None
+        changed = False
+        failure: QuireError | None = None
         for index, copies in holders.items():
             for copy in copies:
                 try:
-                    changed |= (await self._fill(record, index, copy)).changed
+                    filled = await self._fill(record, index, copy)
+                    changed |= filled.changed
+                    if not filled.is_whole:
+                        failure = Unavailable(
+                            f"{copy} does not tell what it lacks of ledger {record.ledger_id}"
+                        )
                 except QuireError as error:
                     failure = error  # a bookie that takes nothing must not keep the others from theirs
         if failure is not None:
             raise failure
         return changed
+
+    async def has_holes(self, record: LedgerRecord, holders: Mapping[int, Sequence[BookieId]]) -> bool:
+        """Whether `complete` would find something to put back. Raises what the bookies' ports do."""
+        for index, copies in holders.items():
+            first, last = record.fragments[index].first_entry, states.last_entry_of(record, index)
+            for begin, end in holes.parts(record, first, last):
+                for copy in copies:
+                    lacked = await self._first_hole(record.ledger_id, copy, begin, end)
+                    if lacked is not None and lacked <= end:
+                        return True
+        return False
 
     async def _check_what_stays(self, record: LedgerRecord, plan: FragmentPlan, made: int) -> None:
         """Before a fragment has fewer bookies than before: an ack quorum of those that are left must have all of it.

@@ -122,7 +122,9 @@ class Plan(NamedTuple):
     is_unplaced: bool = False
 
 
-def plan(record: LedgerRecord, view: View, loads: Mapping[BookieId, int], dice: Callable[[], float]) -> Plan:
+def plan(
+    record: LedgerRecord, view: View, loads: Mapping[BookieId, int], random: Callable[[], float]
+) -> Plan:
     """What repair should do about one ledger that is not being deleted."""
     if record.state is not LedgerState.CLOSED:
         named = states.all_bookies(record)
@@ -134,7 +136,7 @@ def plan(record: LedgerRecord, view: View, loads: Mapping[BookieId, int], dice: 
     left = set()
     lacks = False
     for index, each in enumerate(record.fragments):
-        made, remaining, is_short = _plan_fragment(record, index, each, view, loads, dice)
+        made, remaining, is_short = _plan_fragment(record, index, each, view, loads, random)
         left |= remaining
         lacks |= is_short
         if made is not None:
@@ -159,14 +161,14 @@ def _plan_fragment(
     fragment: Fragment,
     view: View,
     loads: Mapping[BookieId, int],
-    dice: Callable[[], float],
+    random: Callable[[], float],
 ) -> tuple[FragmentPlan | None, set[str], bool]:
     """The plan, bookies that should go and cannot, and whether bookies are lacking."""
     copies = {bookie: view.judge(record.ledger_id, bookie) for bookie in states.ensemble(fragment)}
     stay = [bookie for bookie, copy in copies.items() if copy in _STAYS]
     go = [bookie for bookie, copy in copies.items() if copy not in _STAYS]
     wanted = record.write_quorum - len(stay)
-    targets = _choose(wanted, record, copies, view, loads, dice)
+    targets = _choose(wanted, record, copies, view, loads, random)
     targets += [bookie for bookie in go if _may_be_made_whole(bookie, copies, view)][: wanted - len(targets)]
     remaining = _those_that_must_stay(record, copies, stay, targets, go)
     bookies = _in_their_places(states.ensemble(fragment), [*stay, *targets, *remaining])
@@ -191,7 +193,7 @@ def _choose(
     copies: Mapping[BookieId, Copy],
     view: View,
     loads: Mapping[BookieId, int],
-    dice: Callable[[], float],
+    random: Callable[[], float],
 ) -> list[BookieId]:
     """Up to `wanted` bookies for new copies; those that left the ledger for damage only when there are no others."""
     if not wanted:
@@ -201,7 +203,7 @@ def _choose(
     stay = [bookie for bookie, copy in copies.items() if copy in _STAYS]
     reported = view.damaged.get(record.ledger_id, ())
     suspects = {taken for taker in takers if str(taken := placement.bookie_id(taker)) in reported}
-    placed = placement.EnsemblePlacement(loads, dice)
+    placed = placement.EnsemblePlacement(loads, random)
     chosen = placed.choose(wanted, takers, beside=stay, never=suspects)
     if len(chosen) < wanted and suspects:
         chosen += placed.choose(wanted - len(chosen), takers, beside=[*stay, *chosen])

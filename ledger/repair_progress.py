@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from quire.ledger.repair_copy import Copier
 from quire.metadata import paths
+from quire.metadata.notify import touch
 from quire.metadata.records import RepairRecord, encode
 from quire.metadata.store import MetadataStore
-from quire.metadata.wish import touch
 from quire.runtime.clock import Clock
 from quire.runtime.errors import QuireError
 
@@ -42,6 +42,10 @@ class Progress:
 
     def begin(self, state: str, ledgers: int) -> None:
         self.note(state=state, ledgers=ledgers, checked=0, repaired=0, failed=0)
+
+    def goes_on(self, state: str, ledgers: int) -> None:
+        """There are so many more of them."""
+        self.note(state=state, ledgers=self.record.ledgers + ledgers)
 
     def checked(self) -> None:
         self.note(checked=self.record.checked + 1)

@@ -1,9 +1,9 @@
 """Which open ledgers of this process have a copy that was reported as damaged.
 
 Repair must not touch the record of an open ledger, so its owner has to hear of the damage, too. A report comes together
-with a change of one node, which is watched; then the names of the reports are listed, and only those of own ledgers are
-kept: a cluster may have very many of others, and a ledger that is not open here never will be. Nothing is asked while
-there is no news.
+with a change of one node, which is watched; then the queue is listed (`metadata.underreplicated`), and only the records
+of own ledgers are read: there may be very many of others, and a ledger that is not open here never will be. Nothing is
+asked while there is no news.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Container
 
-from quire.metadata import paths
+from quire.metadata import paths, underreplicated
 from quire.metadata.store import MetadataStore
-from quire.runtime.errors import QuireError
+from quire.runtime.errors import NotFound, QuireError
 from quire.runtime.tasks import Tasks
 
 _log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class Reported:
         self._copies: tuple[tuple[str, int], ...] = ()
 
     def start(self) -> None:
-        self._unwatch = self._store.watch(paths.REPAIR_NEWS, self._on_news)
+        self._unwatch = self._store.watch(paths.UNDERREPLICATED, self._on_news)
         self._is_stale = True
         self.copies()
 
@@ -53,12 +53,8 @@ class Reported:
 
     async def _read(self) -> None:
         try:
-            found = [
-                (uuid, ledger_id)
-                for uuid in await self._store.children(paths.DAMAGE)
-                for name in await self._store.children(paths.damage_of(uuid))
-                if (ledger_id := _ledger_id(name)) in self._own
-            ]
+            own = [each async for each in underreplicated.listed(self._store) if each in self._own]
+            found = [copy for ledger_id in own for copy in await self._damaged(ledger_id)]
         except QuireError as error:
             self._is_stale = True
             _log.info("which copies are damaged cannot be read now, trying again: %s", error)
@@ -67,10 +63,9 @@ class Reported:
         finally:
             self._reading = None
 
-
-def _ledger_id(name: str) -> int:
-    """-1 when the node is no report."""
-    try:
-        return int(name, 16)
-    except ValueError:
-        return -1
+    async def _damaged(self, ledger_id: int) -> list[tuple[str, int]]:
+        try:
+            record, _ = await underreplicated.read(self._store, ledger_id)
+        except NotFound:
+            return []
+        return [(each.bookie.rpartition(":")[0], ledger_id) for each in record.damage]

@@ -1,4 +1,4 @@
-"""Bookies that are members, and how one ceases to be: its record is removed, and with it what was reported of it.
+"""Bookies that are members, and how one ceases to be: its record is removed.
 
 A bookie that drains because an operator wants it to go has that in its record, so removing the version that was read
 is enough. One that drains because it was told to stop has the wish in its ephemeral registration: it may be back by
@@ -32,8 +32,6 @@ async def retire(store: MetadataStore, uuid: str) -> bool:
         await store.transact(await _steps(store, uuid))
     except (NotFound, VersionConflict):
         return False
-    for name in await store.children(paths.damage_of(uuid)):
-        await store.delete(f"{paths.damage_of(uuid)}/{name}")
     return True
 
 

@@ -297,7 +297,7 @@ class StateLog:
             done(error)
         return True
 
-    def leave(self, ledger_ids: Container[int]) -> None:
+    def roll_if_writing_to(self, ledger_ids: Container[int]) -> None:
         """Roll when the ledger that is written to is among `ledger_ids`. Called now and then.
 
         Else try again to delete former ledgers: each may keep a bookie that is to be retired.

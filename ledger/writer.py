@@ -11,27 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
-from random import Random
 from typing import Final, Protocol
 
 from quire.ledger import states
-from quire.ledger.directory import BookieDirectory
-from quire.ledger.idle import IdleLacs
-from quire.ledger.narrow import Knock, Narrow
 from quire.ledger.outbox import Outbox
 from quire.ledger.owned_node import OwnedNode
-from quire.ledger.placement import EnsemblePlacement, Quarantine, why_full
-from quire.ledger.replicas import Replicas
-from quire.ledger.settings import LedgerSettings
-from quire.ledger.writer_core import Lag, Pending, Replica, State, WriterCore
+from quire.ledger.parts import LedgerContext
+from quire.ledger.placement import why_full
+from quire.ledger.writer_core import Pending, Replica, State, WriterCore
 from quire.metadata import paths
 from quire.metadata.records import Fragment, LedgerRecord, encode
-from quire.metadata.store import MetadataStore, Step
-from quire.runtime.clock import Clock
+from quire.metadata.store import Step
 from quire.runtime.errors import Fenced, OutcomeUnknown, QuireError
-from quire.runtime.tasks import Tasks
 from quire.wire.block import Buffer
 from quire.wire.bookie import BookieId, WriteLacRequest
 
@@ -53,41 +45,12 @@ class WriterListener(Protocol):
         ...
 
 
-class Parts:
-    """What the ledgers of one process share. `rack` is the process's own, "" when it has none."""
-
-    def __init__(
-        self,
-        store: MetadataStore,
-        bookies: BookieDirectory,
-        clock: Clock,
-        rng: Random,
-        settings: LedgerSettings,
-        rack: str,
-        quarantine_s: float,
-    ) -> None:
-        self.store = store
-        self.bookies = bookies
-        self.clock = clock
-        self.settings = settings
-        self.tasks = Tasks("ledgers")
-        self.loads: Counter[BookieId] = Counter()
-        """Open ledgers of this process on each bookie."""
-        self.quarantine = Quarantine(clock.monotonic, quarantine_s)
-        self.placement = EnsemblePlacement(self.loads, rng.random, self.quarantine)
-        self.outbox = Outbox(bookies.port)
-        self.recovery_outbox = Outbox(bookies.port, recovery=True, priority=True)
-        self.priority_outbox = Outbox(bookies.port, priority=True)
-        self.lag = Lag()
-        self.replicas = Replicas(bookies, clock, self.quarantine, rack)
-        self.narrow = Narrow()
-        self.knock = Knock(store, self.tasks)
-
-
 class BlockWriter:
     """The effects that all writers have in common."""
 
-    def __init__(self, parts: Parts, record: LedgerRecord, outbox: Outbox, next_entry: int = 0) -> None:
+    def __init__(
+        self, parts: LedgerContext, record: LedgerRecord, outbox: Outbox, next_entry: int = 0
+    ) -> None:
         self._parts = parts
         self._record = record
         self._has_priority = outbox is not parts.outbox
@@ -121,7 +84,7 @@ class BlockWriter:
         asyncio.get_running_loop().call_later(self._parts.settings.busy_retry_ms / 1000, again)
 
     def arm_change(self) -> None:
-        self._parts.quarantine.put(self.core.failed_bookies())
+        self._parts.placement.avoid(self.core.failed_bookies())
         asyncio.get_running_loop().call_later(self.next_change_delay_s(), self._change)
 
     def next_change_delay_s(self) -> float:
@@ -152,11 +115,10 @@ class LedgerWriter(BlockWriter):
 
     def __init__(
         self,
-        parts: Parts,
+        parts: LedgerContext,
         record: LedgerRecord,
         version: int,
         listener: WriterListener,
-        idle: IdleLacs,
         ended: Callable[[LedgerWriter], None],
     ) -> None:
         super().__init__(
@@ -174,7 +136,6 @@ class LedgerWriter(BlockWriter):
             retry_s=settings.metadata_retry_ms / 1000,
         )
         self._listener = listener
-        self._idle = idle
         self._ended = ended
         self._bytes = 0
         self._error: QuireError | None = None
@@ -228,8 +189,8 @@ class LedgerWriter(BlockWriter):
             self._drained = asyncio.get_running_loop().create_future()
             await self._drained
 
-    async def close(self, beside: Sequence[Step] = ()) -> LedgerRecord:
-        """Wait for what is pending, then OPEN -> CLOSED and `beside`, all or nothing. Answers the closed record.
+    async def close(self, atomically_with: Sequence[Step] = ()) -> LedgerRecord:
+        """Wait for what is pending, then OPEN -> CLOSED and those steps, all or nothing. Returns the closed record.
 
         Raises `Fenced` when another owner took the ledger over, `OutcomeUnknown` when the writer failed before or
         the metadata store does not tell: then recover the ledger.
@@ -239,11 +200,11 @@ class LedgerWriter(BlockWriter):
         async with self._metadata:
             if self._error is not None:
                 raise self._error
-            await self._close(beside)
+            await self._close(atomically_with)
         return self._record
 
-    async def discard(self, beside: Sequence[Step]) -> None:
-        """Remove a ledger to which nothing was added, so that no bookie knows it, and do `beside`, all or nothing.
+    async def discard(self, atomically_with: Sequence[Step]) -> None:
+        """Remove a ledger to which nothing was added, so that no bookie knows it, and do those steps, all or nothing.
 
         Raises `Fenced` when either was changed by somebody else, `OutcomeUnknown`, `Unavailable`: then it may stay.
         """
@@ -254,7 +215,7 @@ class LedgerWriter(BlockWriter):
                 raise self._error
             states.may_be_removed(self._record, states.LedgerEvent.DISCARDED)
             try:
-                await self._node.delete(beside)
+                await self._node.delete(atomically_with)
             finally:
                 self.abandon()
 
@@ -273,7 +234,7 @@ class LedgerWriter(BlockWriter):
 
     # -- effects ---------------------------------------------------------------------------------------
     def confirmed(self, last_entry: int) -> None:
-        self._idle.touch(self)
+        self._parts.idle.touch(self)
         self._listener.confirmed(last_entry)
         if self._drained is not None and not self.core.blocks_pending:
             self._wake()
@@ -294,11 +255,11 @@ class LedgerWriter(BlockWriter):
             self._drained.set_result(None)
 
     # -- metadata, one change at a time ----------------------------------------------------------------
-    async def _close(self, beside: Sequence[Step]) -> None:
+    async def _close(self, atomically_with: Sequence[Step]) -> None:
         core, now_ms = self.core, self._parts.clock.now_ms()
         end = states.closed(self._record, core.fragments, core.last_confirmed, self._bytes, now_ms)
         try:
-            await self._put(end, beside)
+            await self._put(end, atomically_with)
             self._error = Fenced(f"ledger {self.ledger_id} is closed")
             self._await_late_answers(end)
         except QuireError as error:
@@ -310,10 +271,10 @@ class LedgerWriter(BlockWriter):
 
     def _await_late_answers(self, end: LedgerRecord) -> None:
         """The third bookie usually answers a moment after the quorum; one that does not may lack blocks for good."""
-        core, knock = self.core, self._parts.knock
+        core = self.core
 
         def look() -> None:
-            knock.closed(end, is_whole=core.is_whole)
+            self._parts.closed(end, is_whole=core.is_whole)
             core.finish()
 
         core.close()
@@ -354,9 +315,9 @@ class LedgerWriter(BlockWriter):
         else:
             self._parts.narrow.forget(self)
 
-    async def _put(self, record: LedgerRecord, beside: Sequence[Step] = ()) -> None:
-        """Make `record` the ledger's, together with `beside`, or raise `Fenced` or `OutcomeUnknown`."""
-        await self._node.put(encode(record), beside, given_up=lambda: self._error)
+    async def _put(self, record: LedgerRecord, atomically_with: Sequence[Step] = ()) -> None:
+        """Make `record` the ledger's, together with `atomically_with`, or raise `Fenced` or `OutcomeUnknown`."""
+        await self._node.put(encode(record), atomically_with, given_up=lambda: self._error)
         self._record = record
 
     def _leave(self) -> None:
@@ -364,7 +325,7 @@ class LedgerWriter(BlockWriter):
         self._parts.loads.subtract(self._counted_on)
         self._counted_on = ()
         self._parts.narrow.forget(self)
-        self._idle.forget(self)
+        self._parts.idle.forget(self)
         self._ended(self)
 
     async def tell_lac(self) -> None:

@@ -34,6 +34,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
+from weakref import proxy
 
 from quire.ledger import states
 from quire.metadata.records import Fragment
@@ -186,19 +187,6 @@ class WriterEffects(Protocol):
         ...
 
 
-class _Silence:
-    """The effects of a writer that has ended."""
-
-    __slots__ = ()
-
-    def nothing(self, *_: object) -> None: ...
-
-    send = send_later = confirmed = arm_change = commit = failed = nothing
-
-
-_SILENCE: Final = _Silence()
-
-
 class _Change(NamedTuple):
     kept: list[Replica]
     added: Sequence[BookieId]
@@ -212,7 +200,7 @@ _BOOKIE_LOST = frozenset(
 
 
 class WriterCore:
-    """`fragments` is the record's; `next_entry` where this writer begins."""
+    """`fragments` is the record's; `next_entry` where this writer begins. `effects`, its owner, is known weakly."""
 
     def __init__(
         self,
@@ -234,7 +222,7 @@ class WriterCore:
         self.bytes_pending = 0
         self.changes = 0
         self._changes_max = changes_max
-        self._effects = effects
+        self._effects: WriterEffects = proxy(effects)
         self._unconfirmed: list[Pending] = []
         self._lagging = Lagging(lag or Lag())
         self._change: _Change | None = None
@@ -354,9 +342,8 @@ class WriterCore:
     def fail(self, error: QuireError) -> None:
         """End here, once, and say so."""
         if self.state is not State.ENDED:
-            effects = self._effects
             self.finish()
-            effects.failed(error)
+            self._effects.failed(error)
 
     def close(self) -> None:
         """End here, with all confirmed; answers that are owed for confirmed blocks still count, until `finish`."""
@@ -367,10 +354,9 @@ class WriterCore:
     def finish(self) -> None:
         """End here in silence: the ledger is closed, or nobody wants to know.
 
-        It lets go of its bookies and of its shell: circles that only the collector finds would stay for ever.
+        It lets go of its bookies, which may outlive it.
         """
         self.state = TRANSITIONS.next(self.state, Event.ENDED)
-        self._effects = _SILENCE
         self._ensemble.replicas = []
         self._change = None
         self._unconfirmed.clear()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from ssl import SSLContext
 from urllib.parse import unquote, urlsplit
 
 from quire.metadata.sqlite import SqliteStore, look_at_file
 from quire.metadata.store import MetadataStore
 from quire.metadata.zookeeper_url import parse_url
 from quire.runtime.errors import ConfigurationError
+from quire.runtime.tls import ClientTls
 from quire.runtime.watchdog import Watchdog
 
 
@@ -17,22 +20,25 @@ def look_at(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
         look_at_file(_path(url, parts.netloc, parts.path))
-    elif parts.scheme == "zk":
+    elif parts.scheme in ("zk", "zk+ssl"):
         parse_url(url)
     else:
         raise _unknown(url)
 
 
-async def open_store(url: str) -> MetadataStore:
-    """Open the store that `url` names. Raises `ConfigurationError` with what to write instead."""
+async def open_store(url: str, tls: Callable[[], SSLContext] | None = None) -> MetadataStore:
+    """Open the store that `url` names. Raises `ConfigurationError` with what to write instead.
+
+    `tls` gives the context for `zk+ssl://`, anew for each connection; without it the system's authorities are trusted.
+    """
     parts = urlsplit(url)
     match parts.scheme:
         case "sqlite":
             return await SqliteStore.open(_path(url, parts.netloc, parts.path))
-        case "zk":
+        case "zk" | "zk+ssl":
             from quire.metadata.zookeeper import ZooKeeperStore  # kazoo costs a start that needs none of it
 
-            return await ZooKeeperStore.open(url)
+            return await ZooKeeperStore.open(url, tls or ClientTls().context)
     raise _unknown(url)
 
 

@@ -4,11 +4,11 @@
     /quire/ids/ledgers                                      empty: its version counts ranges of ledger ids
     /quire/bookies/{uuid}                                   BookieRecord (persistent: identity, incarnation)
     /quire/bookies-available/{uuid}                         ephemeral, address: this bookie is up
-    /quire/damage/{uuid}/{ledger id}                        DamageRecord: a copy that its bookie cannot read
+    /quire/underreplicated                                  changed with each report in it, and with intents of bookies
+    /quire/underreplicated/all                              an operator asks for an audit of all ledgers
+    /quire/underreplicated/{d}/{ledger id}                  UnderreplicatedRecord, in 16 folders by the id's last digit
+    /quire/damage/{uuid}/{ledger id}                        DamageRecord, of versions before the queue above
     /quire/repair/coordinator                               ephemeral: who repairs
-    /quire/repair/wish                                      what an operator asks of the coordinator
-    /quire/repair/news                                      changed with each report of damage, and with intents
-    /quire/repair/narrow                                    changed when a ledger was closed with too few copies
     /quire/repair/progress                                  RepairRecord: what the coordinator is doing
     /quire/brokers/{broker id}                              ephemeral BrokerRecord: addresses
     /quire/loads/{broker id}                                ephemeral LoadRecord: its bundles and what they cost
@@ -36,10 +36,9 @@ LEDGER_IDS = f"{ROOT}/ids/ledgers"
 BOOKIES = f"{ROOT}/bookies"
 BOOKIES_AVAILABLE = f"{ROOT}/bookies-available"
 DAMAGE = f"{ROOT}/damage"
+UNDERREPLICATED = f"{ROOT}/underreplicated"
+UNDERREPLICATED_ALL = f"{UNDERREPLICATED}/all"
 REPAIR_COORDINATOR = f"{ROOT}/repair/coordinator"
-REPAIR_WISH = f"{ROOT}/repair/wish"
-REPAIR_NEWS = f"{ROOT}/repair/news"
-REPAIR_NARROW = f"{ROOT}/repair/narrow"
 REPAIR_PROGRESS = f"{ROOT}/repair/progress"
 BROKERS = f"{ROOT}/brokers"
 LOADS = f"{ROOT}/loads"
@@ -78,6 +77,14 @@ def damage_of(uuid: str) -> str:
 
 def damage(uuid: str, ledger_id: int) -> str:
     return f"{damage_of(uuid)}/{ledger_id:016x}"
+
+
+def underreplicated_folders() -> list[str]:
+    return [f"{UNDERREPLICATED}/{digit:x}" for digit in range(16)]
+
+
+def underreplicated(ledger_id: int) -> str:
+    return f"{UNDERREPLICATED}/{ledger_id % 16:x}/{ledger_id:016x}"
 
 
 def broker(broker_id: str) -> str:

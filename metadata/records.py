@@ -199,6 +199,8 @@ class StateLogRecord(Record, frozen=True):
 class TenantRecord(Record, frozen=True):
     name: str
     allowed_clusters: tuple[str, ...] = ()
+    admin_roles: tuple[str, ...] = ()
+    """They may do everything in the tenant."""
 
 
 class PersistencePolicy(Record, frozen=True):
@@ -250,11 +252,21 @@ class PublishRate(Record, frozen=True):
 
 
 class DispatchRate(Record, frozen=True):
-    """What consumers are dealt per period of `period_s` seconds at most, averaged; 0: as much as they take."""
+    """What consumers are sent per period of `period_s` seconds at most, averaged; 0: as much as they take."""
 
     messages: int = 0
     bytes: int = 0
     period_s: int = 1
+
+
+class IcebergPolicy(Record, frozen=True):
+    """The Iceberg table that is kept fresh with a topic; what is empty is told by the topic's name or the catalog."""
+
+    catalog: str = ""
+    """A URL; empty: none is kept."""
+    warehouse: str = ""
+    namespace: str = ""
+    table: str = ""
 
 
 class Policies(Record, frozen=True):
@@ -281,7 +293,13 @@ class Policies(Record, frozen=True):
     compaction_threshold_bytes: int | None = None
     dispatch_rate: DispatchRate | None = None
     subscription_dispatch_rate: DispatchRate | None = None
+    iceberg: IcebergPolicy | None = None
     permissions: dict[str, tuple[str, ...]] = {}
+    """What roles, or patterns of roles, may do: produce, consume, functions."""
+    subscription_permissions: dict[str, tuple[str, ...]] = {}
+    """Of a namespace: the roles that a subscription takes; one that is not here takes all that may consume."""
+    subscription_prefix: bool | None = None
+    """Of a namespace: whether subscriptions must begin with the name of their role."""
 
 
 class SchemaBody(Record, frozen=True):
@@ -351,10 +369,12 @@ class BookieRecord(Record, frozen=True):
     free_bytes: int = 0
     total_bytes: int = 0
     intent: BookieIntent = BookieIntent.STAY
+    tls: bool = False
+    """It takes TLS at its address."""
 
 
 class DamageRecord(Record, frozen=True):
-    """A bookie's copy of a ledger cannot be read from `entry` on; repair makes another copy and removes this."""
+    """A bookie's copy of a ledger cannot be read from `entry` on; repair makes another copy."""
 
     bookie: str
     ledger_id: int
@@ -363,12 +383,20 @@ class DamageRecord(Record, frozen=True):
     found_ms: int = 0
 
 
+class UnderreplicatedRecord(Record, frozen=True):
+    """A ledger that may lack copies, or blocks in them, and why: words for people, and one report a damaged copy."""
+
+    ledger_id: int
+    reasons: tuple[str, ...] = ()
+    damage: tuple[DamageRecord, ...] = ()
+
+
 class RepairRecord(Record, frozen=True):
-    """What the coordinator of repair does or did last. Counts are of ledgers, in the round under way."""
+    """What the coordinator of repair does or did last. Counts are of ledgers, in the audit or the repair under way."""
 
     coordinator: str = ""
     state: str = "idle"
-    """idle, looking (at all ledgers) or mending (those that were left)."""
+    """idle, looking (at all ledgers) or mending (those in the queue)."""
     ledgers: int = 0
     checked: int = 0
     repaired: int = 0
@@ -378,7 +406,7 @@ class RepairRecord(Record, frozen=True):
     error: str = ""
     """The last failure's."""
     left: dict[str, int] = {}
-    """For each bookie that is to be left: ledgers that still need it, when the last round ended."""
+    """For each bookie that is to be left: ledgers that still need it, when the last look ended."""
     open: int = 0
     """Ledgers that are left because they are open: their topics' owners must close them or leave the bookie."""
     unplaced: int = 0
@@ -400,6 +428,10 @@ class BrokerRecord(Record, frozen=True):
     """Of this process alone: a broker that is started again has another one."""
     listeners: dict[str, str] = {}
     """Its URLs for clients in other networks, by the name under which they ask for them."""
+    service_url_tls: str = ""
+    """As `service_url`, for clients that speak TLS. One of the two may be empty: that port is closed."""
+    http_url_tls: str = ""
+    listeners_tls: dict[str, str] = {}
 
 
 class OwnerRecord(Record, frozen=True):

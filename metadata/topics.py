@@ -75,21 +75,23 @@ async def load(store: MetadataStore, path: str) -> Topic:
         return Topic(path, node.version, record, tuple(older))
 
 
-async def create(store: MetadataStore, path: str, record: TopicRecord, beside: Step | None = None) -> Topic:
-    """In one transaction with `beside`. Raises `AlreadyExists`; what refuses `beside`."""
+async def create(
+    store: MetadataStore, path: str, record: TopicRecord, atomically_with: Step | None = None
+) -> Topic:
+    """In one transaction with `atomically_with`. Raises `AlreadyExists`; what refuses `atomically_with`."""
     assert not record.manifests
     made = Create(path, encode(record))
-    await store.transact([made] if beside is None else [beside, made])
+    await store.transact([made] if atomically_with is None else [atomically_with, made])
     return Topic(path, 0, record)
 
 
-async def delete(store: MetadataStore, topic: Topic, beside: Sequence[Step] = ()) -> None:
-    """Delete the record and its manifests; the ledgers must be gone before. In one transaction with `beside`.
+async def delete(store: MetadataStore, topic: Topic, atomically_with: Sequence[Step] = ()) -> None:
+    """Delete the record and its manifests; the ledgers must be gone before. In one transaction with `atomically_with`.
 
     Raises `VersionConflict`, `NotFound`.
     """
     manifests = [Delete(manifest) for manifest in topic.record.manifests]
-    await store.transact([Delete(topic.path, topic.version), *manifests, *beside])
+    await store.transact([Delete(topic.path, topic.version), *manifests, *atomically_with])
 
 
 def being_deleted(name: object) -> Unavailable:

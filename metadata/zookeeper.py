@@ -27,6 +27,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from ssl import SSLContext
 from typing import Any, Final
 
 from kazoo.client import KazooClient
@@ -89,8 +90,9 @@ _LOG: Final = logging.getLogger("quire.metadata")
 class ZooKeeperStore:
     """A `MetadataStore`; make one with `open`."""
 
-    def __init__(self, url: ZooKeeperUrl) -> None:
+    def __init__(self, url: ZooKeeperUrl, tls: Callable[[], SSLContext] | None = None) -> None:
         self._url = url
+        self._tls = tls if url.is_tls else None
         self._loop = asyncio.get_running_loop()
         self._session = SessionCore(url.session_timeout_ms / 1000)
         self.counts = OperationCounts()
@@ -108,15 +110,22 @@ class ZooKeeperStore:
         self._timer = self._loop.call_later(self._session.wake_in(time.monotonic()), self._tick)
 
     @classmethod
-    async def open(cls, url: str, *, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> ZooKeeperStore:
-        """Connect and make the chroot. Raises `ConfigurationError`, `Unavailable`."""
-        store = cls(parse_url(url))
+    async def open(
+        cls,
+        url: str,
+        tls: Callable[[], SSLContext] | None = None,
+        *,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    ) -> ZooKeeperStore:
+        """Connect and make the chroot; `tls` for a URL that wants it. Raises `ConfigurationError`, `Unavailable`."""
+        store = cls(parse_url(url), tls)
         try:
             await asyncio.wait_for(asyncio.shield(store._first_connection), connect_timeout_s)
             await store._make_chroot()
         except TimeoutError:
+            refused = store._client.refused
             await store.close()
-            raise await _why_unreachable(store._url, connect_timeout_s) from None
+            raise await _why_unreachable(store._url, connect_timeout_s, refused) from None
         except BaseException:
             await store.close()
             raise
@@ -479,7 +488,7 @@ class ZooKeeperStore:
         self._client = self._new_client()
 
     def _new_client(self) -> Client:
-        return Client(self._url.hosts, self._url.session_timeout_ms / 1000, self)
+        return Client(self._url.hosts, self._url.session_timeout_ms / 1000, self, self._tls)
 
 
 _WORDS: Final = {
@@ -506,12 +515,13 @@ def _check_size(path: str, value: bytes) -> None:
         )
 
 
-async def _why_unreachable(url: ZooKeeperUrl, waited_s: float) -> QuireError:
+async def _why_unreachable(url: ZooKeeperUrl, waited_s: float, refused: str) -> QuireError:
     names = [host.rpartition(":")[0].strip("[]") for host in url.hosts.split(",")]
     loop = asyncio.get_running_loop()
     found = await asyncio.gather(*(loop.getaddrinfo(name, None) for name in names), return_exceptions=True)
     if all(isinstance(result, OSError) for result in found):
         return ConfigurationError(f"no host of zk://{url.hosts} has an address; correct the metadata URL")
+    why = f" ({refused})" if refused else ""
     return Unavailable(
-        f"no ZooKeeper answered at {url.hosts} within {waited_s:g} s; start it or correct the metadata URL"
+        f"no ZooKeeper answered at {url.hosts} within {waited_s:g} s{why}; start it or correct the metadata URL"
     )

@@ -22,9 +22,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable
+from ssl import SSLContext, SSLSocket
 from typing import Any, Final, NamedTuple, Protocol
 
 from kazoo import exceptions as kazoo_errors
@@ -45,6 +47,7 @@ from quire.runtime.errors import (
     Unavailable,
     VersionConflict,
 )
+from quire.runtime.tls import why_failed
 
 RECONNECT_DELAY_S_MAX: Final = 1.0
 ATTEMPT_SHARE: Final = 1 / 4
@@ -139,7 +142,14 @@ def was_rolled_back(result: object) -> bool:
 class Client:
     """One kazoo client: it connects by itself and again whenever it must, until `end`. All calls on the loop."""
 
-    def __init__(self, hosts: str, session_timeout_s: float, listener: ClientListener) -> None:
+    def __init__(
+        self,
+        hosts: str,
+        session_timeout_s: float,
+        listener: ClientListener,
+        tls: Callable[[], SSLContext] | None = None,
+    ) -> None:
+        """`tls` gives the context for each connection; called on kazoo's thread."""
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._handshake = (session_timeout_s, 0.0)
@@ -152,16 +162,22 @@ class Client:
         retry = KazooRetry(
             max_tries=-1, delay=0.05, backoff=1.5, max_delay=RECONNECT_DELAY_S_MAX, max_jitter=0.3
         )
+        self._handler = _Handler(self._attempt_s, tls)
         self._kazoo = KazooClient(
             hosts=hosts,
             timeout=session_timeout_s,
-            handler=_Handler(self._attempt_s),
+            handler=self._handler,
             connection_retry=retry,
             logger=_LOG,
         )
         self._attend_handshakes()
         self._kazoo.add_listener(self._state_changed)
         self._kazoo.start_async()
+
+    @property
+    def refused(self) -> str:
+        """Why the last attempt at TLS failed, if it did."""
+        return self._handler.refused
 
     @property
     def thinks_it_is_connected(self) -> bool:
@@ -249,14 +265,42 @@ class Client:
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Runs callbacks at once, on the thread that reads the socket: they do nothing but post to the loop."""
+    """Runs callbacks at once, on the thread that reads the socket: they do nothing but post to the loop.
 
-    def __init__(self, attempt_s: float) -> None:
+    TLS is ours as well: kazoo would look at no host's name, and read its files once.
+    """
+
+    def __init__(self, attempt_s: float, tls: Callable[[], SSLContext] | None) -> None:
         super().__init__()
         self._attempt_s = attempt_s
+        self._tls = tls
+        self.refused = ""
 
-    def create_connection(self, *arguments: Any, timeout: float, **options: Any) -> Any:
-        return super().create_connection(*arguments, timeout=min(timeout, self._attempt_s), **options)
+    def create_connection(
+        self, address: tuple[str, int], hostname: str, timeout: float, **_options: Any
+    ) -> socket.socket:
+        sock = socket.create_connection(address, min(timeout, self._attempt_s))
+        if self._tls is None:
+            return sock
+        try:
+            wrapped = self._tls().wrap_socket(sock, server_hostname=hostname.strip("[]"))
+        except (OSError, ConfigurationError) as error:
+            self.refused = why_failed(error)
+            sock.close()
+            raise OSError(self.refused) from error
+        self.refused = ""
+        return wrapped
+
+    def select(
+        self, readers: list[Any], writers: list[Any], others: list[Any], timeout: float | None = None
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """What TLS has read and decrypted already can be read, and the system knows nothing of it.
+
+        kazoo asks for it within one answer only: the next answer of the same record would wait until another one comes.
+        """
+        decrypted = [one for one in readers if isinstance(one, SSLSocket) and one.pending()]
+        readable, writable, broken = super().select(readers, writers, others, 0 if decrypted else timeout)
+        return [*decrypted, *(one for one in readable if one not in decrypted)], writable, broken
 
     def create_socket_pair(self) -> tuple[Wake, Wake]:
         wake = Wake()

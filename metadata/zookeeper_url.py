@@ -1,8 +1,9 @@
 """`zk://host:port,host:port/chroot?session_timeout=10s`: which servers, below which node, for how long a silence.
 
-The port is 2181 where none is named. The chroot is made when it is not there; two clusters share one ZooKeeper by
-different ones. `session_timeout` is how long a process may be silent before others take over what it owned: shorter
-means a faster failover, and more of them for a pause that would have passed.
+The port is 2181 where none is named. `zk+ssl://` is the same by TLS, with 2281 for 2181. The chroot is made when it is
+not there; two clusters share one ZooKeeper by different ones. `session_timeout` is how long a process may be silent
+before others take over what it owned: shorter means a faster failover, and more of them for a pause that would have
+passed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.settings import parse_duration_ms
 
-PORT: Final = 2181
+PORTS: Final = {"zk": 2181, "zk+ssl": 2281}
 SESSION_TIMEOUT_MS: Final = 10_000
 SESSION_TIMEOUT_MS_MIN: Final = 1_000
 SESSION_TIMEOUT_MS_MAX: Final = 600_000
@@ -30,26 +31,27 @@ class ZooKeeperUrl:
     hosts: str
     chroot: str = ""
     session_timeout_ms: int = SESSION_TIMEOUT_MS
+    is_tls: bool = False
 
 
 def parse_url(url: str) -> ZooKeeperUrl:
     """Raises `ConfigurationError` with what to write instead."""
     parts = urlsplit(url)
-    hosts = ",".join(_host(url, each) for each in parts.netloc.split(","))
+    hosts = ",".join(_host(url, each, PORTS[parts.scheme]) for each in parts.netloc.split(","))
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     timeout_ms = parse_duration_ms(options.pop("session_timeout", f"{SESSION_TIMEOUT_MS}ms"))
     if options or parts.fragment:
         raise ConfigurationError(f"{url} has an option other than session_timeout; write {EXAMPLE}")
     if not SESSION_TIMEOUT_MS_MIN <= timeout_ms <= SESSION_TIMEOUT_MS_MAX:
         raise ConfigurationError(f"{url}: session_timeout must be between 1s and 10min")
-    return ZooKeeperUrl(hosts, _chroot(url, unquote(parts.path)), timeout_ms)
+    return ZooKeeperUrl(hosts, _chroot(url, unquote(parts.path)), timeout_ms, parts.scheme == "zk+ssl")
 
 
-def _host(url: str, host: str) -> str:
+def _host(url: str, host: str, usual: int) -> str:
     found = _HOST.fullmatch(host)
-    if found is None or not 0 < int(found["port"] or PORT) < 65_536:
+    if found is None or not 0 < int(found["port"] or usual) < 65_536:
         raise ConfigurationError(f"{url} does not name its servers; write {EXAMPLE}")
-    return f"{found['name']}:{found['port'] or PORT}"
+    return f"{found['name']}:{found['port'] or usual}"
 
 
 def _chroot(url: str, path: str) -> str:

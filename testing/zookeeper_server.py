@@ -18,6 +18,8 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -40,6 +42,13 @@ JARS: Final = (
 )
 """What the server loads; the other hundreds of jars would only make the start slower."""
 
+TLS_JARS: Final = (
+    "netty-transport-classes-epoll-*.jar",
+    "netty-transport-native-unix-common-*.jar",
+    "netty-tcnative-classes-*.jar",
+)
+"""What its ports with TLS need beside them."""
+
 JAVA_OPTIONS: Final = (
     "-Xmx256m",
     "-XX:+UseSerialGC",
@@ -54,7 +63,7 @@ START_TIMEOUT_S: Final = 60.0
 POLL_INTERVAL_S: Final = 0.02
 
 
-def classpath() -> str:
+def classpath(patterns: Sequence[str] = JARS) -> str:
     """The jars to run. Raises `ConfigurationError` where PySpark's are not installed."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
@@ -62,7 +71,7 @@ def classpath() -> str:
             "a ZooKeeper server of our own needs PySpark's jars; install pyspark, or name a server with zk://…"
         )
     folder = Path(spec.origin).parent / "jars"
-    jars = [str(jar) for pattern in JARS for jar in sorted(folder.glob(pattern))]
+    jars = [str(jar) for pattern in patterns for jar in sorted(folder.glob(pattern))]
     if not any("/zookeeper-3" in jar for jar in jars):
         raise ConfigurationError(f"{folder} holds no ZooKeeper; name a server with zk://…")
     return os.pathsep.join(jars)
@@ -79,7 +88,26 @@ def java() -> str:
     return found
 
 
-def write_config(directory: Path, port: int, host: str = "127.0.0.1") -> Path:
+@dataclass(frozen=True)
+class ServerTls:
+    """A port with TLS beside the plain one, for who shows a certificate of the authority. Paths of PEM files."""
+
+    port: int
+    certificate_and_key: Path
+    authority: Path
+
+    def lines(self) -> tuple[str, ...]:
+        return (
+            f"secureClientPort={self.port}",
+            "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+            f"ssl.keyStore.location={self.certificate_and_key}",
+            "ssl.keyStore.type=PEM",
+            f"ssl.trustStore.location={self.authority}",
+            "ssl.trustStore.type=PEM",
+        )
+
+
+def write_config(directory: Path, port: int, host: str = "127.0.0.1", tls: ServerTls | None = None) -> Path:
     """Write the server's configuration file into `directory` and return its path."""
     data = directory / "data"
     data.mkdir(parents=True, exist_ok=True)
@@ -94,15 +122,16 @@ def write_config(directory: Path, port: int, host: str = "127.0.0.1") -> Path:
         "autopurge.snapRetainCount=3",
         "autopurge.purgeInterval=1",
         "4lw.commands.whitelist=*",
+        *(() if tls is None else tls.lines()),
     )
     config = directory / "zookeeper.cfg"
     config.write_text("".join(f"{line}\n" for line in lines))
     return config
 
 
-def command(config: Path) -> list[str]:
+def command(config: Path, jars: Sequence[str] = JARS) -> list[str]:
     """The command line that runs a server. Raises `ConfigurationError`."""
-    return [java(), *JAVA_OPTIONS, "-cp", classpath(), MAIN_CLASS, str(config)]
+    return [java(), *JAVA_OPTIONS, "-cp", classpath(jars), MAIN_CLASS, str(config)]
 
 
 def free_port() -> int:
@@ -127,9 +156,10 @@ def assert_free(port: int) -> None:
 class ZooKeeperServer:
     """One server on 127.0.0.1 that keeps its tree in `directory` and its port over restarts; port 0: any free one."""
 
-    def __init__(self, directory: Path, port: int = 0) -> None:
+    def __init__(self, directory: Path, port: int = 0, tls: ServerTls | None = None) -> None:
         self._directory = directory
         self._port = port or free_port()
+        self._tls = tls
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -150,7 +180,8 @@ class ZooKeeperServer:
         """Start the server and wait until it answers. Raises `ConfigurationError`, `Unavailable`."""
         assert self._process is None, "started already"
         assert_free(self._port)
-        arguments = command(write_config(self._directory, self._port))
+        jars = JARS if self._tls is None else (*JARS, *TLS_JARS)
+        arguments = command(write_config(self._directory, self._port, tls=self._tls), jars)
         with (self._directory / "zookeeper.out").open("ab") as output:
             self._process = subprocess.Popen(
                 arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=self._directory

@@ -325,6 +325,7 @@ STORED: list[type[Record]] = [
     records.SchemasRecord,
     records.BookieRecord,
     records.DamageRecord,
+    records.UnderreplicatedRecord,
     records.RepairRecord,
     records.BrokerRecord,
     records.OwnerRecord,

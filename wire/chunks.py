@@ -1,8 +1,8 @@
 """Which entries are chunks: pieces of a message that was too large for one entry.
 
 A producer gives all chunks of a message one uuid, a number from 0 and their count (`MessageMetadata`), and sends them
-in order; other producers' entries may lie between them. Only who has all of them can join them, so a broker that deals
-one entry here and the next one there must know which belong together.
+in order; other producers' entries may lie between them. Only who has all of them can join them, so a broker that
+dispatches one entry here and the next one there must know which belong together.
 
 Nearly no entry is a chunk, and what is none must cost next to nothing. The tag of the number is two bytes, 0xe8 0x01:
 only metadata that holds these is parsed, which cannot be fooled. They are looked for in the metadata of many entries,

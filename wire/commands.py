@@ -35,6 +35,9 @@ PROTOCOL_VERSION: Final = 19
 NO_REQUEST: Final = (1 << 64) - 1
 """The request id of an ERROR that answers no request (a failed handshake)."""
 
+REFRESH: Final = b"PulsarAuthRefresh"
+"""What a challenge says that asks for new credentials: Java clients compare it."""
+
 _Type = pb.BaseCommand
 _SIZES: Final = Struct(">II")
 
@@ -194,6 +197,15 @@ def _signed(number: int) -> int:
 
 
 # What a broker sends.
+
+
+def auth_challenge(method: str, client_protocol_version: int) -> bytes:
+    """Asks a client whose credentials have expired for new ones."""
+    body = pb.CommandAuthChallenge(
+        challenge=pb.AuthData(auth_method_name=method, auth_data=REFRESH),
+        protocol_version=min(PROTOCOL_VERSION, client_protocol_version),
+    )
+    return _whole(_Type.AUTH_CHALLENGE, body)
 
 
 def connected(server_version: str, client_protocol_version: int, message_bytes_max: int) -> bytes:

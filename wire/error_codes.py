@@ -13,6 +13,8 @@ from quire.runtime.errors import (
     DiskFull,
     Fenced,
     LimitExceeded,
+    NotAuthenticated,
+    NotAuthorized,
     NotFound,
     OutcomeUnknown,
     ProtocolError,
@@ -23,6 +25,8 @@ from quire.wire import pulsar_pb2 as pb
 NO_TRANSACTIONS: Final = "this broker has no transactions"
 
 _CODES: Final[tuple[tuple[type[BaseException], pb.ServerError], ...]] = (
+    (NotAuthenticated, pb.AuthenticationError),
+    (NotAuthorized, pb.AuthorizationError),
     (NotFound, pb.TopicNotFound),
     (Unavailable, pb.ServiceNotReady),
     (OutcomeUnknown, pb.ServiceNotReady),

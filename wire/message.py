@@ -319,10 +319,13 @@ def compose_batch(
     assert 0 < len(messages) <= BATCH_MESSAGES_MAX
     parts: list[bytes] = []
     sequence_id = first_sequence_id
+    single = pb.SingleMessageMetadata()  # one for all: making it takes as long as all else
     for offset, message in enumerate(messages):
         sequence_id = first_sequence_id + offset if message.sequence_id is None else message.sequence_id
         body = message.payload or b""
-        single = pb.SingleMessageMetadata(payload_size=len(body), sequence_id=sequence_id)
+        single.Clear()
+        single.payload_size = len(body)
+        single.sequence_id = sequence_id
         _describe(single, message)
         raw = single.SerializeToString()
         parts += (_U32.pack(len(raw)), raw, body)

@@ -127,7 +127,7 @@ async def test_a_restart_tells_repair_what_the_bookie_is_now(node: Node, store: 
     await want(store, node, BookieIntent.GIVE_UP)
     path, news = paths.bookie(node.id.uuid), asyncio.Event()
     other = store.join()
-    other.watch(paths.REPAIR_NEWS, lambda _: news.set())
+    other.watch(paths.UNDERREPLICATED, lambda _: news.set())
     await asyncio.sleep(0)
     assert not news.is_set()
     again = Registration(store, node.storage, "127.0.0.1:3181")

@@ -9,9 +9,7 @@ import pytest
 
 from quire.bookie.scrub import Scrub
 from quire.bookie.settings import BookieSettings
-from quire.metadata import paths
-from quire.metadata.damage import DamageReports
-from quire.metadata.records import DamageRecord, decode
+from quire.metadata.underreplicated import Reports, damage_reports
 from quire.runtime.clock import ManualClock
 from quire.runtime.disk import RealDisk
 from quire.runtime.limits import MIB
@@ -70,22 +68,21 @@ async def test_a_sound_node_is_read_whole_and_nothing_is_reported(node: Node, tm
 
 async def test_one_flipped_byte_is_found_named_and_told_to_the_cluster(node: Node, tmp_path: Path) -> None:
     store, clock = MemoryStore(), ManualClock()
-    reports = DamageReports(store, clock)
+    reports = Reports(store, clock)
     node.storage.health.on_damage(lambda damage: reports.met(str(node.id), *damage))
     reports.start()
     rot(tmp_path, 5, 42)
     scrub = scrub_of(node, tmp_path, clock)
     await scrub.run_once()
     assert scrub.damaged == 1
-    path = paths.damage(node.id.uuid, 5)
     async with asyncio.timeout(60):
-        while not await store.children(paths.damage_of(node.id.uuid)):  # noqa: ASYNC110
+        while not reports.reported:  # noqa: ASYNC110
             await asyncio.sleep(0)
-    record = decode(DamageRecord, (await store.get(path)).value, path)
+    [record] = await damage_reports(store)
     assert (record.bookie, record.ledger_id, record.entry) == (str(node.id), 5, 42)
     assert "logs" in record.what and "offset" in record.what
     await reports.stop()
-    assert await store.children(paths.damage_of(node.id.uuid)) == ["0000000000000005"]
+    assert len(await damage_reports(store)) == 1
 
 
 async def test_a_reader_that_meets_damage_reports_it_too(node: Node, tmp_path: Path) -> None:

@@ -132,8 +132,7 @@ class Machine:
 
     async def _end(self, broker: Broker) -> None:
         assert self._ledgers is not None
-        if broker.sessions._server is not None:
-            broker.sessions._server.close()
+        broker.sessions.stop_listening()
         await self._ledgers.stop()
         if broker.offloading is not None:
             await broker.offloading.stop()

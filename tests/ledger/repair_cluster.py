@@ -7,14 +7,16 @@ from random import Random
 from quire.ledger.repair import Repair
 from quire.ledger.settings import RepairSettings
 from quire.metadata import paths
+from quire.metadata.notify import touch
 from quire.metadata.records import (
     BookieIntent,
     BookieRecord,
     DamageRecord,
     LedgerRecord,
+    UnderreplicatedRecord,
     encode,
 )
-from quire.metadata.wish import touch
+from quire.metadata.underreplicated import report
 from quire.testing.cluster import Listener, MemoryCluster, write
 
 DELAY_MS = 600_000
@@ -43,15 +45,15 @@ class Cluster(MemoryCluster):
         path = paths.bookie(f"bookie-{number}")
         record = BookieRecord(uuid=f"bookie-{number}", incarnation=1, intent=intent)
         await self.store.put(path, encode(record), -1)
-        await touch(self.store, paths.REPAIR_WISH)
-        self.repair._news.told()
+        await touch(self.store, paths.UNDERREPLICATED)
+        self.repair.told()
 
     async def report_damage(self, number: int, ledger_id: int, entry: int, *, flip: bool = True) -> None:
         if flip:
             self.bookies[number].flip(ledger_id, entry)
         record = DamageRecord(bookie=f"bookie-{number}:1", ledger_id=ledger_id, entry=entry)
-        await self.store.create(paths.damage(f"bookie-{number}", ledger_id), encode(record))
-        self.repair._news.told()
+        await report(self.store, UnderreplicatedRecord(ledger_id=ledger_id, damage=(record,)))
+        self.repair.told()
 
     def cut_off(self, number: int, ledger_id: int, *, blocks: int) -> None:
         """The bookie never got the last blocks of the ledger."""

@@ -47,7 +47,7 @@ async def test_close_waits_for_what_is_pending():
 async def _knocked(cluster: MemoryCluster) -> bool:
     """Whether repair was told that a closed ledger may lack something."""
     await asyncio.sleep(0.01)
-    return await cluster.store.children(paths.REPAIR_NARROW.rpartition("/")[0]) != []
+    return bool(await cluster.store.children(paths.UNDERREPLICATED))
 
 
 async def test_a_ledger_that_every_bookie_has_wholly_is_no_matter_for_repair(monkeypatch):
@@ -161,11 +161,13 @@ async def test_what_stands_beside_a_ledger_holds_with_it_or_not_at_all():
     reserved = await ledgers.reserve(7)
     assert reserved > 7
     with pytest.raises(VersionConflict):
-        await ledgers.create("test", Listener(), ledger_id=reserved, beside=[Put("/list", b"mine", 5)])
+        await ledgers.create(
+            "test", Listener(), ledger_id=reserved, atomically_with=[Put("/list", b"mine", 5)]
+        )
     with pytest.raises(NotFound):
         await ledgers.info(reserved)
     writer = await ledgers.create(
-        "test", listener := Listener(), ledger_id=reserved, beside=[Put("/list", b"opened", 0)]
+        "test", listener := Listener(), ledger_id=reserved, atomically_with=[Put("/list", b"opened", 0)]
     )
     assert (await store.get("/list")).value == b"opened"
     last = write(writer, blocks=2)

@@ -12,8 +12,8 @@ from quire.ledger import holes, loss, states
 from quire.ledger.loss import Span
 from quire.ledger.state_log import StateLog, StateLogOwner
 from quire.metadata import paths
-from quire.metadata.damage import damage_reports
 from quire.metadata.records import BookieIntent, BookieRecord, Hole, LedgerRecord, LedgerState, decode, encode
+from quire.metadata.underreplicated import damage_reports
 from quire.runtime.errors import LostForGood, Unavailable
 from quire.testing.cluster import Listener, MemoryCluster, expected, read_all, write
 from quire.wire import block

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from quire.ledger import repair_copy, repair_core, states
-from quire.ledger.repair_news import WISH_ALL
 from quire.metadata import paths
+from quire.metadata.notify import touch
 from quire.metadata.records import (
     BookieIntent,
     LedgerRecord,
@@ -16,7 +16,7 @@ from quire.metadata.records import (
     decode,
     encode,
 )
-from quire.metadata.wish import touch
+from quire.metadata.underreplicated import listed
 from quire.runtime.errors import NotFound, Unavailable
 from quire.testing.cluster import Listener, expected, read_all, turns_until, write
 from quire.wire.bookie import ReadRequest, Status
@@ -72,9 +72,10 @@ async def test_narrow_ledgers_are_widened_when_a_bookie_comes(cluster: Cluster) 
 
 
 async def test_ledgers_that_were_narrow_when_the_round_came_are_widened_when_they_are_closed(
-    cluster: Cluster,
+    cluster: Cluster, monkeypatch
 ) -> None:
     """No bookie comes or goes any more when they are closed: who closes them must tell."""
+    monkeypatch.setattr("quire.ledger.writer.LATE_ANSWERS_S", 0)
     await cluster.look_long_after()
     writers = []
     for _ in range(2):
@@ -89,9 +90,12 @@ async def test_ledgers_that_were_narrow_when_the_round_came_are_widened_when_the
     await cluster.look_long_after()
     records = [await writers[0].close()]
     writers[1].abandon()
-    records.append(await cluster.join().recover(writers[1].ledger_id))
-    cluster.repair._news.knocked()
-    await cluster.look_long_after()
+    other = cluster.join()
+    records.append(await other.recover(writers[1].ledger_id))
+    for each in (cluster.ledgers, other):
+        await turns_until(lambda each=each: each._parts.reports.reported == 1)
+    cluster.repair.told()
+    await cluster.looks(2)
     for record in records:
         assert min(len(each.bookies) for each in record.fragments) == 2
         after = await cluster.info(record.ledger_id)
@@ -119,38 +123,35 @@ async def test_blocks_before_an_ensemble_change_get_the_copy_that_they_lack(clus
     assert cluster.repair.status().failed == 0
 
 
-async def test_while_bookies_are_lacking_ledgers_that_were_closed_cause_a_round_an_hour_at_most(
-    cluster: Cluster,
-) -> None:
+async def test_while_bookies_are_lacking_ledgers_that_are_closed_cost_no_audit(cluster: Cluster) -> None:
     """Each of them is narrow, and nothing can be done about it; what others of them lack can."""
     cluster.lose(2)
     await cluster.closed()
     await cluster.look_long_after()
     assert cluster.repair.status().unplaced == 1
-    last_round = cluster.repair._round_at
+    audit_at = cluster.repair._auditor._audit_at
     record = await cluster.closed()
     lacking = cluster.bookies[1].ledgers[record.ledger_id]
     lacking.blocks.pop(lacking.firsts.pop(3))
-    cluster.repair._news.knocked()
-    await cluster.repair.look()
-    assert cluster.repair._round_due == last_round + 3600
-    cluster.clock.advance_ms(3_600_000 - DELAY_MS)
-    await cluster.repair.look()
     assert len(cluster.holders(record)) == 1
-    cluster.clock.advance_ms(DELAY_MS)
+    await turns_until(lambda: not cluster.ledgers._parts.reports._waiting)
+    cluster.repair.told()
     await cluster.repair.look()
+    assert cluster.repair._auditor._audit_at == audit_at
     assert len(cluster.holders(record)) == 2
+    assert cluster.repair.status().unplaced == 2
     cluster.come_back(2)
-    await cluster.look_long_after()
-    assert len(cluster.holders(record)) == 3
-
-
-async def test_a_watch_that_calls_for_nothing_costs_no_round(cluster: Cluster) -> None:
-    await cluster.look_long_after()
-    before = cluster.repair._round_due
-    cluster.repair._news.knocked()
     await cluster.repair.look()
-    assert cluster.repair._round_due == before
+    assert len(cluster.holders(record)) == 3
+    assert not [each async for each in listed(cluster.store)]
+
+
+async def test_news_of_nothing_costs_no_audit(cluster: Cluster) -> None:
+    await cluster.look_long_after()
+    before = cluster.repair._auditor._audit_at
+    cluster.repair.told()
+    await cluster.repair.look()
+    assert cluster.repair._auditor._audit_at == before
 
 
 async def test_open_ledgers_are_left_and_counted(cluster: Cluster) -> None:
@@ -182,7 +183,7 @@ async def test_last_blocks_that_lack_a_copy_get_it_in_a_round(cluster: Cluster) 
     cluster.cut_off(1, record.ledger_id, blocks=3)
     del cluster.bookies[2].ledgers[record.ledger_id]
     cluster.bookies[1].limbo = True  # it cannot know whether it had them; it has not
-    cluster.repair._news.wants_all = True
+    cluster.repair._auditor.is_wanted = True
     await cluster.repair.look()
     assert len(cluster.holders(record)) == 3
     assert await cluster.info(record.ledger_id) == record
@@ -195,7 +196,7 @@ async def test_a_hole_before_what_a_recovery_wrote_again_is_filled_in_a_round(cl
     lacking = cluster.bookies[1].ledgers[record.ledger_id]
     lacking.blocks.pop(lacking.firsts.pop(7))
     assert "bookie-1:1" not in cluster.holders(record)
-    cluster.repair._news.wants_all = True
+    cluster.repair._auditor.is_wanted = True
     await cluster.repair.look()
     assert len(cluster.holders(record)) == 3
     assert cluster.repair.status().repaired == 1
@@ -218,7 +219,7 @@ async def test_a_hole_inside_a_fragment_that_is_not_the_last_is_filled_in_a_roun
         for first in (2 * number, 2 * number + 1, number + 6):
             holed.blocks.pop(first)
             holed.firsts.remove(first)
-    cluster.repair._news.wants_all = True
+    cluster.repair._auditor.is_wanted = True
     await cluster.repair.look()
     for bookie in record.fragments[0].bookies:
         assert all(cluster.named(bookie).holds(record.ledger_id, entry) for entry in range(9)), bookie
@@ -257,13 +258,13 @@ async def test_a_bookie_that_takes_nothing_does_not_keep_the_others_from_theirs(
         lacking = cluster.bookies[number].ledgers[record.ledger_id]
         lacking.blocks.pop(lacking.firsts.pop(3))
     cluster.bookies[0].refuses = Status.READ_ONLY
-    cluster.repair._news.wants_all = True
+    cluster.repair._auditor.is_wanted = True
     await cluster.repair.look()
     assert cluster.repair.status().failed == 1
     assert cluster.bookies[2].holds(record.ledger_id, 3)
     cluster.bookies[0].refuses = None
     cluster.clock.advance_ms(60_000)
-    cluster.repair._news.wants_all = True
+    cluster.repair._auditor.is_wanted = True
     await cluster.repair.look()
     assert cluster.bookies[0].holds(record.ledger_id, 3)
 
@@ -391,7 +392,7 @@ async def test_a_look_that_fails_is_not_the_end_of_repair_nor_a_new_beginning(
     await one_more(cluster)
     cluster.lose(0)
     cluster.repair.start()
-    await turns_until(lambda: bool(cluster.repair._absences.absent()), 100_000)
+    await turns_until(lambda: bool(cluster.repair._auditor.absences.absent()), 100_000)
     failures = 1
     await turns_until(lambda: not failures, 100_000)
     cluster.clock.advance_ms(DELAY_MS)
@@ -404,11 +405,11 @@ async def test_a_round_that_an_operator_asked_for_and_that_fails_is_had_again(
     cluster: Cluster, monkeypatch
 ) -> None:
     await cluster.closed()
-    mend = cluster.repair._mend
-    monkeypatch.setattr(cluster.repair, "_mend", lambda *_, **__: 1 / 0)
-    await touch(cluster.store, paths.REPAIR_WISH, WISH_ALL)
+    work = cluster.repair._auditor.work
+    monkeypatch.setattr(cluster.repair._auditor, "work", lambda *_, **__: 1 / 0)
+    await touch(cluster.store, paths.UNDERREPLICATED_ALL)
     await cluster.repair._look_or_pause()
-    monkeypatch.setattr(cluster.repair, "_mend", mend)
+    monkeypatch.setattr(cluster.repair._auditor, "work", work)
     assert cluster.repair.status().checked == 0
     await cluster.repair._look_or_pause()
     assert cluster.repair.status().checked == 1
@@ -424,7 +425,7 @@ async def test_a_mistake_about_one_ledger_keeps_nobody_from_the_others(cluster: 
     monkeypatch.setattr(repair_core, "good_holders", mistaken)
     lacking = cluster.bookies[1].ledgers[records[2].ledger_id]
     lacking.blocks.pop(lacking.firsts.pop(3))
-    cluster.repair._news.wants_all = True
+    cluster.repair._auditor.is_wanted = True
     await cluster.repair.look()
     assert cluster.repair.status().failed == 1
     assert len(cluster.holders(records[2])) == 3
@@ -433,11 +434,12 @@ async def test_a_mistake_about_one_ledger_keeps_nobody_from_the_others(cluster: 
 async def test_an_operator_may_ask_for_a_round(cluster: Cluster) -> None:
     await cluster.closed()
     await cluster.repair.look()
-    await touch(cluster.store, paths.REPAIR_WISH, WISH_ALL)
-    cluster.repair._news.told()
+    await touch(cluster.store, paths.UNDERREPLICATED_ALL)
+    cluster.repair.told()
     await cluster.repair.look()
     assert cluster.repair.status().checked == 1
-    assert (await cluster.store.get(paths.REPAIR_WISH)).value == b""
+    with pytest.raises(NotFound):
+        await cluster.store.get(paths.UNDERREPLICATED_ALL)
 
 
 async def test_many_ledgers_are_copied_from_many_to_many() -> None:

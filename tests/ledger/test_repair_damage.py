@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from quire.metadata import paths
-from quire.metadata.damage import DamageReports, damage_reports
+from quire.metadata.records import DamageRecord, encode
+from quire.metadata.underreplicated import Reports, damage_reports
 from quire.testing.cluster import Listener, turns_until, write
 from tests.ledger.repair_cluster import Cluster, one_more
 
@@ -98,7 +99,9 @@ async def test_who_left_for_damage_gets_a_new_copy_only_when_nobody_else_can(clu
     record = await cluster.closed()
     await one_more(cluster)
     await one_more(cluster)
-    cluster.repair._copier.loads[cluster.bookies[4].bookie] = 1  # it would be the other one's turn
+    cluster.repair._replicator._copier.loads[cluster.bookies[4].bookie] = (
+        1  # it would be the other one's turn
+    )
     await cluster.report_damage(3, record.ledger_id, 3, flip=False)
     await cluster.report_damage(1, record.ledger_id, 5)
     await cluster.repair.look()
@@ -148,9 +151,9 @@ async def test_damage_that_is_reported_while_the_copy_is_mended_is_mended_too(
     """The report of what rotted behind the mending must not go with the one of what is mended."""
     record = await cluster.closed()
     await cluster.report_damage(0, record.ledger_id, 0)
-    reports = DamageReports(cluster.store.join(), cluster.clock)
+    reports = Reports(cluster.store.join(), cluster.clock)
     reports.start()
-    repair = cluster.repair._copier.repair
+    repair = cluster.repair._replicator._copier.repair
 
     async def rots_behind(*given: Any) -> Any:
         repaired = await repair(*given)
@@ -160,7 +163,7 @@ async def test_damage_that_is_reported_while_the_copy_is_mended_is_mended_too(
             await turns_until(lambda: reports.reported == 1)
         return repaired
 
-    monkeypatch.setattr(cluster.repair._copier, "repair", rots_behind)
+    monkeypatch.setattr(cluster.repair._replicator._copier, "repair", rots_behind)
     await cluster.looks(2)
     await reports.stop()
     assert "bookie-0:1" in cluster.holders(record)
@@ -170,7 +173,21 @@ async def test_damage_that_is_reported_while_the_copy_is_mended_is_mended_too(
 async def test_what_is_no_report_keeps_nobody_from_the_reports(cluster: Cluster) -> None:
     record = await cluster.closed()
     for name in ("foreign", f"{record.ledger_id + 1:016x}"):
+        await cluster.store.create(f"{paths.UNDERREPLICATED}/0/{name}", b"")
         await cluster.store.create(f"{paths.DAMAGE}/bookie-0/{name}", b"")
     await cluster.report_damage(1, record.ledger_id, 4)
     await cluster.looks(1)
     assert len(cluster.holders(record)) == 3
+
+
+async def test_damage_that_an_older_version_reported_is_mended_by_the_first_audit(cluster: Cluster) -> None:
+    record = await cluster.closed()
+    cluster.bookies[1].flip(record.ledger_id, 4)
+    report = DamageRecord(bookie="bookie-1:1", ledger_id=record.ledger_id, entry=4)
+    await cluster.store.create(paths.damage("bookie-1", record.ledger_id), encode(report))
+    for old in ("wish", "news", "narrow"):
+        await cluster.store.create(f"/quire/repair/{old}", b"all")
+    await cluster.look_long_after()
+    assert "bookie-1:1" in cluster.holders(record)
+    assert not await damage_reports(cluster.store)
+    assert await cluster.store.children(paths.DAMAGE) == []

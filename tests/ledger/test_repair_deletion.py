@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from quire.metadata import paths
 from quire.metadata.records import BookieIntent, LedgerState
 from quire.runtime.errors import NotFound, Unavailable
+from quire.testing.cluster import turns_until
 from tests.ledger.repair_cluster import DELAY_MS, Cluster
 
 
@@ -46,12 +45,8 @@ async def test_a_bookie_that_was_away_gets_the_tombstone_when_it_is_back(cluster
 async def test_a_bookie_that_was_silent_for_a_while_gets_it_soon(cluster: Cluster) -> None:
     await cluster.repair.look()
     ledger_id = await missed(cluster)
-    for _ in range(10):
-        await asyncio.sleep(0)  # the knock is a task of its own
-    await cluster.store.get(paths.REPAIR_NARROW)
-    cluster.repair._news.knocked()
-    await cluster.repair.look()
-    cluster.clock.advance_ms(DELAY_MS)
+    await turns_until(lambda: not cluster.ledgers._parts.reports._waiting)
+    cluster.repair.told()
     await cluster.repair.look()
     assert cluster.repair.status().failed == 1
     cluster.bookies[0].unreachable = False

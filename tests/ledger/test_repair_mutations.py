@@ -36,7 +36,7 @@ async def waits(cluster: Cluster) -> None:
     cluster.lose(0)
     await cluster.repair.look()
     cluster.clock.advance_ms(1_000)
-    cluster.repair._news.wants_all = True
+    cluster.repair._auditor.is_wanted = True
     await cluster.repair.look()
     assert await cluster.info(record.ledger_id) == record
 
@@ -126,9 +126,9 @@ def _impatient(self: View, ledger_id: int, bookie) -> Copy:
     return Copy.LOST if judged is Copy.ABSENT else judged
 
 
-def _open_too(record, view, loads, dice):
+def _open_too(record, view, loads, random):
     closed = states.closed(record, record.fragments, 14, 0, 0) if record.state is LedgerState.OPEN else record
-    return _plan(closed, view, loads, dice)
+    return _plan(closed, view, loads, random)
 
 
 def _absent_is_good(record, copies, stay, targets, go):
@@ -184,7 +184,7 @@ MUTATIONS: dict[str, tuple[Check, list[tuple[object, str, object]]]] = {
 
 
 @pytest.mark.parametrize(
-    "check", {check for check, _ in MUTATIONS.values()}, ids=lambda check: check.__name__
+    "check", dict.fromkeys(check for check, _ in MUTATIONS.values()), ids=lambda check: check.__name__
 )
 async def test_the_checks_hold(check: Check) -> None:
     cluster = Cluster(3)

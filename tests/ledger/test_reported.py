@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from quire.ledger.writer import LedgerWriter
-from quire.metadata.damage import DamageReports, damage_reports
+from quire.metadata import paths
+from quire.metadata.underreplicated import Reports, damage_reports
 from quire.testing.cluster import Listener, turns_until, write
 from quire.testing.metadata import MemoryStore
 from tests.ledger.repair_cluster import Cluster
@@ -29,7 +30,7 @@ async def written(cluster: Cluster) -> LedgerWriter:
 
 
 async def report(cluster: Cluster, bookie: str, ledger_id: int) -> None:
-    reports = DamageReports(cluster.store, cluster.clock)
+    reports = Reports(cluster.store, cluster.clock)
     reports.start()
     reports.met(bookie, ledger_id, 0, "rot")
     await turns_until(lambda: not reports._waiting)
@@ -88,7 +89,8 @@ async def test_what_could_not_be_read_is_read_later(cluster):
 async def test_what_is_no_report_hides_no_other(cluster):
     writer = await written(cluster)
     uuid = writer.core.fragments[-1].bookies[0].rpartition(":")[0]
-    await cluster.store.create(f"/quire/damage/{uuid}/readme", b"")
+    await cluster.store.create(f"{paths.UNDERREPLICATED}/0/readme", b"")
+    await cluster.store.create(paths.underreplicated(1 << 40), b"no record")
     await report(cluster, f"{uuid}:1", writer.ledger_id)
     assert await known(cluster) == {writer.ledger_id}
 
@@ -101,7 +103,7 @@ async def test_an_idle_state_log_is_mended(cluster):
     bookie = (await cluster.info(first)).fragments[0].bookies[0]
     cluster.bookies[int(bookie[7])].flip(first, 0)
     await report(cluster, bookie, first)
-    counts.log.leave(await known(cluster))
+    counts.log.roll_if_writing_to(await known(cluster))
     assert counts.log._rolling is not None
     await asyncio.wait([counts.log._rolling])
     assert await ids(cluster) != [first]

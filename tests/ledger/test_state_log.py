@@ -280,21 +280,21 @@ async def test_a_former_ledger_that_could_not_be_deleted_is_deleted_later():
         return await put(path, value, version)
 
     store.put = refuse
-    one.log.leave({former})
+    one.log.roll_if_writing_to({former})
     await turns_until(lambda: one.log._rolling is None)
     assert len(await ids(cluster)) == 2 and refused == 1
-    one.log.leave(())
+    one.log.roll_if_writing_to(())
     assert one.log._rolling is None, "not again at once"
     store.put = put
     cluster.clock.advance_ms(60_000)
-    one.log.leave(())
+    one.log.roll_if_writing_to(())
     await turns_until(lambda: one.log._rolling is None)
     [current] = await ids(cluster)
     assert current != former
     with pytest.raises(NotFound):
         await one._ledgers.info(former)
     cluster.clock.advance_ms(60_000)
-    one.log.leave(())
+    one.log.roll_if_writing_to(())
     assert one.log._rolling is None, "there is nothing to delete"
     one.count(b"a")
     await one.log.close()

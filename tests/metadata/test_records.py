@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.metadata.records import LedgerRecord, decode, encode
+from quire.metadata.records import BookieRecord, BrokerRecord, LedgerRecord, decode, encode
 from quire.runtime.errors import CorruptionError
 
 
@@ -20,3 +20,10 @@ def test_a_record_comes_back() -> None:
 def test_what_is_none_is_damage(value: bytes) -> None:
     with pytest.raises(CorruptionError, match="/ledgers/5 is not a LedgerRecord"):
         decode(LedgerRecord, value, "/ledgers/5")
+
+
+def test_records_from_before_tls_are_read() -> None:
+    broker = b'{"broker_id":"b:1","service_url":"pulsar://b:1","http_url":"http://b:2","listeners":{"out":"pulsar://o:1"}}'
+    old = decode(BrokerRecord, broker, "/quire/brokers/b")
+    assert (old.service_url_tls, old.http_url_tls, old.listeners_tls) == ("", "", {})
+    assert not decode(BookieRecord, b'{"uuid":"u","incarnation":1,"address":"a:1"}', "/quire/bookies/u").tls

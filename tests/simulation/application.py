@@ -4,7 +4,7 @@ What an application was told is a fact that outlives it (`facts`): a receipt, a 
 producer of a topic with deduplication begins again, after a crash or an unknown outcome, at the first message without a
 receipt, under the same sequence ids; one of another topic goes on with the next message.
 
-The topic with keys has other subscriptions: one deals by key, one is sought back and forth, by id and by time.
+The topic with keys has other subscriptions: one dispatches by key, one is sought back and forth, by id and by time.
 """
 
 from __future__ import annotations

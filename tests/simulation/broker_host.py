@@ -131,7 +131,7 @@ class BrokerHost(SimulatedHost):
         base.ledgers.oracle = self.cluster.oracle
         archive = Archive(SimulatedObjects(self.bucket, self.world), self.clock, unique=self._unique)
         ownership = ClusterOwnership(store, self.clock, f"{self.host}:{PORT}", unique=self._unique)
-        with mock.patch.object(fan_out, "Peers", lambda: SimulatedPeers(self.cluster, self.host)):
+        with mock.patch.object(fan_out, "Peers", lambda *_: SimulatedPeers(self.cluster, self.host)):
             broker = Broker(Services(self.settings, store, base.ledgers, archive, self.clock), ownership)
         broker.addresses.http_url = self.http_url
         await broker.start()

@@ -21,8 +21,8 @@ from quire.ledger.ledgers import Ledgers, LedgerWriter
 from quire.ledger.losses import Losses
 from quire.ledger.repair import Repair
 from quire.ledger.settings import LedgerSettings, RepairSettings
-from quire.metadata.damage import DamageReports
 from quire.metadata.records import LedgerRecord, LedgerState
+from quire.metadata.underreplicated import Reports
 from quire.runtime.errors import CorruptionError, NotFound, QuireError, Unavailable
 from quire.wire import block
 
@@ -85,7 +85,7 @@ async def make_base(
     await directory.start()
     settings = adverse_ledger_settings(rng, cluster.plan.write_quorum, cluster.plan.ack_quorum)
     ledgers = kind(store, directory, clock, rng, settings, quarantine_s=rng.choice((0.0, 2.0)))
-    reports = DamageReports(store, clock)
+    reports = Reports(store, clock)
     ledgers.on_damage(lambda bookie, *what: reports.met(str(bookie), *what))
     reports.start()
     return Base(store, directory, ledgers, Repair(store, directory, clock, rng, REPAIR, name), clock)

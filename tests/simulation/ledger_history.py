@@ -24,7 +24,14 @@ from unittest import mock
 
 from quire.ledger import holes, narrow, outbox, recovery, repair_copy, states
 from quire.metadata import paths
-from quire.metadata.records import BookieIntent, BookieRecord, DamageRecord, LedgerRecord, LedgerState, decode
+from quire.metadata.records import (
+    BookieIntent,
+    BookieRecord,
+    LedgerRecord,
+    LedgerState,
+    UnderreplicatedRecord,
+    decode,
+)
 from quire.wire.bookie import ReadRequest
 
 from .client import Client, is_open
@@ -314,8 +321,10 @@ def unrepaired(cluster: Cluster) -> str:
             if len(fragment.bookies) < min(record.write_quorum, len(up)) and set(up) - set(fragment.bookies):
                 return f"ledger {record.ledger_id} is narrow: {fragment.bookies}"
     tree = cluster.metadata.tree
-    for uuid in tree.children(paths.DAMAGE):
-        for name in tree.children(paths.damage_of(uuid)):
-            path = paths.damage(uuid, int(name, 16))
-            return f"damage is not mended: {decode(DamageRecord, tree.get(path).value, path)}"
+    for folder in paths.underreplicated_folders():
+        for name in tree.children(folder):
+            path = f"{folder}/{name}"
+            queued = decode(UnderreplicatedRecord, tree.get(path).value, path)
+            if queued.damage:
+                return f"damage is not mended: {queued}"
     return ""

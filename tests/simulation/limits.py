@@ -44,7 +44,7 @@ LIMITS: Final = {
     "a bookie that lags is left behind": SMALL,
     "deduplication snapshot is due": DEDUPLICATED,
     "key-shared looks no further ahead": KEYED,
-    "dealing goes on in another turn": SMALL,
+    "dispatching goes on in another turn": SMALL,
     "a chunk is enough to read ahead": SMALL,
     "a seek by time looks into another chunk": "seek by time",
 }
@@ -117,7 +117,7 @@ def _counters(world: World) -> Iterator[Any]:
     yield counted(Deduplication, "snapshot", "deduplication snapshot")
     yield counted(Deduplication, "written", "deduplication snapshot is due", _is_snapshot_due)
     yield counted(KeyShared, "wanted", "key-shared looks no further ahead", _looks_no_further)
-    yield counted(Pump, "_dispatch", "dealing goes on in another turn", _is_much_to_deal)
+    yield counted(Pump, "_dispatch", "dispatching goes on in another turn", _is_much_to_dispatch)
     yield counted(BlockSource, "_read_ahead", "a chunk is enough to read ahead", _has_read_enough)
     yield mock.patch.object(seek, "following", looked_into)
 
@@ -142,7 +142,7 @@ def _looks_no_further(core: KeyShared) -> bool:
     return bool(len(core.queue.entries) >= vars(key_shared)["LOOK_AHEAD_ENTRIES_MAX"])
 
 
-def _is_much_to_deal(_: Pump, view: BlockView) -> bool:
+def _is_much_to_dispatch(_: Pump, view: BlockView) -> bool:
     return bool(view.bytes >= vars(pump)["DEAL_BYTES_PER_TURN"])
 
 

@@ -26,7 +26,7 @@ from quire.bookie.scrub import Damage
 from quire.bookie.server import BookieServer
 from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
-from quire.metadata.damage import DamageReports
+from quire.metadata.underreplicated import Reports
 from quire.runtime.disk import PAGE_BYTES, Done
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.limits import KIB
@@ -138,7 +138,7 @@ class Machine:
             watched = WatchedStorage(storage, self.oracle, self.world)
             server = BookieServer(watched, self.host, PORT)  # type: ignore[arg-type]
             await server.start()
-            reports = DamageReports(store, clock)
+            reports = Reports(store, clock)
             storage.health.on_damage(lambda damage: self._damage_met(storage, damage))
             storage.health.on_damage(lambda damage: reports.met(str(storage.bookie_id), *damage))
             reports.start()

@@ -21,7 +21,7 @@ from .plan import Plan, draw
 from .world import Violation, World, silence
 
 PROCESSES: Final = 2
-CHUNK: Final = 20
+CHUNK: Final = 4
 HISTORIES: Final[dict[str, Any]] = {"ledger": LedgerHistory, "cluster": ClusterHistory}
 
 

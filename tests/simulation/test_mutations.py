@@ -32,7 +32,7 @@ def test_there_is_a_plan_for_each_mistake_and_no_other() -> None:
 
 def test_a_history_that_breaks_a_rule_leaves_the_next_one_alone() -> None:
     """It stands still where it was; what it had patched is as before, nevertheless."""
-    name = "a_key_is_dealt_to_its_new_owner_at_once"
+    name = "a_key_is_dispatched_to_its_new_owner_at_once"
     wide = replace(draw(1, "cluster"), narrow=0)
     before = run(wide).hash
     assert pinned.first_found(name, pinned.read(name)[0]) is not None

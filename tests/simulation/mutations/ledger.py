@@ -92,7 +92,7 @@ def only_the_first_read_of_a_recovery_fences() -> Iterator[None]:
     async def read(self: Any, bookie: Any, first_entry: int) -> None:
         core: RecoveryCore = self.core
         is_first = first_entry == BEYOND
-        if is_first and core._ensemble.index(bookie) >= core._coverage:
+        if is_first and bookie not in core._ensemble[: core._coverage]:
             await asyncio.sleep(1.0)  # only if those before it do not answer
             if core.state is not Phase.FENCING:
                 return

@@ -1,4 +1,4 @@
-"""Mistakes of topics: who publishes, what is dealt, how they grow, go and are planned."""
+"""Mistakes of topics: who publishes, what is dispatched, how they grow, go and are planned."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ def a_producer_that_was_fenced_publishes_on() -> Iterator[None]:
         yield
 
 
-# -- what is dealt -----------------------------------------------------------------------------------------
+# -- what is dispatched -----------------------------------------------------------------------------------------
 @mutation("delivery", "cluster")
-def a_block_is_dealt_before_it_is_confirmed() -> Iterator[None]:
+def a_block_is_dispatched_before_it_is_confirmed() -> Iterator[None]:
     """Consumers are given a block when it is cut, and not when it is durable."""
     cut_one = Publisher._cut_one
 
-    def cut_and_deal(self: Publisher, ledger_id: int) -> Any:
+    def cut_and_dispatch(self: Publisher, ledger_id: int) -> Any:
         flight = cut_one(self, ledger_id)
         topic = getattr(self.on_confirmed, "args", [lambda: None])[0]()  # the callback is weak
         if isinstance(topic, Topic) and not topic.is_closed:
             topic.subscriptions.confirmed([(flight.block, block.peek(flight.block))])
         return flight
 
-    with patch.object(Publisher, "_cut_one", cut_and_deal):
+    with patch.object(Publisher, "_cut_one", cut_and_dispatch):
         yield
 
 
 @mutation("delivery", "cluster")
-def a_key_is_dealt_to_its_new_owner_at_once() -> Iterator[None]:
+def a_key_is_dispatched_to_its_new_owner_at_once() -> Iterator[None]:
     """A key-shared subscription does not wait until the former owner of a slot has acknowledged what it holds."""
 
     class Nobody(dict[int, Any]):

@@ -1,7 +1,6 @@
-"""A node whose changes are a knock at the door: whoever watches it hears that there is something to look at.
+"""A node whose changes tell whoever watches it that there is something to look at.
 
-What there is to look at, and the knock, are two changes; whoever makes them may die in between. Where nobody else would
-ever look, they are made together.
+What there is to look at, and the change of that node, are made together where nobody else would ever look.
 """
 
 from __future__ import annotations

@@ -1,0 +1,80 @@
+"""What the ledgers of one process share: the store, who the bookies are, outboxes, queues of work."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+from quire.ledger.deletion import Deletion, Silent
+from quire.ledger.directory import BookieDirectory
+from quire.ledger.idle import IdleLacs
+from quire.ledger.narrow import Narrow
+from quire.ledger.outbox import Outbox
+from quire.ledger.placement import EnsemblePlacement, Quarantine
+from quire.ledger.replicas import Replicas
+from quire.ledger.settings import LedgerSettings
+from quire.ledger.writer_core import Lag
+from quire.metadata.records import LedgerRecord
+from quire.metadata.store import MetadataStore
+from quire.metadata.underreplicated import Reports
+from quire.runtime.clock import Clock
+from quire.runtime.tasks import Tasks
+from quire.wire.bookie import BookieId
+
+
+class LedgerContext:
+    """What the ledgers of one process share. `rack` is the process's own, "" when it has none."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        bookies: BookieDirectory,
+        clock: Clock,
+        rng: Random,
+        settings: LedgerSettings,
+        rack: str,
+        quarantine_s: float,
+    ) -> None:
+        self.store = store
+        self.bookies = bookies
+        self.clock = clock
+        self.settings = settings
+        self.tasks = Tasks("ledgers")
+        self.loads: Counter[BookieId] = Counter()
+        """Open ledgers of this process on each bookie."""
+        quarantine = Quarantine(clock.monotonic, quarantine_s)
+        self.placement = EnsemblePlacement(self.loads, rng.random, quarantine)
+        self.outbox = Outbox(bookies.port)
+        self.recovery_outbox = Outbox(bookies.port, recovery=True, priority=True)
+        self.priority_outbox = Outbox(bookies.port, priority=True)
+        self.lag = Lag()
+        self.replicas = Replicas(bookies, clock, quarantine, rack)
+        self.narrow = Narrow()
+        self.idle = IdleLacs(self.tasks, settings.idle_lac_ms)
+        self.reports = Reports(store, clock)
+
+    def closed(self, record: LedgerRecord, *, is_whole: bool) -> None:
+        """`record` has just been closed by this process: report it if some copy may be missing, or lack blocks.
+
+        `is_whole`: every bookie it names now answered every block. Ones before an ensemble change need not have, and a
+        recovery cannot know.
+        """
+        if not is_whole:
+            self.reports.may_lack(record.ledger_id, "closed while a bookie may have lacked blocks")
+        elif [len(each.bookies) for each in record.fragments] != [record.write_quorum]:
+            self.reports.may_lack(record.ledger_id, "closed narrow, or after it left a bookie")
+
+    async def delete(self, ledger_id: int) -> None:
+        """See `Deletion.run`; what it cannot finish is reported."""
+        try:
+            await Deletion(self.store, self.bookies).run(ledger_id)
+        except Silent:
+            self.reports.may_lack(ledger_id, "a bookie missed its deletion")
+            raise
+
+    async def stop(self) -> None:
+        """End background work, but tell the store first which ledgers may lack copies."""
+        self.idle.stop()
+        self.narrow.stop()
+        await self.reports.stop()
+        await self.tasks.stop()
