@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
@@ -47,11 +48,22 @@ RANGE_SHARE: Final = 400
 """The time range that is read is one part of so many."""
 
 
+@cache
+def texts(count: int) -> list[bytes]:
+    """JSON of `MESSAGE_BYTES` bytes each, no two alike, that lz4 makes half as large and zstd a third."""
+    rng = random.Random(0)
+    words = [rng.randbytes(4).hex() for _ in range(500)]
+    made = []
+    for number in range(count):
+        fields = {f"field_{i}": rng.choice([rng.choice(words), rng.random()]) for i in range(50)}
+        made.append(json.dumps({"number": number, **fields}).encode()[:MESSAGE_BYTES].ljust(MESSAGE_BYTES))
+    return made
+
+
 def blocks(ledger_id: int, first_index: int, rows: int, batch: int, codec: int = pb.NONE) -> Iterator[Buffer]:
     """A segment's blocks: `rows` messages, `batch` to an entry, each batch compressed by `codec`."""
-    message = OutgoingMessage(
-        bytes(MESSAGE_BYTES) if codec == pb.NONE else random.Random(0).randbytes(MESSAGE_BYTES)
-    )
+    payloads = [bytes(MESSAGE_BYTES)] * batch if codec == pb.NONE else texts(100 * batch)
+    messages = 2 * [OutgoingMessage(payload) for payload in payloads]
     entry_id, index, end = 0, first_index, first_index + rows
     while index < end:
         entries: list[bytes] = []
@@ -61,8 +73,10 @@ def blocks(ledger_id: int, first_index: int, rows: int, batch: int, codec: int =
             at = index + sum(counts)
             counts.append(min(batch, end - at))
             time_ms = TIME_MS + at // ROWS_PER_MS
-            encode = encode_one(message, "bench-0", at, time_ms) if batch == 1 else None
-            entries.append(encode or encode_batch([message] * counts[-1], "bench-0", at, time_ms, codec))
+            first = at % len(payloads)
+            some = messages[first : first + counts[-1]]
+            encode = encode_one(some[0], "bench-0", at, time_ms) if batch == 1 else None
+            entries.append(encode or encode_batch(some, "bench-0", at, time_ms, codec))
             size += len(entries[-1])
         yield block.cut(
             ledger_id, entry_id, entry_id - 1, TIME_MS + index // ROWS_PER_MS, index, entries, counts
@@ -105,7 +119,7 @@ def archive(
 
 
 def serve(topics: dict[str, list[dict[str, Any]]]) -> ThreadingHTTPServer:
-    """Answers `…/topics/…/NAME/segments`, and what a stream asks besides."""
+    """Answers `…/topics/…/NAME/segments`, and what a stream asks besides; nothing else is there."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -123,8 +137,8 @@ def serve(topics: dict[str, list[dict[str, Any]]]) -> ThreadingHTTPServer:
                     "segments": segments,
                 },
             }
-            body = json.dumps(answers[asked]).encode()
-            self.send_response(200)
+            body = json.dumps(answers.get(asked, {"reason": "nothing is there"})).encode()
+            self.send_response(200 if asked in answers else 404)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -158,7 +172,8 @@ def session(jars: Sequence[str] = ()) -> Any:
 
 
 def cpu_s() -> float:
-    """CPU seconds so far of this process's children, and theirs: the JVM and Spark's Python workers."""
+    """CPU seconds so far of this process's children, and theirs, also of those that ended: the JVM and Spark's Python
+    workers."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -167,7 +182,7 @@ def cpu_s() -> float:
         except (FileNotFoundError, ProcessLookupError):
             continue
         pid = int(stat.parent.name)
-        parents[pid], ticks[pid] = int(fields[1]), int(fields[11]) + int(fields[12])
+        parents[pid], ticks[pid] = int(fields[1]), sum(map(int, fields[11:15]))
     ours = {os.getpid()}
     while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
         ours |= more

@@ -4,12 +4,13 @@ The same number of messages of 1 KiB is read with `local[2]` into Spark's no-op 
 
 - *prebuilt*: Arrow batches of Quire's columns that lie ready in the Python worker, through the same API of data
   sources. Nothing in Python can be faster than that.
-- *Quire*, from an archive in a directory: single messages, batches of 100, the same in lz4 and zstd (random bytes, a
-  hundred times the same), and without values.
+- *Quire*, from an archive in a directory: single messages, batches of 100, the same in lz4 and zstd (JSON, of which lz4
+  leaves 54 % and zstd 30 %), and without values. Each is cut into as many tasks as the others.
 - *Kafka*, by Spark's own connector (a source in the JVM) from a Kafka broker on this machine, where Maven can fetch
-  both into `build/kafka`: the same messages in two partitions, in batches of 100, not compressed.
+  both into `build/kafka`: the same messages in four partitions, in batches of 100, not compressed.
 
-Two JSON lines: for each the rows a second of the best of three runs, and the ratios. An argument says how many rows.
+JSON lines: for each the rows a second of the best of three runs, and the CPU time of JVM and Python workers together;
+then the ratios, of the rates and, for a machine that is not idle, of the CPU times. An argument says how many rows.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.version import __version__ as SPARK_VERSION
 
 from bench.report import show
-from bench.spark import BATCH, MESSAGE_BYTES, SEGMENT_BYTES, TIME_MS, archive, serve, session
+from bench.spark import BATCH, MESSAGE_BYTES, SEGMENT_BYTES, TIME_MS, archive, cpu_s, serve, session
 from quire.spark_source import schema
 from quire.wire import pulsar_pb2 as pb
 
 ROWS: Final = 600_000
 RUNS: Final = 3
 BATCH_ROWS: Final = 8192
-TASKS: Final = 2
+TASKS: Final = 4
 BUILT: Final = Path(__file__).parents[1] / "build" / "kafka"
 KAFKA_VERSION: Final = "4.1.0"
 TOPIC: Final = "rows"
@@ -171,15 +172,20 @@ def _free_port() -> int:
 # -- the measurement --------------------------------------------------------------------------------------
 
 
-def measure(frames: dict[str, Any], rows: int) -> dict[str, float]:
-    """Rows a second of each, the best of runs that take turns; the first run of each warms up."""
-    seconds: dict[str, list[float]] = {name: [] for name in frames}
+class Run(NamedTuple):
+    seconds: float
+    cpu_s: float
+
+
+def measure(frames: dict[str, Any]) -> dict[str, Run]:
+    """The best of runs that take turns; the first of each warms up."""
+    found: dict[str, list[Run]] = {name: [] for name in frames}
     for _ in range(RUNS + 1):
         for name, frame in frames.items():
-            start = time.perf_counter()
+            start, cpu_start = time.perf_counter(), cpu_s()
             frame.write.format("noop").mode("overwrite").save()
-            seconds[name].append(time.perf_counter() - start)
-    return {name: rows / min(taken[1:]) for name, taken in seconds.items()}
+            found[name].append(Run(time.perf_counter() - start, cpu_s() - cpu_start))
+    return {name: Run(*map(min, zip(*runs[1:], strict=True))) for name, runs in found.items()}
 
 
 def main() -> None:
@@ -212,7 +218,9 @@ def main() -> None:
         url = f"http://127.0.0.1:{server.server_port}"
 
         def quire(name: str, **options: str) -> Any:
-            return spark.read.format("quire").options(service_url=url, topic=name, **options).load()
+            even = -(-3 * sum(one["bytes"] for one in topics[name]) // (4 * TASKS))
+            options = {"service_url": url, "topic": name, "slice_bytes": str(even), **options}
+            return spark.read.format("quire").options(**options).load()
 
         frames = {
             "prebuilt": spark.read.format("prebuilt").options(rows=rows).load(),
@@ -226,19 +234,14 @@ def main() -> None:
             fill.options(**{"kafka.bootstrap.servers": address, **sizes}).save()
             read = spark.read.format("kafka").option("kafka.bootstrap.servers", address)
             frames["kafka"] = read.option("subscribe", TOPIC).load()
-        found = measure(frames, rows)
-    show(
-        "Spark reads what is archived",
-        rows=rows,
-        message_bytes=MESSAGE_BYTES,
-        **{f"{k}_per_s": v for k, v in found.items()},
-    )
-    ratios = {f"{name}_of_prebuilt": found[name] / found["prebuilt"] for name in ("batched", "single")}
-    ratios |= {f"{name}_of_uncompressed": found[name] / found["batched"] for name in ("lz4", "zstd")}
-    ratios["without_values_of_full"] = found["without_values"] / found["batched"]
-    if "kafka" in found:
-        ratios["batched_of_kafka"] = found["batched"] / found["kafka"]
-    show("Spark, ratios", **ratios)
+        found = measure(frames)
+    for name, one in found.items():
+        show(name, rows=rows, rows_per_s=rows / one.seconds, cpu_us_per_row=one.cpu_s / rows * 1e6)
+    pairs = [("batched", "prebuilt"), ("single", "prebuilt"), ("lz4", "batched"), ("zstd", "batched")]
+    pairs += [("without_values", "batched"), ("batched", "kafka")]
+    there = [(one, of) for one, of in pairs if of in found]
+    show("Rates", **{f"{one}_of_{of}": found[of].seconds / found[one].seconds for one, of in there})
+    show("CPU", **{f"{one}_of_{of}": found[of].cpu_s / found[one].cpu_s for one, of in there})
 
 
 if __name__ == "__main__":

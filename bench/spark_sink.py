@@ -3,7 +3,8 @@
 A standalone server in its own process, topics that drop duplicates, rows of 1 KiB. In one run, over and over in turn:
 the asyncio client in a bare loop (one process), a task of the sink fed with prebuilt Arrow batches (one process), and
 Spark with `local[2]`, exactly once and at least once. One JSON line per result: rows a second of the best and the
-median run, and as a share of the bare loop's in the same turn, which says more on a machine that is not idle.
+median run, and as a share of the bare loop's in the same turn; and the CPU time of all processes, the server's too,
+which says more on a machine that is not idle: two cores have two seconds a second.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from bench.report import show
-from bench.spark import session
+from bench.spark import cpu_s, session
 from quire.client import Client
 from quire.runtime.rest import Admin
 from quire.spark_source.sink.options import parse
@@ -97,11 +98,13 @@ def measure(spark: Any, url: str, http_url: str, rows: int) -> None:
         "Spark, local[2], at least once": lambda _: write(spark, http_url, "spark", rows, "at_least_once"),
     }
     taken: dict[str, list[float]] = {kind: [] for kind in kinds}
+    cpu: dict[str, list[float]] = {kind: [] for kind in kinds}
     for turn in range(RUNS):
         for kind, work in kinds.items():
-            begin = time.perf_counter()
+            begin, cpu_begin = time.perf_counter(), cpu_s() + time.process_time()
             work(turn)
             taken[kind].append(time.perf_counter() - begin)
+            cpu[kind].append(cpu_s() + time.process_time() - cpu_begin)
     bare = taken["client in a bare loop"]
     for kind, seconds in taken.items():
         show(
@@ -110,6 +113,7 @@ def measure(spark: Any, url: str, http_url: str, rows: int) -> None:
             message_bytes=MESSAGE_BYTES,
             rows_per_s_best=rows / min(seconds),
             rows_per_s_median=rows / statistics.median(seconds),
+            cpu_us_per_row=min(cpu[kind]) / rows * 1e6,
             of_bare_loop=statistics.median(b / s for b, s in zip(bare, seconds, strict=True)),
         )
 

@@ -140,7 +140,10 @@ def list_sidecars(admin: Admin, topics: tuple[str, ...], archive: str | None) ->
     with _parts_of_spark():
         from quire.spark_source.broker import Broker
         from quire.spark_source.sidecar.archive import archived_segments, find
-    found = [find(piece, archive) for piece in archived_segments(Broker(admin.url), topics)]
+    found = [
+        find(piece, archive)
+        for piece in archived_segments(Broker(admin.url, admin.tls, admin.credentials), topics)
+    ]
     lines = [
         {
             "topic": one.piece.origin.name,
@@ -180,7 +183,7 @@ def build_sidecars(
         from quire.spark_source.sidecar.archive import build_all
     with bar("segments") as progress:
         done = build_all(
-            Broker(admin.url),
+            Broker(admin.url, admin.tls, admin.credentials),
             topics,
             archive_url=archive,
             rebuild=rebuild,

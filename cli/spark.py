@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +17,9 @@ from quire.cli import moments
 from quire.cli.noun import Noun, topic_argument
 from quire.cli.output import Answer, Column, Found, Shown, size, table_of
 from quire.cli.progress import bar
-from quire.runtime.errors import ConfigurationError
+from quire.runtime import log
+from quire.runtime.credentials import OPTIONS as CREDENTIALS_OPTIONS
+from quire.runtime.errors import ConfigurationError, Unavailable
 from quire.runtime.rest import Admin
 
 if TYPE_CHECKING:
@@ -44,6 +47,7 @@ def command() -> None:
       quire spark replay orders orders-again /data/replay --start 2026-11-01 --enable-deduplication
       quire spark compact orders /data/latest
       quire spark iceberg orders shop.orders --catalog /data/iceberg
+      quire spark follow-iceberg --catalog /data/iceberg
     """
 
 
@@ -56,6 +60,9 @@ _start = click.option(
     "--start", metavar="PLACE", help="earliest, LEDGER:ENTRY or a publish time.  [earliest]"
 )
 _end = click.option("--end", metavar="PLACE", help="latest, LEDGER:ENTRY or a publish time.  [latest]")
+_catalog_option = click.option(
+    "--catalog-option", "given", multiple=True, metavar="NAME=VALUE", help="pyiceberg's: warehouse, token, …"
+)
 _on_data_loss = click.option(
     "--on-data-loss", type=click.Choice(["fail", "report"]), default="fail", show_default=True
 )
@@ -64,7 +71,18 @@ _on_data_loss = click.option(
 def _options(admin: Admin, topic: str, words: Mapping[str, Any]) -> dict[str, str]:
     """Options of reading, of those that were given."""
     given = {name: str(word) for name, word in words.items() if word is not None}
-    return {"service_url": admin.url, "topic": topic} | given
+    return _service(admin) | {"topic": topic} | given
+
+
+def _service(admin: Admin, url: str = "") -> dict[str, str]:
+    """Where and how a broker is called: at `url`, or as the command calls it."""
+    tls = {
+        "tls_trust_certs": admin.tls.authority,
+        "tls_certificate": admin.tls.certificate,
+        "tls_key": admin.tls.key,
+    }
+    own = {name: getattr(admin.credentials, name) for name in CREDENTIALS_OPTIONS}
+    return {"service_url": url or admin.url} | {name: file for name, file in {**tls, **own}.items() if file}
 
 
 @contextmanager
@@ -252,7 +270,7 @@ def replay(
     """
     with _needed():
         from quire.spark_source.jobs.replay import Wanted, replay
-    into = {"service_url": words.pop("to_url") or admin.url, "topic": target}
+    into = _service(admin, words.pop("to_url")) | {"topic": target}
     into |= {"compression": words.pop("compression"), "chunking": "true"}
     into |= {"enable_deduplication": str(words.pop("enable_deduplication")).lower()}
     if words["value_schema"]:
@@ -306,7 +324,7 @@ def compact(
     into = None
     if target is not None:
         into = {
-            "service_url": admin.url,
+            **_service(admin),
             "topic": target,
             "compression": sink["compression"],
             "chunking": "true",
@@ -332,9 +350,7 @@ def compact(
     metavar="URL",
     help="A directory (SQLite, tables beside it), sqlite:///FILE, postgresql://…, or https://… of a REST catalog.",
 )
-@click.option(
-    "--catalog-option", "given", multiple=True, metavar="NAME=VALUE", help="pyiceberg's: warehouse, token, …"
-)
+@_catalog_option
 @click.option("--status", "shows_status", is_flag=True, help="Say how far the table is, and copy nothing.")
 @click.option("--resync", is_flag=True, help="Empty the table first, and copy all there is.")
 @_dry_run
@@ -349,8 +365,7 @@ def iceberg(admin: Admin, topic: str, table: str, dry_run: bool, master: str | N
     """
     with _needed("iceberg"):
         from quire.spark_source.jobs import iceberg
-    given = [one.partition("=") for one in words.pop("given")]
-    into = iceberg.Into(words.pop("catalog"), table, {name: value for name, _, value in given})
+    into = iceberg.Into(words.pop("catalog"), table, _pairs(words.pop("given")))
     shows_status, resync = words.pop("shows_status"), words.pop("resync")
     options = _options(admin, topic, words)
     if shows_status:
@@ -365,6 +380,46 @@ def iceberg(admin: Admin, topic: str, table: str, dry_run: bool, master: str | N
     notes = [f"{done.bad:,} rows have an error in their column"] if done.bad else []
     notes += [f"values are bytes only: {done.untyped}"] if done.untyped else []
     return Answer(asdict(done), said, *notes)
+
+
+@command.verb("follow-iceberg")
+@click.option(
+    "--catalog", required=True, metavar="URL", help="Whose tables are kept fresh, as policies name it."
+)
+@_catalog_option
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=60.0,
+    show_default=True,
+    help="Seconds between rounds.",
+)
+@click.option("--once", is_flag=True, help="One round; exit code 4: not all tables are fresh.")
+@_on_data_loss
+@_archive
+def follow_iceberg(admin: Admin, catalog: str, given: tuple[str, ...], **words: Any) -> Answer:
+    """Keep the Iceberg tables of CATALOG fresh that policies of topics prescribe, until it is stopped.
+
+    Of each topic it copies what is archived, a segment a commit. It may be killed at any time, and two of it copy every
+    message once: start a second one where one must not fail. See `quire topics set-iceberg`.
+    """
+    with _needed("iceberg"):
+        from quire.spark_source.jobs.follow import Follower
+    once, interval_s = words.pop("once"), words.pop("interval")
+    log.configure("info")
+    reading = _service(admin) | {name: value for name, value in words.items() if value is not None}
+    follower = Follower(admin, catalog, _pairs(given), reading)
+    while True:
+        done = follower.round()
+        if once:
+            said = f"copied {done.rows:,} messages of {done.topics:,} topics: {done.commits:,} commits"
+            error = Unavailable(f"not fresh: {done.errors[0]}") if done.errors else None
+            return Answer(asdict(done), said, *(f"not fresh: {one}" for one in done.errors), error=error)
+        time.sleep(interval_s)
+
+
+def _pairs(given: Iterable[str]) -> dict[str, str]:
+    return {name: value for name, _, value in (one.partition("=") for one in given)}
 
 
 def _standing(table: CopyTable, partitions: list[Standing]) -> Answer:

@@ -34,8 +34,10 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
+from quire.runtime.credentials import NOBODY, Credentials
 from quire.runtime.errors import ConfigurationError, NotFound
-from quire.runtime.rest import Admin
+from quire.runtime.rest import ANY_AUTHORITY, Admin
+from quire.runtime.tls import ClientTls
 from quire.wire import topic_name
 
 TIMEOUT_S: Final = 60
@@ -53,9 +55,11 @@ class Cursor(NamedTuple):
 class Broker:
     """One broker, by its URL. Holds nothing open, so it may be pickled. Every method raises as `Admin`'s do."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, tls: ClientTls = ANY_AUTHORITY, credentials: Credentials = NOBODY) -> None:
         self.url = url
-        self._admin = Admin(url, TIMEOUT_S, attempts=ATTEMPTS, is_neighbour=True)
+        self._admin = Admin(
+            url, TIMEOUT_S, attempts=ATTEMPTS, is_neighbour=True, tls=tls, credentials=credentials
+        )
 
     def segments(self, topic: str) -> dict[str, Any]:
         """What a topic consists of. Raises `ConfigurationError` where it is no broker that answers."""

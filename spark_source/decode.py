@@ -41,8 +41,9 @@ from quire.wire.message import Encrypted, Undecodable
 if TYPE_CHECKING:
     from quire.client.crypto import Decryptor
 
-INFLATED_BYTES_MAX: Final = 64 * MIB
-"""Decompressed bytes that are held at once, beyond one entry's."""
+INFLATED_BYTES_MAX: Final = 16 * MIB
+"""Decompressed bytes that are held at once, beyond one entry's: a larger buffer is given back to the system each time,
+and its pages cost more than the decompressing."""
 
 MESSAGES_MAX: Final = 250_000
 """Messages that are looked at in one go, beyond one entry's: each costs some 200 bytes beside its own."""
@@ -126,8 +127,8 @@ class Decoder:
             is_much = metadata.inflated_bytes > INFLATED_BYTES_MAX or metadata.messages > MESSAGES_MAX
             if len(entries.id) > 1 and is_much:
                 half = len(entries.id) // 2
-                yield from self._decode(entries.part(0, half))
-                yield from self._decode(entries.part(half, len(entries.id)))
+                yield from self._decode(entries.part(0, half).alone())
+                yield from self._decode(entries.part(half, len(entries.id)).alone())
                 return
             batch = self._build(rows_of(entries, metadata), entries, metadata)
         except Odd as odd:

@@ -15,7 +15,7 @@ Stores are opened here, once per process, and stay in it: a boto3 client cannot 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from itertools import islice, pairwise
@@ -57,8 +57,10 @@ class Chunk(NamedTuple):
     next_entry: int
 
 
-def blocks(piece: Slice, broker: Broker, archive_url: str | None) -> Iterator[Buffer]:
+def blocks(piece: Slice, broker: Broker | None, archive_url: str | None) -> Iterator[Buffer]:
     """The slice's blocks in order, in chunks; the first and last may hold entries outside of it.
+
+    Without a broker only the archive is asked, which must have the segment then.
 
     Raises `CorruptionError`, `Unavailable` or `NotFound` when neither archive nor broker has all of them.
     """
@@ -82,21 +84,23 @@ def blocks(piece: Slice, broker: Broker, archive_url: str | None) -> Iterator[Bu
 
 
 def _places(
-    piece: Slice, broker: Broker, archive_url: str | None
+    piece: Slice, broker: Broker | None, archive_url: str | None
 ) -> Iterator[Callable[[int], Iterator[Chunk]]]:
     """Where to look, best first; lazily, since where a segment moved is only asked when it has."""
 
-    def through_broker(at: int) -> Iterator[Chunk]:
-        return from_broker(piece, broker, at)
+    def through(broker: Broker) -> Callable[[int], Iterator[Chunk]]:
+        return lambda at: from_broker(piece, broker, at)
 
     def in_archive(archived: ArchivedObject) -> Callable[[int], Iterator[Chunk]]:
         return lambda at: from_archive(piece, archived, archive_url, at)
 
     if piece.archived is not None:
         yield in_archive(piece.archived)
-        yield through_broker
+        if broker is not None:
+            yield through(broker)
         return
-    yield through_broker
+    assert broker is not None, "a segment that is not archived has no other place"
+    yield through(broker)
     moved = _archived_since(piece, broker)
     if moved is not None:
         yield in_archive(moved)
@@ -131,21 +135,60 @@ def _neither(piece: Slice, at: int, refusals: list[QuireError]) -> QuireError:
 
 
 def from_broker(piece: Slice, broker: Broker, at: int) -> Iterator[Chunk]:
-    """The slice's blocks from the one with entry `at` on, through the broker. Raises as `blocks` does."""
-    origin = piece.origin
+    """The slice's blocks from the one with entry `at` on, through the broker. Raises as `blocks` does.
+
+    An answer has 1 MiB or so: several are one chunk, and the next chunk is asked for while one is decoded.
+    """
+    chunks = _gathered(_answers(piece, broker, at))
+    pool = ThreadPoolExecutor(1, "quire-fetch")
+    try:
+        future = pool.submit(next, chunks, None)
+        while (chunk := future.result()) is not None:
+            future = pool.submit(next, chunks, None)
+            yield chunk
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _gathered(answers: Iterable[Chunk]) -> Iterator[Chunk]:
+    """Answers that follow one another, joined while they are no larger than a chunk."""
+    held: list[Chunk] = []
+    size = 0
+    for answer in answers:
+        if held and size + len(answer.blocks) > CHUNK_BYTES:
+            yield _joined(held)
+            held, size = [], 0
+        held.append(answer)
+        size += len(answer.blocks)
+    if held:
+        yield _joined(held)
+
+
+def _joined(chunks: Sequence[Chunk]) -> Chunk:
+    if len(chunks) == 1:
+        return chunks[0]
+    return Chunk(b"".join(one.blocks for one in chunks), chunks[0].first_entry, chunks[-1].next_entry)
+
+
+def _answers(piece: Slice, broker: Broker, at: int) -> Iterator[Chunk]:
+    """One after the other, each proven: the first may begin before `at`, and each other where the one before ended."""
+    origin, follows = piece.origin, False
     while at < piece.end_entry:
         body = broker.blocks(origin.name, origin.ledger_id, at, READ_BYTES_MAX)
         if not body:
             raise Unavailable(f"the broker at {broker.url} has no entry {origin.ledger_id}:{at}")
         headers = [block.verify(body, offset) for offset, _ in block.scan(body)]
         _check_ledgers(headers, origin.ledger_id, f"the broker at {broker.url}")
+        first_entry = headers[0].first_entry
+        if first_entry > at or (follows and first_entry < at):
+            raise CorruptionError(f"entry {first_entry} came where entry {at} was asked for")
         for one, following in pairwise(headers):
             if one.last_entry + 1 != following.first_entry:
                 raise block.BlockError(
                     f"the broker answered with entry {following.first_entry} after entry {one.last_entry}"
                 )
-        at = headers[-1].last_entry + 1
-        yield Chunk(body, headers[0].first_entry, at)
+        at, follows = headers[-1].last_entry + 1, True
+        yield Chunk(body, first_entry, at)
 
 
 def _check_ledgers(found: Iterable[block.BlockHeader], wanted: int, source: str) -> None:

@@ -19,6 +19,9 @@
 | slice_bytes | about how much one Spark task reads: two thirds to four thirds of it, see `cutting` | 96MiB |
 | archive | URL of the archive as the executors reach it (another endpoint, keys) | as the broker says |
 | key, keys, event_start, event_end | which rows, see `filters` | all |
+| tls_trust_certs | authorities to trust where service_url is https://, PEM; on every executor | those of the system |
+| tls_certificate, tls_key | what to show there, PEM; on every executor | nothing |
+| token_file; user, password_file | what to present to brokers; on every executor | QUIRE_TOKEN … of the driver |
 | sidecars | `use`: an archived segment's sidecar spares what it can; `ignore`: only the objects are read | use |
 
 A stream takes no `end`, and has three more:
@@ -41,14 +44,19 @@ not here is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from quire.runtime.credentials import NOBODY, Credentials, given_or_of_environment
+from quire.runtime.credentials import OPTIONS as CREDENTIALS_OPTIONS
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import MIB
+from quire.runtime.rest import ANY_AUTHORITY
 from quire.runtime.settings import parse_size
+from quire.runtime.tls import ClientTls
 from quire.spark_source import filters, schema
+from quire.spark_source.broker import Broker
 from quire.spark_source.filters import EVERYTHING, Filter, parse_filter
 from quire.spark_source.positions import Bound, parse_bound
 from quire.spark_source.topic_schema import TopicSchema
@@ -57,6 +65,7 @@ BATCH_ROWS_DEFAULT: Final = 8192
 BATCH_ROWS_MAX: Final = 65_536
 SLICE_BYTES_MIN: Final = 1 * MIB
 
+TLS_OPTIONS: Final = ("tls_trust_certs", "tls_certificate", "tls_key")
 _UNDECODABLE: Final = "on_undecodable"
 _LOST: Final = "on_lost"
 _DATA_LOSS: Final = "on_data_loss"
@@ -82,6 +91,8 @@ _KNOWN: Final = frozenset(
         "starting_subscription",
         _DATA_LOSS,
         "sidecars",
+        *TLS_OPTIONS,
+        *CREDENTIALS_OPTIONS,
         *filters.OPTIONS,
         *_OF_STREAMS,
     )
@@ -117,8 +128,14 @@ class Options:
     max_bytes_per_trigger: int | None
     filter: Filter = EVERYTHING
     sidecars: bool = True
+    tls: ClientTls = ANY_AUTHORITY
+    credentials: Credentials = NOBODY
     typed: TopicSchema | None = None
     """What `value_schema` stands for, once it was looked up (`values`)."""
+
+    @property
+    def broker(self) -> Broker:
+        return Broker(self.service_url, self.tls, self.credentials)
 
     @property
     def starts_at_beginning(self) -> bool:
@@ -156,12 +173,7 @@ def for_stream(options: Mapping[str, str]) -> Options:
 
 def parse(options: Mapping[str, str]) -> Options:
     """Check a query's options. Raises `ConfigurationError` with what to write instead."""
-    given = {name.lower(): value.strip() for name, value in options.items()}
-    unknown = sorted(given.keys() - _KNOWN)
-    if unknown:
-        raise ConfigurationError(
-            f"option {unknown[0]} is not known to format quire; its options are {', '.join(sorted(_KNOWN))}"
-        )
+    given = known(options, _KNOWN, "reading")
     url = given.get("service_url", "")
     if not re.match(r"https?://[^/]+", url):
         raise ConfigurationError(
@@ -204,7 +216,17 @@ def parse(options: Mapping[str, str]) -> Options:
         max_bytes_per_trigger=_bytes_per_trigger(given.get("max_bytes_per_trigger")),
         filter=parse_filter({name.lower(): value for name, value in options.items()}),
         sidecars=one_of(given, "sidecars", ("use", "ignore")) == "use",
+        tls=tls_of(given),
+        credentials=given_or_of_environment(given),
     )
+
+
+def tls_of(given: Mapping[str, str]) -> ClientTls:
+    """Raises `ConfigurationError` for files that cannot be used here."""
+    found = ClientTls(*(given.get(name, "") for name in TLS_OPTIONS))
+    if found != ANY_AUTHORITY:
+        found.context()
+    return found
 
 
 def full_name(topic: str) -> str:
@@ -306,6 +328,16 @@ def _bytes_per_trigger(text: str | None) -> int | None:
     if size is not None and size < 1:
         raise ConfigurationError(f"option max_bytes_per_trigger={text!r} is not a size such as 64MiB")
     return size
+
+
+def known(options: Mapping[str, str], names: Iterable[str], use: str) -> dict[str, str]:
+    """Options by their names in small letters. Raises `ConfigurationError` for one that is not for this use."""
+    given = {name.lower(): value.strip() for name, value in options.items()}
+    for name in sorted(given.keys() - {*names}):
+        raise ConfigurationError(
+            f"option {name} is not known to format quire; for {use} it has {', '.join(sorted(names))}"
+        )
+    return given
 
 
 def one_of(given: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:

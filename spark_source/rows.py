@@ -65,6 +65,12 @@ class Entries(NamedTuple):
     def part(self, first: int, last: int) -> Entries:
         return Entries(self.data, *(column[first:last] for column in self[1:]))
 
+    def alone(self) -> Entries:
+        """The same in a buffer without what lies before and after them; nothing is copied."""
+        begin, end = int(self.start[0]), int(self.end[-1])
+        data = Bytes(memoryview(self.data.data)[begin:end])
+        return self._replace(data=data, start=self.start - begin, end=self.end - begin)
+
 
 class Rows(NamedTuple):
     """Messages, as places in a buffer; arrays of shape (m,) unless told otherwise, offsets in bytes."""

@@ -13,7 +13,6 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from quire.runtime.errors import ConfigurationError
-from quire.spark_source.broker import Broker
 from quire.spark_source.cutting import tasks
 from quire.spark_source.options import Options, for_batch, for_stream, parse
 from quire.spark_source.plan import plan
@@ -50,7 +49,7 @@ class QuireDataSource(DataSource):
 
 def _whole(options: Options) -> Options:
     """With what the broker has to say to them."""
-    return with_value_schema(options, Broker(options.service_url))
+    return with_value_schema(options, options.broker)
 
 
 def _fitting(options: Options, wanted: StructType) -> Options:
@@ -78,7 +77,7 @@ class QuireReader(DataSourceReader):
         self.options = options
 
     def partitions(self) -> list[InputPartition]:
-        pieces = pruned(plan(self.options, Broker(self.options.service_url)), self.options)
+        pieces = pruned(plan(self.options, self.options.broker), self.options)
         return [QuirePartition(task) for task in tasks(pieces, self.options)] or [QuirePartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -13,7 +13,6 @@ from pyspark.sql.datasource import InputPartition
 
 from quire.runtime.errors import ConfigurationError, NotFound
 from quire.spark_source import compacted, fetch, schema
-from quire.spark_source.broker import Broker
 from quire.spark_source.chunks import Chunks
 from quire.spark_source.compacted import LastOfKey
 from quire.spark_source.decode import Decoder
@@ -57,7 +56,7 @@ class _Reading:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._broker = Broker(options.service_url)
+        self._broker = options.broker
         self._values: dict[str, Values] = {}
         self._decryptor = decryptor_of(options.crypto_key_dir)
         self._arrow = schema.arrow(options.columns)

@@ -192,7 +192,7 @@ class Archive:
 
     def store_of(self, pointer: ArchivePointer) -> ObjectStore:
         """Where a segment was recorded to be. Raises `ConfigurationError`."""
-        if _location(pointer.store) == _location(self.store.url):
+        if location_of(pointer.store) == location_of(self.store.url):
             return self.store
         if pointer.store not in self._others:
             self._others[pointer.store] = open_store(pointer.store)
@@ -282,6 +282,6 @@ async def _prove_run(builder: SegmentBuilder, run: memoryview, row: Row, place: 
         raise SegmentError(str(error), place, builder.blocks_bytes) from error
 
 
-def _location(url: str) -> str:
-    """A store's URL without how it is reached."""
+def location_of(url: str) -> str:
+    """A store's URL without how it is reached: two that are the same name the same store."""
     return url.partition("?")[0].rstrip("/")

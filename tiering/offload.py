@@ -82,6 +82,13 @@ class OffloadTopic(NamedTuple):
     segments: Sequence[SegmentRecord]
 
 
+class Archived(NamedTuple):
+    """A segment that has an object."""
+
+    topic: str
+    segment: SegmentRecord
+
+
 class OffloadTarget(Protocol):
     """What the driver needs of the broker. The two `record_` calls change the list by version.
 
@@ -187,12 +194,21 @@ class Offloader:
         self._running: dict[str, _Job] = {}
         self._incidents: dict[tuple[str, int], _Incident] = {}
         self._copies_gone: set[int] = set()
+        self._listeners: list[Callable[[Sequence[Archived]], None]] = []
         self.totals = OffloadReport()
         """Since the start; `waiting` is that of the last round."""
 
     def start(self) -> None:
         """Work in the background, every `INTERVAL_S` and when woken."""
         self._tasks.start(self._run(), "offload")
+
+    def on_archived(self, listener: Callable[[Sequence[Archived]], None]) -> None:
+        """Call `listener` in every round with all segments that are archived and not released by the bookies yet.
+
+        All, not the new ones: who misses some, or is killed, hears of them again while the archive's lag lasts, at
+        whichever broker has the topic then.
+        """
+        self._listeners.append(listener)
 
     def wake(self) -> None:
         """A segment was sealed or flushed."""
@@ -250,12 +266,15 @@ class Offloader:
         is_short = self._is_short_of_space()
         lag_ms, delay_ms = (0, 0) if is_short else (self._lag_ms, delay_ms)
         jobs = []
+        archived: list[Archived] = []
         seen: set[tuple[str, int]] = set()
         for number, topic in enumerate(self._target.topics()):
             if number % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)
             seen.update((topic.name, segment.ledger_id) for segment in topic.segments)
             for segment in topic.segments:
+                if segment.archive is not None and segment.on_bookies:
+                    archived.append(Archived(topic.name, segment))
                 gone = segment.ledger_id in self._copies_gone
                 action = next_action(
                     segment, now_ms=now_ms, lag_ms=lag_ms, copy_is_gone=gone, delay_ms=delay_ms
@@ -263,6 +282,8 @@ class Offloader:
                 if action is not Action.NOTHING:
                     jobs.append(_Job(action, topic.name, segment))
         self._forget_all_but(seen)
+        for listener in self._listeners:
+            listener(archived)
         return jobs
 
     def _forget_all_but(self, seen: set[tuple[str, int]]) -> None:

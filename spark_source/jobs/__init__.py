@@ -5,5 +5,6 @@ directory. `export` copies a topic into Parquet files by date, exactly once; `au
 says for what; `profile` sums up by `sketches`, and `page` draws it.
 `run` is a run over slices that may be killed at any moment: `replay` writes a history into a topic by it, `compact` the
 latest message of each key. `part_file` is a Parquet file that is whole or not there.
-`iceberg` copies a topic into the table of `iceberg_table`; `since` is what a copy lacks.
+`iceberg` copies a topic into the table of `iceberg_table`; `since` is what a copy lacks. `follow` does so again and
+again, for all topics whose policies say so.
 """

@@ -87,7 +87,7 @@ def audit(
     """
     refuse(options, _KEPT, "is not for audits, which look at everything")
     parsed = for_batch(options)
-    broker = Broker(parsed.service_url)
+    broker = parsed.broker
     partitions = [
         _planned(name, parsed, broker)
         for topic in topics_of(parsed, broker)
@@ -147,7 +147,7 @@ def numbers_of(options: Options, wanted: tuple[Slice, list[str]]) -> tuple[int, 
 
 
 def _checked(options: Options, piece: Slice) -> SliceChecks:
-    broker = Broker(options.service_url)
+    broker = options.broker
     looked_at = SliceChecks(piece.origin, piece.first_entry, piece.end_entry)
     refusals: list[QuireError] = []
     for place in _places(piece, broker, options.archive):

@@ -28,7 +28,6 @@ import pyarrow.compute as pc
 
 from quire.runtime.errors import ConfigurationError
 from quire.spark_source import cutting, schema
-from quire.spark_source.broker import Broker
 from quire.spark_source.jobs import run, state
 from quire.spark_source.jobs.part_file import PartFile
 from quire.spark_source.jobs.replay import Writing, write_slice
@@ -119,7 +118,7 @@ def compact(
 def _parsed(source: Mapping[str, str]) -> Options:
     refuse(source, _KEPT, "is not for compactions, which read whole messages")
     options = for_batch(source)
-    topics = topics_of(options, Broker(options.service_url))
+    topics = topics_of(options, options.broker)
     if len(topics) != 1:
         raise ConfigurationError("a compaction reads one topic: give the option topic")
     return replace(options, topics=tuple(topics), pattern=None)
@@ -189,7 +188,7 @@ def look(options: Options, piece: Piece) -> Seen:
 
 
 def _pieces(options: Options) -> list[Piece]:
-    return [Piece.of(one) for one in cutting.slices(plan(options, Broker(options.service_url)), options)]
+    return [Piece.of(one) for one in cutting.slices(plan(options, options.broker), options)]
 
 
 def _choose(root: Path, options: Options, spark: Any, progress: Progress) -> Iterator[Piece]:
@@ -260,7 +259,7 @@ def _with_index(columns: Sequence[str]) -> tuple[str, ...]:
 
 def _to_topic(writes: Any, options: Options, name: str) -> Any:
     target = topic.prepare(writes)
-    same = target.partitions == Broker(options.service_url).partitions(options.topics[0])
+    same = target.partitions == options.broker.partitions(options.topics[0])
     columns = ["key", "value", "properties", "event_time", *(["partition"] if same else [])]
     return partial(_write_topic, Writing(options, writes, target, name, None), columns)
 

@@ -173,12 +173,16 @@ def write_files(directory: str, options: Options, piece: Piece) -> list[tuple[in
     """The Parquet files of one slice; returns the rows and bytes of each."""
     found: dict[str, PartFile] = {}
     arrow = schema.arrow(options.columns)
+    last: PartFile | None = None
     try:
         for batch in read_slice(piece.slice(), options):
             for date, rows in _by_date(batch):
                 if date not in found:
                     found[date] = PartFile(Path(directory) / f"date={date}" / piece.file, arrow)
-                found[date].write(rows)
+                if last is not None and last is not found[date]:
+                    last.rest()
+                last = found[date]
+                last.write(rows)
         return [(one.rows, one.appear()) for one in found.values()]
     finally:
         for one in found.values():

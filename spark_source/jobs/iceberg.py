@@ -21,12 +21,10 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyiceberg.io import load_file_io
 
 from quire.runtime.errors import ConfigurationError, Unavailable
 from quire.spark_source import schema
-from quire.spark_source.broker import Broker
 from quire.spark_source.jobs.iceberg_table import (
     ENVELOPE,
     ERROR,
@@ -36,7 +34,7 @@ from quire.spark_source.jobs.iceberg_table import (
     mapped,
     open_catalog,
 )
-from quire.spark_source.jobs.part_file import ROW_GROUP_ROWS
+from quire.spark_source.jobs.part_file import RowGroups
 from quire.spark_source.jobs.since import check_one_topic, since
 from quire.spark_source.jobs.slices import Piece, Progress, over, quietly, refuse
 from quire.spark_source.options import Options, for_batch
@@ -105,9 +103,11 @@ def copy(
     spark: Any = None,
     dry_run: bool = False,
     resync: bool = False,
+    archived: bool = False,
     progress: Progress = quietly,
 ) -> Copied:
-    """Copy what the table lacks of a topic. `options` are those of reading; `resync`: empty the table first.
+    """Copy what the table lacks of a topic. `options` are those of reading; `resync`: empty the table first;
+    `archived`: leave what the archive does not have yet to a later copy.
 
     Raises what reading raises, and `Unavailable` where the catalog or its store does not answer.
     """
@@ -115,17 +115,17 @@ def copy(
     report = Copied(parsed.topics[0], into.table)
     catalog = open_catalog(into.catalog, into.options)
     if dry_run and not catalog.table_exists(into.table):
-        report.slices_left = len(since({}, parsed).pieces)
+        report.slices_left = len(since({}, parsed, archived=archived).pieces)
         return report
     table = CopyTable.open(catalog, into.table, report.topic, create=not dry_run)
     if dry_run:
-        report.slices_left = len(since({} if resync else table.ends, parsed).pieces)
+        report.slices_left = len(since({} if resync else table.ends, parsed, archived=archived).pieces)
         return report
     if resync:
         table.restart()
     typed = _typed(parsed, table, report)
     for _ in range(RACES):
-        pieces = since(table.ends, parsed).pieces
+        pieces = since(table.ends, parsed, archived=archived).pieces
         work = partial(write_file, parsed, typed, report.untyped, table.place)
         if _commit_all(table, pieces, over(work, pieces, spark, progress), report):
             return report
@@ -136,7 +136,7 @@ def copy(
 def status(options: Mapping[str, str], into: Into) -> tuple[CopyTable, list[Standing]]:
     """How far the table is behind the topic. Raises `NotFound` where there is no table."""
     parsed = _parsed(options)
-    topic, broker = parsed.topics[0], Broker(parsed.service_url)
+    topic, broker = parsed.topics[0], parsed.broker
     table = CopyTable.open(open_catalog(into.catalog, into.options), into.table, topic, create=False)
     partitions = broker.segments(topic)["partitions"]
     names = [f"{topic}-partition-{i}" for i in range(partitions)] or [topic]
@@ -159,7 +159,7 @@ def _standing(answer: Mapping[str, Any], at: Position | None) -> Standing:
 def _parsed(options: Mapping[str, str]) -> Options:
     refuse(options, _KEPT, "is not for tables: each copy goes on where the one before ended")
     parsed = for_batch(options)
-    topics = topics_of(parsed, Broker(parsed.service_url))
+    topics = topics_of(parsed, parsed.broker)
     parsed = replace(parsed, topics=tuple(topics), pattern=None, keep_raw=True)
     check_one_topic(parsed, "table")
     return parsed
@@ -175,7 +175,7 @@ def _typed(options: Options, table: CopyTable, report: Copied) -> Options | None
         keep_raw=False,
     )
     try:
-        found = with_value_schema(wanted, Broker(options.service_url))
+        found = with_value_schema(wanted, options.broker)
         assert found.typed is not None
         if found.typed.value.kind == "BYTES":
             return None
@@ -212,10 +212,10 @@ def write_file(options: Options, typed: Options | None, untyped: str, place: Pla
     """One slice as a Parquet file that no snapshot names yet."""
     values = None
     if typed is not None:
-        values = Values(typed, piece.slice().origin.topic, Broker(options.service_url))
+        values = Values(typed, piece.slice().origin.topic, options.broker)
     columns = (*schema.COLUMNS, schema.UNDECODED, schema.SCHEMA_VERSION)
     path = f"{place.location}/{piece.file.removesuffix('.parquet')}-{uuid4()}.parquet"
-    writer: pq.ParquetWriter | None = None
+    writer: RowGroups | None = None
     rows = bad = 0
     output = load_file_io(dict(place.io), path).new_output(path)
     with mapped(f"file {path}"), ExitStack() as stack:
@@ -223,10 +223,13 @@ def write_file(options: Options, typed: Options | None, untyped: str, place: Pla
             found = rows_of(batch, values, untyped)
             if writer is None:
                 stream = stack.enter_context(output.create())
-                writer = stack.enter_context(pq.ParquetWriter(stream, found.schema, compression="zstd"))
-            writer.write_batch(found, row_group_size=ROW_GROUP_ROWS)
+                writer = RowGroups(stream, found.schema)
+                stack.callback(writer.close)
+            writer.write(found)
             rows += found.num_rows
             bad += found.num_rows - found.column(ERROR).null_count
+        if writer is not None:
+            writer.finish()
     with mapped(f"file {path}"):
         return Written(path, rows, len(output), bad) if rows else Written("", 0, 0, 0)
 

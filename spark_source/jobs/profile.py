@@ -159,7 +159,7 @@ def profile(
     """Sum up what the options of reading say. Raises what reading raises."""
     refuse(options, _KEPT, "is not for profiles, which choose what they read")
     parsed = replace(for_batch(options), columns=COLUMNS, keep_raw=True)
-    broker = Broker(parsed.service_url)
+    broker = parsed.broker
     pieces = cutting.slices(plan(parsed, broker), parsed)
     name = ", ".join(dict.fromkeys(piece.origin.topic for piece in pieces)) or ", ".join(parsed.topics)
     found = Profile(name, len(pieces), _interval_ms(parsed, pieces, broker))

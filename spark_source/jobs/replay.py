@@ -24,7 +24,6 @@ import pyarrow as pa
 
 from quire.runtime.errors import ConfigurationError
 from quire.spark_source import cutting, schema
-from quire.spark_source.broker import Broker
 from quire.spark_source.jobs import run, state
 from quire.spark_source.jobs.run import Run
 from quire.spark_source.jobs.slices import Piece, Progress, quietly, refuse, waves
@@ -112,7 +111,7 @@ def replay(
     Raises what reading and writing raise, and `InUse` while another job works in the directory.
     """
     options, writes = _parsed(wanted, spark)
-    broker, root = Broker(options.service_url), Path(directory)
+    broker, root = options.broker, Path(directory)
     report = Replayed(options.topics[0], writes.topic)
 
     def pieces() -> Iterator[Piece]:
@@ -167,7 +166,7 @@ def _parsed(wanted: Wanted, spark: Any) -> tuple[Options, SinkOptions]:
     if wanted.rows_per_second is not None and wanted.rows_per_second <= 0:
         raise ConfigurationError(f"a rate of {wanted.rows_per_second:g} messages a second never ends")
     options, writes = for_batch(wanted.source), sink.parse(wanted.target)
-    topics = topics_of(options, Broker(options.service_url))
+    topics = topics_of(options, options.broker)
     if len(topics) != 1:
         raise ConfigurationError("a replay reads one topic: give the option topic")
     if (topics[0], options.service_url) == (writes.topic, writes.service_url):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import takewhile
 from typing import NamedTuple
 
 from quire.runtime.errors import ConfigurationError
 from quire.spark_source import cutting
-from quire.spark_source.broker import Broker
 from quire.spark_source.jobs.slices import Piece
 from quire.spark_source.options import Options
 from quire.spark_source.plan import report_trimmed, slices, topics_of, whole
@@ -26,9 +26,12 @@ class Since(NamedTuple):
     ends: dict[str, Position]
 
 
-def since(ends: Ends, options: Options) -> Since:
-    """Raises `NotFound` where retention took what was to be copied next, unless `on_data_loss=report`."""
-    broker = Broker(options.service_url)
+def since(ends: Ends, options: Options, *, archived: bool = False) -> Since:
+    """`archived`: only up to the first segment of each partition that the archive does not have.
+
+    Raises `NotFound` where retention took what was to be copied next, unless `on_data_loss=report`.
+    """
+    broker = options.broker
     [topic] = topics_of(options, broker)
     answer = whole(topic, broker)
     names = [f"{topic}-partition-{i}" for i in range(answer["partitions"])] or [topic]
@@ -38,10 +41,12 @@ def since(ends: Ends, options: Options) -> Since:
         partition = whole(name, broker) if answer["partitions"] else answer
         wanted = replace(options, start=Bound(position=ends.get(name)))
         report_trimmed(name, partition["segments"], wanted)
-        pieces += map(Piece.of, cutting.slices(list(slices(partition, wanted)), wanted))
-        end = partition["end"]
-        if end["entry"] >= 0:
-            found[name] = Position(end["ledger"], end["entry"] + 1)
+        some = list(slices(partition, wanted))
+        if archived:
+            some = list(takewhile(lambda one: one.archived is not None, some))
+        pieces += map(Piece.of, cutting.slices(some, wanted))
+        if some:
+            found[name] = Position(some[-1].origin.ledger_id, some[-1].end_entry)
     return Since(topic, pieces, found)
 
 

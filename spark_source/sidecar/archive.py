@@ -126,7 +126,7 @@ def build_all(
             elif dry_run:
                 done.built += 1
             else:
-                _build(found, broker, archive_url, done)
+                _count(write(found, broker, archive_url), done)
         except LostEntries as error:
             done.without.append(str(error))
         except QuireError as error:
@@ -135,8 +135,23 @@ def build_all(
     return done
 
 
-def _build(found: Found, broker: Broker, archive_url: str | None, done: Built) -> None:
-    """One sidecar, in place of what may be there."""
+def _count(made: Found, done: Built) -> None:
+    if made.bytes:
+        assert made.piece.archived is not None
+        done.built += 1
+        done.rows += made.rows
+        done.bytes += made.bytes
+        done.object_bytes += made.piece.archived.bytes
+    elif made.state is State.THERE:
+        done.there += 1
+
+
+def write(found: Found, broker: Broker | None, archive_url: str | None) -> Found:
+    """Write one sidecar, in place of what may be there. Its bytes are 0 where somebody else was faster.
+
+    `MISSING`: the segment was trimmed meanwhile. Raises as `build_all` lists: `NotFound` where there is no object,
+    `LostEntries`, `CorruptionError`, and what a store raises. Without a broker only the archive is read.
+    """
     piece = found.piece
     archived = piece.archived
     assert archived is not None
@@ -155,17 +170,13 @@ def _build(found: Found, broker: Broker, archive_url: str | None, done: Built) -
         upload.finish()
     except AlreadyExists:
         upload.abort()
-        done.there += 1  # somebody else was faster
-        return
+        return Found(piece, State.THERE)
     except BaseException:
         upload.abort()
         raise
     try:
         store.size(archived.name)
     except NotFound:
-        store.delete(name)  # trimmed meanwhile: nobody's
-        return
-    done.built += 1
-    done.rows += builder.rows
-    done.bytes += size
-    done.object_bytes += archived.bytes
+        store.delete(name)  # nobody's
+        return Found(piece, State.MISSING)
+    return Found(piece, State.THERE, size, builder.rows)

@@ -40,6 +40,7 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from quire.runtime.errors import CorruptionError
@@ -78,6 +79,7 @@ SCHEMA: Final = pa.schema(
 _DELTA: Final = ("entry", "batch_index", "message_index", "publish_time", "event_time", "sequence")
 _MAP: Final = ("properties.key_value.key", "properties.key_value.value")
 _DICTIONARY: Final = [*(name for name in SCHEMA.names if name not in (*_DELTA, "properties")), *_MAP]
+_OF_KEYS: Final = ("key", "key_hash")
 
 _PROOF: Final = re.compile(rb"crc32c:([0-9a-f]{8})")
 _PARQUET: Final = b"PAR1"
@@ -137,17 +139,24 @@ class Writer:
         self._identity = identity
         self._sink = _Sink()
         self._groups: list[Group] = []
-        self._writer = pq.ParquetWriter(
+        self._writer: pq.ParquetWriter | None = None
+
+    def _begun(self, rows: pa.Table) -> pq.ParquetWriter:
+        """A dictionary of keys that hardly come twice only takes room; the first group tells."""
+        differ = pc.count_distinct(rows["key"]).as_py() > rows.num_rows // 2
+        return pq.ParquetWriter(
             pa.PythonFile(self._sink, mode="w"),
             SCHEMA,
             compression="zstd",
             compression_level=6,
-            use_dictionary=_DICTIONARY,
+            use_dictionary=[name for name in _DICTIONARY if not (differ and name in _OF_KEYS)],
             column_encoding=dict.fromkeys(_DELTA, "DELTA_BINARY_PACKED"),
         )
 
     def add(self, rows: pa.Table, summary: Summary) -> bytes:
         """The bytes of one more group."""
+        if self._writer is None:
+            self._writer = self._begun(rows)
         opening = self._sink.take()
         offset = self._sink.written
         self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
@@ -173,7 +182,7 @@ class Writer:
 
     def finish(self) -> bytes:
         """The bytes after the groups, of which there is at least one."""
-        assert self._groups, "a segment without entries has no object"
+        assert self._writer is not None, "a segment without entries has no object"
         said = {"version": VERSION, **self._identity._asdict(), "groups": self._groups}
         self._writer.add_key_value_metadata(
             {"quire.sidecar": json.dumps(said, separators=(",", ":")), "quire.proof": "crc32c:00000000"}

@@ -3,6 +3,8 @@
 | option | means | default |
 |---|---|---|
 | service_url | a broker's HTTP URL, as for reading; where it publishes is looked up | required |
+| tls_trust_certs, tls_certificate, tls_key | for https:// and pulsar+ssl://, as for reading | the system's, nothing |
+| token_file; user, password_file | what to present to brokers, as for reading | QUIRE_TOKEN … of the driver |
 | broker_url | `pulsar://HOST:PORT` as Spark's tasks reach it, where it is not as the broker says | looked up |
 | topic | where to | required |
 | delivery | `exactly_once` (the topic must drop duplicates) or `at_least_once` | exactly_once |
@@ -31,9 +33,13 @@ from typing import Final
 
 from quire.client import ProducerSettings
 from quire.client.routing import full_name
+from quire.runtime.credentials import NOBODY, Credentials, given_or_of_environment
+from quire.runtime.credentials import OPTIONS as CREDENTIALS_OPTIONS
 from quire.runtime.errors import ConfigurationError
+from quire.runtime.rest import ANY_AUTHORITY
 from quire.runtime.settings import parse_duration_ms, parse_size
-from quire.spark_source.options import one_of
+from quire.runtime.tls import ClientTls
+from quire.spark_source.options import TLS_OPTIONS, known, one_of, tls_of
 from quire.spark_source.sink.sequence_ids import EPOCH_MAX
 
 _OF_SPARK: Final = frozenset(("checkpointlocation", "queryname", "path"))
@@ -42,7 +48,7 @@ _OF_SPARK: Final = frozenset(("checkpointlocation", "queryname", "path"))
 _KNOWN: Final = (
     "service_url", "broker_url", "topic", "delivery", "enable_deduplication", "row_order", "producer_name", "epoch",
     "batching", "batch_messages_max", "batch_bytes_max", "compression", "chunking", "hashing", "send_timeout",
-    "register_schema", "schema_type",
+    "register_schema", "schema_type", *TLS_OPTIONS, *CREDENTIALS_OPTIONS,
 )  # fmt: skip
 _NEVER_MS: Final = 10 * 365 * 24 * 3_600_000
 """The producer gives no message up: see rule 4 of the package."""
@@ -66,16 +72,14 @@ class SinkOptions:
     schema_type: str
     """AVRO or JSON."""
     producer: ProducerSettings
+    tls: ClientTls = ANY_AUTHORITY
+    credentials: Credentials = NOBODY
 
 
 def parse(options: Mapping[str, str]) -> SinkOptions:
     """Check a write's options. Raises `ConfigurationError` with what to write instead."""
-    given = {name.lower(): value.strip() for name, value in options.items()}
-    unknown = sorted(given.keys() - {*_KNOWN} - _OF_SPARK)
-    if unknown:
-        raise ConfigurationError(
-            f"option {unknown[0]} is not known to format quire; for writing it has {', '.join(sorted(_KNOWN))}"
-        )
+    ours = {name: value for name, value in options.items() if name.lower() not in _OF_SPARK}
+    given = known(ours, _KNOWN, "writing")
     if not given.get("topic"):
         raise ConfigurationError("option topic is missing: which topic is to be written?")
     if "epoch" in given and "producer_name" not in given:
@@ -96,6 +100,8 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
         register_schema=_flag(given, "register_schema"),
         schema_type=one_of(given, "schema_type", ("avro", "json")).upper(),
         producer=_producer(given),
+        tls=tls_of(given),
+        credentials=given_or_of_environment(given),
     )
 
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from itertools import repeat
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -45,11 +46,8 @@ class RowRefused(QuireError):
         self.row = row
 
 
-class Row(NamedTuple):
-    """A message, and the partition that its row names; None: none."""
-
-    message: OutgoingMessage
-    partition: int | None
+Row = tuple[OutgoingMessage, int | None]
+"""A message, and the partition that its row names; None: none."""
 
 
 def check_columns(types: Mapping[str, str]) -> None:
@@ -107,29 +105,17 @@ def _read(batch: pa.RecordBatch, first_row: int, encode: Encode | None) -> Itera
     every = zip(
         column("value", binary) if encode is None else _encoded(column("value"), first_row, encode),
         column("key", binary),
-        _properties(column("properties"), first_row),
-        _milliseconds(batch, names),
+        _properties(column("properties"), first_row) if "properties" in names else repeat(_NONE),
+        _milliseconds(batch, first_row) if "event_time" in names else repeat(0),
         column("ordering_key", binary),
         column("partition"),
-        strict=True,
+        strict=False,
     )
-    for row, (value, key, properties, event_time_ms, ordering_key, partition) in enumerate(every, first_row):
-        text, is_base64 = key, False
-        if key is not None:
-            text, is_base64 = _key(key)
-        if event_time_ms is not None and event_time_ms < 0:
-            raise RowRefused(row, "its event_time is before 1970, which a message cannot say")
-        yield Row(
-            OutgoingMessage(
-                value,
-                text,
-                properties,
-                event_time_ms or 0,
-                ordering_key,
-                key_is_base64=is_base64,
-            ),
-            None if partition == -1 else partition,
-        )
+    for value, key, properties, event_time_ms, ordering_key, partition in every:
+        text, is_base64 = (None, False) if key is None else _key(key)
+        message = OutgoingMessage(value, text, properties, event_time_ms, ordering_key)
+        message.key_is_base64 = is_base64
+        yield message, None if partition == -1 else partition
 
 
 def _encoded(values: Sequence[Any], first_row: int, encode: Encode) -> Iterator[bytes | None]:
@@ -162,9 +148,11 @@ def _properties(column: Sequence[Any], first_row: int) -> Iterator[Mapping[str, 
         yield dict(pairs)
 
 
-def _milliseconds(batch: pa.RecordBatch, names: Sequence[str]) -> Sequence[int | None]:
-    if "event_time" not in names:
-        return [None] * batch.num_rows
-    times = batch.column(names.index("event_time"))
+def _milliseconds(batch: pa.RecordBatch, first_row: int) -> Iterator[int]:
+    """0 where there is none."""
+    times = batch.column(batch.schema.names.index("event_time"))
     in_us = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()).to_pylist()
-    return [None if us is None else us // 1000 for us in in_us]
+    for row, us in enumerate(in_us, first_row):
+        if us is not None and us < 0:
+            raise RowRefused(row, "its event_time is before 1970, which a message cannot say")
+        yield 0 if us is None else us // 1000

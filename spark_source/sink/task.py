@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from quire.client import Client, Producer, ProducerBusy, PublishFailed, PublishUnknown
+from quire.client.authentication import presenting
 from quire.client.batch import Publication
 from quire.client.routing import partition_name
 from quire.client.schema import BYTES, Schema
@@ -133,7 +134,8 @@ class _Task:
     def __init__(self, plan: TaskPlan) -> None:
         self._plan = plan
         self._settings = plan.options.producer
-        self._client = Client(plan.url)
+        tls = plan.options.tls
+        self._client = Client(plan.url, tls=tls, authentication=presenting(plan.options.credentials, tls))
         self._targets: dict[int, _Partition] = {}
         self._in_flight: deque[_InFlight] = deque()
         self._bytes_in_flight = 0
@@ -171,7 +173,7 @@ class _Task:
         while (batch := await asyncio.to_thread(next, batches, None)) is not None:
             first = len(held)
             held += read(batch, first, self._encode)
-            size += sum(one.message.size for one in held[first:])
+            size += sum(message.size for message, _ in held[first:])
             if size > SORTED_BYTES_MAX:
                 raise ConfigurationError(
                     f"row_order=content keeps a task's rows in memory, and Spark partition "
@@ -310,7 +312,7 @@ class _Task:
 
 def _contents(row: Row) -> tuple[object, ...]:
     """All that makes a row; its key first, so that the entries of `batching=by_key` are large."""
-    one = row.message
+    one, partition = row
     properties = sorted(one.properties.items())
     return (
         one.key or "",
@@ -319,5 +321,5 @@ def _contents(row: Row) -> tuple[object, ...]:
         one.event_time_ms,
         one.ordering_key or b"",
         properties,
-        -1 if row.partition is None else row.partition,
+        -1 if partition is None else partition,
     )

@@ -22,7 +22,7 @@ GET  /quire/v1/brokers
 from __future__ import annotations
 
 import json
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -148,13 +148,27 @@ def publish_url(options: SinkOptions, partitions: int) -> str:
         return options.broker_url
     admin = _admin(options)
     name = partition_name(options.topic, 0) if partitions else options.topic
-    first = str(admin.get(f"/lookup/v2/topic/{topic_name.path(name)}")["brokerUrl"])
-    rows: list[dict[str, Any]] = admin.get("/quire/v1/brokers")
-    scheme = first.partition("://")[0]
-    urls = [first, *(str(row["serviceUrl"]) for row in rows)]
+    owner: dict[str, str] = admin.get(f"/lookup/v2/topic/{topic_name.path(name)}")
+    rows: list[dict[str, str]] = admin.get("/quire/v1/brokers")
+    if options.service_url.startswith("https://"):
+        urls = [owner["brokerUrlTls"], *(row["serviceUrlTls"] for row in rows)]
+        if not urls[0]:
+            raise ConfigurationError(
+                f"the broker of {options.topic} has no port with TLS to publish to; name one with broker_url"
+            )
+    else:
+        urls = [owner["brokerUrl"], *(row["serviceUrl"] for row in rows)]
+    scheme = urls[0].partition("://")[0]
     hosts = [url.partition("://")[2] for url in urls if url.startswith(f"{scheme}://")]
     return f"{scheme}://{','.join(dict.fromkeys(hosts))}"
 
 
 def _admin(options: SinkOptions) -> Admin:
-    return Admin(options.service_url, TIMEOUT_S, attempts=ATTEMPTS, is_neighbour=True)
+    return Admin(
+        options.service_url,
+        TIMEOUT_S,
+        attempts=ATTEMPTS,
+        is_neighbour=True,
+        tls=options.tls,
+        credentials=options.credentials,
+    )

@@ -25,7 +25,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from quire.runtime.errors import ConfigurationError, NotFound
-from quire.spark_source.broker import Broker
 from quire.spark_source.cutting import tasks
 from quire.spark_source.options import Options
 from quire.spark_source.plan import Slice, report_loss, whole
@@ -69,7 +68,7 @@ class QuireStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "out max_rows_per_trigger and max_bytes_per_trigger"
             )
         self._options = options
-        self._broker = Broker(options.service_url)
+        self._broker = options.broker
         self._topics = Partitions(options, self._broker)
         self._cursor = DurableCursor(options.stream_name, self._broker) if options.stream_name else None
         self._until: dict[str, Partition] | None = None

@@ -71,6 +71,8 @@ class FakeBroker:
     """By topic and subscription: `next`, the entry that is read next, and `properties`."""
     compacted: set[str] = field(default_factory=set)
     """Topics that a compaction has left a result of."""
+    tables: list[dict[str, str]] = field(default_factory=list)
+    """Policies that an Iceberg table is kept fresh."""
     schemas: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
     """By topic, its versions: kind, definition, and properties as JSON where there are any."""
 
@@ -104,6 +106,7 @@ class FakeBroker:
                 web.get(f"{topic}/segments", self._segments),
                 web.get(f"{topic}/blocks", self._blocks),
                 web.get("/admin/v2/tenants", self._tenants),
+                web.get("/quire/v1/iceberg", self._tables),
                 web.get("/admin/v2/namespaces/{tenant}", self._namespaces),
                 web.get(admin, self._list),
                 web.get(f"{admin}/{{topic}}/partitions", self._partitions),
@@ -225,6 +228,9 @@ class FakeBroker:
         body = await request.json()
         self.cursors[key]["next"] = body["ledgerId"], body["entryId"]
         return web.Response(status=204)
+
+    async def _tables(self, _: web.Request) -> web.Response:
+        return web.json_response(self.tables)
 
     async def _tenants(self, _: web.Request) -> web.Response:
         return web.json_response(sorted({name.split("/")[2] for name in self.topics}))

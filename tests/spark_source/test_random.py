@@ -1,9 +1,9 @@
 """What Spark is given while everything happens to a cluster: nothing short, nothing twice, nothing else.
 
-Stock producers of every compression and batch size, with keys, chunks and delays, publish through a gateway.
-Meanwhile the topic rolls (its segments are small), is archived, changes its broker, and brokers and bookies are
-killed and started again. Plans are taken all the time, and every tenth is read: each row is one that was sent, once,
-in its producer's order, and everything is there that had a receipt before the plan. In the end the rows are those
+Stock producers of every compression and batch size, with keys, chunks, delays and encryption, publish through a
+gateway. Meanwhile the topic rolls (its segments are small), is archived, changes its broker, and brokers and bookies
+are killed and started again. Plans are taken all the time, and every tenth is read: each row is one that was sent,
+once, in its producer's order, and everything is there that had a receipt before the plan. In the end the rows are those
 that a stock reader gets.
 
 `QUIRE_SPARK_PLANS=500` takes so many plans, `QUIRE_SPARK_SEED` the same choices again.
@@ -28,6 +28,8 @@ from zlib import crc32
 import pulsar
 import pyarrow as pa
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from pyspark.sql.datasource import InputPartition
 
 from quire.spark_source import schema
@@ -43,6 +45,20 @@ TOPIC = "persistent://public/once/topic"
 PATH = "persistent/public/once/topic"
 CODECS = [getattr(pulsar.CompressionType, name) for name in ("NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY")]
 COLUMNS = "message_index,properties,value,producer"
+KEY = "alice"
+
+
+def key_pair(directory: Path) -> pulsar.CryptoKeyReader:
+    """A key pair, the private one as Spark's tasks look for it in the directory."""
+    directory.mkdir()
+    key = rsa.generate_private_key(65537, 2048)
+    encoding, no_password = serialization.Encoding.PEM, serialization.NoEncryption()
+    public, private = directory / "public", directory / f"{KEY}.pem"
+    private.write_bytes(key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, no_password))
+    public.write_bytes(
+        key.public_key().public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    return pulsar.CryptoKeyReader(str(public), str(private))
 
 
 @dataclass
@@ -66,7 +82,9 @@ class Sent:
 class Writer:
     """A stock producer on a thread of its own."""
 
-    def __init__(self, client: pulsar.Client, number: int, rng: Random, sent: Sent) -> None:
+    def __init__(
+        self, client: pulsar.Client, number: int, rng: Random, sent: Sent, keys: pulsar.CryptoKeyReader
+    ) -> None:
         self._rng, self._sent = rng, sent
         self._name = f"writer-{number}"
         chunked = number == 0
@@ -84,6 +102,7 @@ class Writer:
             batching_max_publish_delay_ms=rng.choice([1, 10, 200]),
             block_if_queue_full=True,
             send_timeout_millis=0,
+            **({"encryption_key": KEY, "crypto_key_reader": keys} if rng.random() < 0.5 else {}),
         )
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -157,11 +176,13 @@ async def trouble(cluster: Cluster, rng: Random) -> None:
 async def test_every_plan_has_what_was_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     print(f"QUIRE_SPARK_SEED={SEED}")
     rng, sent, plans = Random(SEED), Sent(), 0
+    keys = key_pair(tmp_path / "keys")
     monkeypatch.setenv("QUIRE_SEGMENT_BYTES_MAX", "2MiB")
     async with running(tmp_path / "cluster", session_timeout_ms="2s") as cluster:
         await cluster.rest("PUT", "/admin/v2/namespaces/public/once")
         await cluster.rest("POST", "/admin/v2/namespaces/public/once/deduplication", True)
-        reader = QuireReader(for_batch({"service_url": cluster.http_url, "topic": TOPIC, "columns": COLUMNS}))
+        options = {"topic": TOPIC, "columns": COLUMNS, "crypto_key_dir": str(tmp_path / "keys")}
+        reader = QuireReader(for_batch({"service_url": cluster.http_url, **options}))
         with ExitStack() as stack:
             client = pulsar.Client(
                 cluster.service_url,
@@ -169,7 +190,7 @@ async def test_every_plan_has_what_was_acknowledged(tmp_path: Path, monkeypatch:
             )
             stack.callback(client.close)
             writers = [
-                await asyncio.to_thread(Writer, client, number, Random(rng.random()), sent)
+                await asyncio.to_thread(Writer, client, number, Random(rng.random()), sent, keys)
                 for number in range(5)
             ]
             troubles = asyncio.ensure_future(trouble(cluster, rng))
@@ -189,13 +210,13 @@ async def test_every_plan_has_what_was_acknowledged(tmp_path: Path, monkeypatch:
             assert not sent.failed and sent.receipts == set(sent.checksums)
             rows = await asyncio.to_thread(lambda: read(reader, reader.partitions()))
             check(rows, sent.receipts, sent)
-            stock = await asyncio.to_thread(read_all, client)
+            stock = await asyncio.to_thread(read_all, client, keys)
     assert plans >= 10 and len(rows) > 100
     assert [(dict(row["properties"])["name"], crc32(row["value"])) for row in rows] == stock
 
 
-def read_all(client: pulsar.Client) -> list[tuple[str, int]]:
-    reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
+def read_all(client: pulsar.Client, keys: pulsar.CryptoKeyReader) -> list[tuple[str, int]]:
+    reader = client.create_reader(TOPIC, pulsar.MessageId.earliest, crypto_key_reader=keys)
     found = []
     while reader.has_message_available():
         message = reader.read_next(30_000)

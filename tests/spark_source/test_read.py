@@ -12,9 +12,16 @@ import pyarrow as pa
 import pytest
 
 from quire.runtime import rest
-from quire.runtime.errors import ConfigurationError, CorruptionError, NotFound, Unavailable
+from quire.runtime.errors import (
+    ConfigurationError,
+    CorruptionError,
+    NotAuthenticated,
+    NotFound,
+    Unavailable,
+)
 from quire.spark_source import fetch, schema
 from quire.spark_source import plan as plan_module
+from quire.spark_source.broker import Broker
 from quire.spark_source.options import parse
 from quire.spark_source.source import QuireDataSource, QuireReader
 from quire.spark_source.task import QuirePartition
@@ -260,6 +267,28 @@ def test_blocks_that_do_not_follow_one_another_are_refused(moving: Any) -> None:
         list(rows.read(sealed))
 
 
+def test_small_answers_of_the_broker_are_decoded_together(
+    moving: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "READ_BYTES_MAX", 5_000)
+    rows = reader(moving)
+    [sealed] = one_by_one(rows)[-2].value
+    moving.requests.clear()
+    chunks = list(fetch.from_broker(sealed, Broker(moving.url), 0))
+    assert len(moving.requests) > 5
+    assert [(one.first_entry, one.next_entry) for one in chunks] == [(0, sealed.end_entry)]
+    assert bytes(chunks[0].blocks) == b"".join(moving.topics[TOPIC][1].blocks)
+
+
+def test_a_broker_that_repeats_a_block_is_refused(moving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two answers as within one."""
+    [sealed] = one_by_one(reader(moving))[-2].value
+    answers = iter(moving.topics[TOPIC][1].blocks[i] for i in (0, 1, 1))
+    monkeypatch.setattr(Broker, "blocks", lambda *_: next(answers))
+    with pytest.raises(CorruptionError, match="entry 50 came where entry 100 was asked for"):
+        list(fetch.from_broker(sealed, Broker(moving.url), 0))
+
+
 def test_a_broker_that_is_not_ready_is_asked_again(moving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rest, "PAUSE_S", 0)
     moving.failures = [503, 500, 429]
@@ -268,7 +297,7 @@ def test_a_broker_that_is_not_ready_is_asked_again(moving: Any, monkeypatch: pyt
     with pytest.raises(Unavailable, match="not now"):
         reader(moving).partitions()
     moving.failures = [401]
-    with pytest.raises(ConfigurationError, match="not now"):
+    with pytest.raises(NotAuthenticated, match="not now"):
         reader(moving).partitions()
 
 
@@ -343,7 +372,8 @@ def test_a_segment_that_moves_in_the_middle_of_a_task_is_read_once(
     moving: Any, archivist: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The archive is read by runs of blocks, and the broker's last answer ended within one."""
-    monkeypatch.setattr(fetch, "READ_BYTES_MAX", 20_000)
+    monkeypatch.setattr(fetch, "READ_BYTES_MAX", 5_000)
+    monkeypatch.setattr(fetch, "CHUNK_BYTES", 20_000)
     segment = moving.topics[TOPIC][1]
     rows = reader(moving, slice_bytes="100MiB")
     reading = rows.read(one_by_one(rows)[1])

@@ -7,7 +7,6 @@ import logging
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from quire.runtime import rest
 from quire.runtime.errors import ConfigurationError, NotFound, Unavailable
@@ -16,6 +15,10 @@ from quire.spark_source.stream import partitions as partitions_module
 from quire.spark_source.stream.reader import QuireStreamReader
 from quire.wire.message import OutgoingMessage, encode_batch, encode_one
 from tests.spark_source.micro_batches import Killed, Query
+
+ReadAllAvailable = pytest.importorskip(
+    "pyspark.sql.streaming.datasource", reason="PySpark before 4.2 has no limits of streams"
+).ReadAllAvailable
 
 TIME_MS = 1_700_000_000_000
 PREFIX = "persistent://public/default/"

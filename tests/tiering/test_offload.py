@@ -137,6 +137,18 @@ class World:
         return True
 
 
+async def test_who_listens_hears_in_every_round_of_what_is_archived_and_not_released() -> None:
+    world = World(segments=2)
+    heard: list[list[int]] = []
+    world.driver.on_archived(lambda some: heard.append([one.segment.ledger_id for one in some]))
+    for _ in range(3):
+        await world.driver.run_once()
+    world.clock.advance_ms(LAG_MS)
+    await world.driver.run_once()
+    await world.driver.run_once()
+    assert heard == [[], [0, 1], [0, 1], [0, 1], []]
+
+
 async def test_a_segments_whole_way() -> None:
     world = World(segments=3)
     report = await world.driver.run_once()

@@ -9,8 +9,10 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
+from quire.spark_source.sidecar.process import SidecarBuilder
 from quire.tiering.archive import sidecar_of
 from quire.wire.message import OutgoingMessage, encode_one
+from tests.spark_source.sidecar.test_process import archived_of, until
 from tests.spark_source.sidecar.test_rows import reader, rows
 from tests.spark_source.sidecar.topics import TIME_MS, TOPIC, build
 
@@ -42,3 +44,20 @@ def test_written_read_and_written_again(broker: Any, archivist: Any, bucket: str
     in_s3.store.delete(name)
     assert len(rows(reader(broker, archive=with_keys, columns="key,entry"))) == 200
     assert [info.name for info in in_s3.store.list("segments/")] == [sidecar_of(name)]
+
+
+async def test_a_broker_s_builder_has_the_archive_s_keys(
+    broker: Any, archivist: Any, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in the URL that the broker was given, and not in what is recorded of an object."""
+    segment = broker.segment(7, [encode_one(OutgoingMessage(b"v"), "p", 1, TIME_MS)])
+    type(archivist)(bucket).archive(segment)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    builder = SidecarBuilder(f"{bucket}&access_key=testing&secret_key=testing")
+    builder.start()
+    try:
+        builder.look([archived_of(segment)])
+        await until(lambda: builder.built)
+    finally:
+        await builder.stop()

@@ -44,14 +44,14 @@ def test_nulls_are_nothing() -> None:
 
 
 def test_a_key_that_is_no_text_is_in_base64() -> None:
-    (row,) = read(batch(value="", key=b"\xff\x00"), 0)
-    assert (row.message.key, row.message.key_is_base64) == ("/wA=", True)
+    ((message, _),) = read(batch(value="", key=b"\xff\x00"), 0)
+    assert (message.key, message.key_is_base64) == ("/wA=", True)
 
 
 def test_many_rows_keep_their_order() -> None:
     values = [b"%d" % i for i in range(3000)]
     rows = read(pa.RecordBatch.from_pydict({"value": values}), 0)
-    assert [row.message.payload for row in rows] == values
+    assert [message.payload for message, _ in rows] == values
 
 
 def test_what_a_message_cannot_say_is_named() -> None:
