@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-ROOMS := runtime wire metadata bookie ledger tiering serving client gateway spark_source testing demo cli
+ROOMS := runtime wire metadata security bookie ledger tiering serving client gateway spark_source testing demo cli
 
 # Spark looks for data sources through the folders of the path, where an editable install shows no modules.
 SHOW_TO_SPARK = ln -sf "$(CURDIR)/pyspark_quire.py" "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/"
@@ -15,8 +15,9 @@ run: $(VENV)/.run
 demo: $(VENV)/.demo
 	@$(BIN)/quire demo
 
+# Three processes, for tests wait more than they work; the tests of a file stay together, in order.
 test: $(VENV)/.dev
-	$(BIN)/pytest -q $(TESTS)
+	$(BIN)/pytest -q --numprocesses 3 --dist loadfile $(TESTS)
 
 # The tests with real Spark on each PySpark that Quire knows: an environment for each, of 450 MB to download.
 SPARKS ?= 4.0.5 4.1.4 4.2.0 4.3.0

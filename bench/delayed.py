@@ -41,7 +41,7 @@ TICKS_MAX = 200
 
 
 class Ready:
-    """A consumer that is always ready; it is asked, and never dealt anything here."""
+    """A consumer that is always ready; it is asked, and never sent anything here."""
 
     priority_level = arrival = unacked = 0
     is_ready = True

@@ -1,4 +1,4 @@
-"""What dealing and acknowledging cost, in µs of CPU per entry: from a block to frames, from ids to the cursor.
+"""What dispatching and acknowledging cost, in µs of CPU per entry: from a block to frames, from ids to the cursor.
 
 python -m bench.dispatch
 """
@@ -123,7 +123,7 @@ async def subscribed(kind: SubscriptionKind, consumers: int) -> tuple[Topic, Sub
     return topic, subscriptions, made
 
 
-async def dealt_us(
+async def dispatched_us(
     kind: SubscriptionKind,
     consumers: int,
     entry_bytes: int,
@@ -176,10 +176,10 @@ async def acked_us(kind: SubscriptionKind, step: int, group: int) -> float:
     return best / total * 1e6
 
 
-async def dealt_and_acked_us(
+async def dispatched_and_acked_us(
     kind: SubscriptionKind, consumers: int, entry_bytes: int, entries: int, together: int = 1
 ) -> float:
-    """`together` blocks are confirmed in one turn, dealt, and acknowledged id by id, as one ACK of each consumer."""
+    """`together` blocks are confirmed in one turn, dispatched, and acknowledged id by id: one ACK of each consumer."""
     best = float("inf")
     for _ in range(3):
         topic, subscriptions, made = await subscribed(kind, consumers)
@@ -229,29 +229,32 @@ async def main() -> None:
     keyed = SubscriptionKind.KEY_SHARED
     for size, entries in ((100, 1_000), (1_024, 250), (1_024, 20), (1_024, 1)):
         label = f"entries of {size} B in blocks of {entries}"
-        show(f"deal {label}, key-shared by 3", us=await dealt_us(keyed, 3, size, entries))
+        show(f"dispatch {label}, key-shared by 3", us=await dispatched_us(keyed, 3, size, entries))
         show(
-            f"deal and ack each, {label}, shared by 3", us=await dealt_and_acked_us(shared, 3, size, entries)
+            f"dispatch and ack each, {label}, shared by 3",
+            us=await dispatched_and_acked_us(shared, 3, size, entries),
         )
         show(
-            f"deal and ack each, {label}, key-shared by 3",
-            us=await dealt_and_acked_us(keyed, 3, size, entries),
+            f"dispatch and ack each, {label}, key-shared by 3",
+            us=await dispatched_and_acked_us(keyed, 3, size, entries),
         )
     for entries, together in ((1, 4), (1, 16), (20, 4)):
         label = f"{together} blocks a turn of {entries} x 1 KiB"
-        show(f"deal {label}, exclusive", us=await dealt_us(exclusive, 1, 1_024, entries, 1, together))
+        show(
+            f"dispatch {label}, exclusive", us=await dispatched_us(exclusive, 1, 1_024, entries, 1, together)
+        )
         for kind, consumers in ((shared, "shared by 3"), (keyed, "key-shared by 3")):
             show(
-                f"deal and ack each, {label}, {consumers}",
-                us=await dealt_and_acked_us(kind, 3, 1_024, entries, together),
+                f"dispatch and ack each, {label}, {consumers}",
+                us=await dispatched_and_acked_us(kind, 3, 1_024, entries, together),
             )
     one, ten = await fan_out_us(1, 1_024, 250), await fan_out_us(10, 1_024, 250)
     show("ten subscriptions on a topic, 1 KiB in blocks of 250", us=ten, one_us=one)
     for size, entries in ((100, 1_000), (1_024, 250), (1_024, 20), (1_024, 1), (16_384, 16), (131_072, 2)):
         label = f"entries of {size} B in blocks of {entries}"
-        show(f"deal {label}, exclusive", us=await dealt_us(exclusive, 1, size, entries))
-        show(f"deal {label}, shared by 3", us=await dealt_us(shared, 3, size, entries))
-    show("deal batches of 100 x 1 KiB, exclusive", us=await dealt_us(exclusive, 1, 102_400, 2, 100))
+        show(f"dispatch {label}, exclusive", us=await dispatched_us(exclusive, 1, size, entries))
+        show(f"dispatch {label}, shared by 3", us=await dispatched_us(shared, 3, size, entries))
+    show("dispatch batches of 100 x 1 KiB, exclusive", us=await dispatched_us(exclusive, 1, 102_400, 2, 100))
     for group in (1, 10, 1_000):
         show(f"ack in order, {group} ids a command, exclusive", us=await acked_us(exclusive, 1, group))
         show(f"ack in order, {group} ids a command, shared", us=await acked_us(shared, 1, group))

@@ -1,8 +1,8 @@
-"""A subscription with a million holes: memory, bytes in the state log, and time until it deals again after failover.
+"""A subscription with a million holes: memory, bytes in the state log, time until it dispatches after a failover.
 
-Every other entry of two million is acknowledged, a thousand to an ACK; then another broker replays the log and deals
-the rest. Or of each of a million batches of ten messages one is acknowledged. Memory is by what the process grew,
-records of the log included.
+Every other entry of two million is acknowledged, a thousand to an ACK; then another broker replays the log and
+dispatches the rest. Or of each of a million batches of ten messages one is acknowledged. Memory is by what the process
+grew, records of the log included.
 
 python -m bench.holes
 """
@@ -135,7 +135,7 @@ async def measure(kind: SubscriptionKind, *, partly: bool) -> None:
         again.unacked = 0
         again.flow(BLOCK_ENTRIES)
         await asyncio.sleep(0)
-    dealing = process_time() - begin
+    dispatching = process_time() - begin
     show(
         f"a million batches in part, {kind.label}" if partly else f"a million holes, {kind.label}",
         ack_us=acking / acked * 1e6,
@@ -144,7 +144,7 @@ async def measure(kind: SubscriptionKind, *, partly: bool) -> None:
         snapshot_kib=sum(map(len, records)) / 1024,
         open_ms=opening * 1e3,
         stats_ms=counting * 1e3,
-        deal_us=dealing / (again.meter.messages_out - got) * 1e6,
+        dispatch_us=dispatching / (again.meter.messages_out - got) * 1e6,
     )
 
 

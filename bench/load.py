@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import select
 import socket
+import ssl
 import time
 from struct import pack, unpack_from
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from bench.report import show, usage
+from quire.runtime.tls import ClientTls
 from quire.wire import commands, message, varint
 from quire.wire import pulsar_pb2 as pb
 
@@ -33,11 +35,13 @@ SEND_PREFIX_BYTES = 12
 
 
 class Connection:
-    """A blocking connection, up to where the load begins."""
+    """A blocking connection, up to where the load begins; by TLS when an `authority` is named."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, authority: str = "") -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if authority:
+            self.socket = ClientTls(authority).context().wrap_socket(self.socket, server_hostname="127.0.0.1")
         self._rest = b""
         self.ask(commands.connect("quire-bench"))
 
@@ -111,7 +115,7 @@ class Producers:
     """One connection that publishes to `topics` topics, a round of frames at a time."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self._connection = Connection(arguments.port)
+        self._connection = Connection(arguments.port, arguments.authority)
         producers = list(range(arguments.topics))
         self._connection.look_up([f"{NAMESPACE}/{arguments.prefix}-{producer}" for producer in producers])
         for producer in producers:
@@ -147,7 +151,24 @@ class Producers:
                 if event & select.POLLIN:
                     self._receipts(begin)
                 if event & select.POLLOUT:
-                    self._pending = self._pending[sock.send(self._pending[: 1 << 20]) :]
+                    self._send()
+
+    def _send(self) -> None:
+        try:
+            self._pending = self._pending[self._connection.socket.send(self._pending[: 1 << 20]) :]
+        except ssl.SSLError:
+            pass  # TLS wants the socket to take more first
+
+    def _read(self) -> bytes:
+        """What has come; of TLS all that is decrypted, for no poll tells of that."""
+        sock = self._connection.socket
+        try:
+            data = sock.recv(1 << 20)
+            while isinstance(sock, ssl.SSLSocket) and sock.pending():
+                data += sock.recv(1 << 20)
+        except ssl.SSLWantReadError:
+            return b""
+        return data
 
     def _fill(self, now: float, begin: float) -> None:
         """Put the next frames that are due, and that the window allows, into the output."""
@@ -183,7 +204,7 @@ class Producers:
         return max(0.0, min(100.0, 1000.0 * (begin + (self.sent + 1) / self._rate - now)))
 
     def _receipts(self, begin: float) -> None:
-        data = self._rest + self._connection.socket.recv(1 << 20)
+        data = self._rest + self._read()
         now = time.perf_counter()
         at, end, count = 0, len(data), 0
         while end - at >= 4:
@@ -252,8 +273,8 @@ def produce(arguments: argparse.Namespace) -> None:
 
 
 def consume(arguments: argparse.Namespace) -> None:
-    """Read as fast as the server deals out, from the earliest message, and print the rate."""
-    connection = Connection(arguments.port)
+    """Read as fast as the server dispatches, from the earliest message, and print the rate."""
+    connection = Connection(arguments.port, arguments.authority)
     topic = f"{NAMESPACE}/{arguments.prefix}-0"
     connection.look_up([topic])
     connection.ask(commands.subscribe(_subscription(topic, arguments.subscription)))
@@ -363,6 +384,7 @@ def main() -> None:
     parser.add_argument(
         "--bookie-pid", type=int, action="append", default=[], help="bookies beside the server"
     )
+    parser.add_argument("--authority", default="", help="PEM file; the port is one with TLS")
     parser.add_argument("--prefix", default=f"bench-{_now_ms()}")
     parser.add_argument("--topics", type=int, default=1)
     parser.add_argument("--size", type=int, default=1024)

@@ -16,7 +16,8 @@ from urllib.parse import quote
 from quire.bookie.registration import describe
 from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
-from quire.cli.parts import Parts, allow_open_files, url_of
+from quire.cli.doors import http_url_tls, open_doors, with_tls
+from quire.cli.parts import Parts, allow_open_files
 from quire.cli.settings import Given, StandaloneSettings, check_file
 from quire.ledger.directory import LocalDirectory
 from quire.ledger.ledgers import Ledgers
@@ -25,10 +26,13 @@ from quire.metadata.open import look_at as look_at_metadata
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.memory import keep_heap
+from quire.runtime.probes import MetricSource
 from quire.runtime.settings import Loaded
 from quire.runtime.watchdog import Watchdog
+from quire.security.configuration import load as load_security
 from quire.serving.admin.app import make_app
 from quire.serving.broker import Broker
+from quire.serving.cluster.addresses import Addresses
 from quire.serving.settings import BrokerSettings
 from quire.serving.topic.services import Services
 
@@ -81,8 +85,15 @@ class Standalone:
 
     storage: Storage
     broker: Broker
-    service_url: str
-    http_url: str
+    addresses: Addresses
+
+    @property
+    def service_url(self) -> str:
+        return self.addresses.service_url
+
+    @property
+    def http_url(self) -> str:
+        return self.addresses.http_url
 
 
 @asynccontextmanager
@@ -90,11 +101,14 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
     """Broker, bookie, metadata and archive in this process, running inside the `async with`."""
     process, broker_settings = configuration.process.values, configuration.broker.values
     clock = SystemClock()
+    security = load_security(process.security)
     allow_open_files(broker_settings.connections_max)
     watchdog = Watchdog()
     async with Parts() as parts:
-        clients, http = parts.listen(broker_settings.listen), parts.listen(process.http)
+        doors = open_doors(parts, broker_settings.listen, process.http, security)
+        broker_settings = with_tls(broker_settings, doors)
         look_at_metadata(process.metadata)
+        secured = parts.security(security, clock)
         archive = await parts.archive(process.archive)
         storage = await parts.start(Storage(configuration.bookie.values, clock=clock))
         store = await parts.metadata(process.metadata, watchdog)
@@ -103,16 +117,19 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
         directory.join(lambda: describe(storage), storage)
         ledgers = Ledgers(store, directory, clock, SystemRandom(), configuration.ledger.values)
         parts.push_async_callback(ledgers.stop)
-        broker = Broker(Services(broker_settings, store, ledgers, archive, clock))
+        broker = Broker(Services(broker_settings, store, ledgers, archive, clock, security=secured))
         broker.services.budget.add_gauge(lambda: storage.bytes_unflushed)
         storage.on_flushed(broker.services.budget.look_again)
         broker.watch(lambda: storage.health.why_not_ready)
-        broker.addresses.http_url = url_of("http", http)
-        metrics = (storage.metrics, watchdog.metrics)
-        await parts.serve_http(make_app(broker, metrics), http)
-        await broker.start(clients)
+        broker.addresses.http_url = doors.http_url
+        broker.addresses.http_url_tls = http_url_tls(broker_settings.advertise_tls, doors)
+        metrics: list[MetricSource] = [storage.metrics, watchdog.metrics]
+        if broker_settings.archive_sidecars and broker.offloading is not None:
+            metrics += await parts.sidecars(process.archive, broker.offloading.offloader)
+        await parts.serve_http(make_app(broker, metrics), doors.http, doors.http_tls)
+        await broker.start(doors.clients, doors.clients_tls)
         parts.push_async_callback(broker.stop)
         keep_heap()
         watchdog.start()  # nobody was served before
         parts.callback(watchdog.stop)
-        yield Standalone(storage, broker, broker.service_url, broker.addresses.http_url)
+        yield Standalone(storage, broker, broker.addresses)

@@ -11,6 +11,7 @@ there is one.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -28,11 +29,19 @@ from quire.bookie.scrub import Scrub
 from quire.bookie.server import BookieServer
 from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
+from quire.cli.doors import listen_tls
 from quire.cli.parts import Parts, url_of
-from quire.cli.settings import Given, check_cluster_store, check_file, check_log_level, settings_options
+from quire.cli.settings import (
+    SECURITY,
+    Given,
+    check_cluster_store,
+    check_file,
+    check_log_level,
+    settings_options,
+)
 from quire.cli.until_signal import run_until_signal, say_ready, told_to_stop, until_cancelled
-from quire.metadata.damage import DamageReports
 from quire.metadata.store import MetadataStore
+from quire.metadata.underreplicated import Reports
 from quire.runtime import log, probes
 from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import SystemClock
@@ -42,6 +51,9 @@ from quire.runtime.limits import BYTES_IN_FLIGHT_MAX
 from quire.runtime.memory import keep_heap
 from quire.runtime.settings import BYTES, MILLISECONDS, Loaded, parse_address, setting
 from quire.runtime.watchdog import Watchdog
+from quire.security.configuration import load as load_security
+from quire.security.listener import TlsListener
+from quire.security.tls import BetweenProcesses, between_processes
 
 
 @dataclass(frozen=True)
@@ -52,6 +64,7 @@ class BookieProcessSettings:
     listen: str = setting("127.0.0.1:3181", "Address that brokers connect to; port 0: any free.")
     advertise: str = setting("", "Address that brokers are told, HOST:PORT; empty: the listening address.")
     http: str = setting("", "Address of /metrics and /health; empty: none, port 0: any free.")
+    security: str = setting("", SECURITY)
     new_cluster: bool = setting(
         False, "Begin a cluster where the metadata store holds none; else the bookie refuses to start there."
     )
@@ -115,7 +128,7 @@ class Bookie:
     storage: Storage
     registration: Registration
     drain: Drain
-    reports: DamageReports
+    reports: Reports
     scrub: Scrub | None
     budget: ByteBudget
     address: str
@@ -145,12 +158,13 @@ class Bookie:
 async def bookie(configuration: BookieConfiguration) -> AsyncIterator[Bookie]:
     """A storage node of a cluster in this process, seen by brokers inside the `async with`."""
     process, settings = configuration.process.values, configuration.storage.values
+    inside = between_processes(load_security(process.security))
     clock = SystemClock()
     async with Parts() as parts:
         watchdog = parts.watch_loop()
-        listener = parts.listen(process.listen)
+        listener = _listen(parts, process.listen, inside)
         http = parts.listen(process.http) if process.http else None
-        store = await parts.metadata(process.metadata, watchdog)
+        store = await parts.metadata(process.metadata, watchdog, inside.client.current if inside else None)
 
         disks = real_disks(settings)
         cluster = await enter_cluster(store, process.metadata, disks, clock, new_cluster=process.new_cluster)
@@ -158,14 +172,16 @@ async def bookie(configuration: BookieConfiguration) -> AsyncIterator[Bookie]:
         budget = ByteBudget(process.bytes_in_flight_max)
         server = await parts.start(BookieServer(storage, listener=listener, budget=budget))
 
-        reports = await parts.start(DamageReports(store, clock))
+        reports = await parts.start(Reports(store, clock))
         storage.health.on_damage(lambda damage: reports.met(str(storage.bookie_id), *damage))
         scrub = None
         if process.scrub_interval_ms:
             disk = RealDisk(settings.entry_log)
             scrub = await parts.start(Scrub(storage, disk, clock, process.scrub_interval_ms))
         address = process.advertise or server.address
-        registration = Registration(store, storage, address, settings.rack, cluster=cluster)
+        registration = Registration(
+            store, storage, address, settings.rack, cluster=cluster, tls=inside is not None
+        )
         drain = Drain(store, registration, storage.bookie_id.uuid)
         http_url = "" if http is None else url_of("http", http)
         running = Bookie(store, storage, registration, drain, reports, scrub, budget, address, http_url)
@@ -174,6 +190,13 @@ async def bookie(configuration: BookieConfiguration) -> AsyncIterator[Bookie]:
         await parts.start(registration)
         keep_heap()
         yield running
+
+
+def _listen(parts: Parts, address: str, inside: BetweenProcesses | None) -> TlsListener | socket.socket:
+    """For brokers. Raises `ConfigurationError`."""
+    if inside is None:
+        return parts.listen(address)
+    return listen_tls(parts, address, inside.server, takes_plain=not inside.required)
 
 
 def _app(running: Bookie, watchdog: Watchdog) -> web.Application:

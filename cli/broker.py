@@ -5,7 +5,7 @@ metadata store. SIGTERM hands its topics over to the others first; killed, it le
 session is over.
 
 The line on standard output that programs may rely on is `ready pulsar://HOST:PORT http://HOST:PORT`: the addresses
-that clients are told.
+that clients are told, without and then with TLS.
 """
 
 from __future__ import annotations
@@ -20,8 +20,16 @@ from urllib.parse import urlsplit
 
 import click
 
-from quire.cli.parts import Parts, allow_open_files, url_of
-from quire.cli.settings import Given, check_cluster_store, check_file, check_log_level, settings_options
+from quire.cli.doors import EVERYWHERE, http_url_tls, open_doors, with_tls
+from quire.cli.parts import Parts, allow_open_files
+from quire.cli.settings import (
+    SECURITY,
+    Given,
+    check_cluster_store,
+    check_file,
+    check_log_level,
+    settings_options,
+)
 from quire.cli.until_signal import ready, run_until_signal
 from quire.ledger.bookie_client import BookieClient
 from quire.ledger.directory import ClusterDirectory
@@ -29,13 +37,16 @@ from quire.ledger.ledgers import Ledgers
 from quire.ledger.repair import Repair
 from quire.ledger.settings import LedgerSettings, RepairSettings
 from quire.metadata.cluster import find_cluster
-from quire.metadata.damage import DamageReports
 from quire.metadata.open import look_at as look_at_metadata
+from quire.metadata.underreplicated import Reports
 from quire.runtime import log
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.memory import keep_heap
+from quire.runtime.probes import MetricSource
 from quire.runtime.settings import Loaded, format_address, parse_address, setting
+from quire.security import tls
+from quire.security.configuration import load as load_security
 from quire.serving.admin.app import make_app
 from quire.serving.broker import Broker
 from quire.serving.cluster.ownership import ClusterOwnership
@@ -44,8 +55,6 @@ from quire.serving.topic.services import Services
 
 CLUSTER_DEFAULTS = {"cluster": "quire", "namespace_bundles": 16}
 """Where a broker of a cluster differs from a process that is alone."""
-
-EVERYWHERE = ("0.0.0.0", "::", "")
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,7 @@ class BrokerProcessSettings:
         "",
         "Where other brokers send REST requests, HOST:PORT; empty: the host of advertise, the port of http.",
     )
+    security: str = setting("", SECURITY)
     rack: str = setting("", "Rack of this broker; replicas there are read first.")
     balance_moves_per_minute_max: int = setting(
         10, "Bundles that this broker gives away in a minute when it has too much load; 0: none."
@@ -105,20 +115,23 @@ def load(given: Given) -> BrokerConfiguration:
 async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
     """A broker of a cluster in this process, taking part inside the `async with`."""
     process, settings = configuration.process.values, configuration.broker.values
+    security = load_security(process.security)
+    inside = tls.between_processes(security)
     clock = SystemClock()
     allow_open_files(settings.connections_max)
     async with Parts() as parts:
         watchdog = parts.watch_loop()
-        clients, http = parts.listen(settings.listen), parts.listen(process.http)
-        service_url = advertised(settings.advertise, url_of("pulsar", clients), settings.listen)
-        name = urlsplit(service_url).netloc
-        http_url = advertised_http(process.http_advertise, service_url, url_of("http", http))
+        doors = open_doors(parts, settings.listen, process.http, security)
+        service_url = advertised(settings.advertise, doors.service_url, settings.listen)
+        settings = with_tls(replace(settings, advertise=service_url), doors)
+        name = urlsplit(settings.advertise_tls if doors.clients is None else service_url).netloc
         look_at_metadata(process.metadata)
+        secured = parts.security(security, clock, calls_brokers=True)
         archive = await parts.archive(process.archive) if process.archive else None
-        store = await parts.metadata(process.metadata, watchdog)
+        store = await parts.metadata(process.metadata, watchdog, inside.client.current if inside else None)
         await find_cluster(store, process.metadata)
 
-        directory = await parts.start(ClusterDirectory(store, lambda bookie: BookieClient(bookie.address)))
+        directory = await parts.start(ClusterDirectory(store, lambda bookie: BookieClient.of(bookie, inside)))
         ledgers = Ledgers(
             store,
             directory,
@@ -129,18 +142,26 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
             lost_after_s=configuration.repair.values.repair_delay_ms / 1000,
         )
         parts.push_async_callback(ledgers.stop)
-        reports = await parts.start(DamageReports(store, clock))
+        reports = await parts.start(Reports(store, clock))
         ledgers.on_damage(lambda bookie, *what: reports.met(str(bookie), *what))
 
         ownership = ClusterOwnership(
             store, clock, name, moves_per_minute_max=process.balance_moves_per_minute_max
         )
-        settings = replace(settings, advertise=service_url)
-        running = Broker(Services(settings, store, ledgers, archive, clock), ownership)
+        services = Services(
+            settings, store, ledgers, archive, clock, tls.to_brokers(security), security=secured
+        )
+        running = Broker(services, ownership)
         running.services.budget.add_gauge(lambda: ledgers.bytes_lagging)
-        running.addresses.http_url = http_url
-        await parts.serve_http(make_app(running, (watchdog.metrics,)), http)
-        await running.start(clients)
+        told = running.addresses
+        if doors.http is not None:
+            told.http_url = advertised_http(process.http_advertise, service_url, doors.http_url)
+        told.http_url_tls = http_url_tls(settings.advertise_tls, doors)
+        metrics: list[MetricSource] = [watchdog.metrics]
+        if settings.archive_sidecars and running.offloading is not None:
+            metrics += await parts.sidecars(process.archive, running.offloading.offloader)
+        await parts.serve_http(make_app(running, metrics), doors.http, doors.http_tls)
+        await running.start(doors.clients, doors.clients_tls)
         parts.push_async_callback(running.stop)
         repair = Repair(store, directory, clock, SystemRandom(), configuration.repair.values, name)
         repair.on_open(running.ownerless.want)
@@ -201,4 +222,4 @@ def command(config: Path | None, **flags: Any) -> None:
 
 async def _run(configuration: BrokerConfiguration) -> None:
     async with broker(configuration) as running:
-        await ready(running.service_url, running.addresses.http_url)
+        await ready(*running.addresses.all)

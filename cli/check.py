@@ -29,9 +29,11 @@ import click
 from quire.cli.client_command import client_options, connected, open_client, run, until_interrupted
 from quire.cli.noun import json_option
 from quire.cli.output import print_json
+from quire.runtime.credentials import Credentials
 from quire.runtime.errors import QuireError
-from quire.runtime.rest import PORT, Admin
+from quire.runtime.rest import PORT, TLS_PORT, Admin
 from quire.runtime.settings import format_address
+from quire.runtime.tls import ClientTls
 from quire.wire import topic_name
 
 if TYPE_CHECKING:
@@ -136,6 +138,8 @@ def command(
     keep: bool,
     service_url: str,
     operation_timeout_ms: str,
+    tls: ClientTls,
+    credentials: Credentials,
     admin_url: str | None,
     as_json: bool,
 ) -> None:
@@ -150,11 +154,14 @@ def command(
     """
     prefix = f"check-{uuid4().hex[:8]}"
     names = [f"{prefix}-{number}" for number in range(count)]
-    verdict = run(_check(open_client(service_url, operation_timeout_ms), names, seconds, rate))
+    verdict = run(
+        _check(open_client(service_url, operation_timeout_ms, tls, credentials), names, seconds, rate)
+    )
     if not as_json:
         click.echo(str(verdict))
     is_evidence = not (verdict.is_good and verdict.acknowledged)
-    verdict.topics_kept = names if keep or is_evidence else _delete(names, service_url, admin_url)
+    admin = Admin(admin_url or _beside(service_url), _DELETE_S, tls=tls, credentials=credentials)
+    verdict.topics_kept = names if keep or is_evidence else _delete(names, admin_url, admin)
     if as_json:
         print_json(asdict(verdict))
     elif verdict.topics_kept:
@@ -163,19 +170,18 @@ def command(
         sys.exit(1)
 
 
-def _delete(names: list[str], service_url: str, admin_url: str | None) -> list[str]:
+def _delete(names: list[str], admin_url: str | None, admin: Admin) -> list[str]:
     """Delete the topics; those that stay, for a cluster that is being broken need not answer just now."""
     kept = []
-    url = admin_url or _beside(service_url)
     for name in names:
         try:
-            Admin(url, _DELETE_S).delete(f"/admin/v2/{topic_name.path(name)}?force=true")
+            admin.delete(f"/admin/v2/{topic_name.path(name)}?force=true")
         except QuireError as error:
             click.echo(f"cannot delete {name}: {error}", err=True)
             kept.append(name)
     if kept and admin_url is None:
         click.echo(
-            f"{url} was asked to delete; if these brokers have their HTTP elsewhere, --admin-url says where",
+            f"{admin.url} was asked to delete; if these brokers have their HTTP elsewhere, --admin-url says where",
             err=True,
         )
     return kept
@@ -185,6 +191,8 @@ def _beside(service_url: str) -> str:
     """Where the HTTP of these brokers usually is, for the clients' protocol does not tell."""
     first = urlsplit(service_url.partition(",")[0])
     host = first.hostname or ""
+    if first.scheme == "pulsar+ssl":
+        return f"https://{format_address(host, TLS_PORT)}"
     return f"http://{format_address(host, PORT)}"
 
 

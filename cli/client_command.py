@@ -15,9 +15,15 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from quire.cli import profile
+from quire.cli.credentials_options import credentials_options
+from quire.cli.tls_options import tls_options
 from quire.client import Client, ClientSettings
+from quire.client.authentication import presenting
+from quire.runtime.credentials import Credentials
 from quire.runtime.errors import Unavailable
 from quire.runtime.settings import load
+from quire.runtime.tls import ClientTls
 
 DEFAULT_URL: Final = "pulsar://127.0.0.1:6650"
 INTERRUPTED: Final = 130
@@ -32,7 +38,7 @@ _Command = Callable[..., Any]
 _OPTIONS: Final[tuple[Callable[[_Command], _Command], ...]] = (
     click.option(
         "--service-url",
-        default=lambda: os.environ.get("QUIRE_SERVICE_URL", DEFAULT_URL),
+        default=lambda: os.environ.get("QUIRE_SERVICE_URL") or profile.load().get("service_url", DEFAULT_URL),
         show_default=False,
         metavar="URL",
         help=f"Address of the brokers (environment: QUIRE_SERVICE_URL).  [{DEFAULT_URL}]",
@@ -48,16 +54,19 @@ _OPTIONS: Final[tuple[Callable[[_Command], _Command], ...]] = (
 
 
 def client_options(command: _Command) -> _Command:
-    """`--service-url` and `--operation-timeout-ms`, as `open_client` takes them."""
+    """`--service-url`, `--operation-timeout-ms` and those of TLS and credentials, as `open_client` takes them."""
+    command = credentials_options(tls_options(command))
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
-def open_client(service_url: str, operation_timeout_ms: str) -> Client:
+def open_client(
+    service_url: str, operation_timeout_ms: str, tls: ClientTls, credentials: Credentials
+) -> Client:
     """The client that the options describe. Raises `ConfigurationError`."""
     settings = load(ClientSettings, {"operation_timeout_ms": operation_timeout_ms}).values
-    return Client(service_url, settings=settings)
+    return Client(service_url, settings=settings, tls=tls, authentication=presenting(credentials, tls))
 
 
 @asynccontextmanager

@@ -29,8 +29,10 @@ from quire.cli.client_command import (
     until_interrupted,
 )
 from quire.cli.noun import json_option, topic_argument
+from quire.runtime.credentials import Credentials
 from quire.runtime.errors import ConfigurationError, NotFound, QuireError, Unavailable
 from quire.runtime.settings import parse_duration_ms
+from quire.runtime.tls import ClientTls
 
 if TYPE_CHECKING:
     from quire.client import Client, Consumer, Message, MessageId
@@ -102,6 +104,8 @@ def command(
     no_ack: bool,
     service_url: str,
     operation_timeout_ms: str,
+    tls: ClientTls,
+    credentials: Credentials,
     as_json: bool,
 ) -> None:
     """Print the messages of TOPIC, a line each.
@@ -127,7 +131,7 @@ def command(
         as_json=as_json,
     )
     try:
-        interrupted = run(_consume(open_client(service_url, operation_timeout_ms), job))
+        interrupted = run(_consume(open_client(service_url, operation_timeout_ms, tls, credentials), job))
     except BrokenPipeError:
         # Whoever read has gone; keep the interpreter from flushing into the pipe once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

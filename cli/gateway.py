@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +11,27 @@ from typing import Any
 
 import click
 
-from quire.cli.parts import Parts, allow_open_files, url_of
-from quire.cli.settings import Given, check_cluster_store, check_file, check_log_level, settings_options
+from quire.cli.doors import open_doors
+from quire.cli.parts import Parts, allow_open_files
+from quire.cli.settings import (
+    SECURITY,
+    Given,
+    check_cluster_store,
+    check_file,
+    check_log_level,
+    settings_options,
+)
 from quire.cli.until_signal import ready, run_until_signal
 from quire.gateway.gateway import Gateway
 from quire.metadata.cluster import find_cluster
 from quire.metadata.open import look_at
 from quire.runtime import log
+from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import CONNECTIONS_MAX
 from quire.runtime.settings import parse_address, setting
+from quire.security import tls
+from quire.security.configuration import load as load_security
 
 
 @dataclass(frozen=True)
@@ -34,6 +45,7 @@ class GatewaySettings:
     http: str = setting(
         "127.0.0.1:8080", "Address of the REST interface, /metrics and /health; port 0: any free."
     )
+    security: str = setting("", SECURITY)
     connections_max: int = setting(CONNECTIONS_MAX, "Client connections; more are closed at once.")
     log_level: str = setting("info", "Least severe line of the log: debug, info, warning or error.")
     log_json: bool = setting(False, "Log lines as JSON.")
@@ -72,16 +84,25 @@ async def _run(settings: GatewaySettings) -> None:
 
 
 @asynccontextmanager
-async def gateway(settings: GatewaySettings) -> AsyncIterator[tuple[str, str]]:
-    """A gateway running inside the `async with`: its `pulsar://` and `http://` addresses."""
+async def gateway(settings: GatewaySettings) -> AsyncIterator[Sequence[str]]:
+    """A gateway running inside the `async with`: its `pulsar://` and `http://` addresses, then those with TLS."""
     look_at(settings.metadata)
+    security = load_security(settings.security)
+    inside = tls.between_processes(security)
     allow_open_files(2 * settings.connections_max)  # each has one to a broker
     async with Parts() as parts:
         watchdog = parts.watch_loop("quire_gateway")
-        clients, http = parts.listen(settings.listen), parts.listen(settings.http)
-        store = await parts.metadata(settings.metadata, watchdog)
+        doors = open_doors(parts, settings.listen, settings.http, security)
+        store = await parts.metadata(settings.metadata, watchdog, inside.client.current if inside else None)
         await find_cluster(store, settings.metadata)
-        running = Gateway(store, SystemRandom(), settings.connections_max, watchdog.metrics)
+        running = Gateway(
+            store,
+            SystemRandom(),
+            settings.connections_max,
+            watchdog.metrics,
+            tls.to_brokers(security, shows_itself=security.authentication is not None),
+            parts.security(security, SystemClock(), calls_brokers=True),
+        )
         parts.push_async_callback(running.stop)
-        await running.start(clients, http)
-        yield url_of("pulsar", clients), url_of("http", http)
+        await running.start(doors.clients, doors.http, doors.clients_tls, doors.http_tls)
+        yield doors.urls

@@ -70,7 +70,7 @@ class LocalSettings:
             raise ConfigurationError("brokers and bookies must be at least 1")
         if not self.data:
             raise ConfigurationError("data must name a directory")
-        if self.zookeeper and not self.zookeeper.startswith("zk://"):
+        if self.zookeeper and not self.zookeeper.startswith(("zk://", "zk+ssl://")):
             raise ConfigurationError(f"zookeeper {self.zookeeper!r} is no zk:// URL")
         parse_address(self.listen)
         parse_address(self.http)

@@ -9,8 +9,8 @@
     def lookup(admin: Admin, topic: str) -> Answer:
         "Print the broker that serves TOPIC."
 
-A verb is a function from the broker and the command line's words to an `Answer`. Its `--admin-url` and `--json`, the
-`Admin` that it gets and the printing of what it returns are the noun's.
+A verb is a function from the broker and the command line's words to an `Answer`. Its `--admin-url`, its options of TLS
+and of credentials, `--json`, the `Admin` that it gets and the printing of what it returns are the noun's.
 """
 
 from __future__ import annotations
@@ -23,15 +23,22 @@ from urllib.parse import quote
 
 import click
 
+from quire.cli import profile
+from quire.cli.credentials_options import credentials_options
 from quire.cli.output import Answer
+from quire.cli.tls_options import tls_options
+from quire.runtime.credentials import Credentials
 from quire.runtime.errors import QuireError
 from quire.runtime.rest import DEFAULT_URL, Admin
+from quire.runtime.tls import ClientTls
 
 COMPLETION_S = 1.0
+LAST = ("admin_url", "as_json", "tls_", "present_")
+"""Options that all verbs have."""
 
 
 def _default_url() -> str:
-    return os.environ.get("QUIRE_ADMIN_URL", DEFAULT_URL)
+    return os.environ.get("QUIRE_ADMIN_URL") or profile.load().get("admin_url", DEFAULT_URL)
 
 
 def _complete_topics(context: click.Context, _: click.Parameter, begin: str) -> list[str]:
@@ -64,14 +71,17 @@ class Noun(click.Group):
         def decorate(ask: Callable[..., Answer]) -> click.Command:
             @_admin_url_option
             @json_option
+            @credentials_options
+            @tls_options
             @wraps(ask)
-            def run(admin_url: str, as_json: bool, **words: Any) -> None:
-                ask(Admin(admin_url, timeout_s), **words).say(as_json)
+            def run(
+                admin_url: str, as_json: bool, tls: ClientTls, credentials: Credentials, **words: Any
+            ) -> None:
+                ask(Admin(admin_url, timeout_s, tls=tls, credentials=credentials), **words).say(as_json)
 
             made = self.command(name)(run)
-            made.params.sort(
-                key=lambda one: one.name in ("admin_url", "as_json")
-            )  # help shows the own ones first
+            # help shows the own ones first
+            made.params.sort(key=lambda one: (one.name or "").startswith(LAST))
             return made
 
         return decorate

@@ -11,8 +11,9 @@ import errno
 import logging
 import resource
 import socket
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from ssl import SSLContext
 from typing import Final, Protocol, TypeVar
 
 from aiohttp import web
@@ -20,18 +21,25 @@ from aiohttp import web
 from quire.metadata.open import end_session_when_standing
 from quire.metadata.open import open_store as open_metadata
 from quire.metadata.store import MetadataStore
-from quire.runtime.clock import SystemClock
+from quire.runtime.clock import Clock, SystemClock
 from quire.runtime.errors import ConfigurationError, Unavailable
+from quire.runtime.limits import HTTP_SILENT_S
+from quire.runtime.probes import MetricSource
 from quire.runtime.settings import format_address, parse_address
 from quire.runtime.watchdog import Watchdog
+from quire.security.configuration import Configuration
+from quire.security.listener import HANDSHAKES_MAX, TlsListener
+from quire.security.security import Security, make_security
+from quire.spark_source.sidecar.process import SidecarBuilder, is_possible
 from quire.tiering.archive import Archive
+from quire.tiering.offload import Offloader
 from quire.tiering.open import open_store as open_archive
 
 log = logging.getLogger(__name__)
 
 ARCHIVE_ANSWERS_S: Final = 10.0
-FILES_BESIDE_CONNECTIONS: Final = 1_000
-"""Journal, entry logs, index, archive, and what people open by REST."""
+FILES_BESIDE_CONNECTIONS: Final = 1_000 + 2 * HANDSHAKES_MAX
+"""Journal, entry logs, index, archive, what people open by REST, and handshakes on two ports with TLS."""
 
 
 class Part(Protocol):
@@ -72,12 +80,48 @@ class Parts(AsyncExitStack):
             log.warning("the archive at %s hangs, so nothing moves there for now", url)
         return archive
 
-    async def metadata(self, url: str, watchdog: Watchdog) -> MetadataStore:
-        """The store; its session ends when the loop stands."""
-        store = await open_metadata(url)
+    async def sidecars(self, archive_url: str, offloader: Offloader) -> Sequence[MetricSource]:
+        """Have sidecars of archived segments built, in a process of its own; returns what it counts."""
+        if not is_possible():
+            log.info(
+                "sidecars of archived segments are not built here, for pyarrow is not installed: pip install "
+                "'quire[spark]', or let `quire archive sidecars build` do it elsewhere"
+            )
+            return ()
+        builder = await self.start(SidecarBuilder(archive_url))
+        offloader.on_archived(builder.look)
+        return (builder.metrics,)
+
+    async def metadata(
+        self, url: str, watchdog: Watchdog, tls: Callable[[], SSLContext] | None = None
+    ) -> MetadataStore:
+        """The store; its session ends when the loop stands. `tls`: for a ZooKeeper that is called by TLS."""
+        store = await open_metadata(url, tls)
         self.push_async_callback(store.close)
         end_session_when_standing(store, watchdog)
         return store
+
+    def security(
+        self, configuration: Configuration, clock: Clock, *, calls_brokers: bool = False
+    ) -> Security | None:
+        """What the security file says; None without one. Raises `ConfigurationError`.
+
+        `calls_brokers`: this process is a client of brokers, which ask it who it is.
+        """
+        if configuration == Configuration():
+            return None
+        if (
+            calls_brokers
+            and configuration.authentication is not None
+            and configuration.client.method == "none"
+        ):
+            raise ConfigurationError(
+                "the security file has [authentication], so brokers ask this process who it is as well: "
+                "say under [client] what it presents, such as a token_file"
+            )
+        made = make_security(configuration, clock)
+        self.push_async_callback(made.stop)
+        return made
 
     async def start(self, part: P) -> P:
         """Start it now, and stop it when the process ends."""
@@ -87,12 +131,20 @@ class Parts(AsyncExitStack):
         self.push_async_callback(part.stop)
         return part
 
-    async def serve_http(self, application: web.Application, sock: socket.socket) -> None:
-        """Answer HTTP on a bound socket."""
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+    async def serve_http(
+        self, application: web.Application, sock: socket.socket | None, tls: TlsListener | None = None
+    ) -> None:
+        """Answer HTTP on a bound socket, HTTPS on `tls`, or both."""
+        runner = web.AppRunner(
+            application, access_log=None, shutdown_timeout=1.0, keepalive_timeout=HTTP_SILENT_S
+        )
         await runner.setup()
         self.push_async_callback(runner.cleanup)
-        await web.SockSite(runner, sock).start()
+        if sock is not None:
+            await web.SockSite(runner, sock).start()
+        if tls is not None:
+            assert runner.server is not None
+            tls.start(runner.server)
 
 
 def listen(address: str) -> socket.socket:

@@ -24,8 +24,10 @@ from quire.cli.lines import STANDARD_INPUT, Lines
 from quire.cli.noun import json_option, topic_argument
 from quire.cli.output import print_json
 from quire.client import PublishFailed, PublishUnknown
+from quire.runtime.credentials import Credentials
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.settings import format_size, load
+from quire.runtime.tls import ClientTls
 
 if TYPE_CHECKING:
     from quire.client import Client, Producer
@@ -82,7 +84,7 @@ class Summary:
 @click.option("--key-separator", metavar="TEXT", help="What a line has before it is its key.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="At most so many messages/s.")
-@click.option("--name", default="", help="Name of the producer; it goes on behind its last message.")
+@click.option("--name", default="", help="Name of the producer; it continues after its last message.")
 @click.option("--compression", type=click.Choice(_CODECS), default="none", show_default=True)
 @click.option("--batch-messages-max", metavar="N", help="Messages in one batch (1000).")
 @click.option("--batch-bytes-max", metavar="SIZE", help="Bytes in one batch (128KiB).")
@@ -105,6 +107,8 @@ def command(
     no_batching: bool,
     service_url: str,
     operation_timeout_ms: str,
+    tls: ClientTls,
+    credentials: Credentials,
     as_json: bool,
 ) -> None:
     """Publish the lines of FILEs (or of standard input) to TOPIC, a message each.
@@ -137,7 +141,7 @@ def command(
         settings=load(ProducerSettings, flags).values,
     )
     total = job.lines.bytes_total()
-    summary = run(_publish(open_client(service_url, operation_timeout_ms), job, total))
+    summary = run(_publish(open_client(service_url, operation_timeout_ms, tls, credentials), job, total))
     print_json(summary.as_json()) if as_json else click.echo(str(summary))
     if summary.interrupted:
         sys.exit(INTERRUPTED)

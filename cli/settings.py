@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -18,6 +18,10 @@ from quire.runtime.errors import ConfigurationError
 from quire.runtime.settings import setting
 
 S = TypeVar("S")
+
+SECURITY: Final = (
+    "File with TLS, authentication and authorisation; empty: plain ports, where everybody may do everything."
+)
 
 
 def check_log_level(level: str) -> None:
@@ -45,6 +49,7 @@ class StandaloneSettings:
     http: str = setting(
         "127.0.0.1:8080", "Address of the REST interface, /metrics and /health; port 0: any free."
     )
+    security: str = setting("", SECURITY)
     log_level: str = setting("info", "Least severe line of the log: debug, info, warning or error.")
     log_json: bool = setting(False, "Log lines as JSON.")
 

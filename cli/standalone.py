@@ -24,7 +24,7 @@ from quire.cli.assemble import (
     standalone,
 )
 from quire.cli.settings import Given, settings_options
-from quire.cli.until_signal import run_until_signal
+from quire.cli.until_signal import run_until_signal, say_ready
 from quire.runtime.log import configure as configure_log
 
 log = logging.getLogger(__name__)
@@ -57,16 +57,16 @@ async def _serve(configuration: StandaloneConfiguration) -> None:
 
 def _announce(running: Standalone) -> None:
     """Say on standard output that it is ready and where, and on standard error what to do first."""
-    click.echo(f"ready {running.service_url} {running.http_url}")
-    sys.stdout.flush()
-    host = urlsplit(running.service_url).hostname
+    say_ready(*running.addresses.all)
+    url = running.service_url or running.addresses.service_url_tls
+    host = urlsplit(url).hostname
     if host in ("0.0.0.0", "::"):
         log.warning(
             "clients are told %s, which leads nowhere from other machines: name this one with --advertise",
-            running.service_url,
+            url,
         )
     quire = sys.argv[0] if "/" in sys.argv[0] else "quire"
-    where = "" if running.service_url.endswith(":6650") else f" --service-url {running.service_url}"
+    where = "" if running.service_url.endswith(":6650") else f" --service-url {url}"
     click.echo(
         "\nPublish a first message, from another terminal:\n"
         f"    echo 'Hello, Quire' | {quire} produce hello{where}\n"

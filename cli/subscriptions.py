@@ -76,7 +76,7 @@ def list_subscriptions(admin: Admin, topic: str) -> Answer:
 @topic_argument
 @click.argument("subscription")
 def stats(admin: Admin, topic: str, subscription: str) -> Answer:
-    """Show the backlog of SUBSCRIPTION, its consumers, and why nothing is dealt, if nothing is."""
+    """Show the backlog of SUBSCRIPTION, its consumers, and why nothing is dispatched, if nothing is."""
     found = {part: _stats_of(admin, part, subscription) for part in _parts(admin, topic)}
     columns = ("topic", "type", "backlog", "delayed", "unacked", "oldest", "blocked")
     rows = [(part, *_row(one)) for part, one in found.items()]

@@ -9,7 +9,7 @@ import click
 
 from quire.cli import moments
 from quire.cli.noun import Noun, topic_argument
-from quire.cli.output import Answer, Column, Shown, done, table_of
+from quire.cli.output import Answer, Column, Shown, done, fields, table_of
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.rest import Admin
 from quire.wire import topic_name
@@ -43,6 +43,7 @@ def command() -> None:
       quire topics stats orders --json
       quire topics internal-stats orders-partition-0
       quire topics explain orders-partition-0
+      quire topics set-iceberg orders --catalog https://catalog:8181 --warehouse lake
       quire topics delete orders
     """
 
@@ -232,3 +233,47 @@ def _until(until_ms: int | None, now_ms: int) -> str:
         return ""
     at = moments.shown(until_ms)
     return f"; due since {at}" if until_ms <= now_ms else f"; until {at}"
+
+
+# -- a table that is kept fresh ----------------------------------------------------------------------------
+
+
+@command.verb("set-iceberg")
+@topic_argument
+@click.option(
+    "--catalog",
+    required=True,
+    metavar="URL",
+    help="https://… of a REST catalog, postgresql://…, or /DIRECTORY.",
+)
+@click.option(
+    "--warehouse", default="", metavar="NAME", help="Where the catalog is to put tables (it knows)."
+)
+@click.option(
+    "--namespace", default="", metavar="NAME", help="The table's, in the catalog (TENANT_NAMESPACE)."
+)
+@click.option("--table", default="", metavar="NAME", help="Of the table (as TOPIC is called).")
+def set_iceberg(admin: Admin, topic: str, **words: str) -> Answer:
+    """Have an Iceberg table kept fresh with TOPIC, by `quire spark follow-iceberg`: what is archived is copied."""
+    admin.post(f"{_path(topic)}/iceberg", words)
+    said = f"{topic} is copied into a table of {words['catalog']}, once `quire spark follow-iceberg` runs"
+    return done(said, topic=topic, iceberg=words)
+
+
+@command.verb("get-iceberg")
+@topic_argument
+@click.option("--applied", is_flag=True, help="What holds for TOPIC, also where its namespace prescribes it.")
+def get_iceberg(admin: Admin, topic: str, applied: bool) -> Answer:
+    """Show which Iceberg table is kept fresh with TOPIC."""
+    policy = admin.get(f"{_path(topic)}/iceberg?applied={str(applied).lower()}")
+    if not policy or not policy["catalog"]:
+        return Answer(None, f"no table is kept fresh with {topic}")
+    return fields(policy)
+
+
+@command.verb("remove-iceberg")
+@topic_argument
+def remove_iceberg(admin: Admin, topic: str) -> Answer:
+    """Leave the Iceberg table of TOPIC as it is from now on."""
+    admin.delete(f"{_path(topic)}/iceberg")
+    return done(f"the table of {topic} is not kept fresh any more", topic=topic, removed=True)

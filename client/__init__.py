@@ -46,6 +46,7 @@ from quire.client.reader import Reader
 from quire.client.record import Float, Int
 from quire.client.schema import AUTO, BYTES, STRING, AvroSchema, JsonSchema, KeyValueSchema, Schema
 from quire.client.settings import ClientSettings, ConsumerSettings, ProducerSettings
+from quire.runtime.tls import ClientTls
 
 __all__ = [
     "AUTO",
@@ -58,6 +59,7 @@ __all__ = [
     "AvroSchema",
     "Client",
     "ClientSettings",
+    "ClientTls",
     "Closed",
     "ConnectionLost",
     "Consumer",

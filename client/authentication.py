@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from quire.runtime.credentials import Credentials
+from quire.runtime.tls import ClientTls
+
 
 @dataclass(frozen=True)
 class Authentication:
@@ -18,6 +21,14 @@ def token(text: str | Callable[[], str]) -> Authentication:
     """A JSON web token, or what gives the current one."""
     provide = text if callable(text) else lambda: text
     return Authentication("token", lambda: provide().encode())
+
+
+def presenting(credentials: Credentials, tls: ClientTls | None = None) -> Authentication:
+    """What `credentials` say; without any, the certificate that is shown by `tls`. Raises `ConfigurationError`."""
+    method = credentials.method
+    if method == "none" and tls is not None and tls.certificate:
+        method = "tls"
+    return Authentication(method, credentials.data)
 
 
 def basic(user: str, password: str) -> Authentication:

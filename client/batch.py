@@ -11,7 +11,7 @@ senders who wait wake up for more than one message's worth.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 from quire.client.messages import MessageId, Receipt
 from quire.runtime.errors import QuireError
@@ -66,6 +66,15 @@ class Batch:
         self.messages.append(one)
         self.last_sequence_id = sequence_id
         self.bytes += size
+
+    def add_all(self, messages: Sequence[OutgoingMessage], last_sequence_id: int) -> None:
+        """Take all its messages at once; none but the last has a gap before its sequence id."""
+        assert messages and not self.messages
+        self.messages = list(messages)
+        if last_sequence_id != self.first_sequence_id + len(messages) - 1:
+            self.messages[-1].sequence_id = last_sequence_id
+        self.last_sequence_id = last_sequence_id
+        self.bytes = sum([one.size for one in messages])
 
     def stored(self, id_data: pb.MessageIdData) -> bool:
         """One of its entries is; whether all are."""

@@ -38,19 +38,24 @@ from quire.client.subscribe import SubscribeAs
 from quire.runtime.clock import Clock, SystemClock
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.tasks import Tasks
+from quire.runtime.tls import ClientTls
 
 T = TypeVar("T")
 
 
 class Client:
-    """A user of a cluster. `service_url` may name several hosts: `pulsar://a:6650,b:6650`."""
+    """A user of a cluster. `service_url` may name several hosts: `pulsar://a:6650,b:6650`.
+
+    `tls` goes with `pulsar+ssl://`: files, which are read again when they change, or a context; without it the system's
+    authorities are trusted.
+    """
 
     def __init__(
         self,
         service_url: str,
         *,
         authentication: Authentication | None = None,
-        tls: SSLContext | None = None,
+        tls: ClientTls | SSLContext | None = None,
         settings: ClientSettings | None = None,
         clock: Clock | None = None,
         rng: Random | None = None,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from ssl import SSLContext
+from ssl import SSLCertVerificationError, SSLContext, SSLError
 from typing import Any, Final, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -23,6 +23,7 @@ from quire.client.errors import ConnectionLost, Moved, TimedOut, from_server
 from quire.client.settings import ClientSettings
 from quire.runtime.errors import ConfigurationError, ProtocolError, QuireError
 from quire.runtime.limits import MESSAGE_BYTES_MAX
+from quire.runtime.tls import why_failed
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.commands import Command
@@ -340,6 +341,12 @@ async def connect(
         async with asyncio.timeout(settings.connect_timeout_ms / 1000):
             await loop.create_connection(lambda: connection, host, port, ssl=context)
             await connection.shake_hands(proxy_to.partition("://")[2])
+    except SSLCertVerificationError as error:
+        untrusted = ConfigurationError(
+            f"{url} is not trusted: {why_failed(error)}; name the authority that has signed it"
+        )
+        connection.close(untrusted)
+        raise untrusted from None
     except (OSError, TimeoutError) as error:
         reason = ConnectionLost(f"cannot connect to {url} ({_reason(error)}); is a broker running there?")
         connection.close(reason)
@@ -353,4 +360,4 @@ async def connect(
 def _reason(error: OSError | TimeoutError) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
-    return error.strerror or str(error) or type(error).__name__
+    return why_failed(error) if isinstance(error, SSLError) else error.strerror or why_failed(error)

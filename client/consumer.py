@@ -98,7 +98,7 @@ class Consumer(Generic[T]):
         )
 
     def _letters(self, policy: DeadLetterPolicy, how: SubscribeAs, schema: Schema[T]) -> DeadLetters:
-        if not how.deals_singly:
+        if not how.dispatches_singly:
             raise ConfigurationError("only shared and key-shared subscriptions have dead letters")
         if (
             not self.topics
@@ -156,7 +156,7 @@ class Consumer(Generic[T]):
 
     async def ack_cumulative(self, message: Message[T] | MessageId) -> None:
         """Acknowledge a message and all before it in its partition. Not for shared subscriptions."""
-        if self._how.deals_singly:
+        if self._how.dispatches_singly:
             raise ConfigurationError("a shared subscription takes single acks only")
         one = message.id if isinstance(message, Message) else message
         self._partition_of(one).ack_cumulative(one)

@@ -9,7 +9,7 @@ Names and properties are Pulsar's, so any client may go on where another one sto
 properties, the event time and the schema of the message; REAL_TOPIC and ORIGIN_MESSAGE_ID say where it came from,
 RECONSUMETIMES and DELAY_TIME how often it was retried, and how long it waits.
 
-Only subscriptions that deal messages singly (shared, key-shared) count redeliveries, so only they have dead letters.
+Only subscriptions that dispatch messages singly (shared, key-shared) count redeliveries: only they have dead letters.
 """
 
 from __future__ import annotations

@@ -19,12 +19,14 @@ from quire.client.authentication import Authentication
 from quire.client.connection import Connection, connect, host_and_port
 from quire.client.errors import Closed, Refused
 from quire.client.settings import ClientSettings
-from quire.runtime.errors import ConfigurationError, QuireError
+from quire.runtime.errors import ConfigurationError, QuireError, Unavailable
 from quire.runtime.tasks import Tasks
+from quire.runtime.tls import ClientTls
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 
 REDIRECTS_MAX: Final = 20
+TLS_SCHEME: Final = "pulsar+ssl://"
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +57,7 @@ class Lookup:
         service_url: str,
         settings: ClientSettings,
         authentication: Authentication,
-        tls: SSLContext | None,
+        tls: ClientTls | SSLContext | None,
         tasks: Tasks,
     ) -> None:
         self._urls = service_urls(service_url)
@@ -86,7 +88,9 @@ class Lookup:
 
     async def at(self, url: str) -> Connection:
         """A connection to the broker at `url`, which another broker named; through the proxy, if there is one."""
-        return await self.connection(BrokerAddress(self._proxy, url) if self._proxy else BrokerAddress(url))
+        if self._proxy:
+            return await self.connection(BrokerAddress(self._proxy, url))
+        return await self.connection(BrokerAddress(self._with_tls(url)))
 
     async def _ask(
         self, connection: Connection, topic: str, authoritative: bool
@@ -98,8 +102,22 @@ class Lookup:
         )
 
     def _url_of(self, answer: pb.CommandLookupTopicResponse) -> str:
-        is_tls = self._urls[0].startswith("pulsar+ssl")
-        return (answer.brokerServiceUrlTls if is_tls else "") or answer.brokerServiceUrl
+        if not self._is_tls:
+            return answer.brokerServiceUrl
+        url = answer.brokerServiceUrlTls or answer.brokerServiceUrl
+        return url if answer.proxy_through_service_url else self._with_tls(url)
+
+    @property
+    def _is_tls(self) -> bool:
+        return self._urls[0].startswith(TLS_SCHEME)
+
+    def _with_tls(self, url: str) -> str:
+        """Who speaks TLS is never sent on without it, for credentials would go with him."""
+        if self._is_tls and not url.startswith(TLS_SCHEME):
+            raise Unavailable(
+                f"a broker sends on to {url or 'another one'}, which is without TLS; give it TLS, too"
+            )
+        return url
 
     async def connect(self) -> None:
         """Be connected to one of the service URL's hosts."""
@@ -150,8 +168,9 @@ class Lookup:
     async def _connect(self, address: BrokerAddress) -> Connection | QuireError:
         """A failure is a result here: it belongs to those who wait, not into the log."""
         try:
+            tls = self._tls.context() if isinstance(self._tls, ClientTls) else self._tls
             connection = await connect(
-                address.url, self._settings, self._authentication, self._tls, address.proxy_to
+                address.url, self._settings, self._authentication, tls, address.proxy_to
             )
         except QuireError as error:
             del self._connections[address]

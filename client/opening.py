@@ -4,8 +4,8 @@
 
 One for each partition, because chunks of one message come from one topic. Chunks that will never be a message are
 told to `void`: those that came twice, and those whose others did not come in time, so that nothing waits for them.
-Where a broker deals singly, the others may have come to another consumer: then what has no beginning or no end is given
-back, until all of it comes to one.
+Where a broker dispatches singly, the others may have come to another consumer: then what has no beginning or no end is
+given back, until all of it comes to one.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class PartitionConsumer(Attachable):
         self._tracks_time = self._settings.ack_timeout_ms > 0
         self._has_letters = shared.dead_letters is not None
         self._chances = LastChances(shared.dead_letters, self._tasks, self.ack, self._redelivery)
-        give_back = self._give_back if how.deals_singly else None
+        give_back = self._give_back if how.dispatches_singly else None
         self._opening = Opening(self._settings, shared.decryptor, self._void, give_back)
         self._held_back: MessageId | None = None
         """What is acknowledged cumulatively when chunks before it are given up."""
@@ -263,7 +263,7 @@ class PartitionConsumer(Attachable):
         if self.connection is None or not due:
             return  # a new connection gets all that is unacknowledged
         self._acking.send()
-        if self._how.deals_singly:
+        if self._how.dispatches_singly:
             self.connection.write(commands.redeliver(self._id, [one for ids in due.values() for one in ids]))
         else:
             self._all_comes_again()

@@ -137,10 +137,7 @@ class PartitionProducer(Attachable):
             raise PublishFailed(f"sequence id {first_sequence_id} does not follow {self._last_added}")
         self.close_batch()
         batch = self._open_batch(first_sequence_id)
-        *others, last = messages
-        for number, one in enumerate(others, first_sequence_id):
-            batch.add(one, one.size, number)
-        batch.add(last, last.size, last_sequence_id)
+        batch.add_all(messages, last_sequence_id)
         self._last_added = last_sequence_id
         self.last_sequence_id = max(self.last_sequence_id, last_sequence_id)
         self._window.take(batch.bytes, len(messages))

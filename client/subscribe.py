@@ -22,13 +22,13 @@ class SubscribeAs:
     priority: int = 0
     """Of shared subscriptions: consumers of a level get messages when those of the levels before have no room."""
     key_ranges: tuple[tuple[int, int], ...] = ()
-    """Key-shared: the hashes that this consumer wants, both ends inclusive; none: the broker deals them out."""
+    """Key-shared: the hashes that this consumer wants, both ends inclusive; none: the broker dispatches them."""
     create: bool = True
     """A topic that is not there is made."""
 
     @property
-    def deals_singly(self) -> bool:
-        """The broker deals messages to several consumers, and takes single ones back."""
+    def dispatches_singly(self) -> bool:
+        """The broker dispatches messages to several consumers, and takes single ones back."""
         return self.type in (pb.CommandSubscribe.Shared, pb.CommandSubscribe.Key_Shared)
 
     def request(

@@ -15,6 +15,7 @@ from quire.metadata.records import BrokerRecord
 from quire.metadata.store import MetadataStore
 from quire.runtime.errors import Unavailable
 from quire.runtime.tasks import Tasks
+from quire.security.tls import FollowedContext
 
 
 def host_and_port(url: str) -> str:
@@ -25,10 +26,13 @@ def host_and_port(url: str) -> str:
 class Brokers:
     """The registered brokers."""
 
-    def __init__(self, store: MetadataStore, rng: Random, gone: Callable[[str], None]) -> None:
-        """`gone` is told the `host:port` of a broker that is no longer registered."""
+    def __init__(
+        self, store: MetadataStore, rng: Random, gone: Callable[[str], None], tls: FollowedContext | None
+    ) -> None:
+        """`gone` is told the address of a broker that is no longer registered; `tls`: brokers are called by it."""
         self._gone = gone
         self._rng = rng
+        self.tls = tls
         self._tasks = Tasks("gateway brokers")
         self._followed = Followed(store, paths.BROKERS, BrokerRecord, self._tasks, self._look)
         self._known: list[BrokerRecord] = []
@@ -43,9 +47,9 @@ class Brokers:
 
     def _look(self) -> None:
         before, self._known = self._known, list(self._followed.records.values())
-        for one in before:
-            if not self.knows_service(one.service_url):
-                self._gone(host_and_port(one.service_url))
+        for address in map(self.address_of, before):
+            if not self.knows_service(address):
+                self._gone(address)
 
     # -- who is there ----------------------------------------------------------------------------------
 
@@ -53,21 +57,33 @@ class Brokers:
         return self._known
 
     def choose(self, but: str = "") -> BrokerRecord:
-        """Any broker, another one than `but` (a `host:port`) where there is one. Raises `Unavailable`."""
+        """Any broker, another one than that at the address `but` where there is one. Raises `Unavailable`."""
         if not self._known:
             raise Unavailable("no broker is registered in the metadata store; is one running?")
-        others = [one for one in self._known if host_and_port(one.service_url) != but]
+        others = [one for one in self._known if self.address_of(one) != but]
         return self._rng.choice(others or self._known)
 
+    def address_of(self, broker: BrokerRecord) -> str:
+        """The URL at which this gateway reaches it: by TLS where both can."""
+        return (
+            broker.service_url_tls if broker.service_url_tls and self.tls is not None else broker.service_url
+        )
+
+    def http_url_of(self, broker: BrokerRecord) -> str:
+        """The same for its REST interface, without a slash at its end."""
+        is_tls = broker.http_url_tls and self.tls is not None
+        return (broker.http_url_tls if is_tls else broker.http_url).rstrip("/")
+
     def address(self, url: str) -> str:
-        """The `host:port` at which the broker is reached that clients know by `url` (scheme left out or not).
+        """The URL at which the broker is reached that clients know by `url` (scheme left out or not).
 
         It may be the URL of one of its listeners, which leads there from other networks only; empty: a stranger's.
         """
         wanted = host_and_port(url)
         for one in self._known:
-            if wanted in map(host_and_port, (one.service_url, *one.listeners.values())):
-                return host_and_port(one.service_url)
+            listeners = (*one.listeners.values(), *one.listeners_tls.values())
+            if wanted and wanted in map(host_and_port, (one.service_url, one.service_url_tls, *listeners)):
+                return self.address_of(one)
         return ""
 
     def knows_service(self, url: str) -> bool:
@@ -77,4 +93,9 @@ class Brokers:
     def knows_http(self, url: str) -> bool:
         """Whether `url` leads to a registered broker's REST interface."""
         origin = urlsplit(url)[:2]
-        return any(urlsplit(one.http_url)[:2] == origin for one in self._known)
+        return any(
+            origin == urlsplit(known)[:2]
+            for one in self._known
+            for known in (one.http_url, one.http_url_tls)
+            if known
+        )

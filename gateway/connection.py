@@ -4,7 +4,8 @@
     CONNECT without                    questions only, which are put to brokers; see `lookups`
 
 Only registered brokers are ever connected to, whatever a client names: a gateway is no door into their network.
-The gateway authenticates nobody; a client's credentials travel in its CONNECT to the broker, which judges them.
+Where clients log in here (`login`), the CONNECT that goes on has the gateway's credentials and the client's role;
+elsewhere the client's own travel in it to the broker, which judges them.
 
 A client is not read (`Stop`) while its CONNECT is being answered, while it does not read its answers, and while many
 of its questions are open; long answers are fetched one after the other, and only for a client that reads. One that does
@@ -15,18 +16,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from enum import Flag, auto
+from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from quire.gateway.brokers import Brokers
 from quire.gateway.frames import QUESTION_BYTES_MAX, CommandCutter
+from quire.gateway.login import Proxy
 from quire.gateway.lookups import ANSWER_OF, Lookups, dial, whole
 from quire.gateway.relay import keep_tcp_alive, splice
 from quire.runtime.errors import LimitExceeded, ProtocolError, QuireError, Unavailable
 from quire.runtime.limits import HANDSHAKE_S, KIB
 from quire.runtime.tasks import Tasks
+from quire.runtime.tls import peer_certificate
+from quire.security.identity import Identity
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.commands import Command
@@ -47,6 +53,13 @@ DIAL_S_MAX: Final = 8.0
 
 RETRY_S: Final = 0.1
 
+LOOK_S_MAX: Final = 86_400.0
+"""A connection whose credentials hold longer is closed once a day: a timer is not for years."""
+
+
+def _hello(body: pb.CommandConnect) -> bytes:
+    return whole(Command(pb.BaseCommand.CONNECT, body))
+
 
 class Stop(Flag):
     """Why a client is not read; see the top of the file."""
@@ -60,6 +73,7 @@ class Host(Protocol):
     """The gateway, as its connections see it."""
 
     brokers: Brokers
+    proxy: Proxy | None
     tasks: Tasks
 
     def opened(self, connection: Connection) -> bool:
@@ -91,6 +105,7 @@ class Connection(asyncio.Protocol):
         self._is_read = asyncio.Event()
         self._is_read.set()
         self._handshake: asyncio.TimerHandle | None = None
+        self._expiry: asyncio.TimerHandle | None = None
         self._was_heard = True
         self._was_pinged = False
         self._unsent_bytes = 0
@@ -125,6 +140,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._handshake is not None:
             self._handshake.cancel()
+        if self._expiry is not None:
+            self._expiry.cancel()
         for task in self._pending:
             task.cancel()
         if self._lookups is not None:
@@ -198,7 +215,27 @@ class Connection(asyncio.Protocol):
         if self._handshake is not None:
             self._handshake.cancel()
         self._stop(Stop.CONNECTING)
-        self._start(self._relay(address, whole(command)) if target else self._begin(whole(command)))
+        self._start(self._log_in(body, address))
+
+    async def _log_in(self, body: pb.CommandConnect, address: str) -> None:
+        """Look at the credentials, where that is done here; then relay to `address`, or take questions."""
+        proxy, transport = self._host.proxy, self._transport
+        hello: Callable[[], bytes] = partial(_hello, body)
+        if proxy is not None and transport is not None:
+            certificate = peer_certificate(transport)
+            peer = transport.get_extra_info("peername")
+            identity = await proxy.log_in(body, certificate, f"/{peer[0]}:{peer[1]}" if peer else "")
+            self._end_with(identity)
+            hello = lambda: _hello(proxy.connect(body, identity))  # noqa: E731
+        await (self._relay(address, hello()) if address else self._begin(hello))
+
+    def _end_with(self, identity: Identity) -> None:
+        """Its client comes back with new credentials when these expire."""
+        if identity.expires_ms is not None:
+            left_s = identity.expires_ms / 1000 - time.time()
+            self._expiry = asyncio.get_running_loop().call_later(
+                min(max(0.0, left_s), LOOK_S_MAX), self.close
+            )
 
     async def _relay(self, address: str, hello: bytes) -> None:
         broker = await self._dial_until_deadline(address)
@@ -210,7 +247,14 @@ class Connection(asyncio.Protocol):
             return
         # Nothing is awaited from here on, so no byte can come between.
         broker.write(hello + self._cutter.take_rest())
-        splice(client, broker, self._host.relayed, self._host.relay_begins(self, address, client, broker))
+        ended = self._host.relay_begins(self, address, client, broker)
+
+        def over() -> None:
+            if self._expiry is not None:
+                self._expiry.cancel()
+            ended()
+
+        splice(client, broker, self._host.relayed, over)
         client.resume_reading()
 
     async def _dial_until_deadline(self, address: str) -> asyncio.Transport:
@@ -224,13 +268,13 @@ class Connection(asyncio.Protocol):
         deadline = loop.time() + DIAL_S_MAX
         while True:
             try:
-                return await dial(address, asyncio.Protocol)
+                return await dial(address, asyncio.Protocol, self._host.brokers.tls)
             except Unavailable:
                 if loop.time() > deadline or not self._host.brokers.knows_service(address):
                     raise
             await asyncio.sleep(RETRY_S)
 
-    async def _begin(self, hello: bytes) -> None:
+    async def _begin(self, hello: Callable[[], bytes]) -> None:
         self._lookups = Lookups(self._host.brokers, hello)
         welcome = await self._lookups.begin()
         self._write(whole(welcome))

@@ -12,8 +12,13 @@ from aiohttp import web
 from quire.gateway.brokers import Brokers
 from quire.gateway.connection import Connection
 from quire.gateway.http import make_app
+from quire.gateway.login import proxy_of
 from quire.metadata.store import MetadataStore
+from quire.runtime.limits import HTTP_SILENT_S
 from quire.runtime.tasks import Tasks
+from quire.security.listener import TlsListener
+from quire.security.security import Security
+from quire.security.tls import FollowedContext
 
 BACKLOG = 1024
 
@@ -35,8 +40,12 @@ class Gateway:
         rng: Random,
         connections_max: int,
         more_metrics: Callable[[], Mapping[str, float]] = dict,
+        tls: FollowedContext | None = None,
+        security: Security | None = None,
     ) -> None:
-        self.brokers = Brokers(store, rng, self._broker_gone)
+        """`tls`: brokers that take it are called by it. `security`: clients log in here, if it says so."""
+        self.proxy = proxy_of(security)
+        self.brokers = Brokers(store, rng, self._broker_gone, tls)
         self.tasks = Tasks("gateway")
         self._connections_max = connections_max
         self._more_metrics = more_metrics
@@ -45,19 +54,37 @@ class Gateway:
         self._connections_total = 0
         self._relayed_bytes = 0
         self._lookups = 0
-        self._server: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server | TlsListener] = []
         self._http: web.AppRunner | None = None
 
-    async def start(self, clients: socket.socket, rest: socket.socket) -> None:
-        """Serve on two bound sockets. Raises `Unavailable` when the metadata store cannot be read."""
+    async def start(
+        self,
+        clients: socket.socket | None,
+        rest: socket.socket | None,
+        clients_tls: TlsListener | None = None,
+        rest_tls: TlsListener | None = None,
+    ) -> None:
+        """Serve on what is bound. Raises `Unavailable` when the metadata store cannot be read."""
         await self.brokers.start()
         self._http = web.AppRunner(
-            make_app(self.brokers, self.metrics), access_log=None, shutdown_timeout=1.0
+            make_app(self.brokers, self.metrics, self.proxy),
+            access_log=None,
+            shutdown_timeout=1.0,
+            keepalive_timeout=HTTP_SILENT_S,
         )
         await self._http.setup()
-        await web.SockSite(self._http, rest).start()
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self), sock=clients, backlog=BACKLOG)
+        if rest is not None:
+            await web.SockSite(self._http, rest).start()
+        if rest_tls is not None:
+            assert self._http.server is not None
+            rest_tls.start(self._http.server)
+        if clients is not None:
+            loop = asyncio.get_running_loop()
+            server = await loop.create_server(lambda: Connection(self), sock=clients, backlog=BACKLOG)
+            self._listeners.append(server)
+        if clients_tls is not None:
+            clients_tls.start(lambda: Connection(self))
+            self._listeners.append(clients_tls)
         self.tasks.start(self._keep_alive(), "keep-alive")
 
     async def _keep_alive(self) -> None:
@@ -67,8 +94,8 @@ class Gateway:
                 connection.keep_alive()
 
     async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        for listener in self._listeners:
+            listener.close()
         for connection in list(self._connections):
             connection.close()
         await self.tasks.stop()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
+from ssl import SSLContext
 from typing import Final
 
 import aiohttp
@@ -21,10 +22,12 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from quire.gateway.brokers import Brokers, host_and_port
+from quire.gateway.brokers import Brokers
+from quire.gateway.login import Proxy
 from quire.metadata.records import BrokerRecord
 from quire.runtime import probes
-from quire.runtime.errors import Unavailable
+from quire.runtime.errors import NotAuthenticated, NotAuthorized, QuireError, Unavailable
+from quire.runtime.tls import peer_certificate
 
 log = logging.getLogger(__name__)
 
@@ -41,10 +44,12 @@ _HOP_BY_HOP: Final = frozenset(
 )
 
 
-def make_app(brokers: Brokers, own_metrics: Callable[[], Mapping[str, float]]) -> web.Application:
+def make_app(
+    brokers: Brokers, own_metrics: Callable[[], Mapping[str, float]], proxy: Proxy | None = None
+) -> web.Application:
     """The aiohttp application of one gateway."""
     application = web.Application(client_max_size=REQUEST_BYTES_MAX)
-    forwarding = Forwarding(brokers)
+    forwarding = Forwarding(brokers, proxy)
     application.cleanup_ctx.append(forwarding.session)
     for prefix in FORWARDED:
         application.router.add_route("*", prefix + "{rest:.*}", forwarding.handle)
@@ -60,8 +65,9 @@ def make_app(brokers: Brokers, own_metrics: Callable[[], Mapping[str, float]]) -
 class Forwarding:
     """Requests on their way to brokers."""
 
-    def __init__(self, brokers: Brokers) -> None:
+    def __init__(self, brokers: Brokers, proxy: Proxy | None) -> None:
         self._brokers = brokers
+        self._proxy = proxy
         self.client: aiohttp.ClientSession | None = None
 
     async def session(self, _: web.Application) -> AsyncIterator[None]:
@@ -70,14 +76,37 @@ class Forwarding:
         async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as self.client:
             yield
 
+    @property
+    def tls(self) -> SSLContext | bool:
+        return True if self._brokers.tls is None else self._brokers.tls.current()
+
     async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Any request, whoever sends it; where clients log in here, it is asked first who that is."""
+        try:
+            headers = await self._presented(request)
+        except (NotAuthenticated, NotAuthorized) as error:
+            return _refusal(401 if isinstance(error, NotAuthenticated) else 403, str(error))
+        except QuireError as error:
+            return _refusal(503, str(error))
+        return await self._forward(request, headers)
+
+    async def _presented(self, request: web.Request) -> CIMultiDict[str]:
+        headers, proxy, transport = _end_to_end(request.headers), self._proxy, request.transport
+        if proxy is None:
+            return headers
+        certificate = peer_certificate(transport)
+        identity = await proxy.log_in_by_header(request.headers, certificate, f"/{request.remote}")
+        return proxy.headers(headers, identity)
+
+    async def _forward(self, request: web.Request, headers: CIMultiDict[str]) -> web.StreamResponse:
         body = await request.read()
         failed = ""
         for _ in range(ATTEMPTS_MAX):
             try:
                 broker = self._brokers.choose(but=failed)
-                failed = host_and_port(broker.service_url)
-                return await self._follow(request, broker.http_url.rstrip("/") + request.raw_path, body)
+                failed = self._brokers.address_of(broker)
+                url = self._brokers.http_url_of(broker) + request.raw_path
+                return await self._follow(request, url, headers, body)
             except (Unavailable, aiohttp.ClientConnectorError) as error:
                 problem = str(error)  # nothing was sent, so another broker may be asked
             except (aiohttp.ClientError, TimeoutError) as error:
@@ -86,12 +115,13 @@ class Forwarding:
                 problem = str(error) or "a broker does not answer"
         return _refusal(503, problem)
 
-    async def _follow(self, request: web.Request, url: str, body: bytes) -> web.StreamResponse:
+    async def _follow(
+        self, request: web.Request, url: str, headers: CIMultiDict[str], body: bytes
+    ) -> web.StreamResponse:
         assert self.client is not None
-        headers = _end_to_end(request.headers)
         for _ in range(HOPS_MAX):
             async with self.client.request(
-                request.method, url, headers=headers, data=body or None, allow_redirects=False
+                request.method, url, headers=headers, data=body or None, allow_redirects=False, ssl=self.tls
             ) as answer:
                 location = answer.headers.get("Location", "")
                 if answer.status not in (301, 302, 307, 308) or not location:
@@ -166,7 +196,8 @@ class Metrics:
         assert self._forwarding.client is not None
         try:
             async with asyncio.timeout(METRICS_S):
-                async with self._forwarding.client.get(broker.http_url.rstrip("/") + "/metrics") as answer:
+                url = self._brokers.http_url_of(broker) + "/metrics"
+                async with self._forwarding.client.get(url, ssl=self._forwarding.tls) as answer:
                     return await answer.text() if answer.status == 200 else ""
         except (aiohttp.ClientError, TimeoutError):
             return ""

@@ -13,10 +13,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
-from quire.gateway.brokers import Brokers, host_and_port
+from quire.gateway.brokers import Brokers
 from quire.gateway.frames import CommandCutter
-from quire.runtime.errors import ProtocolError, QuireError, Unavailable
+from quire.runtime.errors import NotAuthenticated, ProtocolError, QuireError, Unavailable
+from quire.runtime.tls import why_failed
+from quire.security.tls import FollowedContext
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.commands import Command
@@ -132,34 +135,45 @@ class Upstream(asyncio.Protocol):
             self._transport.close()
 
 
-async def dial(address: str, protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
-    """A TCP connection to a broker's `host:port`. Raises `Unavailable`."""
-    host, _, port = address.rpartition(":")
-    loop = asyncio.get_running_loop()
+async def dial(
+    url: str, protocol: Callable[[], asyncio.Protocol], tls: FollowedContext | None
+) -> asyncio.Transport:
+    """A connection to the broker at `url`; `tls` when that is `pulsar+ssl://`. Raises `Unavailable`."""
+    loop, parts = asyncio.get_running_loop(), urlsplit(url)
     try:
+        context = tls.current() if tls is not None and parts.scheme == "pulsar+ssl" else None
+        host, port = parts.hostname or "", parts.port or 0
         async with asyncio.timeout(CONNECT_S):
-            transport, _made = await loop.create_connection(protocol, host.strip("[]"), int(port))
+            transport, _made = await loop.create_connection(protocol, host, port, ssl=context)
     except (OSError, TimeoutError, ValueError) as error:
-        raise Unavailable(f"cannot reach the broker {address}: {str(error) or 'no answer'}") from None
+        why = "no answer" if isinstance(error, TimeoutError) else why_failed(error)
+        raise Unavailable(f"cannot reach the broker {url}: {why}") from None
     return transport
 
 
 class Lookups:
     """The questions of one client."""
 
-    def __init__(self, brokers: Brokers, connect_frame: bytes) -> None:
+    def __init__(self, brokers: Brokers, hello: Callable[[], bytes]) -> None:
+        """`hello` makes the CONNECT that begins a connection to a broker."""
         self._brokers = brokers
-        self._hello = connect_frame
+        self._hello = hello
         self._upstreams: dict[str, Upstream] = {}
+        self._was_let_in = False
         self._last = ""
         """Where the last question went; the next one goes there as well, while that works."""
 
     async def begin(self) -> Command:
         """A broker's answer to the client's CONNECT. Raises `Unavailable`."""
-        return (await self._retry_until_deadline(self._reach)).welcome.result()
+        welcome = (await self._retry_until_deadline(self._reach)).welcome.result()
+        self._was_let_in = welcome.kind == _Type.CONNECTED
+        return welcome
 
     async def answer(self, question: Command) -> bytes:
-        """The frame that answers the client; a failure is told in the words of the question's own answer."""
+        """The frame that answers the client; a failure is told in the words of the question's own answer.
+
+        Raises `NotAuthenticated` when the client's credentials are no longer taken: it must connect anew.
+        """
 
         async def ask(address: str) -> Command:
             asked = question
@@ -173,6 +187,8 @@ class Lookups:
 
         try:
             return _through_gateway(await self._retry_until_deadline(ask))
+        except NotAuthenticated:
+            raise
         except QuireError as error:
             return _failure(question, error)
 
@@ -197,13 +213,13 @@ class Lookups:
     def _address(self, failed: str) -> str:
         if self._last and self._last != failed and self._brokers.knows_service(self._last):
             return self._last
-        return host_and_port(self._brokers.choose(but=failed).service_url)
+        return self._brokers.address_of(self._brokers.choose(but=failed))
 
     async def _reach(self, address: str) -> Upstream:
         upstream = self._upstreams.get(address)
         if upstream is None or upstream.is_lost:
-            upstream = Upstream(address, self._hello)
-            await dial(address, lambda: upstream)
+            upstream = Upstream(address, self._hello())
+            await dial(address, lambda: upstream, self._brokers.tls)
             self._upstreams[address] = upstream
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -211,6 +227,8 @@ class Lookups:
         except TimeoutError:
             upstream.close()
             raise Unavailable(f"the broker {address} does not answer") from None
+        if self._was_let_in and upstream.welcome.result().kind != _Type.CONNECTED:
+            raise NotAuthenticated("brokers no longer take these credentials; connect with new ones")
         return upstream
 
     def _redirect(self, answer: Command) -> str:
@@ -218,9 +236,10 @@ class Lookups:
         body: Any = answer.body
         if answer.kind != _Type.LOOKUP_RESPONSE or body.response != _Redirect:
             return ""
-        address = self._brokers.address(body.brokerServiceUrl)
+        url = body.brokerServiceUrl or body.brokerServiceUrlTls
+        address = self._brokers.address(url)
         if not address:
-            raise Unavailable(f"{body.brokerServiceUrl}, which a broker redirects to, is not registered")
+            raise Unavailable(f"{url}, which a broker redirects to, is not registered")
         return address
 
     @staticmethod
@@ -242,8 +261,12 @@ def _authoritative(question: Command, redirect: Command) -> Command:
 
 
 def _through_gateway(answer: Command) -> bytes:
-    if isinstance(answer.body, pb.CommandLookupTopicResponse) and answer.body.response != _Failed:
-        answer.body.proxy_through_service_url = True
+    """A client takes the URL of its own kind, plain or TLS, to name the broker by, however the gateway reaches it."""
+    body = answer.body
+    if isinstance(body, pb.CommandLookupTopicResponse) and body.response != _Failed:
+        plain, tls = body.brokerServiceUrl, body.brokerServiceUrlTls
+        body.brokerServiceUrl, body.brokerServiceUrlTls = plain or tls, tls or plain
+        body.proxy_through_service_url = True
     return whole(answer)
 
 

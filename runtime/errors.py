@@ -82,6 +82,14 @@ class LimitExceeded(QuireError):
     """A limit of `quire.runtime.limits` would be broken; the request was refused whole."""
 
 
+class NotAuthenticated(QuireError):
+    """Who asks has not proven who he is: nothing came, or what came is wrong or expired. Never quotes it."""
+
+
+class NotAuthorized(QuireError):
+    """Who asks is known, and may not do this; someone who administers it can grant it."""
+
+
 class DiskFull(QuireError):
     """A write was refused because the disk is full or its reserve is reached; reads go on."""
 

@@ -34,6 +34,9 @@ HANDSHAKE_BYTES_MAX: Final = 64 * KIB
 HANDSHAKE_S: Final = 10.0
 """How long a connection may take to say CONNECT."""
 
+HTTP_SILENT_S: Final = 30.0
+"""An HTTP connection that asks nothing for so long is closed, also one that never has."""
+
 READ_ROOM_BYTES: Final = 64 * KIB
 """What a connection may read into without asking: commands, and the batches of most clients."""
 
@@ -153,13 +156,19 @@ READS_MAX: Final = 16
 """Reads under way at once for all subscriptions of a process; more would only wait for the disk in memory."""
 
 READ_HELD_BYTES_MAX: Final = 64 * MIB
-"""Blocks read and not dealt yet, over all subscriptions of a process; beyond it nothing is read ahead."""
+"""Blocks read and not dispatched yet, over all subscriptions of a process; beyond it nothing is read ahead."""
 
 # -- the archive ---------------------------------------------------------------------------------------
 ARCHIVE_INDEX_RUN_BYTES: Final = 64 * KIB
 ARCHIVE_PART_BYTES: Final = 8 * MIB
 ARCHIVE_CACHE_BYTES: Final = 64 * MIB
 """Chunks of archived segments kept for readers, over all of them."""
+
+SIDECAR_PROCESS_BYTES_MAX: Final = GIB
+"""Of the process that builds sidecars; reading a segment takes 600 MB at most, whatever is in it, and mostly 250."""
+
+SIDECARS_WAITING_MAX: Final = 1_000
+"""Segments that wait for it, some 500 bytes each; more are found again in the next round."""
 
 ARCHIVE_INDEX_CACHE_BYTES: Final = 16 * MIB
 """Indexes of archived segments: 640 KiB per GiB of segment."""

@@ -18,6 +18,10 @@ MetricSource = Callable[[], Mapping[str, float]]
 """Counters (`…_total`) and gauges by their full name."""
 
 
+PATHS = ("/health", "/health/live", "/health/ready", "/metrics", "/metrics/")
+"""What everybody may ask: it tells of the process, and of nothing that is kept in it."""
+
+
 class Probed(Protocol):
     """A process that is looked at."""
 
@@ -64,13 +68,8 @@ def routes_with(
             told["warnings"] = found
         return web.json_response(told, status=503 if reasons else 200)
 
-    return [
-        web.get("/health", ready),
-        web.get("/health/live", live),
-        web.get("/health/ready", ready),
-        web.get("/metrics", metrics),
-        web.get("/metrics/", metrics),
-    ]
+    handlers = (ready, live, ready, metrics, metrics)
+    return [web.get(path, handler) for path, handler in zip(PATHS, handlers, strict=True)]
 
 
 class Families(Collector):

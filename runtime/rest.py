@@ -12,14 +12,29 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from functools import cache
 from http.client import HTTPException, IncompleteRead
+from ssl import SSLCertVerificationError
 from typing import Any, Final
 from urllib.error import HTTPError, URLError
-from urllib.request import ProxyHandler, Request, build_opener
+from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
-from quire.runtime.errors import AlreadyExists, ConfigurationError, InUse, NotFound, QuireError, Unavailable
+from quire.runtime.credentials import NOBODY, Credentials
+from quire.runtime.errors import (
+    AlreadyExists,
+    ConfigurationError,
+    InUse,
+    NotAuthenticated,
+    NotAuthorized,
+    NotFound,
+    QuireError,
+    Unavailable,
+)
+from quire.runtime.tls import ClientTls, why_failed
 
+ANY_AUTHORITY: Final = ClientTls()
 PORT: Final = 8080
+TLS_PORT: Final = 8443
 DEFAULT_URL: Final = f"http://127.0.0.1:{PORT}"
 REDIRECTS_MAX: Final = 5
 PAUSE_S: Final = 0.25
@@ -27,6 +42,8 @@ PAUSE_S: Final = 0.25
 
 _TRY_AGAIN: Final = (429, 500, 502, 503, 504)
 _KINDS: Final[Mapping[int, type[QuireError]]] = {
+    401: NotAuthenticated,
+    403: NotAuthorized,
     404: NotFound,
     409: AlreadyExists,
     412: InUse,
@@ -35,6 +52,12 @@ _KINDS: Final[Mapping[int, type[QuireError]]] = {
     503: Unavailable,
     504: Unavailable,
 }
+
+
+@cache
+def _direct() -> OpenerDirector:
+    """Without proxies. Made once: that takes a millisecond, as long as the request itself."""
+    return build_opener(ProxyHandler({}))
 
 
 def error_of(status: int, text: str) -> QuireError:
@@ -56,12 +79,20 @@ class Admin:
 
     `attempts`: how often it asks in all while a broker cannot be reached or cannot answer now. Only who reads should
     give more than one. `is_neighbour`: proxies of the environment, which are for the world outside, are left out.
+    `tls` is for https:// addresses, `credentials` are presented wherever it is redirected.
     Every method raises `NotFound`, `AlreadyExists`, `InUse`, `ConfigurationError`, `Unavailable`, or a plain
     `QuireError` for what failed inside the broker.
     """
 
     def __init__(
-        self, url: str, timeout_s: float = 60.0, *, attempts: int = 1, is_neighbour: bool = False
+        self,
+        url: str,
+        timeout_s: float = 60.0,
+        *,
+        attempts: int = 1,
+        is_neighbour: bool = False,
+        tls: ClientTls = ANY_AUTHORITY,
+        credentials: Credentials = NOBODY,
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise ConfigurationError(f"{url!r} is not the HTTP address of a broker, such as {DEFAULT_URL}")
@@ -69,6 +100,8 @@ class Admin:
         self._timeout_s = timeout_s
         self._attempts = attempts
         self._is_neighbour = is_neighbour
+        self.tls = tls
+        self.credentials = credentials
 
     def get(self, path: str) -> Any:
         return self._ask("GET", path, None)
@@ -100,11 +133,13 @@ class Admin:
                 return self._open(method, url, body)
             except HTTPError as error:
                 if error.code == 307 and redirects < REDIRECTS_MAX:
-                    url, redirects = error.headers["Location"], redirects + 1
+                    url, redirects = self._followed(error.headers["Location"]), redirects + 1
                     continue
                 if error.code not in _TRY_AGAIN or attempts == self._attempts:
                     raise error_of(error.code, error.read().decode(errors="replace")) from None
             except (URLError, TimeoutError, ConnectionError, IncompleteRead) as error:
+                if isinstance(getattr(error, "reason", None), SSLCertVerificationError):
+                    raise self._not_trusted(error) from None
                 if attempts == self._attempts:
                     raise self._unreachable(error) from None
             except HTTPException:
@@ -114,14 +149,31 @@ class Admin:
 
     def _open(self, method: str, url: str, body: Any) -> tuple[Mapping[str, str], bytes]:
         data = None if body is None else json.dumps(body).encode()
-        request = Request(url, data, {"Content-Type": "application/json"}, method=method)
-        opener = build_opener(ProxyHandler({})) if self._is_neighbour else build_opener()
-        with opener.open(request, timeout=self._timeout_s) as answer:
+        headers = {"Content-Type": "application/json", **self.credentials.headers()}
+        request = Request(url, data, headers, method=method)
+        with self._opener(url).open(request, timeout=self._timeout_s) as answer:
             return {name.lower(): value for name, value in answer.headers.items()}, answer.read()
+
+    def _opener(self, url: str) -> OpenerDirector:
+        if url.startswith("https://"):
+            tls = HTTPSHandler(context=self.tls.context())
+            return build_opener(ProxyHandler({}), tls) if self._is_neighbour else build_opener(tls)
+        return _direct() if self._is_neighbour else build_opener()
 
     def _unreachable(self, error: Exception) -> Unavailable:
         reason = getattr(error, "reason", error)
         return Unavailable(f"no broker answers at {self.url} ({reason}); is `quire standalone` running?")
+
+    def _followed(self, location: str) -> str:
+        if self.url.startswith("https://") and not location.startswith("https://"):
+            raise ConfigurationError(
+                f"{self.url} redirects to {location}, which is without TLS; give it TLS, too"
+            )
+        return location
+
+    def _not_trusted(self, error: Exception) -> ConfigurationError:
+        why = why_failed(getattr(error, "reason", error))
+        return ConfigurationError(f"{self.url} is not trusted: {why}; name the authority that has signed it")
 
     def _no_broker(self) -> ConfigurationError:
         return ConfigurationError(

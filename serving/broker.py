@@ -26,6 +26,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from quire.security.listener import TlsListener
 from quire.serving.cluster.addresses import Addresses
 from quire.serving.cluster.admin import Admin
 from quire.serving.cluster.bundles import split_evenly
@@ -61,13 +62,17 @@ class Broker:
         settings, store, ledgers = services.settings, services.store, services.ledgers
         settings.validate()
         self.services = services
-        self.addresses = Addresses(settings.advertise, settings.listeners)
+        self.addresses = Addresses(
+            settings.advertise, settings.listeners, listeners_tls=settings.listeners_tls
+        )
         self.ownership = owns = ownership or SoleOwner()
         boundaries = split_evenly(settings.namespace_bundles)
         self.namespaces = Namespaces(store, settings.cluster, boundaries, ledgers.delete)
         self.registry = registry = Registry(services, self.namespaces, owns)
         policy_updates = PolicyUpdates(registry, services.tasks)
-        self.fan_out = FanOut(registry, owns, self.addresses)
+        self.fan_out = FanOut(registry, owns, self.addresses, services.to_brokers)
+        if services.security is not None:
+            self.fan_out.peers.credentials = services.security.credentials
         self.partitioned = Partitioned(registry, services, self.fan_out)
         self.deletion = Deletion(registry, services, self.fan_out)
         self.offloading = None
@@ -84,7 +89,7 @@ class Broker:
         self.rounds = Rounds(services, registry, self.deletion, self.offloading)
         self.ownerless = Ownerless(registry, owns, services)
         topics = ClientTopics(services, registry, self.partitioned, self.fan_out)
-        self.sessions = Sessions(services, topics, self.addresses)
+        self.sessions = Sessions(services, topics, self.addresses, registry.guard)
         self.admin = Admin(
             services,
             registry,
@@ -98,16 +103,16 @@ class Broker:
 
     @property
     def service_url(self) -> str:
-        """`pulsar://host:port` for clients."""
+        """`pulsar://host:port` for clients; "" when it takes TLS alone."""
         return self.addresses.service_url
 
-    async def start(self, listener: socket.socket | None = None) -> None:
-        """Listen: on `listener`, a bound socket, or where the settings say.
+    async def start(self, listener: socket.socket | None = None, tls: TlsListener | None = None) -> None:
+        """Listen: on `listener`, a bound socket, and on `tls`; without either, where the settings say.
 
         Raises `ConfigurationError` when the address cannot be had.
         """
         await self.namespaces.ensure_defaults()
-        await self.sessions.listen(listener)
+        await self.sessions.listen(listener, tls)
         await self.ownership.start(self.bundles)
         if self.offloading is not None:
             self.offloading.start()

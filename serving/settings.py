@@ -23,7 +23,7 @@ RATES: Final = tuple(
     for unit in ("messages", "bytes")
 )
 
-LISTENER: Final = re.compile(r"[A-Za-z0-9_.-]+:pulsar://[^/]+")
+LISTENER: Final = re.compile(r"([A-Za-z0-9_.-]+):(pulsar(?:\+ssl)?)://([^/]+)")
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,14 @@ class BrokerSettings:
         "127.0.0.1:6650", "Address that clients connect to; loopback unless told otherwise, port 0: any free."
     )
     advertise: str = setting("", "What lookups answer, pulsar://host:port; empty: the listening address.")
+    advertise_tls: str = setting(
+        "",
+        "What lookups answer clients that speak TLS, pulsar+ssl://host:port; empty: the host of advertise.",
+    )
     advertised_listeners: str = setting(
         "",
-        "What lookups answer clients that ask for a listener by its name, NAME:pulsar://HOST:PORT with commas between.",
+        "What lookups answer clients that ask for a listener by its name, NAME:pulsar://HOST:PORT with commas between; "
+        "pulsar+ssl:// for TLS.",
     )
     cluster: str = setting("standalone", "Name of the cluster, as tools show it.")
     connections_max: int = setting(CONNECTIONS_MAX, "Client connections; more are closed at once.")
@@ -79,10 +84,10 @@ class BrokerSettings:
         0, "What all topics of this broker together take, as above; 0: no limit.", unit=BYTES
     )
     broker_dispatch_messages_per_s: int = setting(
-        0, "What all subscriptions of this broker together are dealt; 0: no limit."
+        0, "What all subscriptions of this broker together are sent; 0: no limit."
     )
     broker_dispatch_bytes_per_s: int = setting(
-        0, "What all subscriptions of this broker together are dealt, as above; 0: no limit.", unit=BYTES
+        0, "What all subscriptions of this broker together are sent, as above; 0: no limit.", unit=BYTES
     )
     message_ttl_ms: int = setting(
         0,
@@ -118,21 +123,38 @@ class BrokerSettings:
     archive_lag_ms: int = setting(
         3_600_000, "How long bookies keep a segment after it was archived.", unit=MILLISECONDS
     )
+    archive_sidecars: bool = setting(
+        True,
+        "A process of low priority writes a sidecar of each archived segment, where pyarrow is installed.",
+    )
 
     @property
     def listeners(self) -> dict[str, str]:
         """URLs by the names of listeners. Raises `ConfigurationError`."""
+        return self._listeners("pulsar")
+
+    @property
+    def listeners_tls(self) -> dict[str, str]:
+        """The same for clients that speak TLS."""
+        return self._listeners("pulsar+ssl")
+
+    def _listeners(self, wanted: str) -> dict[str, str]:
         found: dict[str, str] = {}
         for one in filter(None, map(str.strip, self.advertised_listeners.split(","))):
-            name, _, url = one.partition(":")
-            if not LISTENER.fullmatch(one):
+            parts = LISTENER.fullmatch(one)
+            if parts is None:
                 raise ConfigurationError(
                     f"advertised_listeners: {one!r} is not a listener such as external:pulsar://host:6650"
                 )
-            parse_address(url.partition("://")[2], "advertised_listeners:")
+            name, scheme, address = parts.groups()
+            parse_address(address, "advertised_listeners:")
+            if scheme != wanted:
+                continue
             if name in found:
-                raise ConfigurationError(f"advertised_listeners has {name!r} twice; each name has one URL")
-            found[name] = url
+                raise ConfigurationError(
+                    f"advertised_listeners has {name!r} twice; each name has one URL, and one for TLS"
+                )
+            found[name] = f"{scheme}://{address}"
         return found
 
     def validate(self) -> None:
@@ -161,6 +183,10 @@ class BrokerSettings:
                 f"bytes_in_flight_max must hold two messages ({2 * MESSAGE_BYTES_MAX} bytes)"
             )
         parse_address(self.listen, "listen")
-        _ = self.listeners
+        _ = self.listeners, self.listeners_tls
+        if self.advertise_tls and not self.advertise_tls.startswith("pulsar+ssl://"):
+            raise ConfigurationError(
+                f"advertise_tls {self.advertise_tls!r} is not a URL such as pulsar+ssl://host:6651"
+            )
         if self.advertise and not self.advertise.startswith(("pulsar://", "pulsar+ssl://")):
             raise ConfigurationError(f"advertise {self.advertise!r} is not a URL such as pulsar://host:6650")

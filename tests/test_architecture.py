@@ -18,12 +18,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runtime": set(),
     "wire": {"runtime"},
     "metadata": {"runtime"},
-    "bookie": {"wire", "runtime", "metadata"},
-    "ledger": {"wire", "runtime", "metadata"},
+    "security": {"runtime"},
+    "bookie": {"wire", "runtime", "metadata", "security"},
+    "ledger": {"wire", "runtime", "metadata", "security"},
     "tiering": {"wire", "runtime", "metadata", "ledger"},
-    "serving": {"wire", "runtime", "metadata", "ledger", "tiering"},
+    "serving": {"wire", "runtime", "metadata", "security", "ledger", "tiering"},
     "client": {"wire", "runtime"},
-    "gateway": {"wire", "runtime", "metadata"},
+    "gateway": {"wire", "runtime", "metadata", "security"},
     "spark_source": {"wire", "runtime", "metadata", "tiering", "client"},
     "testing": {"wire", "runtime", "metadata", "bookie", "ledger", "tiering"},
     "demo": {"runtime"},
@@ -31,6 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "wire",
         "runtime",
         "metadata",
+        "security",
         "bookie",
         "ledger",
         "tiering",
@@ -52,7 +54,7 @@ IN_SERVING: dict[str, set[str]] = {
     "topic": {"settings", "names", "policy", "model"},
     "subscription": {"policy", "model"},
     "cluster": {"settings", "names", "policy", "schema", "model", "topic", "subscription"},
-    "session": {"names", "model", "topic", "subscription", "cluster"},
+    "session": {"settings", "names", "policy", "model", "topic", "subscription", "cluster"},
     "admin": {"names", "policy", "schema", "model", "cluster", "broker"},
     "broker": {
         "settings",
@@ -91,8 +93,11 @@ CORES = (
     "ledger/recovery_core.py",
     "ledger/repair_core.py",
     "ledger/leaving.py",
+    "ledger/worklist.py",
     "ledger/patience.py",
     "ledger/replicas.py",
+    "security/identity.py",
+    "security/authorization.py",
     "serving/names.py",
     "serving/model/ports.py",
     "serving/model/topics_pattern.py",
@@ -347,10 +352,7 @@ SIZES_MAX = {
 IN_ROOMS = ("serving", "bookie", "ledger")
 RECORDS = frozenset("dataclass NamedTuple Struct Enum IntEnum Flag TypedDict Protocol".split())
 
-LARGER: dict[str, int] = {
-    "attributes ledger/repair.py:Repair": 21,
-    "imports ledger/ledgers.py": 19,
-}
+LARGER: dict[str, int] = {}
 """What in `IN_ROOMS` exceeds `SIZES_MAX`, and how much it may be: entries only go, and numbers only become smaller."""
 
 

@@ -1,8 +1,8 @@
 """What Pulsar's admin clients ask for and Quire does not have, so that they get an answer that they understand.
 
 A policy that cannot be prescribed is never set: GET says so as for any policy that is not (204), there is nothing to
-delete (204), and to set it is refused (501): nothing is taken that nobody would heed. So it is with permissions. A
-new row is all that another one needs.
+delete (204), and to set it is refused (501): nothing is taken that nobody would heed. So it is with permissions where
+nobody is authorised. A new row is all that another one needs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from quire.security.authorization import Action
+from quire.serving.admin.permissions import are_heeded
 from quire.serving.admin.requests import Absent
 from quire.serving.admin.route import (
     NAMESPACE,
@@ -56,7 +58,6 @@ OF_NAMESPACES: Final = {
     "antiAffinity": "brokers are chosen by their load alone",
     "persistence/bookieAffinity": "bookies are chosen by racks and room",
     "encryptionRequired": "whether messages are encrypted is their producers' choice",
-    "subscriptionAuthMode": "nobody is authorised yet",
     "subscriptionTypesEnabled": "every type of subscription is allowed",
     "schemaAutoUpdateCompatibilityStrategy": "use schemaCompatibilityStrategy",
     "resourcegroup": "there are no resource groups",
@@ -83,7 +84,7 @@ ACTIONS: Final = (
 """Single requests that are refused, and why or what to do instead."""
 
 PERMISSIONS: Final = (
-    "nobody is authorised yet, so that everybody may do everything: permissions are not taken"
+    "nobody is authorised here, so that everybody may do everything: permissions are not taken"
 )
 
 
@@ -94,9 +95,14 @@ def routes(broker: Broker) -> Sequence[Route]:
         found += _never_set(f"{NAMESPACE}/{word}", why, check_namespace, *OF_NAMESPACE)
     for word, why in OF_TOPICS.items():
         found += _never_set(f"{TOPIC}/{word}", why, check_topic, TOPIC_NAME)
-    found += _never_granted(NAMESPACE, check_namespace, *OF_NAMESPACE)
-    found += _never_granted(TOPIC, check_topic, TOPIC_NAME)
-    found += [Route(method, path, _refusal(why), REQUEST) for method, path, why in ACTIONS]
+    if not are_heeded(broker):
+        why = "nobody is authorised here"
+        found += _never_set(f"{NAMESPACE}/subscriptionAuthMode", why, check_namespace, *OF_NAMESPACE)
+        found += _never_granted(NAMESPACE, check_namespace, *OF_NAMESPACE)
+        found += _never_granted(TOPIC, check_topic, TOPIC_NAME)
+    found += [
+        Route(method, path, _refusal(why), REQUEST, may=Action.ADMINISTER) for method, path, why in ACTIONS
+    ]
     return [*found, *_replication(broker)]
 
 
@@ -111,10 +117,10 @@ def _never_set(path: str, why: str, check: Check, *names: Argument) -> Sequence[
     """A policy that is there for nobody."""
     refuse = _refused(check, f"{path.rpartition('/')[2]} cannot be prescribed: {why}")
     return (
-        Route("GET", path, check, *names, answer=nothing),
-        Route("DELETE", path, check, *names, answer=nothing),
-        Route("POST", path, refuse, *names),
-        Route("PUT", path, refuse, *names),
+        Route("GET", path, check, *names, answer=nothing, may=Action.ADMINISTER),
+        Route("DELETE", path, check, *names, answer=nothing, may=Action.ADMINISTER),
+        Route("POST", path, refuse, *names, may=Action.ADMINISTER),
+        Route("PUT", path, refuse, *names, may=Action.ADMINISTER),
     )
 
 
@@ -131,11 +137,13 @@ def _refused(check: Check, why: str) -> Check:
 def _never_granted(parent: str, check: Check, *names: Argument) -> Sequence[Route]:
     path = f"{parent}/permissions"
     found = [
-        Route("GET", path, check, *names, answer=lambda _: {}),
-        Route("POST", f"{path}/{{role}}", _refused(check, PERMISSIONS), *names),
+        Route("GET", path, check, *names, answer=lambda _: {}, may=Action.ADMINISTER),
+        Route("POST", f"{path}/{{role}}", _refused(check, PERMISSIONS), *names, may=Action.ADMINISTER),
     ]
     if parent == TOPIC:
-        found.append(Route("DELETE", f"{path}/{{role}}", check, *names, answer=lambda _: {}))
+        found.append(
+            Route("DELETE", f"{path}/{{role}}", check, *names, answer=lambda _: {}, may=Action.ADMINISTER)
+        )
     return found
 
 
@@ -151,10 +159,26 @@ def _replication(broker: Broker) -> Sequence[Route]:
     def never_run(_: object) -> dict[str, str]:
         return {"status": "NOT_RUN", "lastError": ""}
 
-    found = [Route("GET", f"{TOPIC}/offload", broker.fan_out.partitions, TOPIC_NAME, answer=never_run)]
+    found = [
+        Route(
+            "GET",
+            f"{TOPIC}/offload",
+            broker.fan_out.partitions,
+            TOPIC_NAME,
+            answer=never_run,
+            may=Action.ADMINISTER,
+        )
+    ]
     for path in (f"{NAMESPACE}/replication", f"{TOPIC}/replication"):
         found += [
-            Route("GET", path, broker.namespaces.get, *OF_NAMESPACE, answer=lambda _: [mine]),
-            Route("POST", path, change, *OF_NAMESPACE, body(as_it_is)),
+            Route(
+                "GET",
+                path,
+                broker.namespaces.get,
+                *OF_NAMESPACE,
+                answer=lambda _: [mine],
+                may=Action.ADMINISTER,
+            ),
+            Route("POST", path, change, *OF_NAMESPACE, body(as_it_is), may=Action.ADMINISTER),
         ]
     return found

@@ -14,6 +14,7 @@ from quire.serving.admin import (
     lookup,
     messages,
     namespaces,
+    permissions,
     policies,
     schemas,
     storage,
@@ -21,6 +22,7 @@ from quire.serving.admin import (
     tenants,
     topics,
 )
+from quire.serving.admin.login import GUARD, logged_in
 from quire.serving.admin.refusals import REQUEST_BYTES_MAX, errors_as_json
 from quire.serving.admin.route import Route
 from quire.serving.broker import Broker
@@ -31,6 +33,7 @@ RESOURCES = (
     storage,
     tenants,
     namespaces,
+    permissions,
     policies,
     topics,
     subscriptions,
@@ -48,7 +51,10 @@ def routes(broker: Broker) -> list[Route]:
 
 def make_app(broker: Broker, more_metrics: Sequence[probes.MetricSource] = ()) -> web.Application:
     """The REST interface of one broker. `more_metrics` are those of its process's other parts."""
-    application = web.Application(middlewares=[errors_as_json], client_max_size=REQUEST_BYTES_MAX)
+    middlewares = [errors_as_json] if broker.registry.guard is None else [errors_as_json, logged_in]
+    application = web.Application(middlewares=middlewares, client_max_size=REQUEST_BYTES_MAX)
+    if broker.registry.guard is not None:
+        application[GUARD] = broker.registry.guard
     application.add_routes(routes(broker))
     application.add_routes(probes.routes(broker, more_metrics))
     return application

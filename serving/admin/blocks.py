@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from aiohttp import web
 
 from quire.runtime.limits import READ_BYTES_MAX
+from quire.security.authorization import Action
 from quire.serving.admin.route import TOPIC_NAME, Route, query_number
 from quire.serving.broker import Broker
 from quire.serving.model.ports import Position
@@ -26,7 +27,7 @@ def routes(broker: Broker) -> Sequence[Route]:
 
     span = query_number("ledger"), query_number("entry"), query_number("bytes", str(READ_BYTES_MAX))
     return (
-        Route("GET", f"{TOPIC}/segments", broker.admin.statistics.segments, TOPIC_NAME),
-        Route("GET", f"{TOPIC}/blocks", blocks, *span, TOPIC_NAME),
-        Route("GET", f"{TOPIC}/explain", broker.admin.statistics.explain, TOPIC_NAME),
+        Route("GET", f"{TOPIC}/segments", broker.admin.statistics.segments, TOPIC_NAME, may=Action.CONSUME),
+        Route("GET", f"{TOPIC}/blocks", blocks, *span, TOPIC_NAME, may=Action.CONSUME),
+        Route("GET", f"{TOPIC}/explain", broker.admin.statistics.explain, TOPIC_NAME, may=Action.LOOKUP),
     )

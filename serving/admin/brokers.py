@@ -15,6 +15,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from quire.runtime.errors import ConfigurationError, NotFound
+from quire.security.authorization import Action
 from quire.serving.admin.requests import Absent, fields_of
 from quire.serving.admin.route import Route, body, path
 from quire.serving.broker import Broker
@@ -40,18 +41,26 @@ def _cluster(broker: Broker) -> Sequence[Route]:
         return name
 
     def address(_: str) -> dict[str, str]:
-        return {"serviceUrl": addresses.http_url, "brokerServiceUrl": broker.service_url}
+        return {
+            "serviceUrl": addresses.http_url,
+            "serviceUrlTls": addresses.http_url_tls,
+            "brokerServiceUrl": addresses.service_url,
+            "brokerServiceUrlTls": addresses.service_url_tls,
+        }
 
     def brokers(_: str = "") -> list[str]:
-        return [_host(one["httpUrl"]) for one in ownership.brokers()]
+        return [_host(one["httpUrl"] or one["httpUrlTls"]) for one in ownership.brokers()]
 
     def leader() -> dict[str, str]:
         """Brokers balance among themselves: what is asked of Pulsar's leader any of them answers."""
-        return {"brokerId": _host(addresses.http_url), "serviceUrl": addresses.http_url}
+        url = addresses.http_url or addresses.http_url_tls
+        return {"brokerId": _host(url), "serviceUrl": url}
 
     def owned(_: str, wanted: str) -> dict[str, Any]:
         names = {
-            row["broker"] for row in ownership.brokers() if wanted in (row["broker"], _host(row["httpUrl"]))
+            row["broker"]
+            for row in ownership.brokers()
+            if wanted in (row["broker"], _host(row["httpUrl"]), _host(row["httpUrlTls"]))
         }
         bundles = [row["bundle"] for row in ownership.bundles() if row["broker"] in names]
         status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
@@ -66,21 +75,28 @@ def _cluster(broker: Broker) -> Sequence[Route]:
 
     cluster = path("cluster", parse=known)
     return (
-        Route("GET", f"{CLUSTER}/peers", _no_rows, cluster),
-        Route("GET", f"{CLUSTER}/failureDomains", _no_fields, cluster),
-        Route("GET", f"{CLUSTER}/namespaceIsolationPolicies", _no_fields, cluster),
-        Route("PUT", CLUSTER, refuse),
-        Route("POST", CLUSTER, refuse),
-        Route("DELETE", CLUSTER, refuse),
-        Route("GET", f"{BROKERS}/leaderBroker", leader),
-        Route("GET", f"{BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces", owned, cluster, path("broker")),
-        Route("GET", "/admin/v2/resourcegroups", _no_rows),
-        Route("GET", CLUSTERS, lambda: [mine]),
-        Route("GET", CLUSTER, address, cluster),
-        Route("GET", BROKERS, brokers),
-        Route("GET", f"{BROKERS}/health", health),
-        Route("GET", f"{BROKERS}/version", lambda: web.Response(text=version("quire"))),
-        Route("GET", f"{BROKERS}/{{cluster}}", brokers, cluster),
+        Route("GET", f"{CLUSTER}/peers", _no_rows, cluster, may=Action.SUPERUSER),
+        Route("GET", f"{CLUSTER}/failureDomains", _no_fields, cluster, may=Action.SUPERUSER),
+        Route("GET", f"{CLUSTER}/namespaceIsolationPolicies", _no_fields, cluster, may=Action.SUPERUSER),
+        Route("PUT", CLUSTER, refuse, may=Action.SUPERUSER),
+        Route("POST", CLUSTER, refuse, may=Action.SUPERUSER),
+        Route("DELETE", CLUSTER, refuse, may=Action.SUPERUSER),
+        Route("GET", f"{BROKERS}/leaderBroker", leader, may=Action.SUPERUSER),
+        Route(
+            "GET",
+            f"{BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces",
+            owned,
+            cluster,
+            path("broker"),
+            may=Action.SUPERUSER,
+        ),
+        Route("GET", "/admin/v2/resourcegroups", _no_rows, may=Action.SUPERUSER),
+        Route("GET", CLUSTERS, lambda: [mine], may=Action.OPEN),
+        Route("GET", CLUSTER, address, cluster, may=Action.SUPERUSER),
+        Route("GET", BROKERS, brokers, may=Action.SUPERUSER),
+        Route("GET", f"{BROKERS}/health", health, may=Action.OPEN),
+        Route("GET", f"{BROKERS}/version", lambda: web.Response(text=version("quire")), may=Action.OPEN),
+        Route("GET", f"{BROKERS}/{{cluster}}", brokers, cluster, may=Action.SUPERUSER),
     )
 
 
@@ -105,12 +121,12 @@ def _configuration(broker: Broker) -> Sequence[Route]:
         raise ConfigurationError(f"{name[:100]!r} cannot be changed while a broker runs: set it and restart")
 
     return (
-        Route("GET", CONFIGURATION, _no_rows),
-        Route("GET", f"{CONFIGURATION}/", _no_rows),
-        Route("GET", f"{CONFIGURATION}/values", _no_fields),
-        Route("GET", f"{CONFIGURATION}/runtime", running),
-        Route("POST", f"{CONFIGURATION}/{{name}}/{{value}}", refuse, path("name")),
-        Route("DELETE", f"{CONFIGURATION}/{{name}}", refuse, path("name")),
+        Route("GET", CONFIGURATION, _no_rows, may=Action.SUPERUSER),
+        Route("GET", f"{CONFIGURATION}/", _no_rows, may=Action.SUPERUSER),
+        Route("GET", f"{CONFIGURATION}/values", _no_fields, may=Action.SUPERUSER),
+        Route("GET", f"{CONFIGURATION}/runtime", running, may=Action.SUPERUSER),
+        Route("POST", f"{CONFIGURATION}/{{name}}/{{value}}", refuse, path("name"), may=Action.SUPERUSER),
+        Route("DELETE", f"{CONFIGURATION}/{{name}}", refuse, path("name"), may=Action.SUPERUSER),
     )
 
 
@@ -120,10 +136,10 @@ def _bundles(broker: Broker) -> Sequence[Route]:
 
     bundle = path("tenant", "namespace", "bundle", parse=lambda *names: "/".join(names))
     return (
-        Route("GET", OWNERS, broker.ownership.brokers),
-        Route("GET", f"{OWNERS}/bundles", broker.ownership.bundles),
-        Route("PUT", f"{BUNDLE}/unload", unload, bundle),
-        Route("PUT", f"{BUNDLE}/take", broker.bundles.take, bundle, body(_topics)),
+        Route("GET", OWNERS, broker.ownership.brokers, may=Action.SUPERUSER),
+        Route("GET", f"{OWNERS}/bundles", broker.ownership.bundles, may=Action.SUPERUSER),
+        Route("PUT", f"{BUNDLE}/unload", unload, bundle, may=Action.SUPERUSER),
+        Route("PUT", f"{BUNDLE}/take", broker.bundles.take, bundle, body(_topics), may=Action.SUPERUSER),
     )
 
 

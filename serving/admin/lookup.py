@@ -7,6 +7,8 @@ from typing import Final
 
 from aiohttp import web
 
+from quire.runtime.errors import Unavailable
+from quire.security.authorization import Action
 from quire.serving.admin.route import REQUEST, TOPIC_NAME, Route, flag
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
@@ -22,14 +24,19 @@ def routes(broker: Broker) -> Sequence[Route]:
         if not owner.owns:
             named = {"listenerName": listener} if listener else {}
             asked = request.rel_url.update_query(authoritative="true", **named)
-            raise web.HTTPTemporaryRedirect(f"{owner.http_url}{asked.raw_path_qs}")
-        url = owner.url_for(listener)
+            url = owner.rest_url(tls=request.secure)
+            if not url:
+                raise Unavailable(f"the broker {owner.broker_id} has no REST interface with TLS; try again")
+            raise web.HTTPTemporaryRedirect(f"{url}{asked.raw_path_qs}")
+        urls = owner.urls_for(listener)
         return {
-            "brokerUrl": url,
-            "brokerUrlTls": "",  # the C++ client crashes when it is absent
+            "brokerUrl": urls.plain,
+            "brokerUrlTls": urls.tls,  # the C++ client crashes when it is absent
             "httpUrl": owner.http_url,
-            "httpUrlTls": "",
-            "nativeUrl": url,
+            "httpUrlTls": owner.http_url_tls,
+            "nativeUrl": urls.plain,
         }
 
-    return [Route("GET", TOPIC, lookup, REQUEST, TOPIC_NAME, flag("authoritative", "take"))]
+    return [
+        Route("GET", TOPIC, lookup, REQUEST, TOPIC_NAME, flag("authoritative", "take"), may=Action.LOOKUP)
+    ]

@@ -17,6 +17,7 @@ from aiohttp import web
 
 from quire.runtime.clock import iso_time
 from quire.runtime.errors import ConfigurationError
+from quire.security.authorization import Action
 from quire.serving.admin.requests import natural
 from quire.serving.admin.route import (
     SUBSCRIPTION,
@@ -50,8 +51,18 @@ def routes(broker: Broker) -> Sequence[Route]:
     number = path("position", parse=_number)
     at = path_number("ledger"), path_number("entry")
     return (
-        Route("GET", f"{SUBSCRIPTION}/position/{{position}}", peek, number, TOPIC_NAME, SUBSCRIPTION_NAME),
-        Route("GET", f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", by_id, *at, TOPIC_NAME),
+        Route(
+            "GET",
+            f"{SUBSCRIPTION}/position/{{position}}",
+            peek,
+            number,
+            TOPIC_NAME,
+            SUBSCRIPTION_NAME,
+            may=Action.CONSUME,
+        ),
+        Route(
+            "GET", f"{TOPIC}/ledger/{{ledger}}/entry/{{entry}}", by_id, *at, TOPIC_NAME, may=Action.CONSUME
+        ),
     )
 
 

@@ -1,7 +1,6 @@
 """`/admin/v2/namespaces`: namespaces and their policies.
 
-The policies themselves are in `policies`, which serves them for namespaces and topics alike. Permissions cannot be
-granted, as nobody would heed them (`absent`); what was granted in former times can be revoked.
+The policies themselves are in `policies`, which serves them for namespaces and topics alike.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
-from msgspec.structs import replace
-
 from quire.metadata.records import NamespaceRecord, Policies
 from quire.runtime.errors import ConfigurationError, NotFound
+from quire.security.authorization import Action
 from quire.serving.admin import policy_json
 from quire.serving.admin.namespace_json import namespace_of
+from quire.serving.admin.permissions import are_heeded, shown_permissions
 from quire.serving.admin.route import (
     NAMESPACE,
     OF_NAMESPACE,
@@ -43,7 +42,8 @@ def routes(broker: Broker) -> Sequence[Route]:
 
     async def show(tenant: str, namespace: str) -> dict[str, Any]:
         record = await namespaces.get(tenant, namespace)
-        return {**policy_json.shown(record.policies, cluster), "bundles": _bundles_of(record)}
+        permissions = shown_permissions(record.policies) if are_heeded(broker) else {}
+        return {**policy_json.shown(record.policies, cluster), **permissions, "bundles": _bundles_of(record)}
 
     async def create(tenant: str, namespace: str, made: tuple[Policies, tuple[str, ...] | None]) -> None:
         await namespaces.create(tenant, namespace, *made)
@@ -59,30 +59,50 @@ def routes(broker: Broker) -> Sequence[Route]:
             raise NotFound(f"namespace {tenant}/{namespace} has no bundle {bundle}")
         await broker.bundles.unload(f"{tenant}/{namespace}/{wanted}")
 
-    async def revoke(tenant: str, namespace: str, role: str) -> None:
-        def change(all: Policies) -> Policies:
-            rest = {name: actions for name, actions in all.permissions.items() if name != role}
-            return replace(all, permissions=rest)
-
-        await broker.admin.policies.change_namespace(tenant, namespace, change)
-
     clear_all = partial(subscriptions.clear_backlog, name=None)
     policies = body(lambda value: namespace_of(value, cluster))
     mode = query("mode", _domains, "PERSISTENT")
     of_one = *OF_NAMESPACE, SUBSCRIPTION_NAME
     return (
-        Route("GET", "/admin/v2/namespaces/{tenant}", namespaces.list, TENANT),
-        Route("GET", NAMESPACE, show, *OF_NAMESPACE),
-        Route("PUT", NAMESPACE, create, *OF_NAMESPACE, policies),
-        Route("DELETE", NAMESPACE, namespaces.delete, *OF_NAMESPACE),
-        Route("GET", f"{NAMESPACE}/topics", topics, *OF_NAMESPACE, mode),
-        Route("GET", f"{NAMESPACE}/bundles", namespaces.get, *OF_NAMESPACE, answer=_bundles_of),
-        Route("PUT", f"{NAMESPACE}/unload", broker.bundles.unload_namespace, *OF_NAMESPACE),
-        Route("PUT", f"{NAMESPACE}/{{bundle:{BUNDLE}}}/unload", unload_one, *OF_NAMESPACE, path("bundle")),
-        Route("POST", f"{NAMESPACE}/clearBacklog", clear_all, *OF_NAMESPACE),
-        Route("POST", f"{NAMESPACE}/clearBacklog/{{subscription}}", subscriptions.clear_backlog, *of_one),
-        Route("POST", f"{NAMESPACE}/unsubscribe/{{subscription}}", subscriptions.delete_everywhere, *of_one),
-        Route("DELETE", f"{NAMESPACE}/permissions/{{role}}", revoke, *OF_NAMESPACE, path("role")),
+        Route("GET", "/admin/v2/namespaces/{tenant}", namespaces.list, TENANT, may=Action.ADMINISTER),
+        Route("GET", NAMESPACE, show, *OF_NAMESPACE, may=Action.ADMINISTER),
+        Route("PUT", NAMESPACE, create, *OF_NAMESPACE, policies, may=Action.ADMINISTER),
+        Route("DELETE", NAMESPACE, namespaces.delete, *OF_NAMESPACE, may=Action.ADMINISTER),
+        Route("GET", f"{NAMESPACE}/topics", topics, *OF_NAMESPACE, mode, may=Action.LIST_TOPICS),
+        Route(
+            "GET",
+            f"{NAMESPACE}/bundles",
+            namespaces.get,
+            *OF_NAMESPACE,
+            answer=_bundles_of,
+            may=Action.LIST_TOPICS,
+        ),
+        Route(
+            "PUT", f"{NAMESPACE}/unload", broker.bundles.unload_namespace, *OF_NAMESPACE, may=Action.SUPERUSER
+        ),
+        Route(
+            "PUT",
+            f"{NAMESPACE}/{{bundle:{BUNDLE}}}/unload",
+            unload_one,
+            *OF_NAMESPACE,
+            path("bundle"),
+            may=Action.SUPERUSER,
+        ),
+        Route("POST", f"{NAMESPACE}/clearBacklog", clear_all, *OF_NAMESPACE, may=Action.ADMINISTER),
+        Route(
+            "POST",
+            f"{NAMESPACE}/clearBacklog/{{subscription}}",
+            subscriptions.clear_backlog,
+            *of_one,
+            may=Action.ADMINISTER,
+        ),
+        Route(
+            "POST",
+            f"{NAMESPACE}/unsubscribe/{{subscription}}",
+            subscriptions.delete_everywhere,
+            *of_one,
+            may=Action.ADMINISTER,
+        ),
     )
 
 

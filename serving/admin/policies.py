@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from quire.metadata.records import Policies
 from quire.runtime.errors import ConfigurationError
-from quire.serving.admin.policy_json import POLICIES, QUOTAS, PolicyJson, quotas_shown
+from quire.security.authorization import Action
+from quire.serving.admin.policy_json import POLICIES, QUOTAS, Iceberg, PolicyJson, quotas_shown
 from quire.serving.admin.route import (
     NAMESPACE,
     OF_NAMESPACE,
@@ -33,6 +34,9 @@ from quire.serving.names import TopicName
 TOPIC = "/admin/v2/{domain:persistent}/{tenant}/{namespace}/{topic}"
 REFRESH = "/quire/v1/policies/{tenant}/{namespace}"
 """What one broker asks of the others when it has changed a policy: to heed it before the change is answered."""
+
+ICEBERG = "/quire/v1/iceberg"
+"""All topics of the cluster for which an Iceberg table is kept fresh, and what is prescribed of it."""
 
 Change = Callable[[Policies], Policies]
 
@@ -61,7 +65,15 @@ def routes(broker: Broker) -> Sequence[Route]:
 
     namespaces = _Level(NAMESPACE, OF_NAMESPACE, of_namespace, policies.change_namespace)
     topics = _Level(TOPIC, (TOPIC_NAME,), of_topic, policies.change_topic, (flag("applied"),))
-    found = [Route("PUT", REFRESH, policies.refresh, *OF_NAMESPACE, query("topic", _topic))]
+
+    async def tables() -> list[dict[str, str]]:
+        found = await policies.with_iceberg()
+        return [{"topic": str(name), **Iceberg.show(policy)} for name, policy in found.items()]
+
+    found = [
+        Route("GET", ICEBERG, tables, may=Action.SUPERUSER),
+        Route("PUT", REFRESH, policies.refresh, *OF_NAMESPACE, query("topic", _topic), may=Action.SUPERUSER),
+    ]
     found += [*_quota_routes(namespaces), *_quota_routes(topics)]
     for policy in POLICIES:
         if policy.word:
@@ -88,10 +100,10 @@ def _routes_of(policy: PolicyJson, word: str, level: _Level) -> Sequence[Route]:
 
     path, value = f"{level.path}/{word}", body(policy.shape.parse, or_query=policy.topic_word)
     return (
-        Route("GET", path, level.read, *level.names, *level.which, answer=shown),
-        Route("POST", path, put, value, *level.names),
-        Route("PUT", path, put, value, *level.names),
-        Route("DELETE", path, delete, *level.names),
+        Route("GET", path, level.read, *level.names, *level.which, answer=shown, may=Action.ADMINISTER),
+        Route("POST", path, put, value, *level.names, may=Action.ADMINISTER),
+        Route("PUT", path, put, value, *level.names, may=Action.ADMINISTER),
+        Route("DELETE", path, delete, *level.names, may=Action.ADMINISTER),
     )
 
 
@@ -108,11 +120,21 @@ def _quota_routes(level: _Level) -> Sequence[Route]:
     path, value = f"{level.path}/backlogQuota", body(as_it_is, or_query="backlogQuota")
     kind = query("backlogQuotaType", _quota, "destination_storage")
     return (
-        Route("GET", path, level.read, *level.names, *level.which, answer=quotas_shown),
-        Route("GET", f"{path}Map", level.read, *level.names, *level.which, answer=all_shown),
-        Route("POST", path, put, kind, value, *level.names),
-        Route("PUT", path, put, kind, value, *level.names),
-        Route("DELETE", path, delete, kind, *level.names),
+        Route(
+            "GET", path, level.read, *level.names, *level.which, answer=quotas_shown, may=Action.ADMINISTER
+        ),
+        Route(
+            "GET",
+            f"{path}Map",
+            level.read,
+            *level.names,
+            *level.which,
+            answer=all_shown,
+            may=Action.ADMINISTER,
+        ),
+        Route("POST", path, put, kind, value, *level.names, may=Action.ADMINISTER),
+        Route("PUT", path, put, kind, value, *level.names, may=Action.ADMINISTER),
+        Route("DELETE", path, delete, kind, *level.names, may=Action.ADMINISTER),
     )
 
 

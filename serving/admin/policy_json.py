@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, get_type_hints
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta, Struct, ValidationError, field
@@ -22,6 +23,7 @@ from quire.metadata.records import (
     BacklogQuota,
     DelayedDeliveryPolicy,
     DispatchRate,
+    IcebergPolicy,
     InactiveTopicPolicy,
     PersistencePolicy,
     Policies,
@@ -39,6 +41,8 @@ QUORUM_MAX: Final = 100
 INT64_MIN: Final = -INT64_MAX - 1
 SECONDS_MAX: Final = 1 << 32
 """Longer times and larger sizes than anybody means; what is kept of them fits 64 bits in ms and in bytes."""
+
+TEXT_CHARS_MAX: Final = 1024
 
 
 # -- shapes --------------------------------------------------------------------------------------------
@@ -258,7 +262,7 @@ class DispatchRates(Shape, frozen=True):
     def check(self) -> None:
         if self.relative:
             raise ConfigurationError(
-                "relativeToPublishRate is not there: give what may be dealt as a number of its own, and false for this"
+                "relativeToPublishRate is not there: give the dispatch rate as a number of its own, and false for this"
             )
 
 
@@ -273,6 +277,36 @@ class AutoCreation(Shape, frozen=True):
     @classmethod
     def show(cls, kept: bool) -> dict[str, Any]:
         return {"allowAutoTopicCreation": kept}
+
+
+Text = Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
+
+
+class Iceberg(Shape, frozen=True):
+    """A table that is kept fresh needs a catalog, the URL of a REST catalog or of a database or an absolute directory,
+    and may have a warehouse, a namespace and a table."""
+
+    record = IcebergPolicy
+    catalog: Text = ""
+    warehouse: Text = ""
+    namespace: Text = ""
+    table: Text = ""
+
+    def check(self) -> None:
+        if not self.catalog.startswith("/") and "://" not in self.catalog:
+            raise ConfigurationError(
+                f"the catalog {self.catalog!r} is no URL, such as https://catalog:8181 or postgresql://…, and no "
+                "absolute directory"
+            )
+        if "@" in urlsplit(self.catalog).netloc:
+            raise ConfigurationError(
+                "credentials in a catalog's URL would be shown to everybody: leave them out, and give the password to "
+                "`quire spark follow-iceberg`"
+            )
+        if "." in self.table:
+            raise ConfigurationError(
+                f"the table {self.table!r} has a dot: what is before it is the namespace"
+            )
 
 
 @dataclass(frozen=True)
@@ -330,6 +364,7 @@ POLICIES: Final = (
     PolicyJson("isAllowAutoUpdateSchema", "schema_auto_update", BOOL, name="is_allow_auto_update_schema"),
     PolicyJson("schemaValidationEnforced", "schema_enforced", BOOL, "schemaValidationEnforced",
                "schema_validation_enforced"),
+    PolicyJson("iceberg", "iceberg", Iceberg, "iceberg"),
     PolicyJson("autoTopicCreation", "auto_topic_creation", AutoCreation, name="autoTopicCreationOverride"),
 )
 # fmt: on

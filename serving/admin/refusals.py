@@ -17,6 +17,8 @@ from quire.runtime.errors import (
     ConfigurationError,
     InUse,
     LimitExceeded,
+    NotAuthenticated,
+    NotAuthorized,
     NotFound,
     OutcomeUnknown,
     ProtocolError,
@@ -45,9 +47,10 @@ async def errors_as_json(request: web.Request, handler: _Handler) -> web.StreamR
             raise
         return _refusal(error.status, _said(request, error))
     except NotOwner as error:
-        if error.owner is None or not error.owner.http_url:
+        url = "" if error.owner is None else error.owner.rest_url(tls=request.secure)
+        if not url:
             return _refusal(503, str(error))
-        raise web.HTTPTemporaryRedirect(error.owner.http_url + request.raw_path) from None
+        raise web.HTTPTemporaryRedirect(url + request.raw_path) from None
     except QuireError as error:
         status = status_of(error)
         if status == 500:
@@ -67,11 +70,16 @@ def _said(request: web.Request, error: web.HTTPException) -> str:
 
 
 def _refusal(status: int, reason: str) -> web.Response:
-    return web.json_response({"reason": reason}, status=status)
+    headers = {"WWW-Authenticate": 'Bearer realm="quire", Basic realm="quire"'} if status == 401 else None
+    return web.json_response({"reason": reason}, status=status, headers=headers)
 
 
 def status_of(error: QuireError) -> int:
     """The HTTP status that tells a client what kind of error this was."""
+    if isinstance(error, NotAuthenticated):
+        return 401
+    if isinstance(error, NotAuthorized):
+        return 403
     if isinstance(error, NotFound):
         return 404
     if isinstance(error, AlreadyExists | VersionConflict | NotEmpty | SchemaRefused):

@@ -1,7 +1,9 @@
 """A row of the REST interface: its method and path, what it calls with which arguments, and how the answer is shown.
 
-    Route("DELETE", TOPIC, topics.delete, TOPIC_NAME, flag("force"))
-    Route("GET", f"{BOOKIES}/{{bookie}}", bookies.show, path("bookie"))
+    Route("DELETE", TOPIC, topics.delete, TOPIC_NAME, flag("force"), may=Action.ADMINISTER)
+    Route("GET", f"{BOOKIES}/{{bookie}}", bookies.show, path("bookie"), may=Action.SUPERUSER)
+
+`may` is what the caller must be allowed, at what the path names (`login`); a row without it is none.
 
 Arguments are read in the row's order, all of them before the call: what is wrong with a request is said before
 anything is done. What is called returns None (204, no content), a `web.Response` (sent as it is), or what becomes JSON,
@@ -20,6 +22,8 @@ from typing import Any, Final, Literal
 
 from aiohttp import web
 
+from quire.security.authorization import Action
+from quire.serving.admin.login import permitted
 from quire.serving.admin.requests import json_of, natural
 from quire.serving.names import TopicName
 
@@ -59,17 +63,22 @@ class Route(web.AbstractRouteDef):
         call: Callable[..., Any],
         *arguments: Argument,
         answer: Callable[[Any], Any] | None = None,
+        may: Action,
     ) -> None:
         self.method = method
         self.path = path
         self.call = call
         self.arguments = arguments
         self.answer = answer
+        self.may = may
 
     def register(self, router: web.UrlDispatcher) -> list[web.AbstractRoute]:
         return web.route(self.method, self.path, self.handle).register(router)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
+        return await permitted(request, self.may, self._carry_out)
+
+    async def _carry_out(self, request: web.Request) -> web.StreamResponse:
         read = [(one.keyword, await one.read(request)) for one in self.arguments]
         found = self.call(
             *(value for keyword, value in read if not keyword),

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from quire.runtime.errors import ConfigurationError, NotFound
+from quire.security.authorization import Action
 from quire.serving.admin.requests import fields_of
 from quire.serving.admin.route import Route, body, path, path_number
 from quire.serving.broker import Broker
@@ -58,13 +59,13 @@ def routes(broker: Broker) -> Sequence[Route]:
     topic = path("tenant", "namespace", "topic", parse=partial(TopicName, "persistent"))
     definition = body(_definition)
     return (
-        Route("GET", f"{ONE}/schema", find, topic),
-        Route("GET", f"{ONE}/schema/{{version}}", find, topic, path_number("version")),
-        Route("GET", f"{ONE}/schemas", schemas.versions, topic, answer=_all_shown),
-        Route("POST", f"{ONE}/schema", add, topic, definition, answer=_numbered),
-        Route("DELETE", f"{ONE}/schema", schemas.delete, topic, answer=_numbered),
-        Route("POST", f"{ONE}/version", number_of, topic, definition, answer=_numbered),
-        Route("POST", f"{ONE}/compatibility", compatible, topic, definition),
+        Route("GET", f"{ONE}/schema", find, topic, may=Action.LOOKUP),
+        Route("GET", f"{ONE}/schema/{{version}}", find, topic, path_number("version"), may=Action.LOOKUP),
+        Route("GET", f"{ONE}/schemas", schemas.versions, topic, answer=_all_shown, may=Action.LOOKUP),
+        Route("POST", f"{ONE}/schema", add, topic, definition, answer=_numbered, may=Action.ADMINISTER),
+        Route("DELETE", f"{ONE}/schema", schemas.delete, topic, answer=_numbered, may=Action.ADMINISTER),
+        Route("POST", f"{ONE}/version", number_of, topic, definition, answer=_numbered, may=Action.LOOKUP),
+        Route("POST", f"{ONE}/compatibility", compatible, topic, definition, may=Action.LOOKUP),
     )
 
 

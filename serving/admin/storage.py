@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from quire.runtime.errors import QuireError
+from quire.security.authorization import Action
 from quire.serving.admin.route import Route, flag, path, path_number
 from quire.serving.broker import Broker
 
@@ -48,19 +49,26 @@ def routes(broker: Broker) -> Sequence[Route]:
         return await (losses.give_up if accept_loss else losses.recover)(ledger_id)
 
     return (
-        Route("GET", BOOKIES, bookies.all),
-        Route("GET", BOOKIE, bookies.show, bookie),
-        Route("PUT", f"{BOOKIE}/decommission", bookies.decommission, bookie),
-        Route("PUT", f"{BOOKIE}/recover", bookies.recover, bookie),
-        Route("PUT", f"{BOOKIE}/keep", bookies.keep, bookie),
-        Route("GET", REPAIR, bookies.repair),
-        Route("POST", f"{REPAIR}/run", bookies.repair_all),
-        Route("POST", f"{LEDGERS}/orphans", orphans, flag("delete")),
-        Route("GET", f"{LEDGERS}/lost", losses.known),
-        Route("GET", f"{LEDGERS}/{{ledger}}/loss", losses.look, ledger),
-        Route("POST", f"{LEDGERS}/{{ledger}}/recover", recover, ledger, flag("accept_loss")),
-        Route("POST", f"{ARCHIVE}/run", archive.run, flag("seal"), here),
-        Route("GET", f"{ARCHIVE}/status", archive.status, here),
-        Route("POST", f"{ARCHIVE}/verify", archive.verify, flag("delete_orphans")),
-        Route("POST", f"{ARCHIVE}/repair", archive.repair, here),
+        Route("GET", BOOKIES, bookies.all, may=Action.SUPERUSER),
+        Route("GET", BOOKIE, bookies.show, bookie, may=Action.SUPERUSER),
+        Route("PUT", f"{BOOKIE}/decommission", bookies.decommission, bookie, may=Action.SUPERUSER),
+        Route("PUT", f"{BOOKIE}/recover", bookies.recover, bookie, may=Action.SUPERUSER),
+        Route("PUT", f"{BOOKIE}/keep", bookies.keep, bookie, may=Action.SUPERUSER),
+        Route("GET", REPAIR, bookies.repair, may=Action.SUPERUSER),
+        Route("POST", f"{REPAIR}/run", bookies.repair_all, may=Action.SUPERUSER),
+        Route("POST", f"{LEDGERS}/orphans", orphans, flag("delete"), may=Action.SUPERUSER),
+        Route("GET", f"{LEDGERS}/lost", losses.known, may=Action.SUPERUSER),
+        Route("GET", f"{LEDGERS}/{{ledger}}/loss", losses.look, ledger, may=Action.SUPERUSER),
+        Route(
+            "POST",
+            f"{LEDGERS}/{{ledger}}/recover",
+            recover,
+            ledger,
+            flag("accept_loss"),
+            may=Action.SUPERUSER,
+        ),
+        Route("POST", f"{ARCHIVE}/run", archive.run, flag("seal"), here, may=Action.SUPERUSER),
+        Route("GET", f"{ARCHIVE}/status", archive.status, here, may=Action.SUPERUSER),
+        Route("POST", f"{ARCHIVE}/verify", archive.verify, flag("delete_orphans"), may=Action.SUPERUSER),
+        Route("POST", f"{ARCHIVE}/repair", archive.repair, here, may=Action.SUPERUSER),
     )

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from quire.runtime.errors import ConfigurationError
+from quire.security.authorization import Action
 from quire.serving.admin.requests import position_of, properties_of
 from quire.serving.admin.route import (
     SUBSCRIPTION,
@@ -34,32 +35,25 @@ def routes(broker: Broker) -> Sequence[Route]:
     async def expire(topic: TopicName, seconds: int, name: str | None = None) -> None:
         await subscriptions.expire(topic, name, 1000 * seconds)
 
-    one = TOPIC_NAME, SUBSCRIPTION_NAME
-    seconds = path_number("seconds")
+    one, may = (TOPIC_NAME, SUBSCRIPTION_NAME), Action.CONSUME
+    seconds, time = path_number("seconds"), path_number("time")
+    skip_all, reset = partial(subscriptions.skip, count=None), subscriptions.reset_cursor
+    of_one = TOPIC_NAME, seconds, SUBSCRIPTION_NAME
+    every = f"{TOPIC}/all_subscription/expireMessages/{{seconds}}"
+    up_to = subscriptions.expire_up_to
     return (
-        Route("GET", f"{TOPIC}/subscriptions", subscriptions.names, TOPIC_NAME),
-        Route("PUT", SUBSCRIPTION, create, body(as_it_is), *one),
-        Route("DELETE", SUBSCRIPTION, subscriptions.delete, *one, flag("force")),
-        Route("POST", f"{SUBSCRIPTION}/expireMessages", subscriptions.expire_up_to, *one, body(_last)),
+        Route("GET", f"{TOPIC}/subscriptions", subscriptions.names, TOPIC_NAME, may=may),
+        Route("PUT", SUBSCRIPTION, create, body(as_it_is), *one, may=may),
+        Route("DELETE", SUBSCRIPTION, subscriptions.delete, *one, flag("force"), may=may),
+        Route("POST", f"{SUBSCRIPTION}/expireMessages", up_to, *one, body(_last), may=may),
+        Route("POST", f"{SUBSCRIPTION}/expireMessages/{{seconds}}", expire, *of_one, may=may),
+        Route("POST", every, expire, TOPIC_NAME, seconds, may=Action.ADMINISTER),
+        Route("POST", f"{SUBSCRIPTION}/skip_all", skip_all, *one, may=may),
         Route(
-            "POST",
-            f"{SUBSCRIPTION}/expireMessages/{{seconds}}",
-            expire,
-            TOPIC_NAME,
-            seconds,
-            SUBSCRIPTION_NAME,
+            "POST", f"{SUBSCRIPTION}/skip/{{count}}", subscriptions.skip, *one, path_number("count"), may=may
         ),
-        Route("POST", f"{TOPIC}/all_subscription/expireMessages/{{seconds}}", expire, TOPIC_NAME, seconds),
-        Route("POST", f"{SUBSCRIPTION}/skip_all", partial(subscriptions.skip, count=None), *one),
-        Route("POST", f"{SUBSCRIPTION}/skip/{{count}}", subscriptions.skip, *one, path_number("count")),
-        Route(
-            "POST",
-            f"{SUBSCRIPTION}/resetcursor/{{time}}",
-            subscriptions.reset_cursor,
-            *one,
-            path_number("time"),
-        ),
-        Route("POST", f"{SUBSCRIPTION}/resetcursor", subscriptions.reset_cursor, *one, body(_next)),
+        Route("POST", f"{SUBSCRIPTION}/resetcursor/{{time}}", reset, *one, time, may=may),
+        Route("POST", f"{SUBSCRIPTION}/resetcursor", reset, *one, body(_next), may=may),
     )
 
 

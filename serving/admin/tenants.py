@@ -1,4 +1,4 @@
-"""`/admin/v2/tenants`. Roles that nobody would heed are not taken (501), and none are shown."""
+"""`/admin/v2/tenants`, and their admin roles. Where nobody would heed roles they are not taken (501)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from quire.metadata.records import TenantRecord
+from quire.security.authorization import Action
+from quire.serving.admin.permissions import are_heeded, roles_of
 from quire.serving.admin.requests import Absent, fields_of
 from quire.serving.admin.route import TENANT, Route, as_it_is, body
 from quire.serving.broker import Broker
@@ -14,30 +16,32 @@ TENANTS = "/admin/v2/tenants"
 ONE = f"{TENANTS}/{{tenant}}"
 
 
-def _record(name: str, body: Any, cluster: str) -> TenantRecord:
+def _record(name: str, body: Any, cluster: str, *, takes_roles: bool) -> TenantRecord:
     found = fields_of(body or {}, adminRoles=list, allowedClusters=list)
-    if found.get("adminRoles"):
-        raise Absent("roles are not heeded yet, everybody may do everything: leave adminRoles empty")
+    roles = roles_of(found.get("adminRoles", []))
+    if roles and not takes_roles:
+        raise Absent("nobody is authorised here, so roles would not be heeded: leave adminRoles empty")
     clusters = tuple(map(str, found.get("allowedClusters", ()))) or (cluster,)
-    return TenantRecord(name=name, allowed_clusters=clusters)
+    return TenantRecord(name=name, allowed_clusters=clusters, admin_roles=roles)
 
 
 def routes(broker: Broker) -> Sequence[Route]:
     namespaces, cluster = broker.namespaces, broker.services.settings.cluster
+    takes_roles = are_heeded(broker)
 
     async def create(name: str, value: Any) -> None:
-        await namespaces.create_tenant(name, _record(name, value, cluster))
+        await namespaces.create_tenant(name, _record(name, value, cluster, takes_roles=takes_roles))
 
     async def update(name: str, value: Any) -> None:
-        await namespaces.update_tenant(name, _record(name, value, cluster))
+        await namespaces.update_tenant(name, _record(name, value, cluster, takes_roles=takes_roles))
 
     def shown(record: TenantRecord) -> dict[str, list[str]]:
-        return {"adminRoles": [], "allowedClusters": list(record.allowed_clusters)}
+        return {"adminRoles": list(record.admin_roles), "allowedClusters": list(record.allowed_clusters)}
 
     return (
-        Route("GET", TENANTS, namespaces.tenants),
-        Route("GET", ONE, namespaces.tenant, TENANT, answer=shown),
-        Route("PUT", ONE, create, TENANT, body(as_it_is)),
-        Route("POST", ONE, update, TENANT, body(as_it_is)),
-        Route("DELETE", ONE, namespaces.delete_tenant, TENANT),
+        Route("GET", TENANTS, namespaces.tenants, may=Action.SUPERUSER),
+        Route("GET", ONE, namespaces.tenant, TENANT, answer=shown, may=Action.ADMINISTER),
+        Route("PUT", ONE, create, TENANT, body(as_it_is), may=Action.SUPERUSER),
+        Route("POST", ONE, update, TENANT, body(as_it_is), may=Action.SUPERUSER),
+        Route("DELETE", ONE, namespaces.delete_tenant, TENANT, may=Action.SUPERUSER),
     )

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from quire.runtime.errors import ConfigurationError, NotFound
+from quire.security.authorization import Action
 from quire.serving.admin.requests import natural, position_json, properties_of, whole
 from quire.serving.admin.route import (
     DOMAIN,
@@ -49,8 +50,8 @@ def _lists(broker: Broker) -> Sequence[Route]:
         return (await catalogue.names(tenant, namespace, domain))[1]
 
     return (
-        Route("GET", TOPICS, names, *OF_NAMESPACE, DOMAIN, flag("here")),
-        Route("GET", f"{TOPICS}/partitioned", partitioned, *OF_NAMESPACE, DOMAIN),
+        Route("GET", TOPICS, names, *OF_NAMESPACE, DOMAIN, flag("here"), may=Action.LIST_TOPICS),
+        Route("GET", f"{TOPICS}/partitioned", partitioned, *OF_NAMESPACE, DOMAIN, may=Action.LIST_TOPICS),
     )
 
 
@@ -71,11 +72,24 @@ def _partitions(broker: Broker) -> Sequence[Route]:
 
     path, wanted = f"{TOPIC}/partitions", body(_partitioned)
     return (
-        Route("GET", path, count, TOPIC_NAME, flag("checkAllowAutoCreation", "create")),
-        Route("PUT", path, create, wanted, TOPIC_NAME),
-        Route("POST", path, grow, wanted, TOPIC_NAME),
-        Route("DELETE", path, broker.deletion.delete_partitioned, TOPIC_NAME, flag("force")),
-        Route("POST", f"{TOPIC}/createMissedPartitions", partitioned.make_missed, TOPIC_NAME),
+        Route("GET", path, count, TOPIC_NAME, flag("checkAllowAutoCreation", "create"), may=Action.LOOKUP),
+        Route("PUT", path, create, wanted, TOPIC_NAME, may=Action.ADMINISTER),
+        Route("POST", path, grow, wanted, TOPIC_NAME, may=Action.ADMINISTER),
+        Route(
+            "DELETE",
+            path,
+            broker.deletion.delete_partitioned,
+            TOPIC_NAME,
+            flag("force"),
+            may=Action.ADMINISTER,
+        ),
+        Route(
+            "POST",
+            f"{TOPIC}/createMissedPartitions",
+            partitioned.make_missed,
+            TOPIC_NAME,
+            may=Action.ADMINISTER,
+        ),
     )
 
 
@@ -103,13 +117,15 @@ def _one(broker: Broker) -> Sequence[Route]:
 
     parent = query("parentGeneration", _generation, keyword="parent_generation")
     return (
-        Route("PUT", TOPIC, create, TOPIC_NAME, body(properties_of)),
-        Route("DELETE", TOPIC, topics.delete, TOPIC_NAME, flag("force"), parent),
-        Route("PUT", f"{TOPIC}/unload", topics.unload, TOPIC_NAME),
-        Route("POST", f"{TOPIC}/terminate", _position(topics.terminate), TOPIC_NAME),
-        Route("POST", f"{TOPIC}/terminate/partitions", terminate_partitions, TOPIC_NAME),
-        Route("PUT", f"{TOPIC}/compaction", topics.compact, TOPIC_NAME),
-        Route("GET", f"{TOPIC}/compaction", topics.compaction_status, TOPIC_NAME),
+        Route("PUT", TOPIC, create, TOPIC_NAME, body(properties_of), may=Action.ADMINISTER),
+        Route("DELETE", TOPIC, topics.delete, TOPIC_NAME, flag("force"), parent, may=Action.ADMINISTER),
+        Route("PUT", f"{TOPIC}/unload", topics.unload, TOPIC_NAME, may=Action.ADMINISTER),
+        Route("POST", f"{TOPIC}/terminate", _position(topics.terminate), TOPIC_NAME, may=Action.ADMINISTER),
+        Route(
+            "POST", f"{TOPIC}/terminate/partitions", terminate_partitions, TOPIC_NAME, may=Action.ADMINISTER
+        ),
+        Route("PUT", f"{TOPIC}/compaction", topics.compact, TOPIC_NAME, may=Action.ADMINISTER),
+        Route("GET", f"{TOPIC}/compaction", topics.compaction_status, TOPIC_NAME, may=Action.LOOKUP),
     )
 
 
@@ -139,9 +155,9 @@ def _properties(broker: Broker) -> Sequence[Route]:
 
     path = f"{TOPIC}/properties"
     return (
-        Route("GET", path, topics.properties, TOPIC_NAME),
-        Route("PUT", path, add, body(properties_of), TOPIC_NAME),
-        Route("DELETE", path, remove, TOPIC_NAME, query("key", str, "")),
+        Route("GET", path, topics.properties, TOPIC_NAME, may=Action.LOOKUP),
+        Route("PUT", path, add, body(properties_of), TOPIC_NAME, may=Action.ADMINISTER),
+        Route("DELETE", path, remove, TOPIC_NAME, query("key", str, ""), may=Action.ADMINISTER),
     )
 
 
@@ -164,13 +180,33 @@ def _statistics(broker: Broker) -> Sequence[Route]:
     each = flag("perPartition", "each", default=True)
     index, time = query_number("index"), path_number("time")
     return (
-        Route("GET", f"{TOPIC}/getMessageIdByIndex", _position(topics.position_of_index), TOPIC_NAME, index),
-        Route("GET", f"{TOPIC}/messageid/{{time}}", _position(topics.position_at_time), TOPIC_NAME, time),
-        Route("GET", f"{TOPIC}/stats", stats, *asked),
-        Route("GET", f"{TOPIC}/partitioned-stats", partitioned, *asked, each),
-        Route("GET", f"{TOPIC}/internalStats", statistics.internal, TOPIC_NAME),
-        Route("GET", f"{TOPIC}/partitioned-internalStats", statistics.partitioned_internal, TOPIC_NAME),
-        Route("GET", f"{TOPIC}/lastMessageId", _position(last), TOPIC_NAME),
+        Route(
+            "GET",
+            f"{TOPIC}/getMessageIdByIndex",
+            _position(topics.position_of_index),
+            TOPIC_NAME,
+            index,
+            may=Action.CONSUME,
+        ),
+        Route(
+            "GET",
+            f"{TOPIC}/messageid/{{time}}",
+            _position(topics.position_at_time),
+            TOPIC_NAME,
+            time,
+            may=Action.CONSUME,
+        ),
+        Route("GET", f"{TOPIC}/stats", stats, *asked, may=Action.LOOKUP),
+        Route("GET", f"{TOPIC}/partitioned-stats", partitioned, *asked, each, may=Action.LOOKUP),
+        Route("GET", f"{TOPIC}/internalStats", statistics.internal, TOPIC_NAME, may=Action.LOOKUP),
+        Route(
+            "GET",
+            f"{TOPIC}/partitioned-internalStats",
+            statistics.partitioned_internal,
+            TOPIC_NAME,
+            may=Action.LOOKUP,
+        ),
+        Route("GET", f"{TOPIC}/lastMessageId", _position(last), TOPIC_NAME, may=Action.CONSUME),
     )
 
 

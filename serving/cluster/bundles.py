@@ -174,7 +174,7 @@ class Bundles:
         """Go on in another ledger where one of these is written to."""
         for opening in self._open.values():
             if _has_succeeded(opening):
-                opening.result().log.leave(ledger_ids)
+                opening.result().log.roll_if_writing_to(ledger_ids)
 
     async def close(self) -> None:
         """Close all state logs."""

@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from quire.metadata.records import TopicRecord
 from quire.runtime.errors import NotFound, QuireError
+from quire.security.tls import FollowedContext
 from quire.serving.cluster.addresses import Addresses
 from quire.serving.cluster.peers import Peers, topic_path
 from quire.serving.cluster.port import NotOwner, Ownership
@@ -75,10 +76,16 @@ class BrokerAnswers(NamedTuple):
 
 
 class FanOut:
-    def __init__(self, registry: Registry, ownership: Ownership, addresses: Addresses) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        ownership: Ownership,
+        addresses: Addresses,
+        to_brokers: FollowedContext | None,
+    ) -> None:
         self._catalogue = registry.catalogue
         self._records = registry.records
-        self.peers = Peers()
+        self.peers = Peers(to_brokers)
         self._ownership = ownership
         self._addresses = addresses
 
@@ -153,8 +160,9 @@ class FanOut:
 
     async def others(self, method: str, path: str, *, timeout_s: float = ASK_S) -> BrokerAnswers:
         """Ask all other brokers of the cluster."""
-        urls = [row["httpUrl"] for row in self._ownership.brokers()]
-        others = [url for url in urls if url != self._addresses.http_url]
+        mine = (self._addresses.http_url, self._addresses.http_url_tls)
+        urls = [(row["httpUrl"], row["httpUrlTls"]) for row in self._ownership.brokers()]
+        others = [self.peers.choose(*each) for each in urls if each != mine]
         asked = [self.peers.ask_at(method, url, path, timeout_s=timeout_s) for url in others]
         answers = BrokerAnswers([], [])
         for one in await asyncio.gather(*asked, return_exceptions=True):

@@ -1,10 +1,10 @@
 """Bundles that this broker gives to others.
 
 The topics are closed, the node is deleted, the broker that a lookup would choose is asked to take the bundle, and then
-the clients are sent there, which need not look it up (unless there are listeners: a connection does not tell by which
-its client came). It does no harm if that broker does not take it: the clients find the next owner by lookups. The next
-bundle's turn comes when the topics of this one were loaded, for each topic pauses as long as the topics that are on the
-way together need.
+the clients are sent there, which need not look it up (unless it has more than one URL: nobody knows here by which one
+a client would come). It does no harm if that broker does not take it: the clients find the next owner by lookups. The
+next bundle's turn comes when the topics of this one were loaded, for each topic pauses as long as the topics that are
+on the way together need.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class Handovers:
 
     def _where_to(self, new_owner: Owner | None) -> str:
         """The service URL that clients are told when they are disconnected; empty: they look it up."""
-        if new_owner is None or new_owner.listeners or self._registration.me.listeners:
+        me = self._registration.me
+        if new_owner is None or new_owner.listeners or me.listeners or new_owner.service_url_tls:
             return ""
         return new_owner.service_url
 

@@ -7,7 +7,7 @@ recovers and closes what its former owner left, the bundle's state log included.
 is in danger.
 
 What loading does not close is what the owner does not list: a process died that made it, say by a compaction. Such an
-orphan (`ledger.census`) is recovered here once it is old enough, whichever broker owns the topic; else it would keep
+orphan (`ledger.orphans`) is recovered here once it is old enough, whichever broker owns the topic; else it would keep
 its bookies from being retired for ever. Were it in use after all, recovery would fence it, and its writer begin another
 one.
 """
@@ -18,7 +18,7 @@ import asyncio
 import logging
 from typing import Final
 
-from quire.ledger.census import GRACE_MS
+from quire.ledger.orphans import GRACE_MS
 from quire.metadata import paths, topics
 from quire.metadata.records import LedgerRecord, StateLogRecord, decode
 from quire.runtime.errors import NotFound, QuireError

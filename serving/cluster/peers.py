@@ -13,7 +13,9 @@ import aiohttp
 from yarl import URL
 
 from quire.runtime import rest
+from quire.runtime.credentials import NOBODY
 from quire.runtime.errors import QuireError, Unavailable
+from quire.security.tls import FollowedContext
 from quire.serving.cluster.port import NotOwner
 from quire.serving.model.ports import NotAllowed
 from quire.serving.names import TopicName
@@ -23,17 +25,28 @@ TIMEOUT_S: Final = 30.0
 
 
 class Peers:
-    def __init__(self) -> None:
+    """`tls`: how this broker calls others by TLS; without it, it does not."""
+
+    def __init__(self, tls: FollowedContext | None = None) -> None:
+        self._tls = tls
         self._session: aiohttp.ClientSession | None = None
+        self.credentials = NOBODY
+        """What this broker presents to others."""
+
+    def choose(self, http_url: str, http_url_tls: str) -> str:
+        """At which of its URLs another broker is asked; "" when there is none."""
+        return http_url_tls if http_url_tls and self._tls is not None else http_url
 
     async def ask(self, method: str, elsewhere: NotOwner, path: str, body: Any = None) -> Any:
         """The JSON that the owner answers, None when it has nothing to say. Raises as the owner's own methods would.
 
         `body` is sent as JSON, if there is one.
         """
-        if elsewhere.owner is None or not elsewhere.owner.http_url:
+        owner = elsewhere.owner
+        url = "" if owner is None else self.choose(owner.http_url, owner.http_url_tls)
+        if not url:
             raise elsewhere
-        return await self.ask_at(method, elsewhere.owner.http_url, path, body)
+        return await self.ask_at(method, url, path, body)
 
     async def ask_at(
         self, method: str, http_url: str, path: str, body: Any = None, *, timeout_s: float = TIMEOUT_S
@@ -42,9 +55,13 @@ class Peers:
         if self._session is None:
             self._session = aiohttp.ClientSession()
         url = URL(http_url + path, encoded=True)
+        timeout, tls = (
+            aiohttp.ClientTimeout(total=timeout_s),
+            True if self._tls is None else self._tls.current(),
+        )
         try:
             async with self._session.request(
-                method, url, json=body, timeout=aiohttp.ClientTimeout(total=timeout_s)
+                method, url, json=body, timeout=timeout, ssl=tls, headers=self.credentials.headers()
             ) as answer:
                 text = await answer.text()
         except (aiohttp.ClientError, TimeoutError) as error:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from quire.metadata.records import Policies
+from quire.metadata.records import IcebergPolicy, Policies
 from quire.serving.cluster.fan_out import FanOut
 from quire.serving.cluster.policy_updates import PolicyUpdates
 from quire.serving.cluster.registry import Registry
@@ -41,6 +41,18 @@ class PolicyAdmin:
         await self._fan_out.partitions(name)
         return await self._registry.policies.of(name)
 
+    async def with_iceberg(self) -> dict[TopicName, IcebergPolicy]:
+        """All topics of the cluster for which an Iceberg table is kept, none of its partitions apart."""
+        namespaces, found = self._registry.catalogue.namespaces, dict[TopicName, IcebergPolicy]()
+        for tenant in await namespaces.tenants():
+            for namespace in await namespaces.list(tenant):
+                names = await self._registry.records.names(tenant, namespace.partition("/")[2])
+                for name in {name for name in names if name.parent not in names}:
+                    policy = (await self._registry.policies.of(name)).iceberg
+                    if policy.catalog:
+                        found[name] = policy
+        return found
+
     async def change_topic(self, name: TopicName, change: Callable[[Policies], Policies]) -> None:
         """Replace what the topic prescribes. Raises `NotFound`, `Unavailable`."""
         await self._fan_out.partitions(name)
@@ -56,6 +68,7 @@ class PolicyAdmin:
 
     async def _applied_everywhere(self, tenant: str, namespace: str, which: str = "") -> None:
         """Return when every broker that answers has applied what was written."""
+        self._look_again(tenant, namespace)
         path = f"/quire/v1/policies/{topic_name.escaped(tenant, namespace)}"
         others = self._fan_out.others("PUT", path + which, timeout_s=APPLY_S)
         answers, _ = await asyncio.gather(others, self._updates.apply(tenant, namespace))
@@ -65,4 +78,10 @@ class PolicyAdmin:
     async def refresh(self, tenant: str, namespace: str, name: TopicName | None) -> None:
         """What another broker has written holds here when this returns. Raises `NotFound`, `Unavailable`."""
         await self._registry.policies.refresh(tenant, namespace, name)
+        self._look_again(tenant, namespace)
         await self._updates.apply(tenant, namespace)
+
+    def _look_again(self, tenant: str, namespace: str) -> None:
+        """Permissions are policies: whoever is here already may have lost his."""
+        if self._registry.guard is not None:
+            self._registry.guard.look_again(tenant, namespace)

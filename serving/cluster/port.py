@@ -13,6 +13,13 @@ from quire.runtime.errors import Unavailable
 from quire.serving.cluster.addresses import Addresses
 
 
+class ServiceUrls(NamedTuple):
+    """Where clients go; "" for a port that is closed."""
+
+    plain: str
+    tls: str
+
+
 class Owner(NamedTuple):
     """The broker that owns a bundle or, with `owns` False, should take it when it is asked."""
 
@@ -22,16 +29,27 @@ class Owner(NamedTuple):
     is_here: bool
     owns: bool = True
     listeners: Mapping[str, str] = {}
+    service_url_tls: str = ""
+    http_url_tls: str = ""
+    listeners_tls: Mapping[str, str] = {}
 
-    def url_for(self, listener: str) -> str:
-        """Where a client reaches it that asks for the URL of `listener`, or for none's. Raises `Unavailable`."""
+    def urls_for(self, listener: str) -> ServiceUrls:
+        """Where a client reaches it that asks for the URLs of `listener`, or for none's. Raises `Unavailable`."""
         if not listener.strip():
-            return self.service_url
-        if listener not in self.listeners:
+            return ServiceUrls(self.service_url, self.service_url_tls)
+        found = ServiceUrls(self.listeners.get(listener, ""), self.listeners_tls.get(listener, ""))
+        if not any(found):
             raise Unavailable(
                 f"the broker {self.broker_id} has no listener named {listener!r}; its advertised_listeners name them"
             )
-        return self.listeners[listener]
+        return found
+
+    def rest_url(self, *, tls: bool) -> str:
+        """Its REST interface for who speaks TLS, or does not; "" when there is none.
+
+        Who speaks TLS is never sent on without it, for credentials would go with him.
+        """
+        return self.http_url_tls if tls else self.http_url or self.http_url_tls
 
 
 class NotOwner(Unavailable):
@@ -160,7 +178,16 @@ class SoleOwner:
     async def owner_of(self, bundle: str, *, take: bool = False) -> Owner:
         assert self._host is not None
         own = self._host.addresses
-        return Owner(self._id, own.service_url, own.http_url, is_here=True, listeners=own.listeners)
+        return Owner(
+            self._id,
+            own.service_url,
+            own.http_url,
+            is_here=True,
+            listeners=own.listeners,
+            service_url_tls=own.service_url_tls,
+            http_url_tls=own.http_url_tls,
+            listeners_tls=own.listeners_tls,
+        )
 
     async def take(self, bundle: str) -> None:
         pass
@@ -181,16 +208,18 @@ class SoleOwner:
     @property
     def _id(self) -> str:
         assert self._host is not None
-        return self._host.addresses.service_url.partition("://")[2]
+        return self._host.addresses.name
 
     def brokers(self) -> list[dict[str, Any]]:
         assert self._host is not None
-        loads = self._host.bundle_loads().values()
+        loads, own = self._host.bundle_loads().values(), self._host.addresses
         return [
             {
                 "broker": self._id,
-                "serviceUrl": self._host.addresses.service_url,
-                "httpUrl": self._host.addresses.http_url,
+                "serviceUrl": own.service_url,
+                "serviceUrlTls": own.service_url_tls,
+                "httpUrl": own.http_url,
+                "httpUrlTls": own.http_url_tls,
                 "bundles": len(loads),
                 "topics": sum(one.topics for one in loads),
                 "load": round(sum(one.load for one in loads), 1),

@@ -67,6 +67,9 @@ class BrokerRegistration:
             started_ms=self._clock.now_ms(),
             session=self._unique(),
             listeners=dict(addresses.listeners),
+            service_url_tls=addresses.service_url_tls,
+            http_url_tls=addresses.http_url_tls,
+            listeners_tls=dict(addresses.listeners_tls),
         )
         self.lease = Lease(
             self._store, paths.broker(self.broker_id), encode(self.me), self._clock, self._changed
@@ -151,4 +154,7 @@ class BrokerRegistration:
             self.is_me(broker),
             owns,
             broker.listeners,
+            broker.service_url_tls,
+            broker.http_url_tls,
+            broker.listeners_tls,
         )

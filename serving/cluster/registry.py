@@ -22,6 +22,7 @@ from quire.serving.cluster.topic_loader import TopicLoader
 from quire.serving.cluster.topic_ownership import TopicOwnership
 from quire.serving.cluster.topic_records import TopicRecords
 from quire.serving.names import TopicName
+from quire.serving.policy.guard import guard_of
 from quire.serving.policy.namespaces import Namespaces
 from quire.serving.policy.resolved import defaults_of
 from quire.serving.policy.service import TopicPoliciesService
@@ -44,6 +45,8 @@ class Registry:
         self.policies = TopicPoliciesService(
             services.store, namespaces, services.tasks, defaults_of(services.settings)
         )
+        self.guard = guard_of(services.security, namespaces, self.policies)
+        """None where nobody logs in."""
         self.schemas = Schemas(services.store, services.clock, services.helpers)
         creates = services.settings.auto_topic_creation
         self.catalogue = Catalogue(self.records, namespaces, self._topics, creates=creates)

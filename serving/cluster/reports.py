@@ -145,7 +145,9 @@ def _broker_row(broker: BrokerRecord, report: Mapping[str, BundleReport]) -> dic
     return {
         "broker": broker.broker_id,
         "serviceUrl": broker.service_url,
+        "serviceUrlTls": broker.service_url_tls,
         "httpUrl": broker.http_url,
+        "httpUrlTls": broker.http_url_tls,
         "startedMs": broker.started_ms,
         "bundles": len(report),
         "topics": sum(one.topics for one in report.values()),

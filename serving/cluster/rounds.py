@@ -75,7 +75,7 @@ class Rounds:
 
         def roll(topic: PersistentTopic) -> None:
             topic.log.writing.roll_if_old()
-            topic.log.writing.leave(ledger_ids)
+            topic.log.writing.roll_if_writing_to(ledger_ids)
 
         await self._each(roll)
 

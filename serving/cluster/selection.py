@@ -35,7 +35,7 @@ class BrokerSelection:
         known = await self._owners.find(bundle)
         if known is None or self._registration.is_me(known.broker):
             return known
-        if await self.answers(known.broker.service_url):
+        if await self.answers(_service_url(known.broker)):
             return known
         await self._owners.change_after(changes, bundle, self._registration.patience_s)
         self._registration.require()
@@ -48,7 +48,7 @@ class BrokerSelection:
         """
         me, chosen = self._registration.me, self._least_loaded(take=take)
         if chosen is not me:
-            if not self._registration.is_stopping and not await self.answers(chosen.service_url):
+            if not self._registration.is_stopping and not await self.answers(_service_url(chosen)):
                 return me
             self._reports.sent[chosen.broker_id] += 1
         return chosen
@@ -63,3 +63,7 @@ class BrokerSelection:
             raise Unavailable("this broker is stopping and there is no other; start one")
         chosen = self._reports.least_loaded(there)
         return me if chosen == me.broker_id and not self._registration.is_stopping else there[chosen]
+
+
+def _service_url(broker: BrokerRecord) -> str:
+    return broker.service_url or broker.service_url_tls

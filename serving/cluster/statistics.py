@@ -110,7 +110,7 @@ async def _of_topic(loaded: AnyTopic, services: Services) -> dict[str, Any]:
     """As Pulsar's `stats`."""
     now_s = services.clock.monotonic()
     subscriptions = await subscriptions_of(loaded).stats()
-    publishers = [_publisher(admission.port) for admission in loaded.producers.all()]
+    publishers = [_publisher(producer) for producer in loaded.producers.all()]
     received, limiter = loaded.received, loaded.applied.publish_limiter
     rate, throughput = received.per_second(now_s)
     return {

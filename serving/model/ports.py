@@ -1,7 +1,7 @@
 """What topics, subscriptions and sessions know of each other, and nothing more.
 
 A *session* is one client connection. A *topic* is one loaded partition: it takes entries, answers blocks. A
-*subscription* reads its topic, keeps a cursor and deals messages to *consumers*, each of which belongs to a
+*subscription* reads its topic, keeps a cursor and dispatches messages to *consumers*, each of which belongs to a
 session. `topic/` and `subscription/` know each other by this file alone, and neither knows `session/`; `cluster/` joins
 topics and subscriptions.
 """
@@ -83,7 +83,7 @@ class TopicPort(Protocol):
 
     @property
     def last_confirmed(self) -> Position:
-        """The last entry that may be dealt out; `(ledger, -1)` when the last ledger is empty and all are."""
+        """The last entry that may be dispatched; `(ledger, -1)` when the last ledger is empty and all are."""
         ...
 
     @property
@@ -136,7 +136,7 @@ class TopicPort(Protocol):
 
 
 class CompactedPort(TopicPort, Protocol):
-    """A topic as readers of compacted data see it: with gaps, which are to be dealt to nobody."""
+    """A topic as readers of compacted data see it: with gaps, which nobody is to get."""
 
     def gaps(self) -> Sequence[tuple[int, BitMap]]:
         """(ledger id, entries), in the topic's order."""
@@ -144,32 +144,6 @@ class CompactedPort(TopicPort, Protocol):
 
     def left_of(self, ledger_id: int, first: int, stop: int) -> Sequence[tuple[Position, int, int]]:
         """Batches among entries that were read of which not all is left: (position, bits that are, messages)."""
-        ...
-
-
-class ProducerPort(Protocol):
-    """The session's end of one producer: what its topic does to it."""
-
-    name: str
-
-    def write(self, data: Buffer, /) -> None:
-        """Queue bytes for the connection; they leave with all others of the turn. Nothing once it is closed."""
-        ...
-
-    def ready(self, last_sequence_id: int) -> None:
-        """It waited for exclusive access and has it now."""
-        ...
-
-    def fenced(self, error: QuireError) -> None:
-        """It waited for exclusive access, and another producer took that for good."""
-        ...
-
-    def replaced(self) -> None:
-        """Its client came back over another connection: what still comes from this one is dropped, without a word."""
-        ...
-
-    def close(self, service_url: str = "") -> None:
-        """Send CLOSE_PRODUCER: the client will begin again at `service_url`, or look the topic up."""
         ...
 
 

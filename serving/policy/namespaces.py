@@ -49,12 +49,17 @@ class Namespaces:
         self._boundaries = boundaries
         self._cache: dict[str, tuple[NamespaceRecord, int]] = {}
         """With the versions of their nodes."""
+        self._admins: dict[str, tuple[str, ...]] = {}
+        """Admin roles, by tenants."""
         self._watched: set[str] = set()
         self._changes = 0
         self._listeners: list[Callable[[str, str], None]] = []
 
     def on_change(self, listener: Callable[[str, str], None]) -> None:
-        """Call `listener(tenant, namespace)` after each change of a namespace that was asked for before."""
+        """Call `listener(tenant, namespace)` after each change of a namespace that was asked for before.
+
+        And `listener(tenant, "")` after one of a tenant's admin roles.
+        """
         self._listeners.append(listener)
 
     async def ensure_defaults(self) -> None:
@@ -76,6 +81,22 @@ class Namespaces:
             node = await self._store.get(path)
         return decode(TenantRecord, node.value, path)
 
+    async def admins(self, tenant: str) -> tuple[str, ...]:
+        """The tenant's admin roles, as last told by a watch. Raises `NotFound`."""
+        known = self._admins.get(tenant)
+        if known is not None:
+            return known
+        path = paths.tenant(tenant)
+        if path not in self._watched:
+            await self.tenant(tenant)  # one that is not there is not watched: anybody can name any number
+            self._store.watch(path, lambda _: self._drop(tenant, ""))
+            self._watched.add(path)
+        changes = self._changes
+        found = (await self.tenant(tenant)).admin_roles
+        if changes == self._changes:
+            self._admins[tenant] = found
+        return found
+
     async def create_tenant(self, name: str, record: TenantRecord | None = None) -> None:
         """Raises `AlreadyExists`, and `ConfigurationError` for a name that is none."""
         _check_name("tenant", name)
@@ -87,6 +108,7 @@ class Namespaces:
         with _called(f"tenant {name}"):
             node = await self._store.get(paths.tenant(name))
             await self._store.put(paths.tenant(name), encode(record), node.version)
+        self._drop(name, "")
 
     async def delete_tenant(self, name: str) -> None:
         """Raises `NotFound`, and `NotEmpty` while it has namespaces."""
@@ -94,6 +116,7 @@ class Namespaces:
             raise NotEmpty(f"tenant {name} still has namespaces; delete them first")
         with _called(f"tenant {name}"):
             await self._store.delete(paths.tenant(name))
+        self._drop(name, "")
 
     # -- namespaces ------------------------------------------------------------------------------------
 
@@ -106,6 +129,12 @@ class Namespaces:
     async def get(self, tenant: str, name: str) -> NamespaceRecord:
         """Raises `NotFound`, also for one that is being deleted."""
         return (await self._find(tenant, name))[0]
+
+    async def get_unless_strange(self, tenant: str, name: str) -> NamespaceRecord:
+        """As `get`, for names that anybody may choose: one that is not there is not watched."""
+        if paths.namespace(tenant, name) not in self._watched:
+            await self._read(tenant, name)
+        return await self.get(tenant, name)
 
     async def while_there(self, tenant: str, name: str) -> Step:
         """What a transaction begins with that makes something in the namespace. Raises as `get`.
@@ -146,6 +175,8 @@ class Namespaces:
     def _drop(self, tenant: str, name: str) -> None:
         self._changes += 1
         self._cache.pop(f"{tenant}/{name}", None)
+        if not name:
+            self._admins.pop(tenant, None)
         for listener in self._listeners:
             listener(tenant, name)
 

@@ -18,6 +18,7 @@ from quire.metadata.records import (
     BacklogQuota,
     DelayedDeliveryPolicy,
     DispatchRate,
+    IcebergPolicy,
     InactiveTopicPolicy,
     PersistencePolicy,
     Policies,
@@ -54,6 +55,8 @@ class TopicPolicies(Record, frozen=True):
     """A `quire.serving.policy.strategy.Strategy`."""
     schema_auto_update: bool = True
     schema_enforced: bool = False
+    iceberg: IcebergPolicy = IcebergPolicy()
+    """Heeded by `quire spark follow-iceberg`, not by brokers."""
 
     @property
     def quotas(self) -> tuple[BacklogQuota, ...]:

@@ -39,15 +39,19 @@ class TopicPoliciesService:
         self._namespaces = namespaces
         self._tasks = tasks
         self._default = default
-        self._changed: Changed = lambda *_: None
+        self._listeners: list[Changed] = []
         self._of_namespaces: dict[tuple[str, str], tuple[Policies, TopicPolicies]] = {}
         """What holds for topics without policies of their own, and what that was made of: one object for all."""
         self._folders: dict[tuple[str, str], asyncio.Future[Followed[Policies]]] = {}
 
     def on_change(self, listener: Changed) -> None:
         """Tell `listener(tenant, namespace)` that topics of the namespace may have got other policies."""
-        self._changed = listener
+        self._listeners.append(listener)
         self._namespaces.on_change(listener)
+
+    def _changed(self, tenant: str, namespace: str) -> None:
+        for listener in self._listeners:
+            listener(tenant, namespace)
 
     async def of(self, name: TopicName) -> TopicPolicies:
         """What holds for a topic. Raises `NotFound` for an unknown namespace, `CorruptionError`, `Unavailable`."""

@@ -16,6 +16,7 @@ from quire.serving.model.ports import NotAllowed
 from quire.serving.session.bounds import refused_names, refused_properties
 from quire.serving.session.connection import Connection, Handler
 from quire.serving.session.lane import Lane
+from quire.serving.session.permissions import permit
 from quire.serving.session.requests import retry_until_deadline
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
@@ -142,6 +143,7 @@ class ConsumerEnd:
 
     async def _enter(self, body: pb.CommandSubscribe) -> tuple[AnyTopic, Consumer]:
         host = self.connection.host
+        await permit(self.connection, pb.BaseCommand.SUBSCRIBE, body.topic, body.subscription)
         topic = await host.topics.open(body.topic, create=body.force_topic_creation)
         if body.read_compacted and not topic.topic_name.is_persistent:
             raise NotAllowed(f"topic {topic.name} keeps nothing, so nothing of it can be read compacted")
@@ -157,6 +159,18 @@ class ConsumerEnd:
         """Individual ids."""
         if self.consumer is not None:
             self.consumer.ack(ids)
+
+    @property
+    def is_open(self) -> bool:
+        """It was let in, and has not left."""
+        return self.consumer is not None
+
+    def revoke(self) -> None:
+        """Its role may not consume any more: its client looks the topic up again, and is told so."""
+        consumer = self.consumer
+        self.close()
+        if consumer is not None:
+            consumer.close()
 
     def close_on_request(self, request_id: int) -> None:
         self.connection.write(commands.success(request_id))

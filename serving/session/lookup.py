@@ -15,6 +15,7 @@ from quire.serving.model.ports import NotAllowed
 from quire.serving.model.topics_pattern import TopicsPattern, topics_hash
 from quire.serving.session.connection import Connection, Handler
 from quire.serving.session.lane import Lane
+from quire.serving.session.permissions import permit, permit_in_namespace
 from quire.serving.session.topic_watch import matching, namespace_of
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
@@ -37,6 +38,7 @@ def partitioned_metadata(connection: Connection, body: pb.CommandPartitionedTopi
 async def _partitions(connection: Connection, body: pb.CommandPartitionedTopicMetadata) -> bytes:
     if body.topic == _COORDINATORS:
         raise NotAllowed(NO_TRANSACTIONS)
+    await permit(connection, pb.BaseCommand.PARTITIONED_METADATA, body.topic)
     topics = connection.host.topics
     count = await topics.partitions(body.topic, create=body.metadata_auto_creation_enabled)
     return commands.partitions(body.request_id, count)
@@ -50,10 +52,11 @@ def lookup(connection: Connection, body: pb.CommandLookupTopic) -> None:
 
 
 async def _lookup(connection: Connection, body: pb.CommandLookupTopic) -> bytes:
+    await permit(connection, pb.BaseCommand.LOOKUP, body.topic)
     owner = await connection.host.topics.look_up(body.topic, take=body.authoritative)
-    url = owner.url_for(body.advertised_listener_name)
+    urls = owner.urls_for(body.advertised_listener_name)
     # Whoever is sent on asks there with the `authoritative` that we say here, and so makes that broker the owner.
-    return commands.lookup_found(body.request_id, url, redirect=not owner.owns, authoritative=True)
+    return commands.lookup_found(body.request_id, *urls, redirect=not owner.owns, authoritative=True)
 
 
 def topics_of_namespace(connection: Connection, body: pb.CommandGetTopicsOfNamespace) -> None:
@@ -66,6 +69,7 @@ def topics_of_namespace(connection: Connection, body: pb.CommandGetTopicsOfNames
 
 async def _topics(connection: Connection, body: pb.CommandGetTopicsOfNamespace) -> bytes:
     tenant, namespace = namespace_of(body.namespace)
+    await permit_in_namespace(connection, pb.BaseCommand.GET_TOPICS_OF_NAMESPACE, tenant, namespace)
     names: list[str] = []
     for domain, other in (("persistent", _Mode.NON_PERSISTENT), ("non-persistent", _Mode.PERSISTENT)):
         if body.mode != other:

@@ -2,7 +2,7 @@
 
     write(…), write_many(…) ─▶ one list ─▶ one writelines when the turn is over
 
-A connection whose peer does not read is told to its consumers as not writable, so that they are dealt nothing more. A
+A connection whose peer does not read is told to its consumers as not writable, so that they are sent nothing more. A
 peer that asks on and on meanwhile is not read either (`Stop.ANSWERS`).
 """
 
@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from quire.runtime.limits import KIB, MIB, UNREAD_ANSWERS_BYTES_MAX
+from quire.runtime.tls import peer_certificate
 from quire.serving.session.inbound import Inbound, Stop
 from quire.wire.block import Buffer
 
 WRITE_HIGH_BYTES: Final = 1 * MIB
-"""Unsent bytes at which consumers of the connection are dealt nothing more."""
+"""Unsent bytes at which consumers of the connection are sent nothing more."""
 
 WRITE_LOW_BYTES: Final = 256 * KIB
 
@@ -30,7 +31,7 @@ class Outbound:
         self._loop = asyncio.get_running_loop()
         self._out: list[Buffer] = []
         self._delivery_bytes = 0
-        """Of `_out`, what consumers were dealt in this turn."""
+        """Of `_out`, what was dispatched to consumers in this turn."""
         self._unread_bytes = 0
         """Answers queued since the write buffer is full."""
         self.is_closed = False
@@ -49,7 +50,7 @@ class Outbound:
                 self._inbound.stop(Stop.ANSWERS)
 
     def write_many(self, parts: Sequence[Buffer]) -> None:
-        """Queue what a consumer is dealt."""
+        """Queue what is dispatched to a consumer."""
         if self.is_closed:
             return
         if not self._out:
@@ -57,7 +58,7 @@ class Outbound:
         self._out += parts
         self._delivery_bytes += sum(map(len, parts))
         if self._delivery_bytes >= WRITE_HIGH_BYTES:
-            # Now, so that `pause_writing` is called before any other consumer of this connection is dealt more.
+            # Now, so that `pause_writing` is called before any other consumer of this connection is sent more.
             self._flush()
 
     def _flush(self) -> None:
@@ -69,6 +70,10 @@ class Outbound:
             self._transport.write(out[0])
         else:
             self._transport.writelines(out)
+
+    def peer_certificate(self) -> bytes:
+        """See `quire.runtime.tls`."""
+        return peer_certificate(self._transport)
 
     @property
     def unsent_bytes(self) -> int:

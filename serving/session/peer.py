@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from quire.serving.session.inbound import Inbound, Stop
 from quire.serving.session.outbound import Outbound
 from quire.wire import commands
+
+if TYPE_CHECKING:
+    from quire.serving.session.login import Login
 
 _log: Final = logging.getLogger(__name__)
 
@@ -31,6 +34,8 @@ class Peer:
         self.client_version = ""
         self.wants_index = False
         """The client takes entries with broker entry metadata, and the settings allow it."""
+        self.login: Login | None = None
+        """None where nobody is asked who he is, and until CONNECT comes."""
 
     @property
     def knows_end_of_topic(self) -> bool:
@@ -48,6 +53,8 @@ class Peer:
     def lost(self) -> None:
         """The connection is gone."""
         self._handshake.cancel()
+        if self.login is not None:
+            self.login.end()
 
     def keep_alive(self, inbound: Inbound, outbound: Outbound) -> None:
         """To be called once per keep-alive interval: ping after one silent interval, close after two.

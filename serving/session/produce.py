@@ -18,7 +18,6 @@ let in anew.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +28,7 @@ from quire.serving.model.ports import NotAllowed
 from quire.serving.session.bounds import refused_names, refused_properties
 from quire.serving.session.connection import Connection, Handler
 from quire.serving.session.lane import Lane
+from quire.serving.session.permissions import permit
 from quire.serving.session.requests import retry_until_deadline
 from quire.serving.topic.producers import AccessMode, Admission, Stage
 from quire.wire import commands
@@ -48,19 +48,6 @@ _MODE_WORDS: Final = {
     AccessMode.WAIT_FOR_EXCLUSIVE: "WaitForExclusive",
     AccessMode.EXCLUSIVE_WITH_FENCING: "ExclusiveWithFencing",
 }
-
-
-class _Gone:
-    """The port of an admission that is over."""
-
-    name = ""
-
-    def nothing(self, *_: object) -> None: ...
-
-    write = ready = fenced = replaced = close = nothing
-
-
-_GONE: Final = _Gone()
 
 
 class ProducerEnd:
@@ -96,7 +83,6 @@ class ProducerEnd:
         self.topic: AnyTopic | None = None
         self.target: AnyTopic | None = None
         self.admission = Admission(
-            self,
             AccessMode(body.producer_access_mode),
             body.epoch,
             bool(body.producer_name) and body.user_provided_producer_name,
@@ -124,7 +110,7 @@ class ProducerEnd:
             self._pass(target, run)
         else:
             self.entries_in += len(run.entries)
-            target.publish(self.admission, run)
+            target.publish(self, run)
 
     def _takes(self, target: AnyTopic) -> bool:
         """Whether the topic takes something now; else the lane is stopped until it does."""
@@ -140,17 +126,17 @@ class ProducerEnd:
         bytes_max = target.applied.policies.message_bytes_max
         self.entries_in += len(run)
         if not bytes_max or max(map(len, run.entries)) <= bytes_max:
-            target.publish(self.admission, run)
+            target.publish(self, run)
             return
         start = 0
         for at, size in enumerate(map(len, run.entries)):
             if size > bytes_max:
                 if at > start:
-                    target.publish(self.admission, run.pick(range(start, at)))
+                    target.publish(self, run.pick(range(start, at)))
                 start = at + 1
                 self._refuse_size(target, run.sequence_ids()[at][0], size)
         if start < len(run):
-            target.publish(self.admission, run.pick(range(start, len(run))))
+            target.publish(self, run.pick(range(start, len(run))))
 
     def _refuse_size(self, target: AnyTopic, sequence_id: int, size: int) -> None:
         allowed = target.applied.policies.message_bytes_max
@@ -186,7 +172,7 @@ class ProducerEnd:
                 self._refuse_size(target, send.sequence_id, len(send.entry))
                 return
         self.entries_in += 1
-        target.publish_chunk(self.admission, send)
+        target.publish_chunk(self, send)
 
     def _refuse_early(self) -> None:
         """A client that sent after its PRODUCER without waiting hears what became of that; nobody may publish
@@ -203,11 +189,9 @@ class ProducerEnd:
         except QuireError as error:
             self.connection.refuse_request("PRODUCER", self.request_id, error)
             self._unregister()
-            self._drop_port()
             return
         if self.connection.is_closed:
-            topic.producers.leave(self.admission)
-            self._drop_port()
+            topic.producers.leave(self)
             return
         self.topic = topic
         is_ready = self.admission.stage is not Stage.WAITING
@@ -217,6 +201,11 @@ class ProducerEnd:
 
     async def _enter(self, body: pb.CommandProducer) -> AnyTopic:
         """Be admitted to the topic."""
+        await permit(self.connection, pb.BaseCommand.PRODUCER, body.topic)
+        if body.initial_subscription_name:
+            await permit(
+                self.connection, pb.BaseCommand.SUBSCRIBE, body.topic, body.initial_subscription_name
+            )
         topic = await self.connection.host.topics.open(body.topic)
         schema = body.schema if body.HasField("schema") else None
         self.schema_version = await self.connection.host.topics.admit_producer_schema(topic, schema)
@@ -224,7 +213,7 @@ class ProducerEnd:
             raise Unavailable("the connection is closed")
         if body.initial_subscription_name:
             await self.connection.host.topics.ensure_subscription(topic, body.initial_subscription_name)
-        await topic.admit(self.admission)
+        await topic.admit(self)
         return topic
 
     def ask_again(self, body: pb.CommandProducer) -> None:
@@ -283,7 +272,6 @@ class ProducerEnd:
             if last_words:
                 self.write(last_words)
             self._unregister()
-            self._drop_port()
 
     # -- what the connection does to it ----------------------------------------------------------------
 
@@ -300,6 +288,12 @@ class ProducerEnd:
         else:
             self.topic.log.publisher.when_settled(closed)
         self._unregister()
+
+    def revoke(self) -> None:
+        """Its role may not produce any more: its client looks the topic up again, and is told so."""
+        if self.topic is not None:
+            self.topic.producers.leave(self)
+        self.close()
 
     def detach(self) -> None:
         """The connection is gone."""
@@ -322,13 +316,7 @@ class ProducerEnd:
 
     def _leave_topic(self) -> None:
         if self.topic is not None:
-            self.topic.producers.leave(self.admission)
-            self._drop_port()
-
-    def _drop_port(self) -> None:
-        """Of an admission that is over a copy stays, without the producer: circles would stay (`runtime.weak`)."""
-        if self.admission.stage is Stage.OUTSIDE:
-            self.admission = replace(self.admission, port=_GONE)
+            self.topic.producers.leave(self)
 
     def _unregister(self) -> None:
         producers = self.connection.producers
@@ -376,6 +364,7 @@ def get_schema(connection: Connection, body: pb.CommandGetSchema) -> None:
 
 
 async def _get_schema(connection: Connection, body: pb.CommandGetSchema) -> bytes:
+    await permit(connection, pb.BaseCommand.GET_SCHEMA, body.topic)
     version = body.schema_version or None  # some clients send an empty one for the newest
     number, found = await connection.host.topics.find_schema(body.topic, version)
     return commands.schema_found(body.request_id, found, number)
@@ -390,6 +379,7 @@ def get_or_create_schema(connection: Connection, body: pb.CommandGetOrCreateSche
 
 
 async def _get_or_create_schema(connection: Connection, body: pb.CommandGetOrCreateSchema) -> bytes:
+    await permit(connection, pb.BaseCommand.GET_OR_CREATE_SCHEMA, body.topic)
     topic = await connection.host.topics.open(body.topic)
     version = await connection.host.topics.admit_producer_schema(topic, body.schema)
     return commands.schema_stored(body.request_id, version)

@@ -13,16 +13,22 @@ from typing import Final
 from zlib import crc32
 
 from quire.runtime.budget import ByteBudget
+from quire.runtime.clock import Clock
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import HELD_SHARE_OF_BYTES_IN_FLIGHT
 from quire.runtime.settings import format_address, parse_address
 from quire.runtime.slices import Share
+from quire.runtime.tasks import Tasks
+from quire.security.listener import TlsListener
 from quire.serving.cluster.addresses import Addresses
 from quire.serving.cluster.client_topics import ClientTopics
+from quire.serving.policy.guard import Guard
 from quire.serving.session.connection import Connection
 from quire.serving.session.frame_room import FrameRoom
 from quire.serving.session.inbound import READ_WEIGHT_MAX
+from quire.serving.session.revocation import LOOK_EACH_S, revoke
 from quire.serving.session.table import TABLE
+from quire.serving.settings import BrokerSettings
 from quire.serving.topic.services import Services
 
 BACKLOG: Final = 1024
@@ -37,10 +43,12 @@ DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class Sessions:
-    def __init__(self, services: Services, topics: ClientTopics, addresses: Addresses) -> None:
-        self.settings = services.settings
-        self.clock = services.clock
-        self.tasks = services.tasks
+    def __init__(
+        self, services: Services, topics: ClientTopics, addresses: Addresses, guard: Guard | None = None
+    ) -> None:
+        """Without a guard nobody logs in."""
+        self.guard = guard
+        self._services = services
         self.topics = topics
         self.budget = services.budget
         self.held = ByteBudget(self.budget.limit_bytes // HELD_SHARE_OF_BYTES_IN_FLIGHT)
@@ -53,33 +61,63 @@ class Sessions:
         """For what is read from sockets."""
         self._addresses = addresses
         self._names = _ProducerNames(services, addresses)
-        self._server: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server | TlsListener] = []
         self._open: dict[Connection, None] = {}
         """In the order in which they came."""
         self._connections_total = 0
         self._sends_of_closed = [0, 0]
 
+    @property
+    def settings(self) -> BrokerSettings:
+        return self._services.settings
+
+    @property
+    def clock(self) -> Clock:
+        return self._services.clock
+
+    @property
+    def tasks(self) -> Tasks:
+        return self._services.tasks
+
     # -- life ------------------------------------------------------------------------------------------
 
-    async def listen(self, listener: socket.socket | None) -> None:
-        """On `listener`, a bound socket, or where the settings say. Raises `ConfigurationError`."""
-        loop, settings = asyncio.get_running_loop(), self.settings
+    async def listen(self, listener: socket.socket | None, tls: TlsListener | None = None) -> None:
+        """On `listener`, a bound socket, and on `tls`; without either, where the settings say.
+
+        Raises `ConfigurationError`.
+        """
+        if listener is not None or tls is None:
+            address = await self._listen(listener)
+            self._addresses.service_url = self.settings.advertise or f"pulsar://{address}"
+        else:
+            self._addresses.service_url = ""
+        if tls is not None:
+            tls.start(self._connection)
+            self._listeners.append(tls)
+            self._addresses.service_url_tls = self.settings.advertise_tls or f"pulsar+ssl://{tls.address}"
+
+    async def _listen(self, listener: socket.socket | None) -> str:
+        """Where, as host:port."""
+        loop = asyncio.get_running_loop()
         try:
             if listener is not None:
-                self._server = await loop.create_server(self._connection, sock=listener, backlog=BACKLOG)
+                server = await loop.create_server(self._connection, sock=listener, backlog=BACKLOG)
             else:
-                host, port = parse_address(settings.listen)
-                self._server = await loop.create_server(self._connection, host, port, backlog=BACKLOG)
+                host, port = parse_address(self.settings.listen)
+                server = await loop.create_server(self._connection, host, port, backlog=BACKLOG)
         except OSError as error:
             raise ConfigurationError(
-                f"cannot listen on {settings.listen}: {error.strerror or error}"
+                f"cannot listen on {self.settings.listen}: {error.strerror or error}"
             ) from error
-        host, port = self._server.sockets[0].getsockname()[:2]
-        self._addresses.service_url = settings.advertise or f"pulsar://{format_address(host, port)}"
+        self._listeners.append(server)
+        return format_address(*server.sockets[0].getsockname()[:2])
 
     def start_keep_alive(self) -> None:
         """Look from now on whether clients are still there."""
         self.tasks.start_every(self.settings.keep_alive_ms / 1000, self._keep_alive, "keep-alive")
+        guard = self.guard
+        if guard is not None:
+            self.tasks.start_every(LOOK_EACH_S, lambda: revoke(guard, list(self._open)), "revoking")
 
     def _connection(self) -> Connection:
         return Connection(self, TABLE)
@@ -87,7 +125,7 @@ class Sessions:
     @property
     def is_listening(self) -> bool:
         """Or was, when the broker stops."""
-        return self._server is not None
+        return bool(self._listeners)
 
     async def answered(self) -> None:
         """Return when all requests are; lookups, mostly, that waited for the end of a hand-over."""
@@ -96,8 +134,8 @@ class Sessions:
 
     def stop_listening(self) -> None:
         """Take no more clients; those who are here stay."""
-        if self._server is not None:
-            self._server.close()
+        for listener in self._listeners:
+            listener.close()
 
     def close(self) -> None:
         """Let all clients go."""
@@ -130,7 +168,12 @@ class Sessions:
     def metrics(self) -> Mapping[str, float]:
         """Counters and gauges by their full name. Counters never fall: what closes leaves its count in them."""
         fast, slow = self._sends_of_closed
+        tls = [one for one in self._listeners if isinstance(one, TlsListener)]
         return {
+            **({} if self.guard is None else self.guard.metrics()),
+            "quire_serving_tls_handshakes_total": sum(one.handshakes_total for one in tls),
+            "quire_serving_tls_handshakes_failed_total": sum(one.handshakes_failed_total for one in tls),
+            "quire_serving_tls_handshakes_under_way": sum(one.handshakes_under_way for one in tls),
             "quire_serving_connections": len(self._open),
             "quire_serving_connections_total": self._connections_total,
             "quire_serving_bytes_in_flight": self.budget.used_bytes,
@@ -154,7 +197,7 @@ class _ProducerNames:
 
     def next(self) -> str:
         self._given += 1
-        apart = crc32(self._addresses.service_url.encode()) % NAME_PARTS
+        apart = crc32(self._addresses.name.encode()) % NAME_PARTS
         return f"{self._cluster}-{_letters(self._began_ms * NAME_PARTS + apart)}-{self._given}"
 
 

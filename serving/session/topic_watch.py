@@ -22,6 +22,7 @@ from quire.serving.model.ports import NotAllowed
 from quire.serving.model.topics_pattern import TopicsPattern, topics_hash
 from quire.serving.session.connection import Connection, Handler
 from quire.serving.session.lane import Lane
+from quire.serving.session.permissions import permit_in_namespace
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 
@@ -58,6 +59,8 @@ class TopicWatcher:
         self.lane = Lane(connection)
         self._connection = connection
         self._id = watcher_id
+        self.namespace = "", ""
+        """(tenant, namespace) that is watched."""
         self._pattern: TopicsPattern | None = None
         """None until SUCCESS is written."""
         self._told: set[str] = set()
@@ -71,7 +74,8 @@ class TopicWatcher:
         self.detach()
         try:
             pattern = TopicsPattern(body.topics_pattern)
-            tenant, namespace = namespace_of(body.namespace)
+            tenant, namespace = self.namespace = namespace_of(body.namespace)
+            await permit_in_namespace(self._connection, pb.BaseCommand.WATCH_TOPIC_LIST, tenant, namespace)
             host = self._connection.host
             watched = await host.topics.watch(tenant, namespace, self._changed)
             self._stop = watched.stop
@@ -112,6 +116,15 @@ class TopicWatcher:
         self._stop()
         self._stop, self._pattern = _nothing, None
         self._came.clear()
+
+    @property
+    def is_open(self) -> bool:
+        """It was let in, and has not ended."""
+        return self._pattern is not None
+
+    def revoke(self) -> None:
+        """Its role may not list the topics any more; clients know no word for that, and just hear nothing."""
+        self.detach()
 
     def resumed(self) -> None:
         """The client reads again."""

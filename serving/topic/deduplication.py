@@ -20,8 +20,9 @@ from typing import Final, Protocol
 
 from quire.runtime.clock import Clock
 from quire.runtime.errors import NotFound
-from quire.serving.model.ports import Position, ProducerPort
+from quire.serving.model.ports import Position
 from quire.serving.topic.dedup import Deduplicator, Seen, Snapshot, Verdict, numbers_of
+from quire.serving.topic.producers import ProducerPort
 from quire.serving.topic.publish import NO_ENTRY, Publisher
 from quire.serving.topic.reading import TopicReader
 from quire.serving.topic.segments import Segments

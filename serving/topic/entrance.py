@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from quire.runtime.errors import QuireError, Unavailable
 from quire.runtime.tasks import Tasks
-from quire.serving.topic.producers import Admission, Producers
+from quire.serving.topic.producers import ProducerPort, Producers
 
 if TYPE_CHECKING:
     from quire.serving.topic.log import LedgerLog
@@ -29,7 +29,7 @@ class Entrance:
         self._tasks = tasks
         self._is_open = True
 
-    def all(self) -> list[Admission]:
+    def all(self) -> list[ProducerPort]:
         return self._producers.all()
 
     def last_sequence_id(self, producer: str) -> int:
@@ -37,18 +37,18 @@ class Entrance:
         dedup = self._log.dedup
         return -1 if dedup is None else dedup.last_sequence_id(producer)
 
-    async def admit(self, admission: Admission) -> None:
-        """Let a producer in, or let it wait until its port is told `ready`.
+    async def admit(self, producer: ProducerPort) -> None:
+        """Let a producer in, or let it wait until it is told `ready`.
 
         Raises `ProducerBusy`, `ProducerFenced`, `Unavailable`, and what writing the epoch fails with.
         """
-        granted = self._producers.admit(admission)
+        granted = self._producers.admit(producer)
         if granted is not None:
             await self._grant(granted)
 
-    def leave(self, admission: Admission) -> None:
+    def leave(self, producer: ProducerPort) -> None:
         """The producer is closed; whoever waits longest for exclusive access follows."""
-        self._follow(self._producers.leave(admission))
+        self._follow(self._producers.leave(producer))
 
     def shut(self) -> None:
         """Nobody who waits is let in any more: the topic is being handed over."""
@@ -58,24 +58,24 @@ class Entrance:
         """Send everybody away: to `service_url`, or to look the topic up again."""
         self._producers.close_all(service_url)
 
-    def _follow(self, granted: Admission | None) -> None:
+    def _follow(self, granted: ProducerPort | None) -> None:
         if granted is not None and self._is_open:
             self._tasks.start(self._let_in(granted), f"exclusive access to {self._log.name}")
 
-    async def _let_in(self, granted: Admission) -> None:
+    async def _let_in(self, granted: ProducerPort) -> None:
         try:
             await self._grant(granted)
         except QuireError as error:
             _log.warning("%s: exclusive access could not be given: %s", self._log.name, error)
-            granted.port.close()
+            granted.close()
         else:
-            granted.port.ready(self.last_sequence_id(granted.port.name))
+            granted.ready(self.last_sequence_id(granted.name))
 
-    async def _grant(self, granted: Admission) -> None:
+    async def _grant(self, granted: ProducerPort) -> None:
         """Write down the epoch, if it is a new one. Raises unless the producer is inside then."""
         try:
-            if granted.topic_epoch != self._producers.epoch:
-                await self._log.write_epoch(granted.topic_epoch)
+            if granted.admission.topic_epoch != self._producers.epoch:
+                await self._log.write_epoch(granted.admission.topic_epoch)
         except BaseException:
             self._follow(self._producers.refused(granted))
             raise

@@ -1,12 +1,12 @@
 """The log of a topic that keeps nothing: what is published goes to the consumers that can take it now, or is lost.
 
-    SEND ─▶ SEND_RECEIPT at once, no promise     ─▶ one block per run ─▶ each subscription: deal, or drop and count
+    SEND ─▶ SEND_RECEIPT at once, no promise     ─▶ one block per run ─▶ each subscription: dispatch, or drop and count
 
 There is no record of such a topic, no ledger and no cursor; it exists on its broker from the first use until nobody
 uses it. So publishing waits for nothing, and nothing of a connection is ever outstanding: a flood costs its own
 receipts, and a consumer whose socket or permits are full loses messages instead of holding anybody up.
 
-What passes through is cut into blocks all the same, because blocks are what subscriptions deal. Their ledger is the
+What passes through is cut into blocks all the same, because blocks are what subscriptions dispatch. Their ledger is the
 time of loading in ms, so that ids of one topic are distinct and grow, also from one incarnation to the next: message
 ids that repeat would confuse what clients track by them.
 
@@ -22,17 +22,17 @@ from typing import Final
 from quire.metadata.records import DelayedDeliveryPolicy
 from quire.runtime.clock import Clock
 from quire.runtime.limits import BLOCK_ENTRIES_MAX
-from quire.serving.model.ports import EARLIEST, Done, Position, ProducerPort, SegmentView
+from quire.serving.model.ports import EARLIEST, Done, Position, SegmentView
 from quire.serving.policy.applied import AppliedPolicies
 from quire.serving.policy.rate_limiter import DispatchLimits
-from quire.serving.topic.producers import NO_EPOCH
+from quire.serving.topic.producers import NO_EPOCH, ProducerPort
 from quire.serving.topic.publish import InFlightBlock
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
 from quire.wire.entry_frames import receipt_run
 
 ENTRIES_PER_LEDGER: Final = 1 << 30
-"""Entry ids are kept in 32 bits by whoever deals; beyond this a new ledger number begins."""
+"""Entry ids are kept in 32 bits by whoever dispatches; beyond this a new ledger number begins."""
 
 
 class NullPublisher:
@@ -91,7 +91,7 @@ class NullLog:
     is_terminated: Final = False
     last_confirmed: Final = EARLIEST
     delayed_delivery: Final = DelayedDeliveryPolicy(active=False)
-    """What is not dealt now is not there later."""
+    """What is not dispatched now is not there later."""
 
     def __init__(self, name: str, clock: Clock, applied: AppliedPolicies) -> None:
         self.name = name

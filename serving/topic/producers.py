@@ -33,13 +33,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import Final
+from typing import Final, Protocol
 
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.limits import PRODUCERS_PER_TOPIC_MAX, PRODUCERS_WAITING_MAX
 from quire.runtime.transitions import Transitions
-from quire.serving.model.ports import ProducerPort
 from quire.wire import pulsar_pb2 as pb
+from quire.wire.block import Buffer
 
 NO_EPOCH = -1
 
@@ -105,9 +105,8 @@ class TopicTerminated(ConfigurationError):
 
 @dataclass(eq=False, slots=True)
 class Admission:
-    """One producer of a topic, and how it was let in. `epoch_before` is the topic epoch that the client names."""
+    """How one producer was let in. `epoch_before` is the topic epoch that the client names."""
 
-    port: ProducerPort
     mode: AccessMode = AccessMode.SHARED
     epoch: int = 0
     named_by_user: bool = True
@@ -119,136 +118,165 @@ class Admission:
         self.stage = TRANSITIONS.next(self.stage, event)
 
 
+class ProducerPort(Protocol):
+    """The session's end of one producer: what its topic does to it."""
+
+    name: str
+    admission: Admission
+
+    def write(self, data: Buffer, /) -> None:
+        """Queue bytes for the connection; they leave with all others of the turn. Nothing once it is closed."""
+        ...
+
+    def ready(self, last_sequence_id: int) -> None:
+        """It waited for exclusive access and has it now."""
+        ...
+
+    def fenced(self, error: QuireError) -> None:
+        """It waited for exclusive access, and another producer took that for good."""
+        ...
+
+    def replaced(self) -> None:
+        """Its client came back over another connection: what still comes from this one is dropped, without a word."""
+        ...
+
+    def close(self, service_url: str = "") -> None:
+        """Send CLOSE_PRODUCER: the client will begin again at `service_url`, or look the topic up."""
+        ...
+
+
 class Producers:
     """The producers of one topic, whose record has `epoch`."""
 
     def __init__(self, epoch: int = NO_EPOCH) -> None:
         self.epoch = epoch
-        self._here: dict[str, Admission] = {}
-        self._waiting: list[Admission] = []
-        self._exclusive: Admission | None = None
+        self._here: dict[str, ProducerPort] = {}
+        self._waiting: list[ProducerPort] = []
+        self._exclusive: ProducerPort | None = None
 
     def __len__(self) -> int:
         return len(self._here)
 
-    def all(self) -> list[Admission]:
+    def all(self) -> list[ProducerPort]:
         return [*self._here.values(), *self._waiting]
 
     # -- coming in -------------------------------------------------------------------------------------
 
-    def admit(self, wish: Admission) -> Admission | None:
-        """Let a producer in, let it wait, or grant it access and answer it. See `wish.stage`.
+    def admit(self, wish: ProducerPort) -> ProducerPort | None:
+        """Let a producer in, let it wait, or grant it access and answer it. See `wish.admission.stage`.
 
         Raises `ProducerBusy`, `ProducerFenced`; then nothing has changed.
         """
         former = self._former(wish)
         self._check(wish, former)
-        if wish.mode is AccessMode.EXCLUSIVE_WITH_FENCING:
-            self._fence(wish.port.name, former)
+        if wish.admission.mode is AccessMode.EXCLUSIVE_WITH_FENCING:
+            self._fence(wish.name, former)
             return self._grant(wish)
         if former is None and len(self._here) + len(self._waiting) >= PRODUCERS_PER_TOPIC_MAX:
             raise ProducerBusy(
                 f"the topic has {PRODUCERS_PER_TOPIC_MAX} producers, and takes no more: close some"
             )
-        if former is not None and former.stage is Stage.WAITING:
+        if former is not None and former.admission.stage is Stage.WAITING:
             self._waiting[self._waiting.index(former)] = wish
-            former.take(Event.GONE)
-            wish.take(Event.QUEUED)
-            former.port.replaced()
+            former.admission.take(Event.GONE)
+            wish.admission.take(Event.QUEUED)
+            former.replaced()
             return None
         if former is not None:
             self._forget(former)
-            former.port.replaced()
-        if wish.mode is not AccessMode.SHARED and not self._here:
+            former.replaced()
+        if wish.admission.mode is not AccessMode.SHARED and not self._here:
             return self._grant(wish)
         self._enter(wish)
         return None
 
-    def _enter(self, wish: Admission) -> None:
-        if wish.mode is AccessMode.SHARED:
-            wish.take(Event.LET_IN)
-            self._here[wish.port.name] = wish
+    def _enter(self, wish: ProducerPort) -> None:
+        if wish.admission.mode is AccessMode.SHARED:
+            wish.admission.take(Event.LET_IN)
+            self._here[wish.name] = wish
         else:
-            wish.take(Event.QUEUED)
+            wish.admission.take(Event.QUEUED)
             self._waiting.append(wish)
 
-    def _former(self, wish: Admission) -> Admission | None:
+    def _former(self, wish: ProducerPort) -> ProducerPort | None:
         """The same producer over a connection that is lost. Raises `ProducerBusy` for another one of its name."""
-        name = wish.port.name
-        present = self._here.get(name) or next((one for one in self._waiting if one.port.name == name), None)
+        name, asked = wish.name, wish.admission
+        present = self._here.get(name) or next((one for one in self._waiting if one.name == name), None)
         if present is None:
             return None
-        if present.mode is wish.mode and not wish.named_by_user and wish.epoch > present.epoch:
+        had = present.admission
+        if had.mode is asked.mode and not asked.named_by_user and asked.epoch > had.epoch:
             return present
-        if wish.mode in (AccessMode.EXCLUSIVE_WITH_FENCING, AccessMode.WAIT_FOR_EXCLUSIVE):
+        if asked.mode in (AccessMode.EXCLUSIVE_WITH_FENCING, AccessMode.WAIT_FOR_EXCLUSIVE):
             return None  # two that relieve each other may well share a name
         raise ProducerBusy(f"producer {name} is connected already")
 
-    def _check(self, wish: Admission, former: Admission | None) -> None:
-        if wish.mode is AccessMode.SHARED:
+    def _check(self, wish: ProducerPort, former: ProducerPort | None) -> None:
+        asked = wish.admission
+        if asked.mode is AccessMode.SHARED:
             if self._exclusive is not None or (self._waiting and former is None):
                 raise ProducerBusy("another producer has, or waits for, exclusive access to the topic")
             return
-        if wish.mode is AccessMode.WAIT_FOR_EXCLUSIVE and len(self._waiting) >= PRODUCERS_WAITING_MAX:
+        if asked.mode is AccessMode.WAIT_FOR_EXCLUSIVE and len(self._waiting) >= PRODUCERS_WAITING_MAX:
             raise ProducerBusy("too many producers wait for exclusive access to the topic already")
-        if wish.epoch_before is not None and wish.epoch_before < self.epoch:
+        if asked.epoch_before is not None and asked.epoch_before < self.epoch:
             raise ProducerFenced("another producer has had exclusive access meanwhile")
-        if wish.mode is AccessMode.EXCLUSIVE:
+        if asked.mode is AccessMode.EXCLUSIVE:
             if len(self._here) > (former is not None):
                 raise ProducerFenced("the topic has other producers, so exclusive access cannot be had")
             if self._waiting and former is None:
                 raise ProducerFenced("another producer waits for exclusive access to the topic")
 
-    def _grant(self, wish: Admission) -> Admission:
-        is_back = wish.epoch_before == self.epoch != NO_EPOCH
-        wish.topic_epoch = self.epoch if is_back else self.epoch + 1
-        wish.take(Event.GRANTED)
+    def _grant(self, wish: ProducerPort) -> ProducerPort:
+        is_back = wish.admission.epoch_before == self.epoch != NO_EPOCH
+        wish.admission.topic_epoch = self.epoch if is_back else self.epoch + 1
+        wish.admission.take(Event.GRANTED)
         self._exclusive = wish
-        self._here[wish.port.name] = wish
+        self._here[wish.name] = wish
         return wish
 
-    def written(self, granted: Admission) -> bool:
+    def written(self, granted: ProducerPort) -> bool:
         """Its epoch is durable. False when it is not here any more, so that it must not be told it has access."""
-        self.epoch = max(self.epoch, granted.topic_epoch)
-        if granted.stage is Stage.GRANTED:
-            granted.take(Event.WRITTEN)
-        return granted.stage is Stage.INSIDE
+        self.epoch = max(self.epoch, granted.admission.topic_epoch)
+        if granted.admission.stage is Stage.GRANTED:
+            granted.admission.take(Event.WRITTEN)
+        return granted.admission.stage is Stage.INSIDE
 
-    def refused(self, granted: Admission) -> Admission | None:
+    def refused(self, granted: ProducerPort) -> ProducerPort | None:
         """Its epoch could not be written. Answers whose turn it is now."""
         return self.leave(granted)
 
     # -- leaving ---------------------------------------------------------------------------------------
 
-    def leave(self, admission: Admission) -> Admission | None:
+    def leave(self, producer: ProducerPort) -> ProducerPort | None:
         """The producer is closed. Answers whose turn it is now, granted access. Nothing if it was not here."""
-        if admission.stage is Stage.WAITING:
-            self._waiting.remove(admission)
-            admission.take(Event.GONE)
-        elif admission.stage is not Stage.OUTSIDE:
-            self._forget(admission)
+        if producer.admission.stage is Stage.WAITING:
+            self._waiting.remove(producer)
+            producer.admission.take(Event.GONE)
+        elif producer.admission.stage is not Stage.OUTSIDE:
+            self._forget(producer)
             if self._waiting and not self._here:
                 return self._grant(self._waiting.pop(0))
         return None
 
-    def _forget(self, admission: Admission) -> None:
-        admission.take(Event.GONE)
-        del self._here[admission.port.name]
-        if self._exclusive is admission:
+    def _forget(self, producer: ProducerPort) -> None:
+        producer.admission.take(Event.GONE)
+        del self._here[producer.name]
+        if self._exclusive is producer:
             self._exclusive = None
 
-    def _fence(self, name: str, former: Admission | None) -> None:
+    def _fence(self, name: str, former: ProducerPort | None) -> None:
         waiting = list(self._waiting)
-        for admission in waiting:
-            self.leave(admission)
-        for admission in list(self._here.values()):
-            self._forget(admission)
-            if admission is former:
-                admission.port.replaced()
+        for producer in waiting:
+            self.leave(producer)
+        for producer in list(self._here.values()):
+            self._forget(producer)
+            if producer is former:
+                producer.replaced()
             else:
-                admission.port.close()
-        for admission in waiting:
-            admission.port.fenced(ProducerFenced(f"producer {name} took exclusive access to the topic"))
+                producer.close()
+        for producer in waiting:
+            producer.fenced(ProducerFenced(f"producer {name} took exclusive access to the topic"))
 
     def close_all(self, service_url: str = "") -> None:
         """Send CLOSE_PRODUCER to everybody: they will go to `service_url`, or look the topic up again."""
@@ -256,6 +284,6 @@ class Producers:
         self._here.clear()
         self._waiting.clear()
         self._exclusive = None
-        for admission in everybody:
-            admission.take(Event.GONE)
-            admission.port.close(service_url)
+        for producer in everybody:
+            producer.admission.take(Event.GONE)
+            producer.close(service_url)

@@ -34,7 +34,8 @@ from quire.runtime.limits import (
     ENTRY_OVERHEAD_BYTES,
     TOPIC_SHARE_OF_BYTES_IN_FLIGHT,
 )
-from quire.serving.model.ports import Done, Position, ProducerPort
+from quire.serving.model.ports import Done, Position
+from quire.serving.topic.producers import ProducerPort
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
 from quire.wire.entry_frames import receipt, receipt_run

@@ -13,6 +13,8 @@ from quire.runtime.clock import Clock
 from quire.runtime.slices import Slices
 from quire.runtime.tasks import Tasks
 from quire.runtime.threads import DaemonThreads
+from quire.security.security import Security
+from quire.security.tls import FollowedContext
 from quire.serving.policy.rate_limiter import BrokerLimiters
 from quire.serving.settings import BrokerSettings
 from quire.serving.topic.publish import Turn
@@ -25,13 +27,14 @@ HELPERS: Final = 2
 
 @dataclass(slots=True)
 class Services:
-    """`archive` is None where none is configured."""
+    """`archive` is None where none is configured; `to_brokers`, where other brokers are called without TLS."""
 
     settings: BrokerSettings
     store: MetadataStore
     ledgers: Ledgers
     archive: Archive | None
     clock: Clock
+    to_brokers: FollowedContext | None = None
     turn: Turn = field(init=False)
     budget: ByteBudget = field(init=False)
     tail_cache: TailCache = field(init=False)
@@ -41,6 +44,8 @@ class Services:
     """The turns of the event loop for long work."""
     helpers: DaemonThreads = field(default_factory=lambda: DaemonThreads(HELPERS, "quire-helper"))
     """They do all that decodes what clients sent, or may take long."""
+    security: Security | None = None
+    """None: everybody may do everything."""
 
     def __post_init__(self) -> None:
         self.turn = Turn(self.clock, asyncio.get_running_loop().call_soon)

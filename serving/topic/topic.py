@@ -30,7 +30,7 @@ from quire.serving.topic.lifecycle.states import IN_USE, OPEN, TRANSITIONS, Even
 from quire.serving.topic.lifecycle.upkeep import Upkeep
 from quire.serving.topic.log import LedgerLog
 from quire.serving.topic.null_log import NullLog
-from quire.serving.topic.producers import Admission, Stage, TopicTerminated
+from quire.serving.topic.producers import ProducerPort, Stage, TopicTerminated
 from quire.serving.topic.publish import InFlightBlock
 from quire.serving.topic.services import Services
 from quire.wire import block as blocks
@@ -187,7 +187,7 @@ class Topic(Generic[LogT]):
         self.subscriptions.policies_changed()
         self.upkeep.heed_quotas(self)
 
-    async def admit(self, admission: Admission) -> None:
+    async def admit(self, producer: ProducerPort) -> None:
         """Let a producer in, or let it wait until its port is told `ready`.
 
         Raises `ProducerBusy`, `ProducerFenced`, `TopicTerminated`, `BacklogHeld`, `BacklogExceeded`; `Unavailable`
@@ -203,29 +203,29 @@ class Topic(Generic[LogT]):
             raise kind(f"topic {self.name} takes no messages now: {why}")
         if full := self.log.why_full():
             raise DiskFull(f"topic {self.name} takes no messages now: {full}")
-        await self.producers.admit(admission)
+        await self.producers.admit(producer)
 
-    def publish(self, producer: Admission, run: SendRun) -> None:
+    def publish(self, producer: ProducerPort, run: SendRun) -> None:
         """Take a run of SENDs; the producer gets their receipts in order once they are durable."""
         if not self._takes_from(producer):
             return
         log = self.log
         if log.dedup is None:
-            log.publisher.publish(producer.port, run.heads, run.entries, run.counts)
+            log.publisher.publish(producer, run.heads, run.entries, run.counts)
         else:
-            log.dedup.publish(producer.port, run)
+            log.dedup.publish(producer, run)
 
-    def publish_chunk(self, producer: Admission, send: Send) -> None:
+    def publish_chunk(self, producer: ProducerPort, send: Send) -> None:
         """Take one SEND of a chunked message."""
         log = self.log
         if not self._takes_from(producer):
             return
-        if log.dedup is not None and not log.dedup.admits_chunk(producer.port, send):
+        if log.dedup is not None and not log.dedup.admits_chunk(producer, send):
             return
         counts = None if send.message_count == 1 else [send.message_count]
-        log.publisher.publish(producer.port, [send.head], [send.entry], counts)
+        log.publisher.publish(producer, [send.head], [send.entry], counts)
 
-    def _takes_from(self, producer: Admission) -> bool:
+    def _takes_from(self, producer: ProducerPort) -> bool:
         """Whether what a producer sent is published now: not while the topic is being closed, for then its client will
         send that again where the topic is next.
 
@@ -233,9 +233,8 @@ class Topic(Generic[LogT]):
         """
         if self.state is not SERVING:
             return False
-        assert producer.stage is Stage.INSIDE, (
-            f"a producer that is {producer.stage.value} publishes to {self.name}"
-        )
+        stage = producer.admission.stage
+        assert stage is Stage.INSIDE, f"a producer that is {stage.value} publishes to {self.name}"
         return True
 
     def _confirmed(self, flights: Sequence[InFlightBlock]) -> None:

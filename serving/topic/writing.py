@@ -112,7 +112,7 @@ class Writing:
         if active is not None and self._services.clock.now_ms() - active.created_ms >= age_ms_max:
             self.roll()
 
-    def leave(self, ledger_ids: Container[int]) -> None:
+    def roll_if_writing_to(self, ledger_ids: Container[int]) -> None:
         """Begin another ledger when the active one is among `ledger_ids`, even if it is empty."""
         active = self._segments.active
         if active is not None and active.ledger_id in ledger_ids:
@@ -295,7 +295,7 @@ class Writing:
         """An id above all others of the topic, because positions compare by it."""
         return await self._services.ledgers.reserve(self._segments.greatest_id)
 
-    async def _create(self, ledger_id: int, beside: Sequence[Step]) -> LedgerWriter:
+    async def _create(self, ledger_id: int, atomically_with: Sequence[Step]) -> LedgerWriter:
         persistence = self._applied.policies.persistence
         return await self._services.ledgers.create(
             f"topic:{self._name}",
@@ -303,7 +303,7 @@ class Writing:
             write_quorum=persistence.write_quorum or None,
             ack_quorum=persistence.ack_quorum or None,
             ledger_id=ledger_id,
-            beside=beside,
+            atomically_with=atomically_with,
         )
 
     # -- a former owner's ledger -----------------------------------------------------------------------

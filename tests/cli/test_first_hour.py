@@ -123,11 +123,6 @@ def _completed(*words: str) -> list[str]:
     return [line.partition(",")[2] for line in done.stdout.split()]
 
 
-def test_no_token_is_offered_that_nobody_checks() -> None:
-    for name in ("produce", "consume", "check"):
-        assert "token" not in quire(name, "--help").out
-
-
 def test_json_on_a_terminal_is_json() -> None:
     produce("as-json", b"\x1b[31m\n")
     assert json.loads(consume("as-json", "--json").out)["payload"] == "\x1b[31m"

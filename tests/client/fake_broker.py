@@ -36,7 +36,7 @@ class Cursor:
 
 
 @dataclass
-class Dealing:
+class Dispatch:
     """One consumer of one connection."""
 
     session: Session
@@ -135,23 +135,23 @@ class FakeBroker:
         return LEDGER, len(self.topics[topic]) - 1
 
     def publish(self, topic: str, entry: bytes) -> None:
-        """Have an entry in the topic, and dealt out, that no producer sent."""
+        """Have an entry in the topic, and dispatched, that no producer sent."""
         self.topics[topic].append(entry)
-        self.deal()
+        self.dispatch()
 
     def count(self, topic: str, entry_id: int) -> int:
         metadata, _ = message.read_metadata(self.topics[topic][entry_id])
         return metadata.num_messages_in_batch if message.is_batch(metadata) else 1
 
-    def deal(self) -> None:
-        for dealing in self.dealings():
-            self._deal_to(dealing)
+    def dispatch(self) -> None:
+        for one in self.dispatches():
+            self._dispatch_to(one)
 
-    def dealings(self) -> Iterator[Dealing]:
+    def dispatches(self) -> Iterator[Dispatch]:
         for session in self.sessions:
             yield from session.consumers.values()
 
-    def _deal_to(self, to: Dealing) -> None:
+    def _dispatch_to(self, to: Dispatch) -> None:
         cursor = self.cursors[to.topic, to.subscription]
         entries = self.topics[to.topic]
         cursor.queue += range(cursor.next, len(entries))
@@ -200,7 +200,7 @@ class Session(asyncio.Protocol):
         self.broker = broker
         self.cutter = FrameCutter()
         self.producers: dict[int, tuple[str, str]] = {}
-        self.consumers: dict[int, Dealing] = {}
+        self.consumers: dict[int, Dispatch] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -208,8 +208,8 @@ class Session(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.broker.sessions.discard(self)
-        for dealing in self.consumers.values():
-            self.broker.rewind((dealing.topic, dealing.subscription))
+        for one in self.consumers.values():
+            self.broker.rewind((one.topic, one.subscription))
         self.consumers.clear()
         self.broker.look()
 
@@ -224,7 +224,7 @@ class Session(asyncio.Protocol):
             else:
                 assert isinstance(cut, Command)
                 self._command(cut.body)
-        self.broker.deal()
+        self.broker.dispatch()
         self.broker.look()
 
     def _sends(self, producer_id: int, sent: list[tuple[bytes, int, int]]) -> None:
@@ -311,9 +311,9 @@ class Session(asyncio.Protocol):
                 self.producers.pop(body.producer_id, None)
                 yield commands.success(body.request_id)
             case pb.CommandCloseConsumer():
-                dealing = self.consumers.pop(body.consumer_id, None)
-                if dealing is not None:
-                    broker.rewind((dealing.topic, dealing.subscription))
+                one = self.consumers.pop(body.consumer_id, None)
+                if one is not None:
+                    broker.rewind((one.topic, one.subscription))
                 yield commands.success(body.request_id)
 
     def _connected(self, body: pb.CommandConnect) -> bytes:
@@ -326,12 +326,12 @@ class Session(asyncio.Protocol):
         return commands.frame(pb.BaseCommand(type=pb.BaseCommand.CONNECTED, connected=answer))
 
     def _key(self, consumer_id: int) -> tuple[str, str]:
-        dealing = self.consumers[consumer_id]
-        return dealing.topic, dealing.subscription
+        one = self.consumers[consumer_id]
+        return one.topic, one.subscription
 
     def _subscribe(self, body: pb.CommandSubscribe) -> None:
         key = body.topic, body.subscription
-        self.consumers[body.consumer_id] = Dealing(self, body.consumer_id, *key)
+        self.consumers[body.consumer_id] = Dispatch(self, body.consumer_id, *key)
         if not body.durable:
             start = commands.position(body.start_message_id)
             first = max(0, start[1])  # at the entry that is named: readers leave out what they had

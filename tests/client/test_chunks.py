@@ -264,7 +264,7 @@ async def test_shared_consumers_get_whole_messages_and_nothing_twice(house: Brok
             subscription = (await broker.admin.statistics.stats(TopicName.parse(TOPIC)))["subscriptions"]["s"]
             assert subscription["msgBacklog"] == 0
             assert subscription["msgOutCounter"] == 4 * 5 + 4, (
-                "five chunks each, and what is small, dealt once"
+                "five chunks each, and what is small, dispatched once"
             )
 
 

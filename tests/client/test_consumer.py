@@ -508,15 +508,15 @@ async def test_permits_are_bounded_by_number_and_by_bytes(broker: FakeBroker, cl
         body = OutgoingMessage(b"%d" % i if i < 50 else bytes(4_000))
         broker.publish(TOPIC, message.encode_one(body, "p", i, 1))
     async with client.consumer("t", "s", start=EARLIEST, settings=settings) as consumer:
-        dealing = next(iter(broker.dealings()))
+        dispatching = next(iter(broker.dispatches()))
         cursor = broker.cursors[KEY]
         await broker.until(lambda: len(cursor.unacked) == 50)
-        assert dealing.permits == 0
+        assert dispatching.permits == 0
         for i in range(200):
             await consumer.receive(5)
             if i > 125:
                 assert len(cursor.unacked) - i <= 14
-        assert dealing.permits <= 12
+        assert dispatching.permits <= 12
 
 
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 200])

@@ -91,7 +91,7 @@ async def test_acks_last(real: Broker, ours: Client) -> None:
     assert again == list(range(0, 50, 2))
 
 
-async def test_a_shared_subscription_deals_everything_once(ours: Client) -> None:
+async def test_a_shared_subscription_dispatches_everything_once(ours: Client) -> None:
     seen: list[int] = []
     done = asyncio.Event()
 

@@ -2,17 +2,20 @@
 
 Results lie in `build/clients/LANGUAGE-HASH`, by a hash of what they are built from, so a change builds anew and
 nothing else does. A fetch that failed is remembered the same way for a day, so that a machine without network does
-not wait for it again and again; removing `build/clients` tries at once.
+not wait for it again and again; removing `build/clients` tries at once. Tests run side by side; one process builds.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,6 +26,15 @@ FETCH_S = 240
 REMEMBERED_S = 86_400
 
 
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Within, no other process builds a client."""
+    BUILT.mkdir(parents=True, exist_ok=True)
+    with BUILT.joinpath("lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def python() -> list[str]:
     return [sys.executable, str(HERE / "python" / "program.py")]
 
@@ -31,6 +43,7 @@ def quire() -> list[str]:
     return [sys.executable, str(HERE / "quire" / "program.py")]
 
 
+@_alone()
 def go() -> list[str]:
     _need("go")
     target = _target("go", "program.go", "scenarios.go", "go.mod", "go.sum")
@@ -40,25 +53,39 @@ def go() -> list[str]:
     return [str(program)]
 
 
+@_alone()
 def java() -> list[str]:
+    return _java("java", "pulsar/pulsar-client", "Program.java", "World.java", "Schemas.java")
+
+
+def iceberg_catalog() -> list[str]:
+    """A server: see `iceberg/src/Catalog.java`."""
+    return _java("iceberg", "iceberg/iceberg-core", "Catalog.java")
+
+
+def _java(folder: str, needs: str, *sources: str) -> list[str]:
+    """The first of the sources has the class that is run."""
     for tool in ("java", "mvn"):
         _need(tool)
-    target = _target("java", "pom.xml", "src/Program.java", "src/World.java", "src/Schemas.java")
+    target = _target(folder, "pom.xml", *(f"src/{name}" for name in sources))
     jars = target / "jars"
     if not jars.exists():
-        _build(target, _maven(target), cwd=HERE / "java")
-    return ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{target / 'classes'}:{jars}/*", "Program"]
-
-
-def _maven(target: Path) -> list[str]:
-    """From the local repository when the client was fetched before; else from the network."""
-    client = Path.home() / ".m2" / "repository" / "org" / "apache" / "pulsar" / "pulsar-client"
+        _build(target, _maven(target, needs), cwd=HERE / folder)
     return [
-        "mvn", "-q", "-B", *(["-o"] if client.exists() else []), f"-Dbuilt={target}",
+        "java", "-XX:TieredStopAtLevel=1", "-cp", f"{target / 'classes'}:{jars}/*", sources[0].removesuffix(".java"),
+    ]  # fmt: skip
+
+
+def _maven(target: Path, needs: str) -> list[str]:
+    """From the local repository when what is needed was fetched before; else from the network."""
+    fetched = Path.home() / ".m2" / "repository" / "org" / "apache" / needs
+    return [
+        "mvn", "-q", "-B", *(["-o"] if fetched.exists() else []), f"-Dbuilt={target}",
         "compile", "dependency:copy-dependencies", f"-DoutputDirectory={target / 'jars'}",
     ]  # fmt: skip
 
 
+@_alone()
 def node() -> list[str]:
     for tool in ("node", "npm"):
         _need(tool)

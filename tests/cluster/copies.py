@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from quire.ledger import census, states
+from quire.ledger import orphans, states
 from quire.ledger.bookie_client import BookieClient
 from quire.metadata import paths
 from quire.metadata.records import BookieRecord, LedgerRecord, LedgerState, decode
@@ -25,7 +25,7 @@ COPIES = 3
 async def lacking(store: MetadataStore) -> list[str]:
     """A line for each ledger that lacks a copy."""
     up = {f"{one.uuid}:{one.incarnation}" for one in (await _up(store)).values()}
-    listed = await census._listed(store)
+    listed = await orphans._listed(store)
     found = []
     async for record in _ledgers(store):
         if record.state is LedgerState.CLOSED:
@@ -92,7 +92,7 @@ async def _up(store: MetadataStore) -> dict[str, BookieRecord]:
 
 async def _ledgers(store: MetadataStore) -> AsyncIterator[LedgerRecord]:
     """All but those that are being deleted."""
-    async for ledger_id in census.ledger_ids(store):
+    async for ledger_id in orphans.ledger_ids(store):
         path = paths.ledger(ledger_id)
         try:
             record = decode(LedgerRecord, (await store.get(path)).value, path)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pulsar
 import pytest
 
-from quire.metadata.damage import damage_reports
+from quire.metadata.underreplicated import damage_reports
 
 from .copies import missing_blocks
 from .local import POLL_S

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from quire.metadata.damage import damage_reports
 from quire.metadata.open import open_store
+from quire.metadata.underreplicated import damage_reports
 from quire.wire.block import BlockError, read_header
 
 from .copies import missing_blocks

@@ -47,7 +47,7 @@ def admin(data: bytes) -> None:
         assert min(position) >= -(1 << 63) and max(position) < 1 << 63
     number = _refused(lambda: requests.whole(value, "number", least=1))
     assert number is REFUSED or (isinstance(number, int) and number >= 1)
-    record = _refused(lambda: tenants._record("tenant", value, "cluster"))
+    record = _refused(lambda: tenants._record("tenant", value, "cluster", takes_roles=True))
     if record is not REFUSED:
         assert decode(TenantRecord, encode(record), "tenant") == record
     made = _refused(lambda: namespace_json.namespace_of(value, "cluster"))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from joserfc import jwt
+from joserfc.jwk import OctKey
+
 from quire.bookie import journal_core
 from quire.bookie.entry_record import HEADER_BYTES as RECORD_HEADER_BYTES
 from quire.bookie.entry_record import seal
@@ -28,6 +31,7 @@ from tests.frames import with_entry
 from tests.fuzz.admin import admin, records
 from tests.fuzz.blocks import HEADER, archive, blocks, entry_log, journal
 from tests.fuzz.frames import bookie_frames, frames
+from tests.fuzz.security import SECRET, login
 
 CORPUS = Path(__file__).with_name("corpus")
 
@@ -40,6 +44,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "archive": archive,
     "admin": admin,
     "records": records,
+    "login": login,
 }
 
 
@@ -164,6 +169,18 @@ def _records() -> list[bytes]:
     return [*map(encode, made), b'{"name": "\xff"}', b"[" * 5000]
 
 
+def _login() -> list[bytes]:
+    key = OctKey.import_key(SECRET)
+    claims = (
+        {"sub": "app"},
+        {"sub": "app", "exp": 1 << 40},
+        {"sub": "a/b"},
+        {"iss": "https://issuer.example"},
+    )
+    tokens = [jwt.encode({"alg": "HS256"}, one, key).encode() for one in claims]
+    return [*(b"\0" + one for one in tokens), b"\1app:secret", b"\2", b"\3", b"\0e30.e30.", b"\0Basic YTpi"]
+
+
 _SEEDS: dict[str, Callable[[], list[bytes]]] = {
     "frames": _frames,
     "bookie_frames": _bookie_frames,
@@ -173,4 +190,5 @@ _SEEDS: dict[str, Callable[[], list[bytes]]] = {
     "archive": _archive,
     "admin": _admin,
     "records": _records,
+    "login": _login,
 }

@@ -15,6 +15,7 @@ import pulsar
 import pytest
 
 from quire.runtime.clock import Clock, SystemClock
+from quire.security.security import Security
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 from quire.serving.settings import BrokerSettings
@@ -52,12 +53,17 @@ class BrokerHouse:
         self.running: list[Broker] = []
         self.port = 0
         self.clock: Clock = SystemClock()
+        self.security: Security | None = None
 
     async def start(self, **settings: Any) -> Broker:
         """A broker on the cluster, on the port of the one before."""
         chosen = BrokerSettings(**{"listen": f"127.0.0.1:{self.port}", **settings})
         store_ledgers = self.cluster.join()
-        broker = Broker(Services(chosen, store_ledgers.store, store_ledgers, self.archive, self.clock))
+        broker = Broker(
+            Services(
+                chosen, store_ledgers.store, store_ledgers, self.archive, self.clock, security=self.security
+            )
+        )
         await broker.start()
         self.port = int(broker.service_url.rpartition(":")[2])
         self.running.append(broker)
@@ -72,8 +78,7 @@ class BrokerHouse:
     async def kill(self, broker: Broker) -> None:
         """End it as a crash would: nothing is closed, nothing more is written."""
         self.running.remove(broker)
-        assert broker.sessions._server is not None
-        broker.sessions._server.close()
+        broker.sessions.stop_listening()
         await broker.services.ledgers.stop()  # type: ignore[attr-defined]
         for session in list(broker.sessions._open):
             session.outbound.abort()

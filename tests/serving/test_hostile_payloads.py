@@ -86,7 +86,7 @@ async def test_compacting_batches_that_grow(turns: Turns, house: BrokerHouse, en
     [with_key(b"k" * 5_000_000), with_properties(2_600_000), bomb(1_000_000)],
     ids=["a key of 5 MB", "2,600,000 properties", "a million in 806"],
 )
-async def test_dealing_and_finding_what_is_large_inside(
+async def test_dispatching_and_finding_what_is_large_inside(
     turns: Turns, house: BrokerHouse, entry: bytes
 ) -> None:
     """By key, delayed, again; its time, its place at the end, a seek to its time."""

@@ -1,6 +1,6 @@
 """Pending acknowledgements: which consumer holds which entries until it acknowledges them, or gives them back. A core.
 
-A consumer that holds `UNACKED_MESSAGES_MAX` messages is dispatched nothing until it acknowledges. Giving back by
+A consumer that holds `UNACKED_MESSAGES_MAX` messages is sent nothing until it acknowledges. Giving back by
 request (negative acknowledgement, time-out) counts as a redelivery; losing the consumer does not.
 """
 

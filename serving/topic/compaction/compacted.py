@@ -12,9 +12,9 @@ A block's `first index` is here the number of messages beyond one an entry that 
 
 `CompactedView` is a `TopicPort`: up to the horizon it answers from the result, behind it it is the topic. Dispatchers
 know only consecutive entries; so the view fills up the gaps with empty ones, and `gaps` says which these are: the
-subscription counts them as acknowledged, hence they are never dealt. What is between two retained entries costs eight
-bytes of a block's table an entry, and nothing on the wire. Ledgers that the topic has trimmed are still in the view:
-the last value of a key outlives retention.
+subscription counts them as acknowledged, hence they are never dispatched. What is between two retained entries costs
+eight bytes of a block's table an entry, and nothing on the wire. Ledgers that the topic has trimmed are still in the
+view: the last value of a key outlives retention.
 """
 
 from __future__ import annotations

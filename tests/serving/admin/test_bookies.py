@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from quire.ledger.repair import Repair
 from quire.ledger.settings import RepairSettings
 from quire.metadata import paths
-from quire.metadata.records import BookieIntent, DamageRecord, LedgerRecord, encode
+from quire.metadata.records import BookieIntent, DamageRecord, LedgerRecord, UnderreplicatedRecord, encode
 from quire.metadata.store import MetadataStore
+from quire.metadata.underreplicated import report
 from quire.runtime.clock import SystemClock
 from quire.serving.broker import Broker
 from quire.testing.cluster import MemoryCluster
@@ -41,7 +42,7 @@ async def test_bookies_are_listed_and_found_by_uuid_its_beginning_and_address(
     rest: Rest, house: BrokerHouse, store: MetadataStore
 ) -> None:
     damage = DamageRecord(bookie="bookie-1:1", ledger_id=7, entry=3, what="a flipped bit")
-    await store.create(paths.damage("bookie-1", 7), encode(damage))
+    await report(store, UnderreplicatedRecord(ledger_id=7, damage=(damage,)))
     house.cluster.directory.leave("bookie-2")
     rows = (await rest.get(BOOKIES)).body
     assert [(row["uuid"], row["state"], row["damagedCopies"]) for row in rows] == [
@@ -82,7 +83,7 @@ async def test_a_bookie_is_drained_under_an_open_topic_and_retired(
     cluster.directory.join(replace(bookie.record(), intent=BookieIntent.DRAIN), bookie)
     async with asyncio.timeout(60):
         while (await rest.get(f"{BOOKIES}/bookie-0")).status != 404:
-            repair._news.told()
+            repair.told()
             await repair.look()
             await look_after_topics(broker)
     named = [
@@ -130,7 +131,7 @@ def coordinator(cluster: MemoryCluster) -> Repair:
 
 
 async def ledgers(store: MetadataStore) -> list[LedgerRecord]:
-    from quire.ledger.census import ledger_ids
+    from quire.ledger.orphans import ledger_ids
     from quire.metadata.records import decode
 
     found = []

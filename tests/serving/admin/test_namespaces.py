@@ -321,7 +321,12 @@ async def test_what_is_no_http_is_a_line_and_no_traceback(
 async def test_the_cluster_describes_itself(rest: Rest, broker: Broker) -> None:
     assert (await rest.get("/admin/v2/clusters")).body == ["standalone"]
     one = (await rest.get("/admin/v2/clusters/standalone")).body
-    assert one == {"serviceUrl": broker.addresses.http_url, "brokerServiceUrl": broker.service_url}
+    assert one == {
+        "serviceUrl": broker.addresses.http_url,
+        "serviceUrlTls": "",
+        "brokerServiceUrl": broker.service_url,
+        "brokerServiceUrlTls": "",
+    }
     assert (await rest.get("/admin/v2/clusters/other")).status == 404
     address = broker.addresses.http_url.removeprefix("http://")
     assert (await rest.get("/admin/v2/brokers")).body == [address]

@@ -20,7 +20,8 @@ KEPT = (
     b'"mode":"delete_when_subscriptions_caught_up","inactive_ms_max":30000},'
     b'"delayed_delivery":{"active":false,"tick_ms":50,"delay_ms_max":1000},"subscription_expiration_ms":420000,'
     b'"message_bytes_max":1000,"publish_rate":{"messages_per_s":100},"compaction_threshold_bytes":1048576,'
-    b'"dispatch_rate":{"messages":100,"period_s":10},"subscription_dispatch_rate":{"bytes":1048576}}'
+    b'"dispatch_rate":{"messages":100,"period_s":10},"subscription_dispatch_rate":{"bytes":1048576},'
+    b'"iceberg":{"catalog":"https://catalog:8181","table":"orders"}}'
 )
 """What older brokers wrote into the metadata store; it is read for ever."""
 
@@ -58,6 +59,7 @@ SHOWN: dict[str, Any] = {
     "compactionThreshold": 1 << 20,
     "dispatchRate": DISPATCH,
     "subscriptionDispatchRate": DISPATCH_EACH,
+    "iceberg": {"catalog": "https://catalog:8181", "warehouse": "", "namespace": "", "table": "orders"},
     "backlogQuota": {
         "destination_storage": {
             "limit": 10, "limitSize": 10, "limitTime": -1, "policy": "producer_exception"
@@ -99,6 +101,11 @@ def test_what_was_kept_when_more_was_allowed_is_shown_all_the_same() -> None:
         ("inactiveTopicPolicies", {"inactiveTopicDeleteMode": "at_whim"}, "caught_up.*at_whim"),
         ("delayedDelivery", {"tickTime": 0}, r"1 to 60000 ms.*\$.tickTime"),
         ("dispatchRate", {"ratePeriodInSecond": 5}, "needs dispatchThrottlingRateInMsg"),
+        ("iceberg", {"catalog": "here"}, "no absolute directory"),
+        ("iceberg", {"table": "orders"}, "no absolute directory"),
+        ("iceberg", {"catalog": "postgresql://u:p@h/lake"}, "leave them out"),
+        ("iceberg", {"catalog": "/lake", "table": "shop.orders"}, "has a dot"),
+        ("iceberg", {"catalog": "/lake", "warehouse": 5}, r"needs a catalog.*\$.warehouse"),
         ("messageTTL", "soon", "a number of seconds, 0"),
         ("schemaCompatibilityStrategy", "guess", "one of ALWAYS_INCOMPATIBLE, .*guess"),
     ],

@@ -49,6 +49,7 @@ async def until(condition: Callable[[], bool]) -> None:
         ("compactionThreshold", 1 << 20),
         ("dispatchRate", dispatch_rate(100, -1, 10)),
         ("subscriptionDispatchRate", dispatch_rate(-1, 1 << 20, 1)),
+        ("iceberg", {"catalog": "/lake", "warehouse": "", "namespace": "shop", "table": "orders"}),
         ("delayedDelivery", {"active": False, "tickTime": 50, "maxDeliveryDelayInMillis": 1000}),
         (
             "inactiveTopicPolicies",
@@ -140,6 +141,26 @@ async def test_the_topic_s_word_counts_before_the_namespace_s_and_that_before_th
     await until(lambda: topic.applied.policies.message_ttl_ms == 60_000)
     await rest.delete(f"{NAMESPACE}/messageTTL")
     await until(lambda: topic.applied.policies.message_ttl_ms == 0)
+
+
+async def test_which_topics_have_a_table(rest: Rest) -> None:
+    """Of all namespaces, by their own policy or the namespace's; a partitioned topic is one."""
+    iceberg = {"catalog": "https://catalog", "warehouse": "lake", "namespace": "", "table": ""}
+    assert (await rest.get("/quire/v1/iceberg")).body == []
+    await rest.put(f"{TOPIC}/partitions", 2)
+    await rest.put("/admin/v2/persistent/public/default/plain")
+    await rest.put("/admin/v2/namespaces/public/shop")
+    await rest.put("/admin/v2/persistent/public/shop/bills")
+    await rest.post(f"{TOPIC}/iceberg", iceberg)
+    await rest.post("/admin/v2/namespaces/public/shop/iceberg", {"catalog": "/lake"})
+    found = (await rest.get("/quire/v1/iceberg")).body
+    assert sorted(found, key=lambda one: str(one["topic"])) == [
+        {"topic": "persistent://public/default/orders", **iceberg},
+        {"topic": "persistent://public/shop/bills", **dict.fromkeys(iceberg, ""), "catalog": "/lake"},
+    ]
+    await rest.delete(f"{TOPIC}/iceberg")
+    await rest.delete("/admin/v2/namespaces/public/shop/iceberg")
+    assert (await rest.get("/quire/v1/iceberg")).body == []
 
 
 async def test_partitions_have_their_parent_s_policies(rest: Rest, broker: Broker) -> None:

@@ -14,6 +14,7 @@ from quire.cli.parts import listen, url_of
 from quire.gateway.gateway import Gateway
 from quire.metadata import paths
 from quire.metadata.records import BrokerRecord, encode
+from quire.security.security import Security
 from quire.testing.metadata import MemoryStore
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
@@ -24,10 +25,10 @@ from .raw import Raw
 class Front:
     """A running gateway and the metadata store that tells it of brokers."""
 
-    def __init__(self) -> None:
+    def __init__(self, security: Security | None = None) -> None:
         self.store = MemoryStore()
         self.gateways_store = self.store.join()
-        self.gateway = Gateway(self.gateways_store, Random(1), connections_max=10)
+        self.gateway = Gateway(self.gateways_store, Random(1), connections_max=10, security=security)
         self.service_url = ""
         self.http_url = ""
 

@@ -14,6 +14,7 @@ from quire.ledger.ledgers import Ledgers
 from quire.metadata.store import Node
 from quire.metadata.watches import Watches
 from quire.runtime.clock import SystemClock
+from quire.security.security import Security
 from quire.serving.admin.app import make_app
 from quire.serving.broker import Broker
 from quire.serving.cluster.ownership import ClusterOwnership
@@ -80,8 +81,14 @@ class Member:
 class Brokers:
     """`start`, `stop`, `kill` and `freeze` brokers; `client` makes a stock client that knows all that were started."""
 
-    def __init__(self, session_timeout_ms: int = 1_000, archive: Archive | None = None) -> None:
+    def __init__(
+        self,
+        session_timeout_ms: int = 1_000,
+        archive: Archive | None = None,
+        security: Security | None = None,
+    ) -> None:
         self.archive = archive
+        self.security = security
         self.cluster = MemoryCluster(3)
         self.cluster.store = MemoryStore(session_timeout_ms=session_timeout_ms)
         self.members: list[Member] = []
@@ -93,7 +100,9 @@ class Brokers:
         name = f"broker-{len(self.members)}"
         ownership = ClusterOwnership(ledgers.store, clock, name)
         chosen = BrokerSettings(**{"listen": "127.0.0.1:0", "namespace_bundles": 8, **settings})
-        broker = Broker(Services(chosen, ledgers.store, ledgers, self.archive, clock), ownership)
+        broker = Broker(
+            Services(chosen, ledgers.store, ledgers, self.archive, clock, security=self.security), ownership
+        )
         rest = web.AppRunner(make_app(broker), access_log=None, shutdown_timeout=0.1)
         await rest.setup()
         site = web.TCPSite(rest, "127.0.0.1", 0)
@@ -125,10 +134,12 @@ class Brokers:
         await member.rest.cleanup()
         await member.store.close()
 
-    def client(self, *through: Member) -> pulsar.Client:
+    def client(self, *through: Member, authentication: Any = None) -> pulsar.Client:
         urls = ",".join(member.url.removeprefix("pulsar://") for member in through or self.members)
         quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        self.clients.append(pulsar.Client(f"pulsar://{urls}", logger=quiet, operation_timeout_seconds=20))
+        self.clients.append(
+            pulsar.Client(f"pulsar://{urls}", authentication, logger=quiet, operation_timeout_seconds=20)
+        )
         return self.clients[-1]
 
     def owner(self, topic: str) -> Member | None:

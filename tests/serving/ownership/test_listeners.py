@@ -117,4 +117,4 @@ def test_records_of_brokers_that_know_no_listeners_still_read() -> None:
 
 def test_a_blank_name_is_none() -> None:
     owner = Owner("b", "pulsar://b:1", "http://b:2", is_here=True)
-    assert owner.url_for("") == owner.url_for(" ") == "pulsar://b:1"
+    assert owner.urls_for("") == owner.urls_for(" ") == ("pulsar://b:1", "")

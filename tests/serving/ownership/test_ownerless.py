@@ -10,7 +10,7 @@ import pulsar
 import pytest
 from msgspec.structs import replace
 
-from quire.ledger.census import ledger_ids
+from quire.ledger.orphans import ledger_ids
 from quire.ledger.repair import Repair
 from quire.ledger.retiring import known_bookies
 from quire.ledger.settings import RepairSettings

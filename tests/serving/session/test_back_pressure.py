@@ -16,6 +16,7 @@ from quire.runtime.limits import (
     MIB,
     UNREAD_ANSWERS_BYTES_MAX,
 )
+from quire.runtime.settings import parse_address
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 from quire.serving.session.connection import Connection
@@ -227,8 +228,7 @@ async def test_who_waits_for_the_broker_is_not_taken_for_dead(broker: Broker) ->
 
 async def test_a_peer_that_is_gone_is_noticed_though_it_is_not_read(broker: Broker) -> None:
     """A socket that nobody reads says nothing, and what came from it would be kept until all of it is done."""
-    assert broker.sessions._server is not None
-    _, writer = await asyncio.open_connection(*broker.sessions._server.sockets[0].getsockname())
+    _, writer = await asyncio.open_connection(*parse_address(broker.service_url.partition("://")[2]))
     writer.write(commands.connect("c"))
     async with asyncio.timeout(60):
         while not any(one.peer.is_connected for one in broker.sessions._open):  # noqa: ASYNC110

@@ -165,7 +165,8 @@ async def test_nor_when_it_waited_or_has_exclusive_access(broker: Broker) -> Non
 async def test_publishing_from_outside_is_a_mistake_of_ours(broker: Broker) -> None:
     client = await publishing(broker, TOPIC)
     topic: Any = broker.registry.find(NAME)
-    outside = Admission(client.connection.producers[1])
+    outside = client.connection.producers[1]
+    outside.admission = Admission()
     with pytest.raises(AssertionError, match="outside publishes"):
         topic.publish(outside, None)
     with pytest.raises(AssertionError, match="outside publishes"):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from quire.runtime.settings import parse_address
 from quire.serving.broker import Broker
 from quire.wire import commands
 from tests.serving.session.test_connection import entry, producer, subscribe
@@ -43,8 +44,7 @@ def _uncollected() -> Iterator[None]:
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("greets", [True, False])
 async def test_a_connection_that_has_ended_is_freed(broker: Broker, act: str, greets: bool) -> None:
-    assert broker.sessions._server is not None
-    address = broker.sessions._server.sockets[0].getsockname()
+    address = parse_address(broker.service_url.partition("://")[2])
     seen: list[weakref.ref[object]] = []
     for _ in range(3):
         reader, writer = await asyncio.open_connection(*address)

@@ -44,7 +44,7 @@ SHARINGS = {
 
 
 class Machine:
-    """Events in; what each consumer was dealt is checked against the model on the way out."""
+    """Events in; what each consumer was sent is checked against the model on the way out."""
 
     def __init__(self, kind: str, partition: int = -1, pace: int = 0, *, joins: bool = False) -> None:
         self.pace = pace
@@ -58,18 +58,18 @@ class Machine:
         self.is_shared = kind == "shared" or self.is_keyed
         self.slots: dict[Position, int] = {}
         """Of every entry that has a key."""
-        self.was_dealt: dict[int, Position] = {}
-        """Of each slot the last entry that was dealt for the first time."""
+        self.was_dispatched: dict[int, Position] = {}
+        """Of each slot the last entry that was dispatched for the first time."""
         self.consumers: dict[str, Consumer] = {}
         self.left: dict[Position, int] = {}
         """Of every entry, the bits of its unacknowledged messages."""
-        self.dealt: dict[Position, str] = {}
+        self.dispatched: dict[Position, str] = {}
         """Who holds an entry."""
         self.arrivals = 0
         self.chunks: dict[Position, tuple[str, int, int]] = {}
         """Of every entry that is a chunk: of what, which, of how many."""
         self.begun: dict[str, tuple[str, Position]] = {}
-        """Who was dealt the first chunk of a message, and where that is; until the last one is dealt."""
+        """Who was sent the first chunk of a message, and where that is; until the last one is dispatched."""
         self.forgets_beginnings = False
         """Whether more messages in chunks may be under way than the dispatcher knows of."""
 
@@ -124,14 +124,14 @@ class Machine:
             return str(error)
         self.consumers[name] = consumer
         if not self.is_shared:
-            self.dealt = {at: who for at, who in self.dealt.items() if self.is_active(who)}
+            self.dispatched = {at: who for at, who in self.dispatched.items() if self.is_active(who)}
         return True
 
     def detach(self, name: str) -> None:
         self.dispatcher.detach(self.consumers.pop(name))
-        self.dealt = {at: who for at, who in self.dealt.items() if who != name}
+        self.dispatched = {at: who for at, who in self.dispatched.items() if who != name}
         if not self.is_shared:
-            self.dealt = {at: who for at, who in self.dealt.items() if self.is_active(who)}
+            self.dispatched = {at: who for at, who in self.dispatched.items() if self.is_active(who)}
 
     def is_active(self, name: str) -> bool:
         return name in self.consumers and getattr(self.dispatcher, "active", None) is self.consumers[name]
@@ -172,19 +172,19 @@ class Machine:
     def _acked(self, position: Position) -> None:
         if position in self.left:
             self.left[position] = 0
-            self.dealt.pop(position, None)
+            self.dispatched.pop(position, None)
 
     def redeliver(self, name: str, ids: dict[int, list[int]] | None) -> None:
         self.dispatcher.redeliver(self.consumers[name], ids)
         if not self.is_shared:
             if self.is_active(name):
-                self.dealt.clear()
+                self.dispatched.clear()
             return
-        back = {at for at, who in self.dealt.items() if who == name}
+        back = {at for at, who in self.dispatched.items() if who == name}
         if ids is not None:
             back &= {Position(ledger, entry) for ledger, entries in ids.items() for entry in entries}
         for at in back:
-            del self.dealt[at]
+            del self.dispatched[at]
 
     def seek(self, position: Position) -> None:
         for name in list(self.consumers):
@@ -192,14 +192,14 @@ class Machine:
         before = preceding(position)
         self.cursor.reset(before)
         self.dispatcher.reset()
-        self.was_dealt.clear()
+        self.was_dispatched.clear()
         for at in self.left:
             self.left[at] = 0 if at <= before else self.counts_of(at)
 
     # -- what follows ----------------------------------------------------------------------------------
 
     def pump(self) -> list[tuple[str, str]]:
-        """Deal all that can be dealt; (consumer, what it got) in order."""
+        """Dispatch all that can be dispatched; (consumer, what it got) in order."""
         said = []
         while (wanted := self.dispatcher.wanted()) is not None:
             view = self._block(wanted)
@@ -209,7 +209,7 @@ class Machine:
                 break
             if self.pace:
                 view = view.head(view.cover(wanted.entry_id - view.first_entry, view.count, self.pace)[0])
-            said += [self._dealt(delivery) for delivery in self.dispatcher.offer(view)]
+            said += [self._dispatched(delivery) for delivery in self.dispatcher.offer(view)]
         self.check()
         return said
 
@@ -220,21 +220,23 @@ class Machine:
                 return view
         return None
 
-    def _dealt(self, delivery: Any) -> tuple[str, str]:
+    def _dispatched(self, delivery: Any) -> tuple[str, str]:
         consumer, view = delivery.consumer, delivery.view
         self._kept_together(delivery)
-        assert self.consumers.get(consumer.name) is consumer, "dealt to a consumer that is gone"
+        assert self.consumers.get(consumer.name) is consumer, "dispatched to a consumer that is gone"
         messages = 0
         for entry in delivery.entries():
             at = Position(view.ledger_id, entry)
             self._in_order(at, consumer)
-            assert self.left[at], f"{at} is acknowledged and was dealt"
-            assert at not in self.dealt, f"{at} is held by {self.dealt[at]} and was dealt to {consumer.name}"
+            assert self.left[at], f"{at} is acknowledged and was dispatched"
+            assert at not in self.dispatched, (
+                f"{at} is held by {self.dispatched[at]} and was dispatched to {consumer.name}"
+            )
             whole = self.left[at] == self.counts_of(at)
             assert delivery.remaining == (0 if whole else self.left[at])
             assert delivery.redelivery_count == self.cursor.redeliveries.count(at)
             messages += self.left[at].bit_count()
-            self.dealt[at] = consumer.name
+            self.dispatched[at] = consumer.name
         assert delivery.messages == messages
         port = consumer.port
         for part in frames(delivery, -1):
@@ -248,18 +250,20 @@ class Machine:
         return consumer.name, text
 
     def _in_order(self, at: Position, consumer: Consumer) -> None:
-        """Of a slot nothing is dealt while another holds some of it, nor before what is older and was never dealt."""
+        """Of a slot nothing is dispatched while another holds some of it, nor before what is older and never was."""
         if not isinstance(self.dispatcher, KeyShared) or at not in self.slots:
             return
         slot = self.slots[at]
         assert self.dispatcher.owners.owner(slot) is consumer
         if not self.dispatcher.sharing.out_of_order:
-            holders = {who for one, who in self.dealt.items() if self.slots.get(one) == slot}
-            assert holders <= {consumer.name}, f"{holders} hold {slot} and {at} was dealt to {consumer.name}"
+            holders = {who for one, who in self.dispatched.items() if self.slots.get(one) == slot}
+            assert holders <= {consumer.name}, (
+                f"{holders} hold {slot} and {at} was dispatched to {consumer.name}"
+            )
         older = [one for one, other in self.slots.items() if other == slot and one < at and self.left[one]]
-        last = self.was_dealt.get(slot, Position(-1, -1))
-        assert all(one <= last for one in older), f"{at} was dealt before one of {older}"
-        self.was_dealt[slot] = max(last, at)
+        last = self.was_dispatched.get(slot, Position(-1, -1))
+        assert all(one <= last for one in older), f"{at} was dispatched before one of {older}"
+        self.was_dispatched[slot] = max(last, at)
 
     def _kept_together(self, delivery: Any) -> None:
         """A chunk goes to whoever holds the first one of its message, if anybody does."""
@@ -270,9 +274,9 @@ class Machine:
                 continue
             uuid, number, count = self.chunks[at]
             who, first = self.begun.get(uuid, (name, at))
-            is_held = self.dealt.get(first) == who
+            is_held = self.dispatched.get(first) == who
             assert who == name or not is_held or self.forgets_beginnings, (
-                f"{at} was dealt to {name}, not {who}"
+                f"{at} was dispatched to {name}, not {who}"
             )
             if number == 0:
                 self.begun[uuid] = name, at
@@ -289,8 +293,8 @@ class Machine:
             *chain.from_iterable(map(_places, dispatcher.queue.aside.values())),
         ]
         left = [at for at, bits in self.left.items() if bits and at < dispatcher.read.position]
-        assert sorted([*waiting, *self.dealt]) == left
-        assert not ready or not dispatcher.queue.entries, "somebody is ready and the queue is not dealt"
+        assert sorted([*waiting, *self.dispatched]) == left
+        assert not ready or not dispatcher.queue.entries, "somebody is ready and the queue is not dispatched"
         assert not set(ready) & dispatcher.queue.aside.keys(), "chunks are aside for who is ready"
         for holder in dispatcher.queue.aside:
             assert any(begun.holder is holder for begun in dispatcher.queue.begun.values())
@@ -299,15 +303,17 @@ class Machine:
             assert begun.first in begun.holder.pending_acks
 
     def _nobody_is_stalled(self) -> None:
-        """Whoever can take something has been dealt all of its keys that no other consumer holds."""
+        """Whoever can take something has been dispatched all of its keys that no other consumer holds."""
         assert isinstance(self.dispatcher, KeyShared)
-        holders: dict[int, str] = {self.slots[at]: who for at, who in self.dealt.items() if at in self.slots}
+        holders: dict[int, str] = {
+            self.slots[at]: who for at, who in self.dispatched.items() if at in self.slots
+        }
         for at, slot in self.slots.items():
             owner = self.dispatcher.owners.owner(slot)
-            if owner is None or not self.left[at] or at in self.dealt or not owner.is_ready:
+            if owner is None or not self.left[at] or at in self.dispatched or not owner.is_ready:
                 continue
-            assert not self.dispatcher.sharing.out_of_order, f"{at} was not dealt to {owner.name}"
-            assert holders.get(slot, owner.name) != owner.name, f"{at} was not dealt to {owner.name}"
+            assert not self.dispatcher.sharing.out_of_order, f"{at} was not dispatched to {owner.name}"
+            assert holders.get(slot, owner.name) != owner.name, f"{at} was not dispatched to {owner.name}"
 
     def backlog(self) -> int:
         """By the dispatcher's arithmetic; only when it knows."""
@@ -331,7 +337,7 @@ class Machine:
             "unacked"
         )
         for name, consumer in self.consumers.items():
-            held = [at for at, who in self.dealt.items() if who == name]
+            held = [at for at, who in self.dispatched.items() if who == name]
             assert consumer.unacked == sum(self.left[at].bit_count() for at in held)
             if self.is_shared:
                 assert sorted(held) == [
@@ -344,7 +350,7 @@ class Machine:
         if isinstance(dispatcher, Shared):
             self._shared_is_in_its_places()
         for made in passed:
-            assert not self.left[made] or made in self.dealt or self.is_shared
+            assert not self.left[made] or made in self.dispatched or self.is_shared
 
 
 def _places(entries: EntrySet) -> list[Position]:

@@ -206,7 +206,7 @@ async def test_an_id_costs_what_its_bits_cost_whatever_size_it_claims(stand: Sta
 
 
 async def test_bits_behind_the_last_word_are_acknowledged(stand: Stand) -> None:
-    """Clients leave out the words that are zero; what they say of a batch that was not dealt is believed."""
+    """Clients leave out the words that are zero; what they say of a batch that was not dispatched is believed."""
     consumer, _ = await stand.consumer(SHARED, permits=0)
     stand.topic.publish([100, 100, 64, 3])
     for entry, words, size in ((0, [-1], 100), (1, [-1, -1], 100), (2, [-1], 0), (3, [5], 3)):

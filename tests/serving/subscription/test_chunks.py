@@ -55,7 +55,7 @@ def shared(client: pulsar.Client, **options: object) -> pulsar.Consumer:
 
 
 def receive_all(consumers: list[pulsar.Consumer], count: int, *, ack: bool) -> list[list[bytes]]:
-    """`count` messages, whichever of the consumers they come to; by consumer, none of them dealt twice."""
+    """`count` messages, whichever of the consumers they come to; by consumer, none of them dispatched twice."""
     found: list[list[bytes]] = [[] for _ in consumers]
     waited_ms = 0
     while sum(map(len, found)) < count:

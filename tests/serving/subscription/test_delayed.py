@@ -159,7 +159,7 @@ async def test_delays_are_turned_off_under_waiting_messages(peer: Peer) -> None:
     assert (await in_thread(lambda: receive(consumer, 1)))[0][0] == b"late"
 
 
-async def test_what_is_delayed_can_be_skipped_and_is_dealt_to_whoever_comes(peer: Peer) -> None:
+async def test_what_is_delayed_can_be_skipped_and_is_dispatched_to_whoever_comes(peer: Peer) -> None:
     def begin() -> pulsar.Consumer:
         consumer = peer.subscribe(SHARED)
         for number in range(4):

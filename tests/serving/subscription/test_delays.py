@@ -181,7 +181,7 @@ class History:
                 for entry_id in delivery.entries():
                     at = Position(view.ledger_id, entry_id)
                     assert self.due_ms[at] <= self.now_ms, f"{at} came before its time"
-                    assert at not in self.held and at not in self.acked, f"{at} was dealt twice"
+                    assert at not in self.held and at not in self.acked, f"{at} was dispatched twice"
                     self.held[at] = delivery.consumer
 
     def check(self) -> None:
@@ -206,7 +206,7 @@ class History:
         return sum(self.counts[one] for one in positions)
 
     def step(self) -> None:
-        """Something happens, at random; all that may be dealt is."""
+        """Something happens, at random; all that may be dispatched is."""
         rng, consumers, choice = self.rng, self.dispatcher.consumers, self.rng.random()
         if choice < 0.3:
             self.publish()
@@ -234,7 +234,7 @@ class History:
         self.check()
 
     def finish(self) -> None:
-        """Time passes until everything is due; it is dealt and acknowledged."""
+        """Time passes until everything is due; it is dispatched and acknowledged."""
         if not self.dispatcher.consumers:
             self.attach()
         self.now_ms += 10_000
@@ -245,7 +245,7 @@ class History:
                 consumer.permits = 1000
             self.dispatcher.read.normalise()
             self.pump()
-            assert self.held, "what is due is dealt to whoever is ready"
+            assert self.held, "what is due is dispatched to whoever is ready"
             for at in list(self.held):
                 self.ack(at.ledger_id, [at.entry_id])
             self.check()
@@ -253,7 +253,7 @@ class History:
 
 @pytest.mark.parametrize("kind", ["shared", "key_shared"])
 @pytest.mark.parametrize("seed", range(12))
-def test_in_any_history_nothing_is_dealt_early_twice_or_never(kind: str, seed: int) -> None:
+def test_in_any_history_nothing_is_dispatched_early_twice_or_never(kind: str, seed: int) -> None:
     print("seed", seed)
     history = History(kind, random.Random(seed))
     for _ in range(150):
@@ -261,7 +261,7 @@ def test_in_any_history_nothing_is_dealt_early_twice_or_never(kind: str, seed: i
     history.finish()
 
 
-def test_delays_that_count_no_longer_are_dealt_at_once() -> None:
+def test_delays_that_count_no_longer_are_dispatched_at_once() -> None:
     history = History("shared", random.Random(1))
     history.attach()
     (consumer,) = history.dispatcher.consumers

@@ -1,4 +1,4 @@
-"""Dispatch rates: what is dealt per period, by whom it is shared, why nothing flows, and how they are changed."""
+"""Dispatch rates: what is dispatched per period, by whom it is shared, why nothing flows, and how they are changed."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_what_nothing_limits_has_no_limiter(stand: Stand) -> None:
 
 
 @pytest.mark.parametrize("kind", [*SubscriptionKind])
-async def test_a_period_s_worth_is_dealt_and_then_as_the_rate_allows(
+async def test_a_period_s_worth_is_dispatched_and_then_as_the_rate_allows(
     stand: Stand, kind: SubscriptionKind
 ) -> None:
     stand.limit(subscription_dispatch_rate=per_s(100))

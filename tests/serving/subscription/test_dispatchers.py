@@ -77,16 +77,16 @@ def do(machine: Machine, what: str, given_: object) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=150, deadline=None)
 @given(history=st.lists(steps, max_size=40), pace=st.sampled_from([0, 0, 1, 3]), joins=st.booleans())
-def test_every_message_is_dealt_until_acknowledged_and_to_one_at_a_time(
+def test_every_message_is_dispatched_until_acknowledged_and_to_one_at_a_time(
     kind: str, history: list[tuple[str, object]], pace: int, joins: bool
 ) -> None:
     machine = Machine(kind, pace=pace, joins=joins)
     for what, value in history:
         do(machine, what, value)
-    deal_the_rest(machine)
+    dispatch_the_rest(machine)
 
 
-def deal_the_rest(machine: Machine) -> None:
+def dispatch_the_rest(machine: Machine) -> None:
     """Whatever happened: a consumer with permits gets all that is left, and when it is acknowledged nothing is."""
     for name in list(machine.consumers):
         machine.detach(name)
@@ -94,7 +94,7 @@ def deal_the_rest(machine: Machine) -> None:
     machine.flow("z", 10_000)
     machine.pump()
     left = [at for at, bits in machine.left.items() if bits]
-    assert sorted(machine.dealt) == left
+    assert sorted(machine.dispatched) == left
     for at in left:
         machine.ack(at.ledger_id, [at.entry_id])
     machine.pump()
@@ -161,7 +161,7 @@ def test_chunks_go_to_the_holder_of_the_first(
         patch.setattr(shared, "LOOK_AHEAD_ENTRIES_MAX", look_ahead)
         for what, value in [*BOTH_READY, *history]:
             do(machine, what, value)
-        deal_the_rest(machine)
+        dispatch_the_rest(machine)
 
 
 def test_of_too_many_messages_in_chunks_the_oldest_goes_to_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,9 +173,9 @@ def test_of_too_many_messages_in_chunks_the_oldest_goes_to_anybody(monkeypatch: 
     machine.consumers["a"].permits = 1
     for words in (["u:0/3"], ["u:1/3"], ["v:0/2"]):
         do(machine, "publish chunks", words)
-    assert list(machine.dealt.values()) == ["a", "b"], "a chunk waits for a"
+    assert list(machine.dispatched.values()) == ["a", "b"], "a chunk waits for a"
     do(machine, "publish chunks", ["w:0/2"])
-    assert machine.dealt[Position(1, 1)] == "b"
+    assert machine.dispatched[Position(1, 1)] == "b"
 
 
 # -- scenarios -----------------------------------------------------------------------------------------

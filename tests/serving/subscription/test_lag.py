@@ -1,4 +1,4 @@
-"""Backlogs in messages, bytes and seconds, against a full count after random histories; why nothing is dealt."""
+"""Backlogs in messages, bytes and seconds, against a full count after random histories; why nothing is dispatched."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ async def test_an_unreadable_topic_has_an_estimate(monkeypatch: pytest.MonkeyPat
     assert not found.is_exact and 0 < found.size < len(topic.blocks[0])
 
 
-async def test_stats_say_why_nothing_is_dealt(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stats_say_why_nothing_is_dispatched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quire.serving.subscription.dispatch.pending_acks.UNACKED_MESSAGES_MAX", 4)
     house = House(SubscriptionKind.SHARED)
     await house.subscriptions.create("s")
@@ -254,7 +254,7 @@ async def test_stats_say_what_keys_wait_for(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_looking_ahead_gives_way_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages that nobody is dealt take the loop's time as well; only so many are passed in a turn."""
+    """Messages that nobody is sent take the loop's time as well; only so many are passed in a turn."""
     house = House(SubscriptionKind.KEY_SHARED)
     await house.subscriptions.create("s", earliest=True)
     for _ in range(10):

@@ -83,7 +83,7 @@ async def test_exclusive_refuses_a_second_consumer(
     await in_thread(work)
 
 
-async def test_shared_deals_each_message_to_one_consumer(client: pulsar.Client) -> None:
+async def test_shared_dispatches_each_message_to_one_consumer(client: pulsar.Client) -> None:
     def work() -> None:
         topic = fresh()
         consumers = [

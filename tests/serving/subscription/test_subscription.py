@@ -45,7 +45,7 @@ async def test_what_was_published_before_is_read_from_cache_or_ledger(
     assert port.positions() == [(3, 30)]
 
 
-async def test_while_blocks_are_dealt_the_next_chunk_is_read(
+async def test_while_blocks_are_dispatched_the_next_chunk_is_read(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Two blocks make a chunk.
@@ -82,7 +82,7 @@ async def test_what_was_trimmed_is_passed_over(stand: Stand) -> None:
     assert await stand.backlog() == 1
 
 
-async def test_one_subscription_deals_a_bounded_number_of_bytes_a_turn(stand: Stand) -> None:
+async def test_one_subscription_dispatches_a_bounded_number_of_bytes_a_turn(stand: Stand) -> None:
     for at in range(40):
         stand.topic.publish([1], [b"\x0e\x01" + f"1:{at} ".encode() + bytes(100_000)])
     _, port = await stand.consumer()
@@ -107,10 +107,10 @@ async def test_subscriptions_that_are_behind_take_turns_to_read(stand: Stand) ->
     await settle()
     assert [port.positions() for port in ports] == [[(1, 0), (1, 1)]] * 5
     assert len(stand.topic.reads) == 5
-    assert limit.bytes_held < 200, "who cannot deal what it holds lets go of it"
+    assert limit.bytes_held < 200, "who cannot dispatch what it holds lets go of it"
 
 
-async def test_a_full_connection_is_dealt_nothing_until_it_drains(stand: Stand) -> None:
+async def test_a_full_connection_is_sent_nothing_until_it_drains(stand: Stand) -> None:
     made, port = await stand.consumer()
     port.is_writable = False
     stand.topic.publish([1, 1])

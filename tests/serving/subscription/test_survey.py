@@ -201,7 +201,7 @@ async def test_a_seek_forgets_what_was_found(stand: Stand) -> None:
 async def test_times_that_did_not_count_when_they_were_read_are_not_left_out(
     stand: Stand, was_read: bool
 ) -> None:
-    """Delays are off for a while: what was dealt then waits for its time with the next broker, as if it had read it."""
+    """Delays are off for a while: what was sent then waits for its time with the next broker, as if it had read it."""
     await stand.consumer(SubscriptionKind.SHARED)
     if was_read:
         publish(stand, 100, HOUR_MS)

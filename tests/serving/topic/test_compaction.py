@@ -11,7 +11,7 @@ import pulsar
 import pytest
 from msgspec.structs import replace
 
-from quire.ledger import census
+from quire.ledger import orphans
 from quire.metadata.records import RetentionPolicy
 from quire.runtime.errors import AlreadyExists, QuireError, Unavailable
 from quire.serving.broker import Broker
@@ -206,9 +206,9 @@ async def test_it_is_compacted_again_and_outlives_the_segments_it_came_from(
     await table.publish(("live", b"y"))
     assert dict(await table.read()) == {**model, "live": b"y"}
     await table.broker.services.tasks.stop()
-    left = [ledger_id async for ledger_id in census.ledger_ids(table.broker.services.store)]
+    left = [ledger_id async for ledger_id in orphans.ledger_ids(table.broker.services.store)]
     assert former & set(left) == {table.topic.log.compaction.record.ledger_id}, "replaced results are deleted"
-    assert not await census.orphans(table.broker.services.store, now_ms=2**60)
+    assert not await orphans.orphans(table.broker.services.store, now_ms=2**60)
 
 
 async def test_it_survives_a_restart_and_goes_with_the_topic(house: BrokerHouse, table: Table) -> None:
@@ -223,7 +223,7 @@ async def test_it_survives_a_restart_and_goes_with_the_topic(house: BrokerHouse,
     ledger_id = after.topic.log.compaction.record.ledger_id
     await in_thread(after.client.close)
     await again.admin.topics.delete(NAME, force=True)
-    assert ledger_id not in [one async for one in census.ledger_ids(again.services.store)]
+    assert ledger_id not in [one async for one in orphans.ledger_ids(again.services.store)]
 
 
 async def test_a_durable_subscription_reads_what_is_left_and_its_backlog_is_exact(table: Table) -> None:
@@ -459,11 +459,11 @@ async def test_one_that_is_interrupted_while_it_is_recorded_deletes_the_former_r
     async with asyncio.timeout(60):
         while True:
             await asyncio.sleep(0)
-            left = [one async for one in census.ledger_ids(table.broker.services.store)]
+            left = [one async for one in orphans.ledger_ids(table.broker.services.store)]
             if former is not None and former.ledger_id not in left:
                 break
     assert compaction.record is not None and compaction.record.ledger_id in left
-    assert not await census.orphans(table.broker.services.store, now_ms=2**60)
+    assert not await orphans.orphans(table.broker.services.store, now_ms=2**60)
 
 
 async def test_one_that_is_interrupted_leaves_nothing_behind(table: Table, house: BrokerHouse) -> None:
@@ -483,7 +483,7 @@ async def test_one_that_is_interrupted_leaves_nothing_behind(table: Table, house
     await in_thread(after.client.close)
     await house.stop(table.broker)
     again = await house.start()
-    assert not await census.orphans(again.services.store, now_ms=2**60)
+    assert not await orphans.orphans(again.services.store, now_ms=2**60)
 
 
 async def test_a_gap_longer_than_a_block_of_the_view_is_passed(table: Table) -> None:

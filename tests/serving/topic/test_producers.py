@@ -28,6 +28,7 @@ from quire.serving.topic.producers import (
     Admission,
     ProducerBusy,
     ProducerFenced,
+    ProducerPort,
     Producers,
     Stage,
 )
@@ -42,9 +43,10 @@ MODES = {
 }
 
 
-class Port:
-    def __init__(self, name: str, said: list[str]) -> None:
+class Producer:
+    def __init__(self, name: str, said: list[str], admission: Admission) -> None:
         self.name = name
+        self.admission = admission
         self.said = said
 
     def write(self, data: Buffer, /) -> None: ...
@@ -68,7 +70,7 @@ class House:
         self.said: list[str] = []
         self.record = NO_EPOCH
         self.producers = Producers()
-        self.named: dict[str, Admission] = {}
+        self.named: dict[str, Producer] = {}
 
     def do(self, words: list[str]) -> None:
         if words == ["reload"]:
@@ -79,7 +81,7 @@ class House:
         if what in MODES:
             self.come(name, MODES[what], dict(option.split("=") for option in options))
         elif what == "written":
-            self.record = max(self.record, self.named[name].topic_epoch)
+            self.record = max(self.record, self.named[name].admission.topic_epoch)
             told = self.producers.written(self.named[name])
             self.said.append(f"{name} is inside" if told else f"{name} is not told")
         elif what == "refused":
@@ -91,22 +93,22 @@ class House:
     def come(self, name: str, mode: AccessMode, options: dict[str, str]) -> None:
         again = int(options.get("again", 0))
         had = int(options["had"]) if "had" in options else None
-        wish = Admission(Port(name, self.said), mode, again, "again" not in options, had)
+        wish = Producer(name, self.said, Admission(mode, again, "again" not in options, had))
         try:
             granted = self.producers.admit(wish)
         except (ProducerBusy, ProducerFenced) as error:
             self.said.append(f"{type(error).__name__}: {error}")
-            assert wish.stage is Stage.OUTSIDE
+            assert wish.admission.stage is Stage.OUTSIDE
             return
         self.named[name] = wish
-        assert (granted is wish) == (wish.stage is Stage.GRANTED)
+        assert (granted is wish) == (wish.admission.stage is Stage.GRANTED)
         self.follow(granted)
         if granted is None:
-            self.said.append(f"{name} is {wish.stage.value}")
+            self.said.append(f"{name} is {wish.admission.stage.value}")
 
-    def follow(self, granted: Admission | None) -> None:
+    def follow(self, granted: ProducerPort | None) -> None:
         if granted is not None:
-            self.said.append(f"{granted.port.name} is granted epoch {granted.topic_epoch}")
+            self.said.append(f"{granted.name} is granted epoch {granted.admission.topic_epoch}")
 
 
 def play(text: str) -> str:
@@ -153,15 +155,15 @@ def test_whatever_happens_exclusive_means_alone(events: list[tuple[str, str, int
         elif what in MODES:
             more = [] if had is None else [f"had={had}"]
             house.do([name, what, *more, *([f"again={again}"] if again else [])])
-        elif name in house.named and (what == "leaves" or house.named[name].stage is Stage.GRANTED):
-            epoch = house.named[name].topic_epoch
+        elif name in house.named and (what == "leaves" or house.named[name].admission.stage is Stage.GRANTED):
+            epoch = house.named[name].admission.topic_epoch
             house.do([name, what])
             if what == "written":
                 told_epochs.append(epoch)
-        inside = [one for one in house.producers.all() if one.stage is Stage.INSIDE]
-        granted = [one for one in house.producers.all() if one.stage is Stage.GRANTED]
-        waiting = [one for one in house.producers.all() if one.stage is Stage.WAITING]
-        exclusive = [one for one in inside if one.mode is not AccessMode.SHARED]
+        inside = [one for one in house.producers.all() if one.admission.stage is Stage.INSIDE]
+        granted = [one for one in house.producers.all() if one.admission.stage is Stage.GRANTED]
+        waiting = [one for one in house.producers.all() if one.admission.stage is Stage.WAITING]
+        exclusive = [one for one in inside if one.admission.mode is not AccessMode.SHARED]
         assert not (exclusive or granted) or len(inside) + len(granted) == 1
         assert not waiting or inside or granted, "somebody waits for nobody"
     assert told_epochs == sorted(told_epochs)

@@ -1,0 +1,60 @@
+"""`quire login`: remembers where the brokers are and which files have the credentials, once a broker has taken them."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from quire.cli import profile
+from quire.cli.client_command import DEFAULT_URL as SERVICE_URL
+from quire.cli.credentials_options import credentials_options
+from quire.cli.output import done
+from quire.cli.tls_options import tls_options
+from quire.runtime.credentials import Credentials
+from quire.runtime.errors import ConfigurationError
+from quire.runtime.rest import DEFAULT_URL, Admin
+from quire.runtime.tls import ClientTls
+
+TIMEOUT_S = 10.0
+
+
+@click.command("login")
+@click.option(
+    "--admin-url", default=DEFAULT_URL, show_default=True, metavar="URL", help="HTTP address of a broker."
+)
+@click.option(
+    "--service-url", default=SERVICE_URL, show_default=True, metavar="URL", help="Address of the brokers."
+)
+@click.option("--forget", is_flag=True, help="Remember nothing any more.")
+@tls_options
+@credentials_options
+def command(admin_url: str, service_url: str, forget: bool, tls: ClientTls, credentials: Credentials) -> None:
+    """Try credentials at a broker, and use them from then on where nothing else is said.
+
+    Remembered are the two addresses and the names of files, in ~/.config/quire/profile.toml; no token and no password.
+
+    \b
+    Examples:
+      quire login --admin-url https://quire.example:8443 --service-url pulsar+ssl://quire.example:6651 \\
+                  --tls-trust-certs authority.pem --token-file app.token
+      quire login --forget
+    """
+    if forget:
+        done("forgotten" if profile.forget() else "there was nothing to forget").say(False)
+        return
+    if credentials.token:
+        raise ConfigurationError(
+            "QUIRE_TOKEN is not remembered: write the token into a file, and name --token-file"
+        )
+    Admin(admin_url, TIMEOUT_S, tls=tls, credentials=credentials).get("/admin/v2/clusters")
+    files = {
+        "token_file": credentials.token_file,
+        "password_file": credentials.password_file,
+        "tls_trust_certs": tls.authority,
+        "tls_certificate": tls.certificate,
+        "tls_key": tls.key,
+    }
+    found = {name: os.path.abspath(file) for name, file in files.items() if file}
+    profile.save({"admin_url": admin_url, "service_url": service_url, "user": credentials.user, **found})
+    done(f"logged in at {admin_url}; remembered in {profile.place()}").say(False)

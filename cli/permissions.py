@@ -1,0 +1,87 @@
+"""`quire permissions`: what roles may do, granted, revoked and explained through a broker's REST interface."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import click
+
+from quire.cli.noun import Noun
+from quire.cli.output import Answer, Column, done, table_of
+from quire.runtime.errors import ConfigurationError
+from quire.runtime.rest import Admin
+from quire.wire import topic_name
+
+
+@click.group("permissions", cls=Noun)
+def command() -> None:
+    """Grant and revoke what roles may do, and see why something is allowed or not.
+
+    WHERE is a namespace (tenant/namespace) or a topic, by its full name (persistent://tenant/namespace/name). ROLE may
+    begin or end with *, which stands for any characters.
+
+    \b
+    Examples:
+      quire permissions grant app public/default produce consume
+      quire permissions grant 'team-*' persistent://public/default/orders consume
+      quire permissions list public/default
+      quire permissions explain app persistent://public/default/orders
+      quire permissions revoke app public/default
+    """
+
+
+def _path(where: str) -> str:
+    if "://" in where:
+        return f"/admin/v2/{topic_name.path(where)}/permissions"
+    tenant, _, namespace = where.partition("/")
+    if not tenant or not namespace or "/" in namespace:
+        raise ConfigurationError(
+            f"{where!r} is neither a namespace, tenant/namespace, nor a topic, persistent://tenant/namespace/name"
+        )
+    return f"/admin/v2/namespaces/{topic_name.escaped(tenant, namespace)}/permissions"
+
+
+@command.verb("grant")
+@click.argument("role")
+@click.argument("where")
+@click.argument("permissions", nargs=-1, required=True)
+def grant(admin: Admin, role: str, where: str, permissions: tuple[str, ...]) -> Answer:
+    """Let ROLE do PERMISSIONS (produce, consume) at WHERE, and nothing else there."""
+    admin.post(f"{_path(where)}/{quote(role, safe='')}", list(permissions))
+    return done(f"{role} may {' and '.join(permissions)} at {where}", role=role, where=where)
+
+
+@command.verb("revoke")
+@click.argument("role")
+@click.argument("where")
+def revoke(admin: Admin, role: str, where: str) -> Answer:
+    """Take from ROLE what was granted at WHERE; what is open is closed within seconds."""
+    admin.delete(f"{_path(where)}/{quote(role, safe='')}")
+    return done(f"revoked what {role} may at {where}", role=role, where=where)
+
+
+@command.verb("list")
+@click.argument("where")
+def list_permissions(admin: Admin, where: str) -> Answer:
+    """List what was granted at WHERE; of a topic, with what its namespace grants."""
+    found: dict[str, list[str]] = admin.get(_path(where)) or {}
+    columns: dict[str, Column] = {"role": "role", "may": lambda row: ", ".join(row["may"])}
+    return Answer(found, table_of([{"role": role, "may": may} for role, may in found.items()], columns))
+
+
+@command.verb("explain")
+@click.argument("role")
+@click.argument("topic")
+@click.option("--subscription", default="", help="Ask about consuming by this one.")
+def explain(admin: Admin, role: str, topic: str, subscription: str) -> Answer:
+    """Say what ROLE may do to TOPIC, and why, or what to grant."""
+    path = f"/quire/v1/topics/{topic_name.path(topic)}/permissions/{quote(role, safe='')}"
+    found: dict[str, Any] = admin.get(f"{path}?{urlencode({'subscription': subscription})}")
+    rows = [{"to": name, **found[name]} for name in ("produce", "consume", "lookup", "administer")]
+    columns: dict[str, Column] = {
+        "to": "to",
+        "allowed": lambda row: "yes" if row["allowed"] else "no",
+        "why": "why",
+    }
+    return Answer(found, table_of(rows, columns))

@@ -1,0 +1,195 @@
+"""`quire tokens`: keys, and tokens that they sign; nothing is asked of a broker."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from quire.cli.moments import shown
+from quire.cli.noun import json_option
+from quire.cli.output import Answer, done
+from quire.runtime.clock import SystemClock
+from quire.runtime.errors import ConfigurationError, NotAuthenticated
+from quire.runtime.settings import parse_duration_ms
+from quire.security.configuration import Token, read_key
+from quire.security.identity import is_role
+
+SECRET_BYTES: Final = 32
+KINDS: Final = ("secret", "rsa", "ec", "ed25519")
+
+
+@click.group("tokens")
+def command() -> None:
+    """Make keys and the tokens that they sign, look into tokens, and try them.
+
+    A broker takes tokens that were signed by the key that its security file names (docs/security.md). A secret key both
+    signs and verifies; of a pair the private one signs, and the broker needs the public one alone.
+
+    \b
+    Examples:
+      quire tokens create-key secret.key
+      quire tokens create app --secret-key secret.key --expires 30d > app.token
+      quire tokens create-key private.pem --kind ed25519 --public-key public.pem
+      quire tokens create app --private-key private.pem > app.token
+      quire tokens show app.token
+      quire tokens validate app.token --secret-key secret.key
+    """
+
+
+_secret_key = click.option("--secret-key", metavar="KEY", help="The secret key: a file, or data:;base64,…")
+_token = click.argument("token", type=click.File("rb"))
+
+
+@command.command("create-key")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--kind", type=click.Choice(KINDS), default="secret", show_default=True, help="What to make.")
+@click.option(
+    "--public-key",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where the public key of a pair goes.",
+)
+def create_key(file: Path, kind: str, public_key: Path | None) -> None:
+    """Make a key in FILE, which must not be there yet; nobody else can read it."""
+    if (kind == "secret") != (public_key is None):
+        raise ConfigurationError("a pair of keys needs --public-key, and a secret key has none")
+    if kind == "secret":
+        _write_new(file, os.urandom(SECRET_BYTES), 0o600)
+    else:
+        private, public = _pair(kind)
+        _write_new(file, private, 0o600)
+        assert public_key is not None
+        _write_new(public_key, public, 0o644)
+    done(f"made {file}" + (f" and {public_key}" if public_key else "")).say(False)
+
+
+def _need_library() -> None:
+    """Raises `ConfigurationError` where what signs and verifies is not installed."""
+    if find_spec("joserfc") is None:
+        raise ConfigurationError("tokens need a library that is an extra: pip install 'quire[security]'")
+
+
+def _write_new(file: Path, raw: bytes, mode: int) -> None:
+    try:
+        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as made:
+            made.write(raw)
+    except FileExistsError:
+        raise ConfigurationError(f"{file} is there already, and a key is never written over") from None
+    except OSError as error:
+        raise ConfigurationError(f"cannot write {file}: {error.strerror}") from None
+
+
+def _pair(kind: str) -> tuple[bytes, bytes]:
+    """The private and the public key, PEM."""
+    _need_library()
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+    made: Any
+    if kind == "rsa":
+        made = rsa.generate_private_key(public_exponent=65537, key_size=3072)
+    else:
+        made = (
+            ec.generate_private_key(ec.SECP256R1()) if kind == "ec" else ed25519.Ed25519PrivateKey.generate()
+        )
+    pem = form.Encoding.PEM
+    private = made.private_bytes(pem, form.PrivateFormat.PKCS8, form.NoEncryption())
+    return private, made.public_key().public_bytes(pem, form.PublicFormat.SubjectPublicKeyInfo)
+
+
+@command.command("create")
+@click.argument("role")
+@_secret_key
+@click.option("--private-key", metavar="FILE", help="The private key of a pair, PEM.")
+@click.option("--expires", metavar="TIME", help="After how long, such as 30d; without it never.")
+@click.option("--issuer", default="", help="The claim iss.")
+@click.option("--audience", default="", help="The claim aud.")
+@click.option("--role-claim", default="sub", show_default=True, help="The claim that has the role.")
+def create(
+    role: str, secret_key: str | None, private_key: str | None, expires: str | None, **claims: str
+) -> None:
+    """Print a token for ROLE."""
+    _need_library()
+    from joserfc import jwt
+
+    if not is_role(role):
+        raise ConfigurationError(
+            f"{role[:100]!r} is no role: 1 to 256 characters, without / and control characters"
+        )
+    if bool(secret_key) == bool(private_key):
+        raise ConfigurationError("name either --secret-key or --private-key")
+    key, algorithm = _signing(secret_key, private_key)
+    now = int(time.time())
+    made: dict[str, Any] = {claims["role_claim"]: role, "iat": now}
+    if expires:
+        made["exp"] = now + parse_duration_ms(expires) // 1000
+    made |= {name: value for name, value in (("iss", claims["issuer"]), ("aud", claims["audience"])) if value}
+    click.echo(jwt.encode({"alg": algorithm}, made, key, algorithms=[algorithm]))
+
+
+def _signing(secret_key: str | None, private_key: str | None) -> tuple[Any, str]:
+    """The key, and the algorithm that it signs by."""
+    from quire.security import tokens
+
+    if secret_key:
+        return tokens.secret_key(read_key(secret_key))[0], "HS256"
+    assert private_key is not None
+    return tokens.private_key(read_key(private_key))
+
+
+def _when(time_ms: int | None) -> str:
+    try:
+        return "never" if time_ms is None else shown(time_ms)
+    except (ValueError, OverflowError, OSError):
+        return "beyond the calendar"
+
+
+@command.command("show")
+@_token
+@json_option
+def show(token: Any, as_json: bool) -> None:
+    """Print what the token in the file TOKEN says (-: standard input). Whether it is true, `validate` says."""
+    parts = token.read().strip().split(b".")
+    try:
+        header, claims = (json.loads(base64.urlsafe_b64decode(part + b"==")) for part in parts[:2])
+    except (ValueError, RecursionError):
+        raise ConfigurationError("this is no JSON web token") from None
+    if len(parts) != 3 or not isinstance(header, dict) or not isinstance(claims, dict):
+        raise ConfigurationError("this is no JSON web token")
+    lines = [f"{name}: {value}" for name, value in {**header, **claims}.items()]
+    if isinstance(claims.get("exp"), int | float):
+        lines.append(f"expires: {_when(int(1000 * min(claims['exp'], 1e15)))}")
+    Answer({"header": header, "claims": claims}, *lines).say(as_json)
+
+
+@command.command("validate")
+@_token
+@_secret_key
+@click.option("--public-key", metavar="KEY", help="The public key of a pair: a file, or data:;base64,…")
+@click.option("--issuer", default="", help="What the claim iss must be.")
+@click.option("--audience", default="", help="What the claim aud must have.")
+@click.option("--role-claim", default="sub", show_default=True, help="The claim that has the role.")
+@json_option
+def validate(
+    token: Any, secret_key: str | None, public_key: str | None, as_json: bool, **claims: Any
+) -> None:
+    """Say whether a broker with that key would take the token in the file TOKEN (-: standard input), and as whom."""
+    _need_library()
+    import asyncio
+
+    from quire.security.tokens import Tokens
+
+    settings = Token(secret_key=secret_key or "", public_key=public_key or "", **claims)
+    provider = Tokens(settings, SystemClock())
+    try:
+        identity = asyncio.run(provider.authenticate(token.read().strip()))
+    except NotAuthenticated as error:
+        raise NotAuthenticated(f"it would be refused: {error}") from None
+    expires = _when(identity.expires_ms)
+    done(f"{identity.role}; expires: {expires}", role=identity.role, expires=expires).say(as_json)

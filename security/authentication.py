@@ -1,0 +1,137 @@
+"""Who is let in: what a client presents, shown to the provider of its method.
+
+    method   what a client presents                                    provider
+    token    a JSON web token                                          `oidc` for an issuer that it knows, else `tokens`
+    basic    user:password                                             `basic`
+    tls      nothing: the certificate of its connection counts         `certificates`
+    none     nothing                                                   the anonymous role, if there is one
+
+Providers answer with an `Identity` or raise `NotAuthenticated`; `Unavailable` when they cannot know now, such as when
+an issuer's keys cannot be had. Neither ever lets anybody in.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from quire.runtime.clock import Clock
+from quire.runtime.errors import NotAuthenticated
+from quire.security.configuration import AuthenticationConfiguration
+from quire.security.identity import Identity
+
+NONE: Final = ("", "none")
+CREDENTIALS_BYTES_MAX: Final = 32 << 10
+
+
+class Provider(Protocol):
+    async def authenticate(self, data: bytes) -> Identity:
+        """Raises `NotAuthenticated`, `Unavailable`."""
+        ...
+
+
+class IssuerProvider(Provider, Protocol):
+    def knows(self, data: bytes) -> bool:
+        """Whether the token says to come from an issuer of this provider. Nothing is verified yet."""
+        ...
+
+    async def stop(self) -> None: ...
+
+
+class Authentication:
+    """All providers of a process. `start` and `stop` are for those that fetch keys."""
+
+    def __init__(
+        self,
+        anonymous_role: str,
+        providers: Mapping[str, Provider],
+        issuers: IssuerProvider | None = None,
+        certificates: Provider | None = None,
+    ) -> None:
+        """`providers` by their methods."""
+        self._anonymous_role = anonymous_role
+        self._providers = providers
+        self._issuers = issuers
+        self._certificates = certificates
+
+    async def stop(self) -> None:
+        if self._issuers is not None:
+            await self._issuers.stop()
+
+    async def authenticate(self, method: str, data: bytes, certificate: bytes = b"") -> Identity:
+        """Who presents `data` by `method` over a connection of that certificate (DER), which TLS has verified.
+
+        Raises `NotAuthenticated`, `Unavailable`.
+        """
+        if method in NONE:
+            if not self._anonymous_role:
+                raise NotAuthenticated(f"log in: this broker takes {self._methods()}")
+            return Identity(self._anonymous_role, "none")
+        if len(data) > CREDENTIALS_BYTES_MAX:
+            raise NotAuthenticated(f"credentials have {CREDENTIALS_BYTES_MAX} bytes at most")
+        if method == "tls" and self._certificates is not None:
+            if not certificate:
+                raise NotAuthenticated("no certificate of the client came with this connection")
+            return await self._certificates.authenticate(certificate)
+        if method == "token" and self._issuers is not None and self._issuers.knows(data):
+            return await self._issuers.authenticate(data)
+        provider = self._providers.get(method)
+        if provider is None:
+            raise NotAuthenticated(
+                f"this broker does not take the method {method[:40]!r}, but {self._methods()}"
+            )
+        return await provider.authenticate(data)
+
+    async def of_header(self, header: str, certificate: bytes = b"") -> Identity:
+        """Who sends an HTTP request with this `Authorization` header, "" for none. Raises as `authenticate`."""
+        scheme, _, rest = header.strip().partition(" ")
+        match scheme.lower():
+            case "bearer":
+                return await self.authenticate("token", rest.strip().encode(), certificate)
+            case "basic":
+                try:
+                    data = base64.b64decode(rest.strip(), validate=True)
+                except (ValueError, binascii.Error):
+                    raise NotAuthenticated(
+                        "the Authorization header is not Base64 of user:password"
+                    ) from None
+                return await self.authenticate("basic", data, certificate)
+            case "":
+                by_certificate = bool(certificate) and self._certificates is not None
+                return await self.authenticate("tls" if by_certificate else "none", b"", certificate)
+        raise NotAuthenticated("the Authorization header is neither Bearer TOKEN nor Basic")
+
+    def _methods(self) -> str:
+        found = {
+            *self._providers,
+            *(["token"] if self._issuers else []),
+            *(["tls"] if self._certificates else []),
+        }
+        return " or ".join(sorted(found)) or "nobody"
+
+
+def make_authentication(configuration: AuthenticationConfiguration, clock: Clock) -> Authentication:
+    """The providers that are configured. Raises `ConfigurationError` for a key or a file that cannot be used."""
+    providers: dict[str, Provider] = {}
+    issuers: IssuerProvider | None = None
+    certificates: Provider | None = None
+    # Each provider is imported where it is wanted: their libraries are an extra, and take a while.
+    if configuration.token is not None:
+        from quire.security.tokens import Tokens
+
+        providers["token"] = Tokens(configuration.token, clock)
+    if configuration.basic is not None:
+        from quire.security.basic import Passwords
+
+        providers["basic"] = Passwords(configuration.basic.file, clock)
+    if configuration.oidc:
+        from quire.security.oidc import Issuers
+
+        issuers = Issuers(configuration.oidc, clock)
+    if configuration.certificate is not None:
+        from quire.security.certificate_roles import CertificateRoles
+
+        certificates = CertificateRoles(configuration.certificate, clock)
+    return Authentication(configuration.anonymous_role, providers, issuers, certificates)

@@ -1,0 +1,54 @@
+"""Who somebody is: a role, how it was proven, and until when that holds.
+
+A role is a name that an administrator grants permissions to. It comes from outside (a claim of a token, the user of a
+password, the subject of a certificate), so it is checked here once (`role_of`): what could break a line of a log or a
+path of the REST interface is no role.
+
+A proxy speaks for others. Then `original` is the role that the proxy has seen proven, and both must be allowed what is
+asked (`Identity.roles`). That it may speak for others is checked where its credentials are (`authorization`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from quire.runtime.errors import NotAuthenticated
+
+ROLE_CHARS_MAX: Final = 256
+_ROLE: Final = re.compile(r"[^/\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{1,256}")
+
+
+def is_role(text: object) -> bool:
+    """Whether it can be the name of a role: 1 to 256 characters, without slashes and control characters."""
+    return isinstance(text, str) and bool(_ROLE.fullmatch(text)) and text.strip() == text
+
+
+def role_of(value: object, source: str) -> str:
+    """The role that `source` (a claim, a header, a certificate) names. Raises `NotAuthenticated`."""
+    if not is_role(value):
+        raise NotAuthenticated(
+            f"{source} is no role: 1 to {ROLE_CHARS_MAX} characters, without / and control characters"
+        )
+    assert isinstance(value, str)
+    return value
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """`expires_ms` is by the calendar, in milliseconds since 1970; None: it does not expire."""
+
+    role: str
+    method: str
+    expires_ms: int | None = None
+    original: str = ""
+    """For whom a proxy of this role speaks; empty: for itself."""
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """All that must be allowed what is asked."""
+        return (self.role, self.original) if self.original else (self.role,)
+
+    def __str__(self) -> str:
+        return f"{self.original} through {self.role}" if self.original else self.role

@@ -1,0 +1,50 @@
+"""All of a process's security, made of its security file; what broker and gateway are given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.runtime.clock import Clock
+from quire.runtime.credentials import Credentials
+from quire.runtime.errors import ConfigurationError
+from quire.security.audit import AuditLog
+from quire.security.authentication import Authentication, make_authentication
+from quire.security.authorization import Authorization
+from quire.security.configuration import Configuration
+
+
+@dataclass(frozen=True)
+class Security:
+    configuration: Configuration
+    authentication: Authentication | None
+    """None: nobody is asked who he is, and everybody may do everything."""
+    authorization: Authorization
+    audit: AuditLog
+    credentials: Credentials
+    """What this process presents where it is a client."""
+
+    async def stop(self) -> None:
+        if self.authentication is not None:
+            await self.authentication.stop()
+        self.audit.close()
+
+
+def make_security(configuration: Configuration, clock: Clock) -> Security:
+    """Raises `ConfigurationError` for a key or a file that cannot be used."""
+    authentication = None
+    if configuration.authentication is not None:
+        try:
+            authentication = make_authentication(configuration.authentication, clock)
+        except ModuleNotFoundError as error:
+            raise ConfigurationError(
+                f"authentication needs the package {error.name}: pip install 'quire[security]'"
+            ) from None
+    rules = configuration.authorization
+    authorization = Authorization(
+        rules.superusers, rules.proxies, is_enabled=rules.enabled and authentication is not None
+    )
+    own = configuration.client
+    credentials = Credentials(own.token, own.token_file, own.user, own.password_file)
+    credentials.headers()  # a file that cannot be read is told now
+    audit = AuditLog(configuration.audit, clock)
+    return Security(configuration, authentication, authorization, audit, credentials)

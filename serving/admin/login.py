@@ -1,0 +1,75 @@
+"""Who sends a request, and whether he may: `Authorization: Bearer TOKEN` or `Basic`, or the connection's certificate.
+
+A proxy names the role for which it speaks in `X-Original-Principal`. Every row of the interface says what its caller
+must be allowed (`Route.may`), at the tenant, namespace, topic and subscription that its path names; that is asked
+before anything of the request is read. What is no row are the probes (`runtime/probes`), which everybody may ask.
+
+Whatever changes something, or tried to, is written down (`security/audit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from aiohttp import web
+
+from quire.runtime import probes
+from quire.runtime.errors import QuireError
+from quire.runtime.tls import peer_certificate
+from quire.security.authorization import Action, Place
+from quire.security.identity import Identity
+from quire.serving.names import TopicName
+from quire.serving.policy.guard import Guard
+
+ORIGINAL_PRINCIPAL: Final = "X-Original-Principal"
+GUARD: Final = web.AppKey("guard", Guard)
+_IDENTITY: Final = web.RequestKey("identity", Identity)
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@web.middleware
+async def logged_in(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    """Only for an application that has a guard."""
+    if request.path not in probes.PATHS:
+        request[_IDENTITY] = await request.app[GUARD].log_in_by_header(
+            request.headers.get("Authorization", ""),
+            peer_certificate(request.transport),
+            original=request.headers.get(ORIGINAL_PRINCIPAL, ""),
+            address=_address(request),
+        )
+    return await handler(request)
+
+
+def _address(request: web.Request) -> str:
+    peer = None if request.transport is None else request.transport.get_extra_info("peername")
+    return f"/{peer[0]}:{peer[1]}" if peer else ""
+
+
+async def permitted(request: web.Request, action: Action, handler: _Handler) -> web.StreamResponse:
+    """What `handler` answers, if whoever asks may. Raises `NotAuthorized`, `Unavailable`."""
+    guard = request.app.get(GUARD)
+    if guard is None:
+        return await handler(request)
+    who = request[_IDENTITY]
+    place, address, what = place_of(request.match_info), _address(request), f"{request.method} {request.path}"
+    await guard.check(who, action, place, address=address, what=what)
+    if request.method in ("GET", "HEAD"):
+        return await handler(request)
+    try:
+        answer = await handler(request)
+    except QuireError as error:
+        guard.audit.record("failed", who, address, what, str(place), str(error))
+        raise
+    guard.audit.record("changed", who, address, what, str(place), str(answer.status))
+    return answer
+
+
+def place_of(names: Mapping[str, str]) -> Place:
+    """What a request's path names. Raises `ConfigurationError` for what is no topic's name."""
+    tenant, namespace, subscription = (names.get(one, "") for one in ("tenant", "namespace", "subscription"))
+    if "topic" not in names:
+        return Place(tenant, namespace, subscription=subscription)
+    domain, topic = names.get("domain", "persistent"), names["topic"]
+    name = TopicName.parse(f"{domain}://{tenant}/{namespace}/{topic}")  # as `route.TOPIC_NAME` has it
+    return Place(name.tenant, name.namespace, str(name), subscription)

@@ -1,0 +1,119 @@
+"""Passwords: bcrypt alone, known for a while, read again when the file changes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+import pytest
+
+from quire.runtime.clock import SystemClock
+from quire.runtime.errors import ConfigurationError, NotAuthenticated, Unavailable
+from quire.security import basic
+from quire.security.basic import Passwords
+
+
+def line(user: str, password: str, rounds: int = 4) -> str:
+    return f"{user}:{bcrypt.hashpw(password.encode(), bcrypt.gensalt(rounds)).decode()}\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "users"
+    file.write_text(line("app", "secret") + "\n" + line("other", "another"))
+    return file
+
+
+async def test_the_right_password_lets_in(file: Path) -> None:
+    passwords = Passwords(str(file), SystemClock())
+    identity = await passwords.authenticate(b"app:secret")
+    assert (identity.role, identity.method, identity.expires_ms) == ("app", "basic", None)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"app",
+        b"app:",
+        b"app:wrong",
+        b"other:secret",
+        b"nobody:secret",
+        b":secret",
+        b"app:secret\0",
+        b"\xff:secret",
+        b"app:" + b"s" * 73,
+        b"a/b:secret",
+        b"app\n:secret",
+    ],
+)
+async def test_all_else_is_refused_in_the_same_words(file: Path, data: bytes) -> None:
+    passwords = Passwords(str(file), SystemClock())
+    with pytest.raises(NotAuthenticated, match="the user or the password is wrong"):
+        await passwords.authenticate(data)
+
+
+async def test_a_password_that_was_right_is_not_tried_again(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passwords = Passwords(str(file), SystemClock())
+    await passwords.authenticate(b"app:secret")
+    tried: list[Any] = []
+    monkeypatch.setattr(bcrypt, "checkpw", lambda *words: tried.append(words))
+    await passwords.authenticate(b"app:secret")
+    assert not tried
+    with pytest.raises(NotAuthenticated):
+        await passwords.authenticate(b"app:secret2")
+    assert len(tried) == 1
+
+
+async def test_a_file_that_changes_is_read_again(file: Path) -> None:
+    passwords = Passwords(str(file), SystemClock())
+    await passwords.authenticate(b"app:secret")
+    file.write_text(line("app", "new secret"))
+    with pytest.raises(NotAuthenticated):
+        await passwords.authenticate(b"app:secret")
+    assert (await passwords.authenticate(b"app:new secret")).role == "app"
+    file.unlink()
+    with pytest.raises(Unavailable):
+        await passwords.authenticate(b"app:new secret")
+
+
+async def test_many_at_once_are_told_to_try_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(basic, "WAITING_MAX", 3)
+    passwords = Passwords(str(file), SystemClock())
+    tried = [passwords.authenticate(b"app:wrong") for _ in range(10)]
+    found = [type(one) for one in await asyncio.gather(*tried, return_exceptions=True)]
+    assert found.count(NotAuthenticated) == 3 and found.count(Unavailable) == 7
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "app:secret\n",
+        "app:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=\n",
+        "app:$apr1$abcdefgh$0123456789012345678901\n",
+        "app\n",
+        line("a/b", "secret"),
+        line("app", "secret").replace("$04$", "$31$"),
+        line("app", "secret")[:-5] + "\n",
+    ],
+    ids=["plain", "SHA", "apr1", "no password", "no user", "too many rounds", "cut short"],
+)
+def test_what_is_no_bcrypt_stops_the_start(file: Path, text: str) -> None:
+    file.write_text(file.read_text() + text)
+    with pytest.raises(ConfigurationError, match="line 4 of the password file") as refused:
+        Passwords(str(file), SystemClock())
+    assert "secret" not in str(refused.value)
+
+
+def test_a_file_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:
+    for where in (tmp_path / "nothing", tmp_path):
+        with pytest.raises(ConfigurationError, match="cannot read the password file"):
+            Passwords(str(where), SystemClock())
+    (tmp_path / "binary").write_bytes(os.urandom(100) + b"\xff")
+    with pytest.raises(ConfigurationError):
+        Passwords(str(tmp_path / "binary"), SystemClock())
