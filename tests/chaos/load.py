@@ -242,7 +242,8 @@ class Log:
             async with asyncio.timeout(60):
                 one = await raw.delivered.get()
             if one is None:
-                raise ConnectionResetError(f"{self.topic}: the connection broke while it was read")
+                why = raw.problem or "the server closed it"
+                raise ConnectionResetError(f"{self.topic}: the connection broke while it was read: {why}")
             found.append((one.position, [number_of(payload) for payload in one.payloads]))
             taken += len(one.payloads)
             if taken >= 500:

@@ -170,6 +170,15 @@ class History:
 
     async def check(self, *, whole: bool) -> None:
         """`whole`: all topics are read from their first message on, not from a random place."""
+        try:
+            await self._check_topics(whole=whole)
+        except ConnectionError as error:
+            pytest.fail(f"{error}\n{self.server.tail()}")
+        for follower in self.followers:
+            assert not follower.problems, follower.problems[:3]
+            await self._check_backlog(follower)
+
+    async def _check_topics(self, *, whole: bool) -> None:
         for stream in self.streams:
             acknowledged = set(stream.acknowledged)
             logs = self.logs[stream.topic]
@@ -178,9 +187,6 @@ class History:
                 since = 0 if whole or not known else self.rng.randrange(max(0, known - 500), known)
                 await log.extend(self.connect, since)
             stream.check(acknowledged, [log.numbers() for log in logs])
-        for follower in self.followers:
-            assert not follower.problems, follower.problems[:3]
-            await self._check_backlog(follower)
 
     async def _check_backlog(self, follower: Follower) -> None:
         least = await self._messages(follower.topic)

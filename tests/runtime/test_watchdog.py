@@ -15,8 +15,9 @@ from quire.runtime.watchdog import STALL_S, Watchdog
 PATIENCE_S = 30.0
 
 
-def stands_still_here(until: threading.Event) -> None:
-    """What a turn of the loop must never do."""
+def stands_still_here(watchdog: Watchdog, until: threading.Event) -> None:
+    """What a turn of the loop must never do. It starts the watchdog, so that no other stall can come before."""
+    watchdog.start()
     assert until.wait(PATIENCE_S)
 
 
@@ -26,10 +27,8 @@ async def test_a_loop_that_stands_is_told_of_with_its_stack(caplog: pytest.LogCa
     watchdog.when_standing(lambda: 2 * STALL_S, was_told.set)
     watchdog.when_standing(lambda: STALL_S, lambda: calls.append(threading.current_thread().name))
     watchdog.when_standing(lambda: 1_000.0, lambda: calls.append("never"))
-    watchdog.start()
-    await asyncio.sleep(0.1)
     with caplog.at_level(logging.WARNING, "quire.watchdog"):
-        stands_still_here(was_told)
+        stands_still_here(watchdog, was_told)
         async with asyncio.timeout(PATIENCE_S):
             while "turns again" not in caplog.text:
                 await asyncio.sleep(0.01)

@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import boto3
 import pulsar
 import pytest
 from aiohttp import web
+from moto.server import ThreadedMotoServer
 
 from quire.runtime.limits import MIB
 from quire.tiering.open import open_blocking
@@ -306,6 +308,24 @@ class Archivist:
 @pytest.fixture
 def archivist(tmp_path: Path) -> Archivist:
     return Archivist(f"file://{tmp_path}/archive")
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An S3 bucket's URL. boto3 finds the credentials in the environment, and so do Spark's workers.
+
+    All of moto's servers in a process have the same buckets: each test has one of its own.
+    """
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    server = ThreadedMotoServer("127.0.0.1", 0)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    name = f"bucket-{os.urandom(4).hex()}"
+    boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket=name)
+    yield f"s3://{name}/quire?endpoint={endpoint}&region=us-east-1"
+    server.stop()
 
 
 class Server(NamedTuple):

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from quire.spark_source.broker import Broker
 from quire.spark_source.sidecar.archive import build_all
@@ -126,19 +122,6 @@ def test_wrong_options_are_sentences(spark: Any, topic: Any) -> None:
         read(spark, topic, tpic="t")
     with pytest.raises(Exception, match="no topic persistent://public/default/nobody"):
         read(spark, topic, topic="nobody").collect()
-
-
-@pytest.fixture
-def bucket() -> Iterator[str]:
-    """An S3 bucket's URL; the credentials are where boto3 looks for them, and Spark's workers have got them."""
-    os.environ |= {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
-    server = ThreadedMotoServer("127.0.0.1", 0)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket="bucket")
-    yield f"s3://bucket/quire?endpoint={endpoint}&region=us-east-1"
-    server.stop()
 
 
 def test_an_archive_in_s3(spark: Any, broker: Any, bucket: str, archivist: Any) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from quire.spark_source.sidecar.process import SidecarBuilder
 from quire.tiering.archive import sidecar_of
@@ -15,19 +12,6 @@ from quire.wire.message import OutgoingMessage, encode_one
 from tests.spark_source.sidecar.test_process import archived_of, until
 from tests.spark_source.sidecar.test_rows import reader, rows
 from tests.spark_source.sidecar.topics import TIME_MS, TOPIC, build
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    server = ThreadedMotoServer("127.0.0.1", 0)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket="bucket")
-    yield f"s3://bucket/quire?endpoint={endpoint}&region=us-east-1"
-    server.stop()
 
 
 def test_written_read_and_written_again(broker: Any, archivist: Any, bucket: str) -> None:
