@@ -22,7 +22,7 @@ from tests.spark_source.conftest import Server
 pytestmark = pytest.mark.spark
 
 PREFIX = "persistent://public/default/"
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 
 DRIVER = """
 import json, os, sys
@@ -31,7 +31,7 @@ from pyspark.sql import SparkSession
 url, topic, folder = sys.argv[1:]
 spark = (SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     .config("spark.driver.host", "127.0.0.1").config("spark.sql.shuffle.partitions", "2").getOrCreate())
-spark.sparkContext.setLogLevel("OFF")
+spark.sparkContext.setLogLevel("WARN")
 
 def keep(frame, number):
     rows = sorted((row.partition, row.message_index, bytes(row.value).decode()) for row in frame.collect())
@@ -150,15 +150,19 @@ def driver(server: Server, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     root = str(Path(__file__).parents[2])
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": root}
     command = [sys.executable, "-c", DRIVER, server.http_url, "killed", str(folder)]
-    process = subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.DEVNULL)
+    with (folder / "driver.log").open("ab") as log:
+        process = subprocess.Popen(command, env=environment, start_new_session=True, stdout=log, stderr=log)
     try:
         yield process
+    except AssertionError:
+        print((folder / "driver.log").read_text()[-5000:])
+        raise
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_driver_that_is_killed(server: Server, client: pulsar.Client, tmp_path: Path) -> None:
     """While messages come; the next one ends what it began."""
     partitions(server, "killed", 2)
