@@ -130,6 +130,7 @@ class Replicator:
                 read = await self._store.get(path)
                 record = decode(LedgerRecord, read.value, path)
                 if record.state is LedgerState.DELETING:
+                    await node.settle(self._store, ())  # nobody needs its blocks any more
                     return await self._finish_deletion(record, view), frozenset()
                 return await self._repair_record(record, read.version, view, node)
             except NotFound:

@@ -73,8 +73,9 @@ class Worklist:
         self.lost: dict[int, str] = {}
         """Ledgers of which nobody has an entry any more, and what was said."""
         self.has_news = False
-        """Something was written into the queue, perhaps damage of one that waits: it can be mended in its place."""
-        self._open_again_s = self._failed_again_s = self._unplaced_again_s = 0.0
+        """Something was written into the queue, perhaps damage of one that waits for bookies: it can be mended in its
+        place, and is nothing where the ledger is being deleted."""
+        self._open_again_s = self._failed_again_s = self._news_again_s = 0.0
 
     def tick(self, now: float) -> None:
         """It is `now` (monotonic, s): look again at what waits for others, the less often the more of it there is."""
@@ -84,10 +85,10 @@ class Worklist:
         if now >= self._failed_again_s:
             self._failed_again_s = now + _FAILED_AGAIN_S
             self.due(WorkState.FAILED)
-        if self.has_news and now >= self._unplaced_again_s:
+        if self.has_news and now >= self._news_again_s:
             self.has_news = False
-            self._unplaced_again_s = now + self.count(WorkState.UNPLACED) / _AGAIN_PER_S
-            self.due(WorkState.UNPLACED)
+            self._news_again_s = now + self.count(WorkState.UNPLACED, WorkState.AWAY) / _AGAIN_PER_S
+            self.due(WorkState.UNPLACED, WorkState.AWAY)
 
     def find(self, ledger_ids: Iterable[int]) -> None:
         """These are in the queue; what is known stays as it is."""

@@ -31,6 +31,19 @@ def test_what_waits_says_whom_it_has_to_leave_and_is_due_again() -> None:
     assert work.begin(frozenset()) == 7, "who waits alone is looked at often"
 
 
+@pytest.mark.parametrize("event", [WorkEvent.LACKS_BOOKIE, WorkEvent.BOOKIE_IS_AWAY])
+def test_news_are_looked_at_where_a_bookie_is_waited_for(event: WorkEvent) -> None:
+    work = Worklist()
+    work.find([7])
+    work.begin(frozenset())
+    work.end(7, event)
+    work.tick(1.0)
+    assert work.begin(frozenset()) is None
+    work.has_news = True
+    work.tick(2.0)
+    assert work.begin(frozenset()) == 7 and not work.has_news
+
+
 def test_an_event_that_means_nothing_in_a_state_is_a_bug() -> None:
     work = Worklist()
     work.find([7])
