@@ -19,9 +19,11 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from random import randrange
 from typing import Final
 
 from quire.runtime.errors import ConfigurationError, Unavailable
@@ -56,6 +58,9 @@ JAVA_OPTIONS: Final = (
     "-Dzookeeper.preAllocSize=4096",  # KiB of log written ahead; the default of 64 MiB is for large servers
     "-Dzookeeper.globalOutstandingLimit=100000",  # else a client that sends much at once is read from only in turns
 )
+_PORTS_NOT_GIVEN_OUT: Final = (15_000, 32_000)
+"""Below those that systems give to connections."""
+
 TICK_MS: Final = 500
 """Sessions may be as short as two ticks, and end up to one tick late."""
 
@@ -135,10 +140,12 @@ def command(config: Path, jars: Sequence[str] = JARS) -> list[str]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """One that nobody has now, and that no connection gets for its own end before it is listened on."""
+    while True:
+        port = randrange(*_PORTS_NOT_GIVEN_OUT)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def assert_free(port: int) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import sys
 import urllib.error
 import urllib.request
@@ -31,13 +30,6 @@ SMALL = {
 """As small as settings may be: flushes, rolls, archiving and recycling happen every second."""
 
 _READY = re.compile(r"ready pulsar://([^\s]+) (http://\S+)")
-
-
-def free_port() -> int:
-    """A port that was free a moment ago, for a process that must come back to the same one."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 class Server:

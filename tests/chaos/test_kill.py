@@ -26,9 +26,11 @@ from typing import Any
 import pulsar
 import pytest
 
+from quire.testing.zookeeper_server import free_port
+
 from .load import Follower, Log, StockFollower, StockStream
 from .raw import Raw
-from .server import SMALL, Server, free_port
+from .server import SMALL, Server
 
 KILLS = int(os.environ.get("QUIRE_CHAOS_KILLS", "50"))
 SEED = int(os.environ.get("QUIRE_CHAOS_SEED", SystemRandom().getrandbits(32)))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from quire.testing.zookeeper_server import free_port
 
 
 class Served(NamedTuple):
@@ -15,12 +16,6 @@ class Served(NamedTuple):
     http_url: str
     certs: Path
     data: Path
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def running(directory: Path, security: Path) -> Iterator[Served]:

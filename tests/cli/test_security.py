@@ -20,8 +20,9 @@ from quire.cli.credentials_options import _presented
 from quire.cli.tokens import command as tokens
 from quire.runtime.credentials import NOBODY, Credentials
 from quire.runtime.errors import ConfigurationError
+from quire.testing.zookeeper_server import free_port
 
-from ..chaos.server import Server, free_port
+from ..chaos.server import Server
 
 QUIRE = [sys.executable, "-m", "quire"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from zlib import crc32
 import pulsar
 import pytest
 
+from quire.testing.zookeeper_server import free_port
 from tests.spark_source.conftest import Server
 
 pytestmark = pytest.mark.spark
@@ -128,9 +128,3 @@ def wait_for_workers(page: str, count: int) -> None:
                 alive = json.load(answer)["aliveworkers"]
         except OSError:
             continue  # it does not listen yet
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
