@@ -139,9 +139,17 @@ def test_one_second_triggers_while_partitions_are_added(
         publish(client, "grows-partition-0", range(200, 300))
         soon(lambda: count() == 300)
         assert query.exception() is None
+        soon(lambda: behind(query.lastProgress) == {f"{PREFIX}grows-partition-{i}": 0 for i in range(3)})
     rows = spark.sql("SELECT * FROM grown").collect()
     assert sorted(int(bytes(row.value)) for row in rows) == list(range(300))
     assert {row.partition for row in rows if 100 <= int(bytes(row.value)) < 200} == {2}
+
+
+def behind(progress: dict[str, Any]) -> dict[str, int]:
+    """By partition, as `docs/spark-reference.md` tells users to count it."""
+    source = progress["sources"][0]
+    read, there = json.loads(source["endOffset"]), json.loads(source["latestOffset"])
+    return {name: there[name]["index"] - read[name]["index"] for name in read}
 
 
 @contextmanager
