@@ -244,7 +244,7 @@ def _until(until_ms: int | None, now_ms: int) -> str:
     "--catalog",
     required=True,
     metavar="URL",
-    help="https://… of a REST catalog, postgresql://…, or /DIRECTORY.",
+    help="https://… of a REST catalog, postgresql://…, or /DIRECTORY; none: no table, whatever the namespace has.",
 )
 @click.option(
     "--warehouse", default="", metavar="NAME", help="Where the catalog is to put tables (it knows)."
@@ -255,6 +255,9 @@ def _until(until_ms: int | None, now_ms: int) -> str:
 @click.option("--table", default="", metavar="NAME", help="Of the table (as TOPIC is called).")
 def set_iceberg(admin: Admin, topic: str, **words: str) -> Answer:
     """Have an Iceberg table kept fresh with TOPIC, by `quire spark follow-iceberg`: what is archived is copied."""
+    if words["catalog"] == "none":
+        admin.post(f"{_path(topic)}/iceberg", {})
+        return done(f"no table is kept fresh with {topic}", topic=topic, iceberg=None)
     admin.post(f"{_path(topic)}/iceberg", words)
     said = f"{topic} is copied into a table of {words['catalog']}, once `quire spark follow-iceberg` runs"
     return done(said, topic=topic, iceberg=words)

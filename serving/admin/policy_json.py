@@ -284,7 +284,8 @@ Text = Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
 
 class Iceberg(Shape, frozen=True):
     """A table that is kept fresh needs a catalog, the URL of a REST catalog or of a database or an absolute directory,
-    and may have a warehouse, a namespace and a table."""
+    and may have a warehouse, a namespace and a table. With nothing in it none is kept, whatever the namespace prescribes.
+    """
 
     record = IcebergPolicy
     catalog: Text = ""
@@ -293,6 +294,8 @@ class Iceberg(Shape, frozen=True):
     table: Text = ""
 
     def check(self) -> None:
+        if self == Iceberg():
+            return
         if not self.catalog.startswith("/") and "://" not in self.catalog:
             raise ConfigurationError(
                 f"the catalog {self.catalog!r} is no URL, such as https://catalog:8181 or postgresql://…, and no "

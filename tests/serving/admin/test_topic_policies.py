@@ -159,6 +159,10 @@ async def test_which_topics_have_a_table(rest: Rest) -> None:
         {"topic": "persistent://public/shop/bills", **dict.fromkeys(iceberg, ""), "catalog": "/lake"},
     ]
     await rest.delete(f"{TOPIC}/iceberg")
+    await rest.post("/admin/v2/persistent/public/shop/bills/iceberg", {})
+    assert (await rest.get("/quire/v1/iceberg")).body == [], "a topic may do without its namespace's"
+    await rest.delete("/admin/v2/persistent/public/shop/bills/iceberg")
+    assert len((await rest.get("/quire/v1/iceberg")).body) == 1
     await rest.delete("/admin/v2/namespaces/public/shop/iceberg")
     assert (await rest.get("/quire/v1/iceberg")).body == []
 
