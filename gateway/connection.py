@@ -30,9 +30,10 @@ from quire.gateway.lookups import ANSWER_OF, Lookups, dial, whole
 from quire.gateway.relay import keep_tcp_alive, splice
 from quire.runtime.errors import LimitExceeded, ProtocolError, QuireError, Unavailable
 from quire.runtime.limits import HANDSHAKE_S, KIB
+from quire.runtime.network import peer_address
 from quire.runtime.tasks import Tasks
 from quire.runtime.tls import peer_certificate
-from quire.security.identity import Identity
+from quire.security.identity import Identity, Presented
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.commands import Command
@@ -222,9 +223,9 @@ class Connection(asyncio.Protocol):
         proxy, transport = self._host.proxy, self._transport
         hello: Callable[[], bytes] = partial(_hello, body)
         if proxy is not None and transport is not None:
-            certificate = peer_certificate(transport)
-            peer = transport.get_extra_info("peername")
-            identity = await proxy.log_in(body, certificate, f"/{peer[0]}:{peer[1]}" if peer else "")
+            certificate, address_of_client = peer_certificate(transport), peer_address(transport)
+            presented = Presented(body.auth_method_name, body.auth_data, certificate, address_of_client)
+            identity = await proxy.log_in(presented, body.original_principal)
             self._end_with(identity)
             hello = lambda: _hello(proxy.connect(body, identity))  # noqa: E731
         await (self._relay(address, hello()) if address else self._begin(hello))

@@ -23,10 +23,11 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from quire.gateway.brokers import Brokers
-from quire.gateway.login import Proxy
+from quire.gateway.login import ORIGINAL_PRINCIPAL, Proxy
 from quire.metadata.records import BrokerRecord
 from quire.runtime import probes
 from quire.runtime.errors import NotAuthenticated, NotAuthorized, QuireError, Unavailable
+from quire.runtime.network import peer_address
 from quire.runtime.tls import peer_certificate
 
 log = logging.getLogger(__name__)
@@ -94,8 +95,9 @@ class Forwarding:
         headers, proxy, transport = _end_to_end(request.headers), self._proxy, request.transport
         if proxy is None:
             return headers
-        certificate = peer_certificate(transport)
-        identity = await proxy.log_in_by_header(request.headers, certificate, f"/{request.remote}")
+        header, certificate = request.headers.get("Authorization", ""), peer_certificate(transport)
+        presented = proxy.authentication.in_header(header, certificate, peer_address(transport))
+        identity = await proxy.log_in(presented, request.headers.get(ORIGINAL_PRINCIPAL, ""))
         return proxy.headers(headers, identity)
 
     async def _forward(self, request: web.Request, headers: CIMultiDict[str]) -> web.StreamResponse:

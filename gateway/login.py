@@ -13,15 +13,14 @@ itself when they expire.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Final
 
 from multidict import CIMultiDict
 
-from quire.runtime.errors import NotAuthenticated, NotAuthorized
+from quire.runtime.errors import NotAuthenticated, NotAuthorized, Unavailable
 from quire.runtime.limits import HANDSHAKE_S
 from quire.security.authentication import Authentication
-from quire.security.identity import Identity
+from quire.security.identity import Identity, Presented
 from quire.security.security import Security
 from quire.wire import pulsar_pb2 as pb
 
@@ -41,30 +40,19 @@ class Proxy:
 
     def __init__(self, security: Security, authentication: Authentication) -> None:
         self._security = security
-        self._authentication = authentication
+        self.authentication = authentication
 
-    async def log_in(self, body: pb.CommandConnect, certificate: bytes, address: str) -> Identity:
+    async def log_in(self, presented: Presented, original: str) -> Identity:
         """Raises `NotAuthenticated`, `NotAuthorized`, `Unavailable`."""
-        method, data = body.auth_method_name, body.auth_data
         try:
             async with asyncio.timeout(HANDSHAKE_S):
-                identity = await self._authentication.authenticate(method, data, certificate)
-            return self._no_proxy(identity, body.original_principal)
+                identity = await self.authentication.authenticate(presented)
+            return self._no_proxy(identity, original)
         except TimeoutError:
-            raise NotAuthenticated("logging in took too long; try again") from None
+            raise Unavailable("logging in took too long; try again") from None
         except (NotAuthenticated, NotAuthorized) as error:
-            self._security.audit.record("login-failed", None, address, "CONNECT", outcome=str(error))
-            raise
-
-    async def log_in_by_header(
-        self, headers: Mapping[str, str], certificate: bytes, address: str
-    ) -> Identity:
-        """As `log_in`, by the headers of a request."""
-        try:
-            identity = await self._authentication.of_header(headers.get("Authorization", ""), certificate)
-            return self._no_proxy(identity, headers.get(ORIGINAL_PRINCIPAL, ""))
-        except (NotAuthenticated, NotAuthorized) as error:
-            self._security.audit.record("login-failed", None, address, "HTTP", outcome=str(error))
+            audit = self._security.audit
+            audit.record("login-failed", None, presented.address, presented.by, outcome=str(error))
             raise
 
     def _no_proxy(self, identity: Identity, original: str) -> Identity:

@@ -1,4 +1,4 @@
-"""Connections that are dead and do not say so.
+"""Where connections come from, and those that are dead and do not say so.
 
 A peer that loses power, or is cut off, says nothing; without probes its connection stays open for ever where nobody
 asks anything, and for a quarter of an hour where bytes wait for it.
@@ -29,3 +29,9 @@ def keep_alive(transport: asyncio.BaseTransport) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_INTERVAL_S)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
+
+
+def peer_address(transport: asyncio.BaseTransport | None) -> str:
+    """`/host:port` of the other side; empty when it is gone, or has none."""
+    peer = None if transport is None else transport.get_extra_info("peername")
+    return f"/{peer[0]}:{peer[1]}" if peer else ""

@@ -20,15 +20,15 @@ from typing import Final, Protocol
 from quire.runtime.clock import Clock
 from quire.runtime.errors import NotAuthenticated
 from quire.security.configuration import AuthenticationConfiguration
-from quire.security.identity import Identity
+from quire.security.identity import Identity, Presented
 
 NONE: Final = ("", "none")
 CREDENTIALS_BYTES_MAX: Final = 32 << 10
 
 
 class Provider(Protocol):
-    async def authenticate(self, data: bytes) -> Identity:
-        """Raises `NotAuthenticated`, `Unavailable`."""
+    async def authenticate(self, data: bytes, address: str = "") -> Identity:
+        """Who sends `data` from `address`. Raises `NotAuthenticated`, `Unavailable`."""
         ...
 
 
@@ -60,11 +60,9 @@ class Authentication:
         if self._issuers is not None:
             await self._issuers.stop()
 
-    async def authenticate(self, method: str, data: bytes, certificate: bytes = b"") -> Identity:
-        """Who presents `data` by `method` over a connection of that certificate (DER), which TLS has verified.
-
-        Raises `NotAuthenticated`, `Unavailable`.
-        """
+    async def authenticate(self, presented: Presented) -> Identity:
+        """Who it is. Raises `NotAuthenticated`, `Unavailable`."""
+        method, data = presented.method, presented.data
         if method in NONE:
             if not self._anonymous_role:
                 raise NotAuthenticated(f"log in: this broker takes {self._methods()}")
@@ -72,36 +70,31 @@ class Authentication:
         if len(data) > CREDENTIALS_BYTES_MAX:
             raise NotAuthenticated(f"credentials have {CREDENTIALS_BYTES_MAX} bytes at most")
         if method == "tls" and self._certificates is not None:
-            if not certificate:
+            if not presented.certificate:
                 raise NotAuthenticated("no certificate of the client came with this connection")
-            return await self._certificates.authenticate(certificate)
+            return await self._certificates.authenticate(presented.certificate, presented.address)
         if method == "token" and self._issuers is not None and self._issuers.knows(data):
-            return await self._issuers.authenticate(data)
+            return await self._issuers.authenticate(data, presented.address)
         provider = self._providers.get(method)
         if provider is None:
             raise NotAuthenticated(
                 f"this broker does not take the method {method[:40]!r}, but {self._methods()}"
             )
-        return await provider.authenticate(data)
+        return await provider.authenticate(data, presented.address)
 
-    async def of_header(self, header: str, certificate: bytes = b"") -> Identity:
-        """Who sends an HTTP request with this `Authorization` header, "" for none. Raises as `authenticate`."""
+    def in_header(self, header: str, certificate: bytes, address: str) -> Presented:
+        """What an HTTP request with this `Authorization` header shows, "" for none. Nothing is verified yet."""
         scheme, _, rest = header.strip().partition(" ")
+        method, data = f"Authorization: {scheme}", b""
         match scheme.lower():
             case "bearer":
-                return await self.authenticate("token", rest.strip().encode(), certificate)
+                method, data = "token", rest.strip().encode()
             case "basic":
-                try:
-                    data = base64.b64decode(rest.strip(), validate=True)
-                except (ValueError, binascii.Error):
-                    raise NotAuthenticated(
-                        "the Authorization header is not Base64 of user:password"
-                    ) from None
-                return await self.authenticate("basic", data, certificate)
+                method, data = "basic", _decoded(rest.strip())
             case "":
                 by_certificate = bool(certificate) and self._certificates is not None
-                return await self.authenticate("tls" if by_certificate else "none", b"", certificate)
-        raise NotAuthenticated("the Authorization header is neither Bearer TOKEN nor Basic")
+                method = "tls" if by_certificate else "none"
+        return Presented(method, data, certificate, address, "HTTP")
 
     def _methods(self) -> str:
         found = {
@@ -110,6 +103,14 @@ class Authentication:
             *(["tls"] if self._certificates else []),
         }
         return " or ".join(sorted(found)) or "nobody"
+
+
+def _decoded(text: str) -> bytes:
+    """Of Base64; empty, which is no user and no password, for what is none."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (ValueError, binascii.Error):
+        return b""
 
 
 def make_authentication(configuration: AuthenticationConfiguration, clock: Clock) -> Authentication:

@@ -3,14 +3,13 @@
 Other kinds of lines (MD5, SHA-1, crypt, plain text) are refused when the file is read: they are found out by trying.
 The file is read again when it has changed; one that cannot be read then leaves nobody in by a password until it can.
 
-bcrypt is slow on purpose. It runs in a thread, a few at a time, and whoever waits in vain is told to try again; a
-password that was right is known for a minute by a keyed digest, so that a client with many connections pays once. An
-unknown user takes as long as a wrong password.
+bcrypt is slow on purpose. It runs in a thread, a few at a time, and addresses take turns (`turns`), so that who floods
+with wrong passwords shuts nobody else out; a password that was right is known for a minute by a keyed digest, so that a
+client with many connections pays once. An unknown user takes as long as a wrong password.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import os
@@ -24,6 +23,7 @@ from quire.runtime.clock import Clock
 from quire.runtime.errors import ConfigurationError, NotAuthenticated, Unavailable
 from quire.runtime.limits import MIB
 from quire.security.identity import Identity, is_role
+from quire.security.turns import Turns
 
 FILE_BYTES_MAX: Final = 8 * MIB
 PASSWORD_BYTES_MAX: Final = 72
@@ -34,8 +34,6 @@ ROUNDS_MAX: Final = 14
 
 KNOWN_S: Final = 60.0
 KNOWN_MAX: Final = 10_000
-AT_ONCE_MAX: Final = 2
-WAITING_MAX: Final = 100
 _HASH: Final = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}")
 _WRONG: Final = "the user or the password is wrong"
 
@@ -52,8 +50,7 @@ class Passwords:
         self._secret = os.urandom(32)
         self._known: dict[bytes, tuple[bytes, float]] = {}
         """By keyed digests of user and password: the hash that it fits, and until when we need not try again."""
-        self._at_once = asyncio.Semaphore(AT_ONCE_MAX)
-        self._waiting = 0
+        self._turns = Turns("passwords are being looked at")
         self._read()
 
     def _read(self) -> None:
@@ -85,7 +82,7 @@ class Passwords:
             )
         return user, hashed.encode()
 
-    async def authenticate(self, data: bytes) -> Identity:
+    async def authenticate(self, data: bytes, address: str = "") -> Identity:
         """`data` is user:password. Raises `NotAuthenticated`, and `Unavailable` while too many are being looked at."""
         user_bytes, colon, password = data.partition(b":")
         try:
@@ -103,7 +100,9 @@ class Passwords:
         known = self._known.get(digest)
         if hashed is None or known is None or known[0] != hashed or known[1] < self._clock.monotonic():
             self._known.pop(digest, None)
-            if not await self._fits(password, hashed or self._any_hash()) or hashed is None:
+            shown = hashed or self._any_hash()
+            fits = await self._turns.run(address, lambda: bcrypt.checkpw(password, shown))
+            if not fits or hashed is None:
                 raise NotAuthenticated(_WRONG)
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
@@ -113,13 +112,3 @@ class Passwords:
     def _any_hash(self) -> bytes:
         """To try in vain for a user who is not there: one of those who are, for that takes as long as theirs."""
         return next(iter(self._hashes.values()), b"$2b$10$" + b"." * 53)
-
-    async def _fits(self, password: bytes, hashed: bytes) -> bool:
-        if self._waiting >= WAITING_MAX:
-            raise Unavailable("too many passwords are being looked at; try again")
-        self._waiting += 1
-        try:
-            async with self._at_once:
-                return await asyncio.to_thread(bcrypt.checkpw, password, hashed)
-        finally:
-            self._waiting -= 1

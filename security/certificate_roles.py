@@ -17,7 +17,7 @@ class CertificateRoles:
         self._rule = RoleRule(settings.pattern)
         self._clock = clock
 
-    async def authenticate(self, data: bytes) -> Identity:
+    async def authenticate(self, data: bytes, address: str = "") -> Identity:
         """`data` is the certificate, DER. Raises `NotAuthenticated`."""
         try:
             certificate = read(data)

@@ -11,6 +11,7 @@ asked (`Identity.roles`). That it may speak for others is checked where its cred
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -34,6 +35,20 @@ def role_of(value: object, source: str) -> str:
         )
     assert isinstance(value, str)
     return value
+
+
+@dataclass(frozen=True)
+class Presented:
+    """What somebody shows to be let in, and over which connection."""
+
+    method: str
+    data: bytes = field(default=b"", repr=False)
+    certificate: bytes = field(default=b"", repr=False)
+    """Of the connection, DER, as TLS has verified it."""
+    address: str = ""
+    """`/host:port`."""
+    by: str = "CONNECT"
+    """What the audit log calls it."""
 
 
 class Identity(msgspec.Struct, frozen=True):

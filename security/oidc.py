@@ -87,7 +87,7 @@ class Issuers:
     def knows(self, data: bytes) -> bool:
         return _unverified(data)[1].get("iss") in self._issuers
 
-    async def authenticate(self, data: bytes) -> Identity:
+    async def authenticate(self, data: bytes, address: str = "") -> Identity:
         header, claims = _unverified(data)
         issuer = self._issuers.get(claims.get("iss", ""))
         if issuer is None:

@@ -59,7 +59,7 @@ class Tokens:
         self._settings = settings
         self._clock = clock
 
-    async def authenticate(self, data: bytes) -> Identity:
+    async def authenticate(self, data: bytes, address: str = "") -> Identity:
         """Raises `NotAuthenticated`."""
         settings = self._settings
         claims = verified(data, self._key, self.algorithms)

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from quire.runtime import probes
 from quire.runtime.errors import QuireError
+from quire.runtime.network import peer_address
 from quire.runtime.tls import peer_certificate
 from quire.security.authorization import Action, Place
 from quire.security.identity import Identity
@@ -32,18 +33,11 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 async def logged_in(request: web.Request, handler: _Handler) -> web.StreamResponse:
     """Only for an application that has a guard."""
     if request.path not in probes.PATHS:
-        request[_IDENTITY] = await request.app[GUARD].log_in_by_header(
-            request.headers.get("Authorization", ""),
-            peer_certificate(request.transport),
-            original=request.headers.get(ORIGINAL_PRINCIPAL, ""),
-            address=_address(request),
-        )
+        guard, headers, certificate = request.app[GUARD], request.headers, peer_certificate(request.transport)
+        header = headers.get("Authorization", "")
+        presented = guard.authentication.in_header(header, certificate, peer_address(request.transport))
+        request[_IDENTITY] = await guard.log_in(presented, headers.get(ORIGINAL_PRINCIPAL, ""))
     return await handler(request)
-
-
-def _address(request: web.Request) -> str:
-    peer = None if request.transport is None else request.transport.get_extra_info("peername")
-    return f"/{peer[0]}:{peer[1]}" if peer else ""
 
 
 async def permitted(request: web.Request, action: Action, handler: _Handler) -> web.StreamResponse:
@@ -52,7 +46,8 @@ async def permitted(request: web.Request, action: Action, handler: _Handler) -> 
     if guard is None:
         return await handler(request)
     who = request[_IDENTITY]
-    place, address, what = place_of(request.match_info), _address(request), f"{request.method} {request.path}"
+    place, address = place_of(request.match_info), peer_address(request.transport)
+    what = f"{request.method} {request.path}"
     await guard.check(who, action, place, address=address, what=what)
     if request.method in ("GET", "HEAD"):
         return await handler(request)

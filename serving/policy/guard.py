@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from quire.runtime.errors import NotAuthenticated, NotAuthorized, NotFound, QuireError
 from quire.security.authentication import Authentication
 from quire.security.authorization import NOTHING_GRANTED, Action, Decision, Grants, Place
-from quire.security.identity import Identity
+from quire.security.identity import Identity, Presented
 from quire.security.security import Security
 from quire.serving.names import TopicName
 from quire.serving.policy.namespaces import Namespaces
@@ -35,7 +35,7 @@ class Guard:
     ) -> None:
         self.authorization = security.authorization
         self.audit = security.audit
-        self._authentication = authentication
+        self.authentication = authentication
         self._namespaces = namespaces
         self._policies = policies
         self._changed: set[tuple[str, str]] = set()
@@ -48,28 +48,15 @@ class Guard:
 
     # -- who is it -------------------------------------------------------------------------------------
 
-    async def log_in(
-        self, method: str, data: bytes, certificate: bytes, *, original: str, address: str
-    ) -> Identity:
-        """Who presents `data`; `original` is for whom it says to speak. Raises `NotAuthenticated`,
-        `NotAuthorized` for who may not speak for others, `Unavailable`.
+    async def log_in(self, presented: Presented, original: str) -> Identity:
+        """Who that is; `original` is for whom it says to speak. Raises `NotAuthenticated`, `NotAuthorized` for who
+        may not speak for others, `Unavailable`.
         """
         try:
-            identity = await self._authentication.authenticate(method, data, certificate)
+            identity = await self.authentication.authenticate(presented)
             return self.authorization.speaking_for(identity, original)
         except (NotAuthenticated, NotAuthorized) as error:
-            self.audit.record("login-failed", None, address, "CONNECT", outcome=str(error))
-            raise
-
-    async def log_in_by_header(
-        self, header: str, certificate: bytes, *, original: str, address: str
-    ) -> Identity:
-        """As `log_in`, by the header `Authorization` of a request."""
-        try:
-            identity = await self._authentication.of_header(header, certificate)
-            return self.authorization.speaking_for(identity, original)
-        except (NotAuthenticated, NotAuthorized) as error:
-            self.audit.record("login-failed", None, address, "HTTP", outcome=str(error))
+            self.audit.record("login-failed", None, presented.address, presented.by, outcome=str(error))
             raise
 
     # -- may he ----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import ref
 
 from quire.runtime.errors import NotAuthenticated, NotAuthorized, QuireError
-from quire.security.identity import Identity
+from quire.security.identity import Identity, Presented
 from quire.serving.policy.guard import Guard
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
@@ -98,7 +98,7 @@ class Login:
         address = connection.peer.address
         try:
             async with asyncio.timeout(REFRESH_S):
-                identity = await self._guard.log_in(method, data, certificate, original="", address=address)
+                identity = await self._guard.log_in(Presented(method, data, certificate, address), "")
             if identity.role != self.identity.role:
                 raise NotAuthorized(f"a session of {self.identity.role} cannot become one of {identity.role}")
             if identity.expires_ms is not None and identity.expires_ms <= connection.host.clock.now_ms():
@@ -117,11 +117,7 @@ class Login:
 
 async def log_in(connection: Connection, guard: Guard, body: pb.CommandConnect) -> Login:
     """By the credentials of CONNECT. Raises `NotAuthenticated`, `NotAuthorized`, `Unavailable`."""
-    identity = await guard.log_in(
-        body.auth_method_name,
-        body.auth_data,
-        connection.outbound.peer_certificate(),
-        original=body.original_principal,
-        address=connection.peer.address,
-    )
+    certificate, address = connection.outbound.peer_certificate(), connection.peer.address
+    presented = Presented(body.auth_method_name, body.auth_data, certificate, address)
+    identity = await guard.log_in(presented, body.original_principal)
     return Login(connection, guard, identity, body)

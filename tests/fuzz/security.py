@@ -11,7 +11,7 @@ from quire.runtime.clock import SystemClock
 from quire.runtime.errors import NotAuthenticated
 from quire.security.authentication import Authentication
 from quire.security.configuration import Oidc, Token
-from quire.security.identity import is_role
+from quire.security.identity import Presented, is_role
 from quire.security.oidc import Issuers
 from quire.security.tokens import Tokens
 
@@ -34,13 +34,13 @@ def login(data: bytes) -> None:
     doors = _made()
     method = ("token", "basic", "tls", "none", "token")[data[0] % 5]
     tried = (
-        doors.authenticate(method, data[1:]),
-        doors.of_header("Bearer " + data[1:].decode("latin1")),
-        doors.of_header(data[1:].decode("latin1")),
+        Presented(method, data[1:]),
+        doors.in_header("Bearer " + data[1:].decode("latin1"), b"", ""),
+        doors.in_header(data[1:].decode("latin1"), b"", ""),
     )
     for one in tried:
         try:
-            identity = _LOOP.run_until_complete(one)
+            identity = _LOOP.run_until_complete(doors.authenticate(one))
         except NotAuthenticated as error:
             assert "\n" not in str(error) and len(str(error)) < 500
         except Exception as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError, NotAuthenticated, Unavailable
-from quire.security import basic
+from quire.security import turns
 from quire.security.basic import Passwords
 
 
@@ -82,12 +83,29 @@ async def test_a_file_that_changes_is_read_again(file: Path) -> None:
         await passwords.authenticate(b"app:new secret")
 
 
-async def test_many_at_once_are_told_to_try_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(basic, "WAITING_MAX", 3)
+async def test_who_floods_with_wrong_passwords_keeps_nobody_else_out(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on, real = threading.Semaphore(0), bcrypt.checkpw
+
+    def slowly(password: bytes, hashed: bytes) -> bool:
+        assert password == b"secret" or may_go_on.acquire(timeout=60)
+        return real(password, hashed)
+
+    monkeypatch.setattr(bcrypt, "checkpw", slowly)
     passwords = Passwords(str(file), SystemClock())
-    tried = [passwords.authenticate(b"app:wrong") for _ in range(10)]
-    found = [type(one) for one in await asyncio.gather(*tried, return_exceptions=True)]
-    assert found.count(NotAuthenticated) == 3 and found.count(Unavailable) == 7
+    flood = [
+        asyncio.ensure_future(passwords.authenticate(b"app:wrong", f"/10.0.0.9:{number}"))
+        for number in range(500)
+    ]
+    await asyncio.sleep(0)
+    right = asyncio.ensure_future(passwords.authenticate(b"app:secret", "/10.0.0.1:4711"))
+    may_go_on.release(turns.AT_ONCE_MAX + 1)  # so many of the flood come before it
+    assert (await asyncio.wait_for(right, 30)).role == "app"
+    may_go_on.release(len(flood))
+    found = [type(one) for one in await asyncio.gather(*flood, return_exceptions=True)]
+    in_line = turns.AT_ONCE_MAX + turns.IN_A_LINE_MAX
+    assert (found.count(NotAuthenticated), found.count(Unavailable)) == (in_line, 500 - in_line)
 
 
 @pytest.mark.parametrize(
