@@ -107,10 +107,17 @@ class Connection(asyncio.Protocol):
         self._is_read.set()
         self._handshake: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None
+        self.identity: Identity | None = None
+        """None where nobody logs in, and until CONNECT comes."""
         self._was_heard = True
         self._was_pinged = False
         self._unsent_bytes = 0
         """What the write buffer held when we last looked whether the client reads."""
+
+    @property
+    def address(self) -> str:
+        """`/host:port` of the client."""
+        return peer_address(self._transport)
 
     # -- what asyncio calls ----------------------------------------------------------------------------
 
@@ -223,9 +230,10 @@ class Connection(asyncio.Protocol):
         proxy, transport = self._host.proxy, self._transport
         hello: Callable[[], bytes] = partial(_hello, body)
         if proxy is not None and transport is not None:
-            certificate, address_of_client = peer_certificate(transport), peer_address(transport)
-            presented = Presented(body.auth_method_name, body.auth_data, certificate, address_of_client)
+            certificate = peer_certificate(transport)
+            presented = Presented(body.auth_method_name, body.auth_data, certificate, self.address)
             identity = await proxy.log_in(presented, body.original_principal)
+            self.identity = identity
             self._end_with(identity)
             hello = lambda: _hello(proxy.connect(body, identity))  # noqa: E731
         await (self._relay(address, hello()) if address else self._begin(hello))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Mapping
+from functools import partial
 from random import Random
 
 from aiohttp import web
@@ -12,10 +13,11 @@ from aiohttp import web
 from quire.gateway.brokers import Brokers
 from quire.gateway.connection import Connection
 from quire.gateway.http import make_app
-from quire.gateway.login import proxy_of
+from quire.gateway.login import Proxy, proxy_of
 from quire.metadata.store import MetadataStore
 from quire.runtime.limits import HTTP_SILENT_S
 from quire.runtime.tasks import Tasks
+from quire.security.authentication import LOOK_EACH_S
 from quire.security.listener import TlsListener
 from quire.security.security import Security
 from quire.security.tls import FollowedContext
@@ -86,6 +88,18 @@ class Gateway:
             clients_tls.start(lambda: Connection(self))
             self._listeners.append(clients_tls)
         self.tasks.start(self._keep_alive(), "keep-alive")
+        if self.proxy is not None:
+            withdrawn = partial(self._end_withdrawn, self.proxy)
+            self.tasks.start_every(LOOK_EACH_S, withdrawn, "looking whether credentials count still")
+
+    async def _end_withdrawn(self, proxy: Proxy) -> None:
+        """Close connections that were let in by what counts no longer, along relays, too."""
+        await proxy.authentication.look()
+        for connection in list(self._connections):
+            if connection.identity is not None and not proxy.authentication.holds(connection.identity):
+                proxy.withdrawn(connection.identity, connection.address)
+                connection.identity = None
+                connection.close()
 
     async def _keep_alive(self) -> None:
         while True:

@@ -55,6 +55,11 @@ class Proxy:
             audit.record("login-failed", None, presented.address, presented.by, outcome=str(error))
             raise
 
+    def withdrawn(self, identity: Identity, address: str) -> None:
+        """It goes, for what it was let in by counts no longer."""
+        outcome = f"the credentials of {identity} count no longer"
+        self._security.audit.record("revoked", identity, address, "CONNECT", outcome=outcome)
+
     def _no_proxy(self, identity: Identity, original: str) -> Identity:
         """Who speaks for others speaks to brokers: here nobody would ask whether he himself may."""
         if original or identity.role in self._security.authorization.proxies:

@@ -8,13 +8,15 @@
 
 Providers answer with an `Identity` or raise `NotAuthenticated`; `Unavailable` when they cannot know now, such as when
 an issuer's keys cannot be had. Neither ever lets anybody in.
+
+Connections last, and what let them in may be taken away: `holds` says so.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from quire.runtime.clock import Clock
@@ -24,11 +26,21 @@ from quire.security.identity import Identity, Presented
 
 NONE: Final = ("", "none")
 CREDENTIALS_BYTES_MAX: Final = 32 << 10
+LOOK_EACH_S: Final = 2.0
+"""How often connections are looked at for whether they may be there still: `Authentication.holds`, and permissions."""
 
 
 class Provider(Protocol):
     async def authenticate(self, data: bytes, address: str = "") -> Identity:
         """Who sends `data` from `address`. Raises `NotAuthenticated`, `Unavailable`."""
+        ...
+
+    async def look(self) -> None:
+        """See whether what it trusts has changed, where that takes time. Raises nothing."""
+        ...
+
+    def trusts(self, proof: str) -> bool:
+        """Whether who was let in by this would be still; see `Identity.proof`."""
         ...
 
 
@@ -55,6 +67,8 @@ class Authentication:
         self._providers = providers
         self._issuers = issuers
         self._certificates = certificates
+        every = (*providers.values(), issuers, certificates)
+        self._every: Sequence[Provider] = [one for one in every if one is not None]
 
     async def stop(self) -> None:
         if self._issuers is not None:
@@ -81,6 +95,15 @@ class Authentication:
                 f"this broker does not take the method {method[:40]!r}, but {self._methods()}"
             )
         return await provider.authenticate(data, presented.address)
+
+    async def look(self) -> None:
+        """See whether what providers trust has changed; to be asked every `LOOK_EACH_S`, before `holds`."""
+        for provider in self._every:
+            await provider.look()
+
+    def holds(self, identity: Identity) -> bool:
+        """Whether what it was let in by still lets in; False when a user, a password or a key is gone."""
+        return not identity.proof or any(one.trusts(identity.proof) for one in self._every)
 
     def in_header(self, header: str, certificate: bytes, address: str) -> Presented:
         """What an HTTP request with this `Authorization` header shows, "" for none. Nothing is verified yet."""
@@ -126,7 +149,7 @@ def make_authentication(configuration: AuthenticationConfiguration, clock: Clock
     if configuration.basic is not None:
         from quire.security.basic import Passwords
 
-        providers["basic"] = Passwords(configuration.basic.file, clock)
+        providers["basic"] = Passwords(configuration.basic, clock)
     if configuration.oidc:
         from quire.security.oidc import Issuers
 

@@ -14,6 +14,7 @@ import hashlib
 import hmac
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,8 @@ import bcrypt
 from quire.runtime.clock import Clock
 from quire.runtime.errors import ConfigurationError, NotAuthenticated, Unavailable
 from quire.runtime.limits import MIB
-from quire.security.identity import Identity, is_role
+from quire.security.configuration import Basic
+from quire.security.identity import Identity, is_role, role_of
 from quire.security.turns import Turns
 
 FILE_BYTES_MAX: Final = 8 * MIB
@@ -41,12 +43,15 @@ _WRONG: Final = "the user or the password is wrong"
 class Passwords:
     """The provider of the method `basic`."""
 
-    def __init__(self, file: str, clock: Clock) -> None:
+    def __init__(self, settings: Basic, clock: Clock) -> None:
         """Raises `ConfigurationError` for a file that cannot be used."""
-        self._file = Path(file)
+        self._file = Path(settings.file)
+        self._prefix = settings.prefix
         self._clock = clock
         self._version: tuple[int, ...] = ()
         self._hashes: dict[str, bytes] = {}
+        self._proofs: frozenset[str] = frozenset()
+        """Of all users with their hashes; see `Identity.proof`."""
         self._secret = os.urandom(32)
         self._known: dict[bytes, tuple[bytes, float]] = {}
         """By keyed digests of user and password: the hash that it fits, and until when we need not try again."""
@@ -70,7 +75,11 @@ class Passwords:
         self._hashes = dict(
             self._line(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()
         )
+        self._proofs = frozenset(self._proof(user, hashed) for user, hashed in self._hashes.items())
         self._version = version
+
+    def _proof(self, user: str, hashed: bytes) -> str:
+        return hmac.digest(self._secret, hashed + user.encode(), "sha256").hex()
 
     def _line(self, number: int, line: str) -> tuple[str, bytes]:
         user, _, hashed = line.strip().partition(":")
@@ -107,7 +116,16 @@ class Passwords:
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
             self._known[digest] = hashed, self._clock.monotonic() + KNOWN_S
-        return Identity(user, "basic")
+        role = role_of(user, "the user", self._prefix)
+        return Identity(role, "basic", proof=self._proof(user, hashed))
+
+    async def look(self) -> None:
+        """Read the file again if it has changed; while it cannot be read, who is here stays."""
+        with suppress(ConfigurationError):
+            self._read()
+
+    def trusts(self, proof: str) -> bool:
+        return proof in self._proofs
 
     def _any_hash(self) -> bytes:
         """To try in vain for a user who is not there: one of those who are, for that takes as long as theirs."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 import base64
 import binascii
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -77,12 +78,16 @@ class Token(_Table, frozen=True, forbid_unknown_fields=True):
     audience: str = ""
     issuer: str = ""
     leeway_s: int = 10
+    prefix: str = ""
+    """Put before the names of its roles, so that they are nobody else's."""
 
 
 class Basic(_Table, frozen=True, forbid_unknown_fields=True):
     """`file` is an htpasswd file with bcrypt alone (`htpasswd -B`)."""
 
     file: str
+    prefix: str = ""
+    """Put before the names of its roles, so that they are nobody else's."""
 
 
 class Certificate(_Table, frozen=True, forbid_unknown_fields=True):
@@ -90,6 +95,8 @@ class Certificate(_Table, frozen=True, forbid_unknown_fields=True):
 
     pattern: str = ""
     """A regular expression over the subject as RFC 4514 writes it, whose first group is the role; empty: the CN."""
+    prefix: str = ""
+    """Put before the names of its roles, so that they are nobody else's."""
 
 
 class Oidc(_Table, frozen=True, forbid_unknown_fields=True):
@@ -103,6 +110,8 @@ class Oidc(_Table, frozen=True, forbid_unknown_fields=True):
     leeway_s: int = 10
     keys_kept_s: int = 3600
     """How long keys are used without asking for them again; a key that is not known is asked for at once."""
+    prefix: str = ""
+    """Put before the names of its roles, so that they are nobody else's."""
 
 
 class AuthenticationConfiguration(_Table, frozen=True, forbid_unknown_fields=True):
@@ -211,6 +220,11 @@ def _check(found: Configuration) -> None:
         roles += (authentication.anonymous_role,)
         if authentication.anonymous_role in authorization.proxies:
             raise ConfigurationError("anonymous_role cannot be a proxy: anybody could speak for anybody")
+    for one in _providers(authentication):
+        if one.prefix and not is_role(one.prefix):
+            raise ConfigurationError(
+                f"the prefix {one.prefix!r} can begin no role: leave out / and control characters"
+            )
     for role in roles:
         if not is_role(role):
             raise ConfigurationError(
@@ -222,7 +236,13 @@ def _check(found: Configuration) -> None:
 
 
 def _lets_in(one: AuthenticationConfiguration) -> bool:
-    return bool(one.token or one.basic or one.certificate or one.oidc or one.anonymous_role)
+    return bool(_providers(one) or one.anonymous_role)
+
+
+def _providers(one: AuthenticationConfiguration | None) -> Sequence[Token | Basic | Certificate | Oidc]:
+    if one is None:
+        return ()
+    return [found for found in (one.token, one.basic, one.certificate, *one.oidc) if found is not None]
 
 
 def _check_tls(tls: Tls) -> None:
@@ -268,6 +288,11 @@ def _is_no_path(value: str) -> bool:
     return value.startswith(("data:", "http://", "https://"))
 
 
+def path_of_key(where: str) -> str:
+    """Of the file that a key is in; "" for one that is written where its file's name could be."""
+    return "" if where.startswith("data:") else where.removeprefix("file://").removeprefix("file:")
+
+
 def read_key(where: str) -> bytes:
     """The bytes of a key: of a file, or of `data:;base64,…`. Raises `ConfigurationError`, which quotes no key."""
     if where.startswith("data:"):
@@ -279,7 +304,7 @@ def read_key(where: str) -> bytes:
         except (ValueError, binascii.Error):
             raise ConfigurationError("a key in the file itself must be written as data:;base64,…") from None
     try:
-        with open(where.removeprefix("file://").removeprefix("file:"), "rb") as file:
+        with open(path_of_key(where), "rb") as file:
             raw = file.read(KEY_FILE_BYTES_MAX + 1)
     except (OSError, ValueError) as error:
         raise ConfigurationError(

@@ -1,5 +1,8 @@
 """Who somebody is: a role, how it was proven, and until when that holds.
 
+Two things end it: the time, and whoever takes away what proved it, such as a line of the password file or a key. The
+latter has a name, `Identity.proof`, and is looked for every few seconds while a connection lasts.
+
 A role is a name that an administrator grants permissions to. It comes from outside (a claim of a token, the user of a
 password, the subject of a certificate), so it is checked here once (`role_of`): what could break a line of a log or a
 path of the REST interface is no role.
@@ -27,14 +30,17 @@ def is_role(text: object) -> bool:
     return isinstance(text, str) and bool(_ROLE.fullmatch(text)) and text.strip() == text
 
 
-def role_of(value: object, source: str) -> str:
-    """The role that `source` (a claim, a header, a certificate) names. Raises `NotAuthenticated`."""
-    if not is_role(value):
+def role_of(value: object, source: str, prefix: str = "") -> str:
+    """The role that `source` (a claim, a header, a certificate) names, after what its provider puts before each.
+
+    Raises `NotAuthenticated`.
+    """
+    role = prefix + value if is_role(value) and isinstance(value, str) else ""
+    if not is_role(role):
         raise NotAuthenticated(
             f"{source} is no role: 1 to {ROLE_CHARS_MAX} characters, without / and control characters"
         )
-    assert isinstance(value, str)
-    return value
+    return role
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,8 @@ class Identity(msgspec.Struct, frozen=True):
     expires_ms: int | None = None
     original: str = ""
     """For whom a proxy of this role speaks; empty: for itself."""
+    proof: str = ""
+    """Which line or key of its provider proved it, by a name that tells nothing of it; empty: only time ends it."""
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -4,9 +4,11 @@ Clients get a token from their issuer and send it by the method `token`. What is
 keys (a JWKS), from a file or over HTTPS; where they are, its discovery document says. A token's claim `iss` chooses
 among the issuers that are configured, and is verified with the rest: no token makes us ask an address of its own.
 
-    keys are fetched      for the first token; when they are older than `keys_kept_s`; when a token names a key (`kid`)
-                          that is not there, but not more often than every `FETCH_EACH_S`
+    keys are fetched      for the first token; when they are older than `keys_kept_s`, or their file has changed; when a
+                          token names a key (`kid`) that is not there, but not more often than every `FETCH_EACH_S`
     and while that fails  the last ones count, for `STALE_S_MAX` at most; without any, clients are told to try again
+
+Whoever was let in by a key goes when it is no longer among those that were fetched last (`trusts`).
 
 A fetch has a time limit and a size limit, follows no redirect, and one is under way at a time. Keys are public keys
 alone, and each takes the algorithms of its kind alone (`tokens`).
@@ -31,6 +33,7 @@ from joserfc.jwk import ECKey, Key, OKPKey, RSAKey
 from quire.runtime.clock import Clock
 from quire.runtime.errors import ConfigurationError, NotAuthenticated, Unavailable
 from quire.runtime.limits import KIB
+from quire.runtime.tls import changes_of
 from quire.security.configuration import Oidc
 from quire.security.identity import Identity
 from quire.security.tokens import (
@@ -39,6 +42,7 @@ from quire.security.tokens import (
     TOKEN_BYTES_MAX,
     check_claims,
     identity_of,
+    proof_of,
     verified,
 )
 
@@ -62,11 +66,12 @@ _log = logging.getLogger(__name__)
 
 
 class _Known(NamedTuple):
-    """A key of an issuer."""
+    """A key of an issuer; `proof` as in `Identity`."""
 
     kid: str
     key: Key
     algorithms: Sequence[str]
+    proof: str
 
 
 class Issuers:
@@ -93,6 +98,13 @@ class Issuers:
         if issuer is None:
             raise NotAuthenticated("the token's issuer is none that this broker trusts")
         return await issuer.authenticate(data, header)
+
+    async def look(self) -> None:
+        for issuer in self._issuers.values():
+            await issuer.look()
+
+    def trusts(self, proof: str) -> bool:
+        return any(issuer.trusts(proof) for issuer in self._issuers.values())
 
 
 def _unverified(data: bytes) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -121,7 +133,10 @@ class _Issuer:
         self._settings = settings
         self._clock = clock
         self._source = settings.jwks or settings.issuer.rstrip("/") + DISCOVERY
-        if not settings.jwks or "://" in settings.jwks:
+        self._file = settings.jwks if settings.jwks and "://" not in settings.jwks else ""
+        self._seen: tuple[int, ...] = ()
+        """What the file was when it was read."""
+        if not self._file:
             check_url(self._source)
         self._keys: Sequence[_Known] = ()
         self._fetched_s = self._tried_s = float("-inf")
@@ -151,29 +166,45 @@ class _Issuer:
             check_claims(
                 claims, self._clock, settings.leeway_s, issuer=settings.issuer, audience=settings.audience
             )
-            return identity_of(claims, settings.role_claim, settings.leeway_s)
+            return identity_of(claims, settings, known.proof)
         raise problem
+
+    async def look(self) -> None:
+        """Fetch the keys again when it is time to; nothing before the first token."""
+        if self._keys:
+            await self._fetch_if_due("")
+
+    def trusts(self, proof: str) -> bool:
+        return any(known.proof == proof for known in self._keys)
 
     # -- keys ------------------------------------------------------------------------------------------
 
     async def _keys_for(self, kid: str) -> Sequence[_Known]:
-        found = self._with(kid)
-        now = self._clock.monotonic()
-        is_old = now - self._fetched_s > self._settings.keys_kept_s
-        if (is_old or not found) and now - self._tried_s > FETCH_EACH_S:
-            async with self._fetching:
-                if self._clock.monotonic() - self._tried_s > FETCH_EACH_S:
-                    await self._fetch()
-            found = self._with(kid)
+        await self._fetch_if_due(kid)
         if self._clock.monotonic() - self._fetched_s > max(STALE_S_MAX, self._settings.keys_kept_s):
             raise Unavailable(f"the keys of the issuer {self._settings.issuer} cannot be had; try again")
-        return found
+        return self._with(kid)
+
+    async def _fetch_if_due(self, kid: str) -> None:
+        if self._is_due(kid):
+            async with self._fetching:
+                if self._is_due(kid):
+                    await self._fetch()
+
+    def _is_due(self, kid: str) -> bool:
+        if self._file and changes_of(self._file) != self._seen:
+            return True
+        now = self._clock.monotonic()
+        is_old = now - self._fetched_s > self._settings.keys_kept_s
+        return (is_old or not self._with(kid)) and now - self._tried_s > FETCH_EACH_S
 
     def _with(self, kid: str) -> Sequence[_Known]:
         return [known for known in self._keys if not kid or known.kid == kid]
 
     async def _fetch(self) -> None:
         """Get the keys; when that fails the last ones stay."""
+        if self._file:
+            self._seen = changes_of(self._file)
         try:
             async with asyncio.timeout(FETCH_S):
                 document = await self._document(self._source)
@@ -258,7 +289,7 @@ def keys_of(document: Mapping[str, Any]) -> Sequence[_Known]:
         if named is not None:
             algorithms = [name for name in algorithms if name == named]
         if algorithms:
-            found.append(_Known(str(one.get("kid", "")), key, algorithms))
+            found.append(_Known(str(one.get("kid", "")), key, algorithms, proof_of(key)))
     if not found:
         raise ValueError("the set has no public key that signs tokens")
     return found

@@ -1,9 +1,7 @@
 """Server and client contexts out of the configuration, made anew when a file of theirs changes.
 
 Certificates live for months and some for hours; whoever renews them writes new files. A context is asked for at each
-handshake, and looks at its files once in `LOOK_S`: when they have changed, it is made anew, and connections from then
-on get the new one. Those that are open keep theirs. Files that cannot be used, such as a certificate whose key is not
-written yet, change nothing: that is told once, and looked at again.
+handshake (`followed`): connections get the one of the files as they are then, and those that are open keep theirs.
 
 Between processes of one cluster (`between_processes`) both sides show a certificate that the cluster's authority has
 signed, and the caller looks whether it is for the host that it called. Whether the other one may be there at all is
@@ -12,66 +10,22 @@ signed, and the caller looks whether it is for the host that it called. Whether 
 
 from __future__ import annotations
 
-import logging
 import ssl
-import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from ssl import SSLContext, TLSVersion
 from typing import Final, Literal
 
 from quire.runtime.errors import ConfigurationError
-from quire.runtime.tls import ClientTls, changes_of, present, trust
+from quire.runtime.tls import ClientTls, present, trust
 from quire.security.configuration import Configuration, Internal, Tls
-
-LOOK_S: Final = 1.0
+from quire.security.followed import Followed
 
 _VERSIONS: Final = {"1.2": TLSVersion.TLSv1_2, "1.3": TLSVersion.TLSv1_3}
 _SHOWN: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
-_log = logging.getLogger(__name__)
-
 ClientCertificates = Literal["none", "optional", "required"]
-
-
-class FollowedContext:
-    """The context that `make` makes of `files`, as they are now. Raises `ConfigurationError` when it is made."""
-
-    def __init__(
-        self,
-        make: Callable[[], SSLContext],
-        files: Sequence[str],
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._make = make
-        self._files = files
-        self._now = now
-        self._looked_at = now()
-        self._seen = self._look()
-        self._context = make()
-
-    def current(self) -> SSLContext:
-        """To be asked for at each handshake."""
-        now = self._now()
-        if now - self._looked_at >= LOOK_S:
-            self._looked_at = now
-            seen = self._look()
-            if seen != self._seen:
-                self._change(seen)
-        return self._context
-
-    def _look(self) -> list[tuple[int, int, int]]:
-        return [changes_of(file) for file in self._files]
-
-    def _change(self, seen: list[tuple[int, int, int]]) -> None:
-        self._seen = seen
-        try:
-            self._context = self._make()
-        except ConfigurationError as error:
-            _log.error("certificates have changed and cannot be used, so the former ones stay: %s", error)
-        else:
-            _log.info("certificates have changed: %s", ", ".join(self._files))
+FollowedContext = Followed[SSLContext]
 
 
 def for_clients(tls: Tls) -> FollowedContext:

@@ -4,13 +4,17 @@ The key decides which algorithms a token may name, never the token: a secret key
 PS, a curve its ES, Ed25519 EdDSA. So `none` is refused, and so is a token that was signed with the bytes of a public
 key as if they were a secret. `kid` and other hints of the token's header are not looked at.
 
+The key's file is followed: when it is replaced, tokens of the old key let nobody in, and whoever they let in goes.
+
 What is refused is told in a few fixed sentences: none quotes the token, or what a library says of it.
 """
 
 from __future__ import annotations
 
+import hmac
+import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -30,7 +34,8 @@ from joserfc.jwt import JWTClaimsRegistry
 from quire.runtime.clock import Clock
 from quire.runtime.errors import ConfigurationError, NotAuthenticated
 from quire.runtime.limits import KIB
-from quire.security.configuration import Token, read_key
+from quire.security.configuration import Oidc, Token, path_of_key, read_key
+from quire.security.followed import Followed
 from quire.security.identity import Identity, role_of
 
 TOKEN_BYTES_MAX: Final = 16 * KIB
@@ -44,6 +49,17 @@ OF_RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _OF_CURVES: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 
 
+_SECRET: Final = os.urandom(32)
+
+
+class Trusted(NamedTuple):
+    """A key, which algorithms it takes, and what it is called while this process runs."""
+
+    key: Key
+    algorithms: Sequence[str]
+    proof: str
+
+
 class Tokens:
     """The provider of the method `token` for tokens of our own key."""
 
@@ -51,22 +67,37 @@ class Tokens:
         """Raises `ConfigurationError` when the key cannot be used."""
         if bool(settings.secret_key) == bool(settings.public_key):
             raise ConfigurationError("[authentication.token] needs either secret_key or public_key")
-        if settings.secret_key:
-            self._key, fitting = secret_key(read_key(settings.secret_key))
-        else:
-            self._key, fitting = public_key(read_key(settings.public_key))
-        self.algorithms = chosen(settings.algorithms, fitting, "[authentication.token]")
+        path = path_of_key(settings.secret_key or settings.public_key)
         self._settings = settings
         self._clock = clock
+        self._key = Followed(self._read, [path] if path else [])
+
+    def _read(self) -> Trusted:
+        settings = self._settings
+        if settings.secret_key:
+            key, fitting = secret_key(read_key(settings.secret_key))
+        else:
+            key, fitting = public_key(read_key(settings.public_key))
+        return Trusted(key, chosen(settings.algorithms, fitting, "[authentication.token]"), proof_of(key))
+
+    @property
+    def algorithms(self) -> Sequence[str]:
+        return self._key.current().algorithms
 
     async def authenticate(self, data: bytes, address: str = "") -> Identity:
         """Raises `NotAuthenticated`."""
-        settings = self._settings
-        claims = verified(data, self._key, self.algorithms)
+        settings, trusted = self._settings, self._key.current()
+        claims = verified(data, trusted.key, trusted.algorithms)
         check_claims(
             claims, self._clock, settings.leeway_s, issuer=settings.issuer, audience=settings.audience
         )
-        return identity_of(claims, settings.role_claim, settings.leeway_s)
+        return identity_of(claims, settings, trusted.proof)
+
+    async def look(self) -> None: ...
+
+    def trusts(self, proof: str) -> bool:
+        """Whether it is the key that its file has now."""
+        return proof == self._key.current().proof
 
 
 def chosen(wanted: Sequence[str], fitting: Sequence[str], where: str) -> Sequence[str]:
@@ -176,11 +207,17 @@ def check_claims(
         raise NotAuthenticated("the token's claims cannot be understood") from None
 
 
-def identity_of(claims: Mapping[str, Any], role_claim: str, leeway_s: int) -> Identity:
+def proof_of(key: Key) -> str:
+    """A name of a key that tells nothing of it; see `Identity.proof`."""
+    return hmac.digest(_SECRET, key.thumbprint().encode(), "sha256").hex()
+
+
+def identity_of(claims: Mapping[str, Any], settings: Token | Oidc, proof: str) -> Identity:
     """Whom the claims speak of. Raises `NotAuthenticated`."""
-    value = claims.get(role_claim)
+    value = claims.get(settings.role_claim)
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     expires = claims.get("exp")
-    expires_ms = None if expires is None else int(min(expires + leeway_s, 1 << 50) * 1000)
-    return Identity(role_of(value, f"the token's claim {role_claim}"), "token", expires_ms)
+    expires_ms = None if expires is None else int(min(expires + settings.leeway_s, 1 << 50) * 1000)
+    role = role_of(value, f"the token's claim {settings.role_claim}", settings.prefix)
+    return Identity(role, "token", expires_ms, proof=proof)

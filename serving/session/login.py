@@ -4,7 +4,8 @@
     logged in     CONNECTED was sent; the role is in `identity`
     challenged    the credentials have expired and AUTH_CHALLENGE was sent: AUTH_RESPONSE must bring new ones of the
                   same role within `REFRESH_S`
-    ended         wrong credentials, or none in time: ERROR with AuthenticationError, and the connection is closed
+    ended         wrong credentials, or none in time, or what let it in was taken away: ERROR with AuthenticationError,
+                  and the connection is closed
 
 Who cannot be challenged (an old client; a proxy, whose client has its own credentials) is closed when they expire, and
 logs in anew.
@@ -77,6 +78,17 @@ class Login:
         error = NotAuthenticated(f"the credentials of {self.identity} have expired; log in again")
         self._guard.audit.record(
             "login-failed", self.identity, connection.peer.address, "expiry", outcome=str(error)
+        )
+        connection.refuse(error)
+
+    def withdraw(self) -> None:
+        """What it was let in by counts no longer: somebody took it away, so nobody is asked for better."""
+        connection = self._connection()
+        if connection is None or connection.is_closed:
+            return
+        error = NotAuthenticated(f"the credentials of {self.identity} count no longer; log in again")
+        self._guard.audit.record(
+            "revoked", self.identity, connection.peer.address, "CONNECT", outcome=str(error)
         )
         connection.refuse(error)
 

@@ -1,4 +1,9 @@
-"""Permissions that are taken away: producers, consumers and watchers that are open are closed within seconds.
+"""What is taken away while it is used: permissions, and what let somebody in.
+
+Users, passwords and keys (`end_withdrawn`): connections whose credentials would let nobody in any more are closed.
+Clients come back, and log in by new ones or are refused.
+
+Permissions (`revoke`): producers, consumers and watchers that are open are closed within seconds.
 
 Every `LOOK_EACH_S` the namespaces are taken whose grants have changed since (`Guard.take_changed`), and all that is
 open in them is asked about again, some at a time; when nothing has changed, nothing is done. What is being let in was
@@ -11,10 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from quire.runtime.errors import ConfigurationError
+from quire.runtime.tasks import Tasks
+from quire.security.authentication import LOOK_EACH_S
 from quire.security.authorization import Action, Place
 from quire.serving.policy.guard import Guard, place_of
 from quire.serving.session.connection import Connection
@@ -22,11 +29,28 @@ from quire.serving.session.consume import ConsumerEnd
 from quire.serving.session.produce import ProducerEnd
 from quire.serving.session.topic_watch import TopicWatcher
 
-LOOK_EACH_S: Final = 2.0
 ENDS_A_TURN: Final = 100
+LOGINS_A_TURN: Final = 1_000
 
 End = ProducerEnd | ConsumerEnd | TopicWatcher
 _log = logging.getLogger(__name__)
+
+
+def start_revoking(guard: Guard, tasks: Tasks, sessions: Callable[[], Sequence[Connection]]) -> None:
+    """Do both from now on; `sessions` are those that are open."""
+    tasks.start_every(LOOK_EACH_S, lambda: revoke(guard, sessions()), "revoking permissions")
+    tasks.start_every(LOOK_EACH_S, lambda: end_withdrawn(guard, sessions()), "ending withdrawn logins")
+
+
+async def end_withdrawn(guard: Guard, sessions: Sequence[Connection]) -> None:
+    """Close connections whose credentials count no longer; see `Authentication.holds`."""
+    await guard.authentication.look()
+    for count, connection in enumerate(sessions, 1):
+        login = connection.peer.login
+        if login is not None and not guard.authentication.holds(login.identity):
+            login.withdraw()
+        if count % LOGINS_A_TURN == 0:
+            await asyncio.sleep(0)
 
 
 async def revoke(guard: Guard, sessions: Iterable[Connection]) -> None:

@@ -26,7 +26,7 @@ from quire.serving.policy.guard import Guard
 from quire.serving.session.connection import Connection
 from quire.serving.session.frame_room import FrameRoom
 from quire.serving.session.inbound import READ_WEIGHT_MAX
-from quire.serving.session.revocation import LOOK_EACH_S, revoke
+from quire.serving.session.revocation import start_revoking
 from quire.serving.session.table import TABLE
 from quire.serving.settings import BrokerSettings
 from quire.serving.topic.services import Services
@@ -115,9 +115,8 @@ class Sessions:
     def start_keep_alive(self) -> None:
         """Look from now on whether clients are still there."""
         self.tasks.start_every(self.settings.keep_alive_ms / 1000, self._keep_alive, "keep-alive")
-        guard = self.guard
-        if guard is not None:
-            self.tasks.start_every(LOOK_EACH_S, lambda: revoke(guard, list(self._open)), "revoking")
+        if self.guard is not None:
+            start_revoking(self.guard, self.tasks, lambda: list(self._open))
 
     def _connection(self) -> Connection:
         return Connection(self, TABLE)

@@ -15,6 +15,7 @@ from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError, NotAuthenticated, Unavailable
 from quire.security import turns
 from quire.security.basic import Passwords
+from quire.security.configuration import Basic
 
 
 def line(user: str, password: str, rounds: int = 4) -> str:
@@ -29,7 +30,7 @@ def file(tmp_path: Path) -> Path:
 
 
 async def test_the_right_password_lets_in(file: Path) -> None:
-    passwords = Passwords(str(file), SystemClock())
+    passwords = Passwords(Basic(str(file)), SystemClock())
     identity = await passwords.authenticate(b"app:secret")
     assert (identity.role, identity.method, identity.expires_ms) == ("app", "basic", None)
 
@@ -52,7 +53,7 @@ async def test_the_right_password_lets_in(file: Path) -> None:
     ],
 )
 async def test_all_else_is_refused_in_the_same_words(file: Path, data: bytes) -> None:
-    passwords = Passwords(str(file), SystemClock())
+    passwords = Passwords(Basic(str(file)), SystemClock())
     with pytest.raises(NotAuthenticated, match="the user or the password is wrong"):
         await passwords.authenticate(data)
 
@@ -60,7 +61,7 @@ async def test_all_else_is_refused_in_the_same_words(file: Path, data: bytes) ->
 async def test_a_password_that_was_right_is_not_tried_again(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    passwords = Passwords(str(file), SystemClock())
+    passwords = Passwords(Basic(str(file)), SystemClock())
     await passwords.authenticate(b"app:secret")
     tried: list[Any] = []
     monkeypatch.setattr(bcrypt, "checkpw", lambda *words: tried.append(words))
@@ -72,7 +73,7 @@ async def test_a_password_that_was_right_is_not_tried_again(
 
 
 async def test_a_file_that_changes_is_read_again(file: Path) -> None:
-    passwords = Passwords(str(file), SystemClock())
+    passwords = Passwords(Basic(str(file)), SystemClock())
     await passwords.authenticate(b"app:secret")
     file.write_text(line("app", "new secret"))
     with pytest.raises(NotAuthenticated):
@@ -93,7 +94,7 @@ async def test_who_floods_with_wrong_passwords_keeps_nobody_else_out(
         return real(password, hashed)
 
     monkeypatch.setattr(bcrypt, "checkpw", slowly)
-    passwords = Passwords(str(file), SystemClock())
+    passwords = Passwords(Basic(str(file)), SystemClock())
     flood = [
         asyncio.ensure_future(passwords.authenticate(b"app:wrong", f"/10.0.0.9:{number}"))
         for number in range(500)
@@ -124,14 +125,14 @@ async def test_who_floods_with_wrong_passwords_keeps_nobody_else_out(
 def test_what_is_no_bcrypt_stops_the_start(file: Path, text: str) -> None:
     file.write_text(file.read_text() + text)
     with pytest.raises(ConfigurationError, match="line 4 of the password file") as refused:
-        Passwords(str(file), SystemClock())
+        Passwords(Basic(str(file)), SystemClock())
     assert "secret" not in str(refused.value)
 
 
 def test_a_file_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:
     for where in (tmp_path / "nothing", tmp_path):
         with pytest.raises(ConfigurationError, match="cannot read the password file"):
-            Passwords(str(where), SystemClock())
+            Passwords(Basic(str(where)), SystemClock())
     (tmp_path / "binary").write_bytes(os.urandom(100) + b"\xff")
     with pytest.raises(ConfigurationError):
-        Passwords(str(tmp_path / "binary"), SystemClock())
+        Passwords(Basic(str(tmp_path / "binary")), SystemClock())

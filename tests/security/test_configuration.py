@@ -91,6 +91,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("[authentication]\nanonymous_role = 'a/b'\n", "no role"),
         ("[authentication]\nanonymous_role = 'a'\n[authorization]\nsuperusers = ['']\n", "no role"),
         ("[authentication]\nanonymous_role = 'a'\n[authorization]\nproxies = ['a']\n", "anybody"),
+        ("[authentication.basic]\nfile = 'users'\nprefix = 'a/'\n", "can begin no role"),
         ("[authentication.basic]\n", "there must be a setting `file`"),
         ("[client]\nmethod = 'token'\n", "token_file"),
         ("[client]\nmethod = 'tls'\ncertificate = 'x'\n", "certificate and key"),

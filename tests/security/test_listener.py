@@ -16,8 +16,8 @@ import pytest
 
 from quire.runtime.limits import HANDSHAKE_S
 from quire.runtime.tls import ClientTls
+from quire.security import followed, tls
 from quire.security import listener as listening
-from quire.security import tls
 from quire.security.certs import Authority
 from quire.security.configuration import Tls
 from quire.security.listener import TlsListener
@@ -147,7 +147,7 @@ async def test_old_versions_are_refused(certs: Path) -> None:
 async def test_new_connections_get_a_new_certificate_and_old_ones_stay(
     certs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls, "LOOK_S", 0.0)
+    monkeypatch.setattr(followed, "LOOK_S", 0.0)
     for name in ("authority.pem", "authority-key.pem"):
         shutil.copy(certs / name, tmp_path / name)
     Authority.load(tmp_path).sign_process("node", ["127.0.0.1"], 1)

@@ -269,3 +269,36 @@ def test_a_key_of_a_set_takes_what_the_set_says_it_is_for() -> None:
 async def test_a_token_of_an_issuer_must_expire(provider: Provider, issuers: Issuers) -> None:
     with pytest.raises(NotAuthenticated, match="no claim exp"):
         await issuers.authenticate(provider.token(exp=None))
+
+
+async def test_who_came_by_a_key_that_is_taken_away_goes(
+    provider: Provider, issuers: Issuers, clock: Clock
+) -> None:
+    provider.keys = public(ONE, TWO)
+    one, two = [
+        await issuers.authenticate(token) for token in (provider.token(), provider.token(TWO, "ES256"))
+    ]
+    assert one.proof != two.proof and issuers.trusts(one.proof) and issuers.trusts(two.proof)
+    provider.keys = public(TWO)
+    await issuers.look()
+    assert issuers.trusts(one.proof), "they are asked for from time to time"
+    clock.ahead_s += 61
+    await issuers.look()
+    assert not issuers.trusts(one.proof) and issuers.trusts(two.proof)
+    provider.keys = 500
+    clock.ahead_s += 61
+    await issuers.look()
+    assert issuers.trusts(two.proof), "while the issuer is away the last ones count"
+
+
+async def test_a_file_of_keys_is_read_again_when_it_changes(
+    provider: Provider, tmp_path: Path, clock: Clock
+) -> None:
+    file = tmp_path / "keys.json"
+    file.write_text(json.dumps(public(ONE)))
+    issuers = Issuers([Oidc(issuer=provider.url, audience="quire", jwks=str(file))], clock)
+    one = await issuers.authenticate(provider.token())
+    file.write_text(json.dumps(public(TWO)))
+    await issuers.look()
+    assert not issuers.trusts(one.proof)
+    assert (await issuers.authenticate(provider.token(TWO, "ES256"))).role == "app"

@@ -17,6 +17,7 @@ from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError, NotAuthenticated
+from quire.security import followed
 from quire.security.configuration import Token
 from quire.security.tokens import TOKEN_BYTES_MAX, Tokens
 
@@ -197,3 +198,19 @@ def test_a_key_that_cannot_be_used_stops_the_start(settings: Token, word: str) -
         Tokens(settings, Clock())
     assert SECRET.decode() not in str(refused.value)
     assert inline(SECRET) not in str(refused.value)
+
+
+async def test_a_key_that_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followed, "LOOK_S", 0.0)
+    file = tmp_path / "secret.key"
+    file.write_bytes(SECRET)
+    tokens = Tokens(Token(secret_key=str(file)), SystemClock())
+    old = signed({"sub": "app"})
+    before = await tokens.authenticate(old)
+    assert tokens.trusts(before.proof) and SECRET.decode() not in before.proof
+    file.write_bytes(b"short")
+    assert tokens.trusts(before.proof), "what cannot be used changes nothing"
+    file.write_bytes(SECRET[::-1])
+    assert not tokens.trusts(before.proof)
+    with pytest.raises(NotAuthenticated):
+        await tokens.authenticate(old)

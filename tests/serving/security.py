@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from pathlib import Path
 from typing import Any
@@ -39,10 +38,11 @@ def configuration(folder: Path, **changed: Any) -> Configuration:
     users = folder / "users"
     hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
     users.write_text(f"app:{hashed}\nadmin:{hashed}\n")
-    secret = "data:;base64," + base64.b64encode(SECRET).decode()
+    secret = folder / "secret.key"
+    secret.write_bytes(SECRET)
     fields: dict[str, Any] = {
         "authentication": AuthenticationConfiguration(
-            token=Token(secret_key=secret, leeway_s=0), basic=Basic(str(users))
+            token=Token(secret_key=str(secret), leeway_s=0), basic=Basic(str(users))
         ),
         "authorization": AuthorizationConfiguration(
             superusers=("admin", "gateway-root"), proxies=("gateway",)

@@ -6,14 +6,21 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import bcrypt
 import pulsar
 import pytest
 from msgspec.structs import replace
 
+from quire.cli.parts import listen
 from quire.metadata.records import Policies
+from quire.security.certs import Authority
+from quire.security.configuration import AuthenticationConfiguration, Certificate, Tls
+from quire.security.listener import TlsListener
+from quire.security.tls import for_clients
 from quire.serving.broker import Broker
 from quire.serving.session import login, revocation
 
@@ -232,6 +239,100 @@ async def test_credentials_that_expire_end_the_session(
         await asyncio.sleep(0.05)
     with pytest.raises(pulsar.PulsarException):
         await in_thread(lambda: producer.send(b"after"))
+
+
+async def until_gone(broker: Broker, session: Any) -> None:
+    """Within ten seconds, plus what a slow machine takes."""
+    async with asyncio.timeout(20):
+        while session in broker.sessions._open:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("change", ["gone", "another password"])
+async def test_a_user_who_is_taken_away_goes(
+    connect: Connect, broker: Broker, tmp_path: Path, change: str
+) -> None:
+    await grant(broker, "app", "produce")
+    await grant(broker, "other", "produce")
+    hashed = bcrypt.hashpw(b"another", bcrypt.gensalt(4)).decode()
+    users = (tmp_path / "users").read_text()
+    (tmp_path / "users").write_text(users + f"other:{hashed}\n")
+    clients = [connect(pulsar.AuthenticationBasic("app", PASSWORD))]
+    producer = await in_thread(lambda: clients[0].create_producer(TOPIC, send_timeout_millis=2_000))
+    leaving = set(broker.sessions._open)
+    clients += [connect(pulsar.AuthenticationBasic("other", "another")), connect(by_token("app"))]
+    others = [await in_thread(partial(one.create_producer, TOPIC)) for one in clients[1:]]
+    staying = set(broker.sessions._open) - leaving
+    left = "" if change == "gone" else f"app:{hashed}\n"
+    (tmp_path / "users").write_text(f"{left}other:{hashed}\n")
+    for session in leaving:
+        await until_gone(broker, session)
+    with pytest.raises(pulsar.PulsarException):
+        await in_thread(lambda: producer.send(b"after"))
+    for one in others:
+        await in_thread(partial(one.send, b"still"))
+    assert staying <= set(broker.sessions._open) and len(staying) >= 2
+    revoked = [line for line in audit(tmp_path) if line["event"] == "revoked"]
+    assert {(line["role"], line["method"], line["action"]) for line in revoked} == {
+        ("app", "basic", "CONNECT")
+    }
+
+
+async def test_a_key_that_is_replaced_ends_what_its_tokens_began(
+    connect: Connect, broker: Broker, tmp_path: Path
+) -> None:
+    await grant(broker, "app", "produce")
+    given = [token("app")]
+    client = connect(pulsar.AuthenticationToken(lambda: given[-1]))
+    producer = await in_thread(lambda: client.create_producer(TOPIC))
+    (session, *_) = broker.sessions._open
+    (tmp_path / "secret.key").write_bytes(SECRET[::-1])
+    given.append(token("app", secret=SECRET[::-1]))
+    await until_gone(broker, session)
+    await in_thread(lambda: producer.send(b"by a token of the new key"))
+
+
+async def test_a_file_that_is_gone_for_a_moment_ends_nothing(
+    connect: Connect, broker: Broker, tmp_path: Path
+) -> None:
+    await grant(broker, "app", "produce")
+    client = connect(pulsar.AuthenticationBasic("app", PASSWORD))
+    await in_thread(lambda: client.create_producer(TOPIC))
+    before = list(broker.sessions._open)
+    assert broker.registry.guard is not None
+    (tmp_path / "users").rename(tmp_path / "away")
+    await revocation.end_withdrawn(broker.registry.guard, before)
+    assert not any(session.is_closed for session in before)
+
+
+async def test_a_certificate_that_expires_ends_its_connection(house: BrokerHouse, tmp_path: Path) -> None:
+    authority = Authority.make(tmp_path)
+    authority.sign_process("node", ["127.0.0.1"], 1)
+    seconds = 4
+    authority.sign_user("app", seconds / 86_400)
+    files = {"certificate": str(tmp_path / "node.pem"), "key": str(tmp_path / "node-key.pem")}
+    served = Tls(**files, authority=str(tmp_path / "authority.pem"), client_certificates="optional")
+    providers = AuthenticationConfiguration(certificate=Certificate())
+    house.security = security(tmp_path, authentication=providers, tls=served)
+    broker = await house.start()
+    await grant(broker, "app", "produce")
+    listener = TlsListener(listen("127.0.0.1:0"), for_clients(served))
+    await broker.sessions.listen(None, listener)
+    shown = pulsar.AuthenticationTLS(str(tmp_path / "app.pem"), str(tmp_path / "app-key.pem"))
+    client = pulsar.Client(
+        f"pulsar+ssl://{listener.address}",
+        shown,
+        logger=QUIET,
+        operation_timeout_seconds=3,
+        tls_trust_certs_file_path=str(tmp_path / "authority.pem"),
+    )
+    producer = await in_thread(lambda: client.create_producer(TOPIC, send_timeout_millis=1_000))
+    (session, *_) = broker.sessions._open
+    await until_gone(broker, session)
+    with pytest.raises(pulsar.PulsarException):
+        await in_thread(lambda: producer.send(b"after"))
+    await in_thread(client.close)
+    assert {line["event"] for line in audit(tmp_path)} == {"login-failed"}
 
 
 async def test_a_producer_that_names_no_topic_keeps_no_revocation_from_others(

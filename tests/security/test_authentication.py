@@ -1,0 +1,84 @@
+"""All providers together: which one is asked, whose names are whose, and what a header shows."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+from pathlib import Path
+
+import bcrypt
+import pytest
+from joserfc import jwt
+from joserfc.jwk import OctKey
+
+from quire.runtime.clock import SystemClock
+from quire.runtime.errors import NotAuthenticated
+from quire.security.authentication import Authentication, make_authentication
+from quire.security.configuration import AuthenticationConfiguration, Basic, Certificate, Token
+from quire.security.identity import Presented
+
+SECRET = b"0123456789abcdef0123456789abcdef-secret"
+TOKEN = jwt.encode({"alg": "HS256"}, {"sub": "app"}, OctKey.import_key(SECRET))
+
+
+@pytest.fixture
+def doors(tmp_path: Path) -> Authentication:
+    (tmp_path / "users").write_text(f"app:{bcrypt.hashpw(b'secret', bcrypt.gensalt(4)).decode()}\n")
+    (tmp_path / "secret.key").write_bytes(SECRET)
+    configuration = AuthenticationConfiguration(
+        token=Token(secret_key=str(tmp_path / "secret.key"), prefix="token:"),
+        basic=Basic(str(tmp_path / "users"), prefix="user:"),
+        certificate=Certificate(prefix="cert:"),
+    )
+    return make_authentication(configuration, SystemClock())
+
+
+async def test_a_name_of_one_provider_is_no_name_of_another(doors: Authentication, certs: Path) -> None:
+    certificate = ssl.PEM_cert_to_DER_cert((certs / "alice.pem").read_text())
+    shown = [
+        Presented("token", TOKEN.encode()),
+        Presented("basic", b"app:secret"),
+        Presented("tls", certificate=certificate),
+    ]
+    assert [(await doors.authenticate(one)).role for one in shown] == ["token:app", "user:app", "cert:alice"]
+
+
+async def test_a_name_that_is_too_long_with_its_prefix_is_none(tmp_path: Path) -> None:
+    (tmp_path / "secret.key").write_bytes(SECRET)
+    settings = Token(secret_key=str(tmp_path / "secret.key"), prefix="p" * 10)
+    doors = make_authentication(AuthenticationConfiguration(token=settings), SystemClock())
+    long = jwt.encode({"alg": "HS256"}, {"sub": "a" * 250}, OctKey.import_key(SECRET))
+    with pytest.raises(NotAuthenticated, match="is no role"):
+        await doors.authenticate(Presented("token", long.encode()))
+
+
+@pytest.mark.parametrize(
+    ("header", "method"),
+    [
+        ("", "none"),
+        (f"Bearer {TOKEN}", "token"),
+        (f"bearer  {TOKEN} ", "token"),
+        ("Basic " + base64.b64encode(b"app:secret").decode(), "basic"),
+        ("Basic not-base64", "basic"),
+        ("Digest x", "Authorization: Digest"),
+        ("token x", "Authorization: token"),
+        ("tls", "Authorization: tls"),
+    ],
+)
+async def test_what_a_header_shows(doors: Authentication, header: str, method: str) -> None:
+    shown = doors.in_header(header, b"", "/10.0.0.1:4711")
+    assert (shown.method, shown.address, shown.by) == (method, "/10.0.0.1:4711", "HTTP")
+    if method == "token" or header.endswith("="):
+        assert (await doors.authenticate(shown)).role.endswith(":app")
+    else:
+        with pytest.raises(NotAuthenticated):
+            await doors.authenticate(shown)
+    assert TOKEN not in repr(shown) and "secret" not in repr(shown)
+
+
+async def test_who_is_named_by_nothing_that_can_go_stays(doors: Authentication, tmp_path: Path) -> None:
+    user = await doors.authenticate(Presented("basic", b"app:secret"))
+    token = await doors.authenticate(Presented("token", TOKEN.encode()))
+    (tmp_path / "users").write_text("")
+    await doors.look()
+    assert not doors.holds(user) and doors.holds(token)
