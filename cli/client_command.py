@@ -16,8 +16,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from quire.cli import profile
-from quire.cli.credentials_options import credentials_options
-from quire.cli.tls_options import tls_options
+from quire.cli.connection_options import connection_options
 from quire.client import Client, ClientSettings
 from quire.client.authentication import presenting
 from quire.runtime.credentials import Credentials
@@ -55,7 +54,7 @@ _OPTIONS: Final[tuple[Callable[[_Command], _Command], ...]] = (
 
 def client_options(command: _Command) -> _Command:
     """`--service-url`, `--operation-timeout-ms` and those of TLS and credentials, as `open_client` takes them."""
-    command = credentials_options(tls_options(command))
+    command = connection_options(command)
     for option in reversed(_OPTIONS):
         command = option(command)
     return command

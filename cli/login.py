@@ -8,9 +8,8 @@ import click
 
 from quire.cli import profile
 from quire.cli.client_command import DEFAULT_URL as SERVICE_URL
-from quire.cli.credentials_options import credentials_options
+from quire.cli.connection_options import connection_options
 from quire.cli.output import done
-from quire.cli.tls_options import tls_options
 from quire.runtime.credentials import Credentials
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.rest import DEFAULT_URL, Admin
@@ -27,8 +26,7 @@ TIMEOUT_S = 10.0
     "--service-url", default=SERVICE_URL, show_default=True, metavar="URL", help="Address of the brokers."
 )
 @click.option("--forget", is_flag=True, help="Remember nothing any more.")
-@tls_options
-@credentials_options
+@connection_options
 def command(admin_url: str, service_url: str, forget: bool, tls: ClientTls, credentials: Credentials) -> None:
     """Try credentials at a broker, and use them from then on where nothing else is said.
 

@@ -24,9 +24,8 @@ from urllib.parse import quote
 import click
 
 from quire.cli import profile
-from quire.cli.credentials_options import credentials_options
+from quire.cli.connection_options import connection_options
 from quire.cli.output import Answer
-from quire.cli.tls_options import tls_options
 from quire.runtime.credentials import Credentials
 from quire.runtime.errors import QuireError
 from quire.runtime.rest import DEFAULT_URL, Admin
@@ -71,8 +70,7 @@ class Noun(click.Group):
         def decorate(ask: Callable[..., Answer]) -> click.Command:
             @_admin_url_option
             @json_option
-            @credentials_options
-            @tls_options
+            @connection_options
             @wraps(ask)
             def run(
                 admin_url: str, as_json: bool, tls: ClientTls, credentials: Credentials, **words: Any

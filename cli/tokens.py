@@ -6,9 +6,10 @@ import base64
 import json
 import os
 import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -22,6 +23,8 @@ from quire.security.configuration import Token, read_key
 from quire.security.identity import is_role
 
 SECRET_BYTES: Final = 32
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
 KINDS: Final = ("secret", "rsa", "ec", "ed25519")
 
 
@@ -43,7 +46,20 @@ def command() -> None:
     """
 
 
-_secret_key = click.option("--secret-key", metavar="KEY", help="The secret key: a file, or data:;base64,…")
+def _file_alone(_context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """The security file may have keys themselves; command lines are seen by all of the machine."""
+    if value and value.startswith("data:"):
+        raise ConfigurationError(
+            f"{option.opts[0]} takes a file: everybody here sees what a command line says"
+        )
+    return value
+
+
+def _key_option(name: str, help: str) -> Callable[[_Command], _Command]:
+    return click.option(name, metavar="FILE", help=help, callback=_file_alone)
+
+
+_secret_key = _key_option("--secret-key", "The secret key.")
 _token = click.argument("token", type=click.File("rb"))
 
 
@@ -106,7 +122,7 @@ def _pair(kind: str) -> tuple[bytes, bytes]:
 @command.command("create")
 @click.argument("role")
 @_secret_key
-@click.option("--private-key", metavar="FILE", help="The private key of a pair, PEM.")
+@_key_option("--private-key", "The private key of a pair, PEM.")
 @click.option("--expires", metavar="TIME", help="After how long, such as 30d; without it never.")
 @click.option("--issuer", default="", help="The claim iss.")
 @click.option("--audience", default="", help="The claim aud.")
@@ -171,7 +187,7 @@ def show(token: Any, as_json: bool) -> None:
 @command.command("validate")
 @_token
 @_secret_key
-@click.option("--public-key", metavar="KEY", help="The public key of a pair: a file, or data:;base64,…")
+@_key_option("--public-key", "The public key of a pair.")
 @click.option("--issuer", default="", help="What the claim iss must be.")
 @click.option("--audience", default="", help="What the claim aud must have.")
 @click.option("--role-claim", default="sub", show_default=True, help="The claim that has the role.")

@@ -16,7 +16,7 @@ A granted role may begin or end with `*`, which stands for any characters, also 
 let in. Superusers, proxies and admin roles are names, never patterns.
 
 A subscription that was granted to roles takes these alone. Where a namespace's subscriptions are in the mode Prefix, a
-subscription's name must begin with the role's. Both come on top of `consume`.
+subscription's name must begin with the role's. Both come on top of `consume`, and who has none hears of neither.
 
 A proxy speaks for somebody else, always, and both must be allowed. Nobody else may speak for others.
 """
@@ -155,17 +155,14 @@ _NEEDED: Final = {
 
 def _by_grants(role: str, action: Action, place: Place, grants: Grants) -> Decision:
     needed = _NEEDED[action]
-    if action is Action.CONSUME and place.subscription:
-        refused = _refused_subscription(role, place, grants)
-        if refused:
-            return Decision(False, refused)
     on_namespace = f"the namespace {place.tenant}/{place.namespace}"
     for where, granted in ((place.topic, grants.of_topic), (on_namespace, grants.of_namespace)):
         for pattern, permissions in granted.items():
             for one in needed:
                 if one in permissions and matches(pattern, role):
                     by = "" if pattern == role else f", by {pattern}"
-                    return Decision(True, f"{role} was granted {one} on {where}{by}")
+                    refused = _refused_subscription(role, place, grants) if action is Action.CONSUME else ""
+                    return Decision(not refused, refused or f"{role} was granted {one} on {where}{by}")
     return Decision(
         False,
         f"{role} may not {_what(action, place)}: grant it {' or '.join(needed)} "
@@ -174,9 +171,9 @@ def _by_grants(role: str, action: Action, place: Place, grants: Grants) -> Decis
 
 
 def _refused_subscription(role: str, place: Place, grants: Grants) -> str:
-    """Why not by this subscription; empty when nothing speaks against it."""
+    """Why not by this subscription, though it may consume; empty when nothing speaks against it, or there is none."""
     name = place.subscription
-    if grants.is_prefixed and not name.startswith(role):
+    if name and grants.is_prefixed and not name.startswith(role):
         return (
             f"{role} may not use the subscription {name}: "
             "subscriptions of this namespace begin with the name of their role (subscriptionAuthMode Prefix)"

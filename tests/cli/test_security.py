@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from quire.cli import profile
 from quire.cli.certs import command as certificates
-from quire.cli.credentials_options import _presented
+from quire.cli.connection_options import _presented
 from quire.cli.tokens import command as tokens
 from quire.runtime.credentials import NOBODY, Credentials
 from quire.runtime.errors import ConfigurationError
@@ -64,9 +64,19 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         (["create", "app", "--private-key", str(key)], "not PEM"),
         (["create-key", str(tmp_path / "x"), "--kind", "rsa"], "--public-key"),
         (["show", str(tmp_path / "no-token")], "no JSON web token"),
+        *(
+            ([*words, "data:;base64,bXktc2VjcmV0"], f"{words[-1]} takes a file")
+            for words in (
+                ["create", "app", "--secret-key"],
+                ["create", "app", "--private-key"],
+                ["validate", str(tmp_path / "no-token"), "--secret-key"],
+                ["validate", str(tmp_path / "no-token"), "--public-key"],
+            )
+        ),
         (["validate", str(tmp_path / "no-token"), "--secret-key", str(key)], "refused"),
     ):
-        assert sentence in str(run(*words).exception), words
+        said = str(run(*words).exception)
+        assert sentence in said and "bXkt" not in said, words
 
 
 # -- a process with secrets ------------------------------------------------------------------------------

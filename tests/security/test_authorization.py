@@ -98,6 +98,22 @@ def test_prefixes_of_subscriptions() -> None:
     assert may("boss", Action.CONSUME, granted, "other"), "who administers it could change it anyway"
 
 
+def test_who_may_not_consume_hears_nothing_of_subscriptions() -> None:
+    def why(grants: Grants, subscription: str) -> str:
+        place = TOPIC._replace(subscription=subscription)
+        decision = RULES.decide(Identity("app", "token"), Action.CONSUME, place, grants)
+        assert not decision.allowed
+        return decision.why
+
+    assert {
+        why(Grants(of_namespace=granted, of_subscriptions=subscriptions, is_prefixed=is_prefixed), name)
+        for granted in ({}, {"app": ("produce",)}, {"other": ("consume",)})
+        for subscriptions in ({}, {"s": ("other",)}, {"s": ("app",)})
+        for is_prefixed in (False, True)
+        for name in ("s", "app-s")
+    } == {why(NOTHING_GRANTED, "s")}
+
+
 def test_a_proxy_must_say_for_whom_it_speaks_and_nobody_else_may() -> None:
     gateway, app = Identity("gateway", "token"), Identity("app", "token")
     assert RULES.speaking_for(gateway, "app").roles == ("gateway", "app")
