@@ -13,9 +13,9 @@ from time import process_time
 import uvloop
 
 from bench.report import show
-from quire.metadata.records import DelayedDeliveryPolicy
 from quire.runtime.clock import SystemClock
 from quire.serving.model.ports import Position, SegmentView
+from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.subscription.subscriptions import (
     Consumer,
     CursorStore,
@@ -36,7 +36,7 @@ class Topic:
     last_confirmed = Position(1, -1)
     confirmed_index = 0
     is_terminated = False
-    delayed_delivery = DelayedDeliveryPolicy()
+    policies = TopicPolicies()
     dispatch_limits = None
 
     async def compacted_view(self) -> None:

@@ -26,6 +26,7 @@ SUBCOMMANDS = {
     "subscriptions": "List, look into, create, move and delete subscriptions.",
     "schemas": "The schemas of topics and their versions.",
     "permissions": "Grant and revoke what roles may do, and see why.",
+    "limits": "Bound what a namespace or a topic may have.",
     "login": "Remember where the brokers are, and which files have the credentials.",
     "tokens": "Make keys and the tokens that they sign, and try them.",
     "produce": "Publish lines from files or standard input.",

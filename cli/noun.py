@@ -27,9 +27,10 @@ from quire.cli import profile
 from quire.cli.connection_options import connection_options
 from quire.cli.output import Answer
 from quire.runtime.credentials import Credentials
-from quire.runtime.errors import QuireError
+from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.rest import DEFAULT_URL, Admin
 from quire.runtime.tls import ClientTls
+from quire.wire import topic_name
 
 COMPLETION_S = 1.0
 LAST = ("admin_url", "as_json", "tls_", "present_")
@@ -61,6 +62,18 @@ _admin_url_option = click.option(
     metavar="URL",
     help="HTTP address of a broker (environment: QUIRE_ADMIN_URL).  [http://127.0.0.1:8080]",
 )
+
+
+def place_path(where: str) -> str:
+    """Of a namespace, `tenant/namespace`, or a topic, by its full name. Raises `ConfigurationError`."""
+    if "://" in where:
+        return f"/admin/v2/{topic_name.path(where)}"
+    tenant, _, namespace = where.partition("/")
+    if not tenant or not namespace or "/" in namespace:
+        raise ConfigurationError(
+            f"{where!r} is neither a namespace, tenant/namespace, nor a topic, persistent://tenant/namespace/name"
+        )
+    return f"/admin/v2/namespaces/{topic_name.escaped(tenant, namespace)}"
 
 
 class Noun(click.Group):

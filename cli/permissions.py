@@ -7,9 +7,8 @@ from urllib.parse import quote, urlencode
 
 import click
 
-from quire.cli.noun import Noun
+from quire.cli.noun import Noun, place_path
 from quire.cli.output import Answer, Column, done, table_of
-from quire.runtime.errors import ConfigurationError
 from quire.runtime.rest import Admin
 from quire.wire import topic_name
 
@@ -32,14 +31,7 @@ def command() -> None:
 
 
 def _path(where: str) -> str:
-    if "://" in where:
-        return f"/admin/v2/{topic_name.path(where)}/permissions"
-    tenant, _, namespace = where.partition("/")
-    if not tenant or not namespace or "/" in namespace:
-        raise ConfigurationError(
-            f"{where!r} is neither a namespace, tenant/namespace, nor a topic, persistent://tenant/namespace/name"
-        )
-    return f"/admin/v2/namespaces/{topic_name.escaped(tenant, namespace)}/permissions"
+    return f"{place_path(where)}/permissions"
 
 
 @command.verb("grant")

@@ -300,6 +300,15 @@ class Policies(Record, frozen=True):
     """Of a namespace: the roles that a subscription takes; one that is not here takes all that may consume."""
     subscription_prefix: bool | None = None
     """Of a namespace: whether subscriptions must begin with the name of their role."""
+    topics_max: int | None = None
+    """Of a namespace, each partition counted. Here and below 0 is no limit."""
+    producers_max: int | None = None
+    """Of one topic; so are the next three."""
+    consumers_max: int | None = None
+    consumers_per_subscription_max: int | None = None
+    subscriptions_max: int | None = None
+    unacked_messages_max: int | None = None
+    """That one consumer may hold."""
 
 
 class SchemaBody(Record, frozen=True):

@@ -82,6 +82,17 @@ class LimitExceeded(QuireError):
     """A limit of `quire.runtime.limits` would be broken; the request was refused whole."""
 
 
+class TooMany(LimitExceeded):
+    """There are as many of something as a limit for tenants allows: end some, or have the limit raised.
+
+    `limit` is its name in the security file's table `[limits]`, under which refusals are counted.
+    """
+
+    def __init__(self, limit: str, text: str) -> None:
+        super().__init__(text)
+        self.limit = limit
+
+
 class NotAuthenticated(QuireError):
     """Who asks has not proven who he is: nothing came, or what came is wrong or expired. Never quotes it."""
 

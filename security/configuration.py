@@ -8,6 +8,7 @@
       [authentication.certificate]  the subject of a client's certificate
       [[authentication.oidc]]       tokens of an identity provider, a table for each issuer
     [authorization]           superusers and proxies; permissions themselves are given to namespaces and topics
+    [limits]                  how much of a process one address, role, connection, tenant, namespace or topic may have
     [audit]                   where refusals and administrative changes are written down
     [client]                  what this process presents where it is a client: to brokers
 
@@ -22,12 +23,12 @@ import binascii
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
 from quire.runtime.errors import ConfigurationError
-from quire.runtime.limits import KIB
+from quire.runtime.limits import KIB, UNACKED_MESSAGES_MAX
 from quire.runtime.settings import parse_address
 from quire.security.identity import is_role
 
@@ -131,6 +132,29 @@ class AuthorizationConfiguration(_Table, frozen=True, forbid_unknown_fields=True
     """Roles of gateways, which speak for others."""
 
 
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+
+
+class Limits(_Table, frozen=True, forbid_unknown_fields=True):
+    """What keeps tenants apart. 0: no limit but that of the server itself (`runtime/limits`).
+
+    Those of namespaces and topics hold where no policy says otherwise.
+    """
+
+    tenants: Count = 0
+    namespaces_per_tenant: Count = 0
+    topics_per_namespace: Count = 0
+    producers_per_topic: Count = 0
+    consumers_per_topic: Count = 0
+    consumers_per_subscription: Count = 0
+    subscriptions_per_topic: Count = 0
+    unacked_messages_per_consumer: Count = UNACKED_MESSAGES_MAX
+
+
+REFUSING: Final = tuple(sorted({*Limits.__struct_fields__} - {"unacked_messages_per_consumer"}))
+"""Limits at which one too many is refused, by their names."""
+
+
 class Audit(_Table, frozen=True, forbid_unknown_fields=True):
     file: str
     bytes_max: int = 64 << 20
@@ -158,6 +182,7 @@ class Configuration(_Table, frozen=True, forbid_unknown_fields=True):
     internal: Internal | None = None
     authentication: AuthenticationConfiguration | None = None
     authorization: AuthorizationConfiguration = AuthorizationConfiguration()
+    limits: Limits = Limits()
     audit: Audit | None = None
     client: Credentials = Credentials()
 

@@ -67,7 +67,7 @@ class Broker:
         )
         self.ownership = owns = ownership or SoleOwner()
         boundaries = split_evenly(settings.namespace_bundles)
-        self.namespaces = Namespaces(store, settings.cluster, boundaries, ledgers.delete)
+        self.namespaces = Namespaces(store, settings.cluster, boundaries, ledgers.delete, services.limits)
         self.registry = registry = Registry(services, self.namespaces, owns)
         policy_updates = PolicyUpdates(registry, services.tasks)
         self.fan_out = FanOut(registry, owns, self.addresses, services.to_brokers)
@@ -88,7 +88,7 @@ class Broker:
         )
         self.rounds = Rounds(services, registry, self.deletion, self.offloading)
         self.ownerless = Ownerless(registry, owns, services)
-        topics = ClientTopics(services, registry, self.partitioned, self.fan_out)
+        topics = ClientTopics(registry, self.partitioned, self.fan_out)
         self.sessions = Sessions(services, topics, self.addresses, registry.guard)
         self.admin = Admin(
             services,

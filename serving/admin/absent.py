@@ -32,11 +32,9 @@ from quire.serving.broker import Broker
 Check = Callable[..., Awaitable[Any]]
 """Raises what is wrong with the namespace or the topic that a request names."""
 
-LIMITS: Final = "a limit on their number is not enforced here"
+UNACKED: Final = "each consumer has its limit, maxUnackedMessagesPerConsumer, and all of them together none"
 OFFLOAD: Final = "every sealed segment is archived by the broker's own settings"
 OF_BOTH: Final = {
-    "maxConsumersPerSubscription": LIMITS,
-    "maxSubscriptionsPerTopic": LIMITS,
     "subscribeRate": "the rate of subscribing is not limited here",
     "replicatorDispatchRate": "nothing is replicated to other clusters",
     "offloadPolicies": OFFLOAD,
@@ -47,11 +45,7 @@ OF_BOTH: Final = {
 }
 OF_NAMESPACES: Final = {
     **OF_BOTH,
-    "maxProducersPerTopic": LIMITS,
-    "maxConsumersPerTopic": LIMITS,
-    "maxTopicsPerNamespace": LIMITS,
-    "maxUnackedMessagesPerConsumer": LIMITS,
-    "maxUnackedMessagesPerSubscription": LIMITS,
+    "maxUnackedMessagesPerSubscription": UNACKED,
     "offloadThreshold": OFFLOAD,
     "offloadThresholdInSeconds": OFFLOAD,
     "offloadDeletionLagMs": OFFLOAD,
@@ -65,10 +59,7 @@ OF_NAMESPACES: Final = {
 }
 OF_TOPICS: Final = {
     **OF_BOTH,
-    "maxProducers": LIMITS,
-    "maxConsumers": LIMITS,
-    "maxUnackedMessagesOnConsumer": LIMITS,
-    "maxUnackedMessagesOnSubscription": LIMITS,
+    "maxUnackedMessagesOnSubscription": UNACKED,
     "subscriptionTypesEnabled": "every type of subscription is allowed",
 }
 ACTIONS: Final = (

@@ -60,6 +60,15 @@ async def permitted(request: web.Request, action: Action, handler: _Handler) -> 
     return answer
 
 
+async def require(request: web.Request, action: Action) -> None:
+    """For what needs more than its row says. Raises `NotAuthorized`, `Unavailable`."""
+    guard = request.app.get(GUARD)
+    if guard is not None:
+        what = f"{request.method} {request.path}"
+        place = place_of(request.match_info)
+        await guard.check(request[_IDENTITY], action, place, address=_address(request), what=what)
+
+
 def place_of(names: Mapping[str, str]) -> Place:
     """What a request's path names. Raises `ConfigurationError` for what is no topic's name."""
     tenant, namespace, subscription = (names.get(one, "") for one in ("tenant", "namespace", "subscription"))

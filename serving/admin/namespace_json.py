@@ -27,7 +27,8 @@ _EMPTY: Final = {
 }
 """What Pulsar's tools send of these when their user said nothing."""
 
-_EMPTY_IF_ZERO: Final = ("inactive_topic_policies", "persistence")
+_EMPTY_IF_ZERO: Final = frozenset(("inactive_topic_policies", "persistence"))
+_LIMITS: Final = frozenset(policy.name for policy in POLICIES if policy.is_limit)
 _BOUNDARY: Final = re.compile(r"0x[0-9a-f]{8}")
 BUNDLES_MAX: Final = 4096
 
@@ -45,7 +46,7 @@ def namespace_of(value: Any, cluster: str) -> tuple[Policies, tuple[str, ...] | 
     for name, one in value.items():
         if one is None or (name in _EMPTY and one == _EMPTY[name]):
             continue
-        if name in _EMPTY_IF_ZERO and _says_nothing(one):
+        if name in _EMPTY_IF_ZERO | _LIMITS and _says_nothing(one):
             continue
         if name == "bundles":
             boundaries = _boundaries(one)

@@ -10,15 +10,19 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
+from aiohttp import web
+
 from quire.metadata.records import NamespaceRecord, Policies
 from quire.runtime.errors import ConfigurationError, NotFound
 from quire.security.authorization import Action
 from quire.serving.admin import policy_json
+from quire.serving.admin.login import require
 from quire.serving.admin.namespace_json import namespace_of
 from quire.serving.admin.permissions import are_heeded, shown_permissions
 from quire.serving.admin.route import (
     NAMESPACE,
     OF_NAMESPACE,
+    REQUEST,
     SUBSCRIPTION_NAME,
     TENANT,
     Route,
@@ -36,6 +40,10 @@ MODES: Final = {
 }
 
 
+Made = tuple[Policies, tuple[str, ...] | None]
+"""Policies and boundaries, as `namespace_of` reads them."""
+
+
 def routes(broker: Broker) -> Sequence[Route]:
     namespaces, subscriptions = broker.namespaces, broker.admin.subscriptions
     cluster = broker.services.settings.cluster
@@ -45,7 +53,9 @@ def routes(broker: Broker) -> Sequence[Route]:
         permissions = shown_permissions(record.policies) if are_heeded(broker) else {}
         return {**policy_json.shown(record.policies, cluster), **permissions, "bundles": _bundles_of(record)}
 
-    async def create(tenant: str, namespace: str, made: tuple[Policies, tuple[str, ...] | None]) -> None:
+    async def create(tenant: str, namespace: str, made: Made, request: web.Request) -> None:
+        if policy_json.has_limits(made[0]):
+            await require(request, Action.SUPERUSER)
         await namespaces.create(tenant, namespace, *made)
 
     async def topics(tenant: str, namespace: str, domains: Sequence[str]) -> list[str]:
@@ -66,7 +76,7 @@ def routes(broker: Broker) -> Sequence[Route]:
     return (
         Route("GET", "/admin/v2/namespaces/{tenant}", namespaces.list, TENANT, may=Action.ADMINISTER),
         Route("GET", NAMESPACE, show, *OF_NAMESPACE, may=Action.ADMINISTER),
-        Route("PUT", NAMESPACE, create, *OF_NAMESPACE, policies, may=Action.ADMINISTER),
+        Route("PUT", NAMESPACE, create, *OF_NAMESPACE, policies, REQUEST, may=Action.ADMINISTER),
         Route("DELETE", NAMESPACE, namespaces.delete, *OF_NAMESPACE, may=Action.ADMINISTER),
         Route("GET", f"{NAMESPACE}/topics", topics, *OF_NAMESPACE, mode, may=Action.LIST_TOPICS),
         Route(

@@ -98,12 +98,13 @@ def _routes_of(policy: PolicyJson, word: str, level: _Level) -> Sequence[Route]:
     async def delete(*names: Any) -> None:
         await level.change(*names, _setting(policy, None))
 
+    may = Action.SUPERUSER if policy.is_limit else Action.ADMINISTER
     path, value = f"{level.path}/{word}", body(policy.shape.parse, or_query=policy.topic_word)
     return (
         Route("GET", path, level.read, *level.names, *level.which, answer=shown, may=Action.ADMINISTER),
-        Route("POST", path, put, value, *level.names, may=Action.ADMINISTER),
-        Route("PUT", path, put, value, *level.names, may=Action.ADMINISTER),
-        Route("DELETE", path, delete, *level.names, may=Action.ADMINISTER),
+        Route("POST", path, put, value, *level.names, may=may),
+        Route("PUT", path, put, value, *level.names, may=may),
+        Route("DELETE", path, delete, *level.names, may=may),
     )
 
 

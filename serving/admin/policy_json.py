@@ -11,6 +11,7 @@ which is meant, as Pulsar's tools do it.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, get_type_hints
 from urllib.parse import urlsplit
@@ -43,6 +44,7 @@ SECONDS_MAX: Final = 1 << 32
 """Longer times and larger sizes than anybody means; what is kept of them fits 64 bits in ms and in bytes."""
 
 TEXT_CHARS_MAX: Final = 1024
+INT32_MAX: Final = (1 << 31) - 1
 
 
 # -- shapes --------------------------------------------------------------------------------------------
@@ -335,6 +337,8 @@ class PolicyJson:
     """In Pulsar's JSON of a namespace's policies."""
     is_by_cluster: bool = False
     """There it is a map, with one value for each cluster."""
+    is_limit: bool = False
+    """It keeps tenants apart, so who administers one tenant does not change it: that needs a superuser."""
 
 
 BOOL: Final = Value(bool, "true or false")
@@ -342,6 +346,12 @@ SECONDS: Final = _number("seconds", SECONDS_MAX, 1000)
 MINUTES: Final = _number("minutes", SECONDS_MAX, MINUTE_MS)
 BYTES: Final = _number("bytes", INT64_MAX >> 1)
 STRATEGY: Final = Strategies(Strategy, f"one of {', '.join(Strategy)}, or {UNDEFINED} for the level above")
+
+
+def _limit(word: str, field: str, of: str, topic_word: str = "") -> PolicyJson:
+    name = re.sub("([A-Z])", r"_\1", word).lower()
+    return PolicyJson(word, field, _number(of, INT32_MAX), topic_word, name, is_limit=True)
+
 
 # fmt: off
 POLICIES: Final = (
@@ -368,6 +378,13 @@ POLICIES: Final = (
     PolicyJson("schemaValidationEnforced", "schema_enforced", BOOL, "schemaValidationEnforced",
                "schema_validation_enforced"),
     PolicyJson("iceberg", "iceberg", Iceberg, "iceberg"),
+    _limit("maxTopicsPerNamespace", "topics_max", "topics"),
+    _limit("maxProducersPerTopic", "producers_max", "producers", "maxProducers"),
+    _limit("maxConsumersPerTopic", "consumers_max", "consumers", "maxConsumers"),
+    _limit("maxConsumersPerSubscription", "consumers_per_subscription_max", "consumers", "maxConsumersPerSubscription"),
+    _limit("maxSubscriptionsPerTopic", "subscriptions_max", "subscriptions", "maxSubscriptionsPerTopic"),
+    PolicyJson("maxUnackedMessagesPerConsumer", "unacked_messages_max", _number("messages", INT32_MAX),
+               "maxUnackedMessagesOnConsumer", "max_unacked_messages_per_consumer"),
     PolicyJson("autoTopicCreation", "auto_topic_creation", AutoCreation, name="autoTopicCreationOverride"),
 )
 # fmt: on
@@ -376,6 +393,11 @@ QUOTAS: Final = {
     "message_age": PolicyJson("backlogQuota", "age_quota", Quota, "backlogQuota"),
 }
 """By the type that Pulsar's tools name in the query."""
+
+
+def has_limits(prescribed: Policies) -> bool:
+    """Whether it says anything that needs a superuser."""
+    return any(getattr(prescribed, policy.field) is not None for policy in POLICIES if policy.is_limit)
 
 
 def shown(prescribed: Policies, cluster: str) -> dict[str, Any]:

@@ -7,7 +7,9 @@ that is not what the resource takes is 400; nothing was changed then.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from aiohttp import web
 
@@ -23,6 +25,7 @@ from quire.runtime.errors import (
     OutcomeUnknown,
     ProtocolError,
     QuireError,
+    TooMany,
     Unavailable,
     VersionConflict,
 )
@@ -35,6 +38,9 @@ from quire.serving.schema.definition import SchemaRefused
 log = logging.getLogger(__name__)
 
 REQUEST_BYTES_MAX = 1 << 20
+REFUSED: Final = web.AppKey("refused", Counter[str])
+"""`Services.refused`."""
+
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -52,6 +58,8 @@ async def errors_as_json(request: web.Request, handler: _Handler) -> web.StreamR
             return _refusal(503, str(error))
         raise web.HTTPTemporaryRedirect(url + request.raw_path) from None
     except QuireError as error:
+        if isinstance(error, TooMany):
+            request.app[REFUSED][error.limit] += 1
         status = status_of(error)
         if status == 500:
             log.error("%s %s failed: %s", request.method, request.path, error)
@@ -84,7 +92,7 @@ def status_of(error: QuireError) -> int:
         return 404
     if isinstance(error, AlreadyExists | VersionConflict | NotEmpty | SchemaRefused):
         return 409
-    if isinstance(error, InUse | ConsumerBusy | NoPartition):
+    if isinstance(error, InUse | ConsumerBusy | NoPartition | TooMany):
         return 412
     if isinstance(error, NotAllowed):
         return 405

@@ -16,7 +16,8 @@ the topic's record. Read in this order:
     shedding     how it does so
     ownership    `ClusterOwnership`: lookups, and bundles that are taken
 
-Then the topics of this broker: `topic_records` (their records), `catalogue` (which there are), `bundles` (what
+Then the topics of this broker: `topic_records` (their records), `catalogue` (which there are), `topics_limit` (and how
+many a namespace may have), `bundles` (what
 those of one bundle share), `bundle_totals` (what they took in), `topic_ownership` (whose they are), `topic_loader`
 (loads one), `registry` (all that are loaded), `policy_updates` (they get other policies), `local_bundles` (what
 ownership asks of them). What is done with them: `offloading` and `offload_target` (their segments go to the archive),

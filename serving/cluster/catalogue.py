@@ -18,6 +18,7 @@ from quire.metadata import topics
 from quire.metadata.records import NamespaceRecord, TopicRecord
 from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, VersionConflict
 from quire.serving.cluster.topic_records import NAMES_A_TURN, TopicRecords
+from quire.serving.cluster.topics_limit import TopicsLimit
 from quire.serving.names import TopicName
 from quire.serving.policy.namespaces import Namespaces
 
@@ -37,12 +38,15 @@ class Catalogue:
         records: TopicRecords,
         namespaces: Namespaces,
         used: Collection[TopicName],
+        limit: TopicsLimit,
         *,
         creates: bool,
     ) -> None:
         self._records = records
         self.namespaces = namespaces
         self._used = used
+        self.limit = limit
+        """Of what is made here, but for partitions, which were counted with their parents."""
         self._creates = creates
         self.on_deleting: Callable[[TopicName], None] = lambda _: None
         """Is told of each topic that is met while it is being deleted."""
@@ -92,7 +96,9 @@ class Catalogue:
         """The same for a topic that keeps nothing; `ConfigurationError` for one that has partitions."""
         if await self._records.find(name) is not None:
             raise _has_partitions(name)
-        await self.permit(name, namespace, create)
+        if await self.permit(name, namespace, create) is None:
+            async with self.limit.room(namespace, [name]):
+                return
 
     async def covering(self, name: TopicName) -> topics.Topic:
         """The record of the partitioned topic that has, or is given, this partition. Raises as `partitions`."""
@@ -115,7 +121,7 @@ class Catalogue:
     async def find_or_create(self, name: TopicName, namespace: NamespaceRecord, create: bool) -> topics.Topic:
         """The record of a topic that is no parent of partitions; made if it may be, else `NotFound`.
 
-        Raises `Unavailable` while it is being deleted.
+        Raises `Unavailable` while it is being deleted, `TooManyTopics`.
         """
         while True:
             try:
@@ -123,7 +129,8 @@ class Catalogue:
             except NotFound:
                 parent = await self.permit(name, namespace, create)
                 if parent is None:
-                    return await self._records.create(name)
+                    async with self.limit.room(namespace, [name]):
+                        return await self._records.create(name)
                 try:
                     return await self._records.create_partition(name, parent)
                 except (NotFound, VersionConflict):
@@ -136,7 +143,7 @@ class Catalogue:
     async def create(self, name: TopicName, partitions: int, properties: Mapping[str, str] | None) -> bool:
         """Make a record for the topic; False for one that has none, and only has to be loaded.
 
-        Raises `AlreadyExists`, `NotFound` for an unknown namespace, `NoPartition`.
+        Raises `AlreadyExists`, `NotFound` for an unknown namespace, `NoPartition`, `TooManyTopics`.
         """
         namespace = await self.namespace(name)
         record = await self._records.find(name)
@@ -151,8 +158,10 @@ class Catalogue:
         if name.parent is not None:
             await self.find_or_create(name, namespace, True)
         else:
-            await self.require_none(map(name.of_partition, range(partitions)))
-            await self._records.create(name, partitions, properties)
+            made = [name.of_partition(index) for index in range(partitions)]
+            await self.require_none(made)
+            async with self.limit.room(namespace, made or [name]):
+                await self._records.create(name, partitions, properties)
         return True
 
     async def _require_given(self, name: TopicName, parent: TopicName, partitions: int) -> None:

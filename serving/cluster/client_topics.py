@@ -12,7 +12,7 @@ from quire.serving.cluster.fan_out import FanOut
 from quire.serving.cluster.partitioned import Partitioned
 from quire.serving.cluster.port import Owner
 from quire.serving.cluster.registry import Registry
-from quire.serving.cluster.topic_lists import Listener, TopicLists, Watched
+from quire.serving.cluster.topic_lists import Listener, Watched
 from quire.serving.cluster.topic_loader import subscriptions_of
 from quire.serving.model.ports import ConsumerPort
 from quire.serving.model.request import SubscribeRequest
@@ -20,7 +20,6 @@ from quire.serving.names import NON_PERSISTENT, TopicName
 from quire.serving.schema.registry import from_wire, to_wire
 from quire.serving.subscription.delivery.consumer import Consumer
 from quire.serving.subscription.subscription import Subscription
-from quire.serving.topic.services import Services
 from quire.serving.topic.topic import AnyTopic
 from quire.wire import pulsar_pb2 as pb
 
@@ -28,7 +27,6 @@ from quire.wire import pulsar_pb2 as pb
 class ClientTopics:
     def __init__(
         self,
-        services: Services,
         registry: Registry,
         partitioned: Partitioned,
         fan_out: FanOut,
@@ -37,7 +35,7 @@ class ClientTopics:
         self._namespaces = registry.catalogue.namespaces
         self._partitioned = partitioned
         self._fan_out = fan_out
-        self._lists = TopicLists(services.store, services.tasks, services.slices)
+        self._lists = registry.lists
 
     # -- which there are, and where --------------------------------------------------------------------
 

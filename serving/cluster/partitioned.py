@@ -54,10 +54,17 @@ class Partitioned:
     # -- growing ---------------------------------------------------------------------------------------
 
     async def grow(self, name: TopicName, count: int) -> None:
-        """Give it partitions until there are `count`; one that has as many stays. Raises `ConfigurationError`."""
-        while (record := await self._begin_to_grow(name, count)).extent > record.partitions:
-            await self._prepare(name, record)
-            await self._records.change(name, self._show)
+        """Give it partitions until there are `count`; one that has as many stays.
+
+        Raises `ConfigurationError`, `TooManyTopics`.
+        """
+        namespace = await self._registry.catalogue.namespace(name)
+        there = (await self._records.load(name)).record.partitions
+        added = [name.of_partition(index) for index in range(there, count)]
+        async with self._registry.catalogue.limit.room(namespace, added):
+            while (record := await self._begin_to_grow(name, count)).extent > record.partitions:
+                await self._prepare(name, record)
+                await self._records.change(name, self._show)
 
     async def _begin_to_grow(self, name: TopicName, count: int) -> TopicRecord:
         """The record that says so. A growth that is under way comes first."""

@@ -18,9 +18,11 @@ from quire.serving.cluster.bundle_totals import BundleTotals
 from quire.serving.cluster.bundles import Bundles
 from quire.serving.cluster.catalogue import Catalogue
 from quire.serving.cluster.port import BundleLoad, NotOwner, Ownership
+from quire.serving.cluster.topic_lists import TopicLists
 from quire.serving.cluster.topic_loader import TopicLoader
 from quire.serving.cluster.topic_ownership import TopicOwnership
 from quire.serving.cluster.topic_records import TopicRecords
+from quire.serving.cluster.topics_limit import TopicsLimit
 from quire.serving.names import TopicName
 from quire.serving.policy.guard import guard_of
 from quire.serving.policy.namespaces import Namespaces
@@ -43,13 +45,19 @@ class Registry:
         self.is_stopping = False
         self.records = TopicRecords(services.store, services.clock, namespaces)
         self.policies = TopicPoliciesService(
-            services.store, namespaces, services.tasks, defaults_of(services.settings)
+            services.store, namespaces, services.tasks, defaults_of(services.settings, services.limits)
         )
         self.guard = guard_of(services.security, namespaces, self.policies)
         """None where nobody logs in."""
         self.schemas = Schemas(services.store, services.clock, services.helpers)
-        creates = services.settings.auto_topic_creation
-        self.catalogue = Catalogue(self.records, namespaces, self._topics, creates=creates)
+        self.lists = TopicLists(services.store, services.tasks, services.slices)
+        self.catalogue = Catalogue(
+            self.records,
+            namespaces,
+            self._topics,
+            TopicsLimit(self.lists, self._topics, services.limits.topics_per_namespace),
+            creates=services.settings.auto_topic_creation,
+        )
         self.bundles = Bundles(services.ledgers, services.store)
         self.ownership = TopicOwnership(namespaces, ownership)
         self.totals = BundleTotals(services.clock)

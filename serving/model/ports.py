@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol
 
 from pyroaring import BitMap
 
-from quire.metadata.records import DelayedDeliveryPolicy
-from quire.runtime.errors import QuireError, Unavailable
+from quire.runtime.errors import QuireError, TooMany, Unavailable
 from quire.serving.policy.rate_limiter import DispatchLimits
+from quire.serving.policy.resolved import TopicPolicies
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import BlockHeader, Buffer
 
@@ -24,6 +24,14 @@ class ConsumerBusy(QuireError):
     """Another consumer has what this one asked for alone."""
 
     server_error = pb.ConsumerBusy
+
+
+class TooManyConsumers(TooMany):
+    server_error = pb.ConsumerBusy
+
+
+class TooManySubscriptions(TooMany):
+    server_error = pb.NotAllowedError
 
 
 class NotAllowed(QuireError):
@@ -67,8 +75,8 @@ class TopicPort(Protocol):
     name: str
 
     @property
-    def delayed_delivery(self) -> DelayedDeliveryPolicy:
-        """Whether, and how exactly, times of delivery count."""
+    def policies(self) -> TopicPolicies:
+        """What holds for it now."""
         ...
 
     @property

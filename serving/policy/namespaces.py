@@ -10,6 +10,7 @@ record; a deletion that was interrupted goes on when it is asked for again.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,7 +21,8 @@ from msgspec.structs import replace
 from quire.metadata import paths
 from quire.metadata.records import NamespaceRecord, Policies, StateLogRecord, TenantRecord, decode, encode
 from quire.metadata.store import CHANGE_ATTEMPTS, Check, MetadataStore, NotEmpty, Step
-from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, VersionConflict
+from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound, TooMany, VersionConflict
+from quire.security.configuration import Limits
 
 DOMAINS: Final = ("persistent", "non-persistent")
 
@@ -42,8 +44,11 @@ class Namespaces:
         cluster: str,
         boundaries: tuple[str, ...],
         delete_ledger: Callable[[int], Awaitable[None]],
+        limits: Limits = Limits(),  # noqa: B008  frozen
     ) -> None:
         self._store = store
+        self._limits = limits
+        self._creating = asyncio.Lock()
         self._delete_ledger = delete_ledger
         self._cluster = cluster
         self._boundaries = boundaries
@@ -98,11 +103,13 @@ class Namespaces:
         return found
 
     async def create_tenant(self, name: str, record: TenantRecord | None = None) -> None:
-        """Raises `AlreadyExists`, and `ConfigurationError` for a name that is none."""
+        """Raises `AlreadyExists`, `TooMany`, and `ConfigurationError` for a name that is none."""
         _check_name("tenant", name)
         record = record or TenantRecord(name=name, allowed_clusters=(self._cluster,))
-        with _called(f"tenant {name}"):
-            await self._store.create(paths.tenant(name), encode(record))
+        async with self._creating:
+            await self._check_number("tenants", self._limits.tenants, "this cluster", paths.TENANTS)
+            with _called(f"tenant {name}"):
+                await self._store.create(paths.tenant(name), encode(record))
 
     async def update_tenant(self, name: str, record: TenantRecord) -> None:
         with _called(f"tenant {name}"):
@@ -187,7 +194,7 @@ class Namespaces:
         policies: Policies | None = None,
         boundaries: tuple[str, ...] | None = None,
     ) -> None:
-        """Raises `AlreadyExists`, `NotFound` for an unknown tenant, `ConfigurationError` for a bad name."""
+        """Raises `AlreadyExists`, `TooMany`, `NotFound` for an unknown tenant, `ConfigurationError` for a bad name."""
         _check_name("namespace", name)
         await self.tenant(tenant)
         record = NamespaceRecord(
@@ -196,8 +203,20 @@ class Namespaces:
             policies=policies or Policies(),
             boundaries=boundaries or self._boundaries,
         )
-        with _called(f"namespace {tenant}/{name}"):
-            await self._store.create(paths.namespace(tenant, name), encode(record))
+        most, folder = self._limits.namespaces_per_tenant, paths.namespaces_of(tenant)
+        async with self._creating:
+            await self._check_number("namespaces_per_tenant", most, f"tenant {tenant}", folder)
+            with _called(f"namespace {tenant}/{name}"):
+                await self._store.create(paths.namespace(tenant, name), encode(record))
+
+    async def _check_number(self, limit: str, most: int, of: str, folder: str) -> None:
+        """There is room for one more in `folder`. Raises `TooMany`."""
+        if most and len(await self._store.children(folder)) >= most:
+            what = limit.partition("_")[0]
+            raise TooMany(
+                limit,
+                f"{of} has {most} {what}, and takes no more: delete some, or raise {limit} under [limits]",
+            )
 
     async def delete(self, tenant: str, name: str) -> None:
         """Raises `NotFound`, `NotEmpty` while it has topics, and what deleting a ledger raises: delete it again."""

@@ -26,6 +26,8 @@ from quire.metadata.records import (
     Record,
     RetentionPolicy,
 )
+from quire.runtime.limits import UNACKED_MESSAGES_MAX
+from quire.security.configuration import Limits
 from quire.serving.policy.strategy import DEFAULT
 from quire.serving.settings import BrokerSettings
 
@@ -55,6 +57,12 @@ class TopicPolicies(Record, frozen=True):
     """A `quire.serving.policy.strategy.Strategy`."""
     schema_auto_update: bool = True
     schema_enforced: bool = False
+    producers_max: int = 0
+    consumers_max: int = 0
+    consumers_per_subscription_max: int = 0
+    subscriptions_max: int = 0
+    unacked_messages_max: int = UNACKED_MESSAGES_MAX
+    """That a consumer of a shared subscription may hold."""
     iceberg: IcebergPolicy = IcebergPolicy()
     """Heeded by `quire spark follow-iceberg`, not by brokers."""
 
@@ -69,7 +77,12 @@ _NAMES: Final = tuple(field.name for field in fields(TopicPolicies))
 """Once: asking costs a third of a millisecond, as much as all else of a load."""
 
 
-def defaults_of(settings: BrokerSettings) -> TopicPolicies:
+def bounded(limit: int, most: int) -> int:
+    """What a limit of a policy, 0 for none, comes to where the server itself takes `most`."""
+    return min(limit, most) if limit else most
+
+
+def defaults_of(settings: BrokerSettings, limits: Limits) -> TopicPolicies:
     """What holds where neither the topic nor its namespace says anything."""
     return TopicPolicies(
         deduplication=settings.deduplication,
@@ -83,6 +96,11 @@ def defaults_of(settings: BrokerSettings) -> TopicPolicies:
         delayed_delivery=DelayedDeliveryPolicy(
             active=settings.delayed_delivery, tick_ms=settings.delayed_delivery_tick_ms
         ),
+        producers_max=limits.producers_per_topic,
+        consumers_max=limits.consumers_per_topic,
+        consumers_per_subscription_max=limits.consumers_per_subscription,
+        subscriptions_max=limits.subscriptions_per_topic,
+        unacked_messages_max=limits.unacked_messages_per_consumer,
     )
 
 

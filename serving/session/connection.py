@@ -21,7 +21,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from quire.runtime.errors import LimitExceeded, ProtocolError, QuireError
+from quire.runtime.errors import LimitExceeded, ProtocolError, QuireError, TooMany
 from quire.runtime.limits import HANDSHAKE_S
 from quire.serving.session.inbound import Inbound
 from quire.serving.session.lane import HeldBytes, Lane
@@ -223,10 +223,15 @@ class Connection(asyncio.BufferedProtocol):
     def why_refused(self, what: str, error: QuireError) -> tuple[pb.ServerError, str]:
         """Code and text for the answer; who debugs a client finds both in the log."""
         code, text = code_of(error), str(error)
+        self._count(error)
         if _log.isEnabledFor(logging.DEBUG):
             name = pb.ServerError.Name(code)
             _log.debug("%s: %s is refused (%s): %s", self.peer.address, what, name, text)
         return code, text
+
+    def _count(self, error: BaseException) -> None:
+        if isinstance(error, TooMany):
+            self.host.refused[error.limit] += 1
 
     # -- end -------------------------------------------------------------------------------------------
 
@@ -240,6 +245,7 @@ class Connection(asyncio.BufferedProtocol):
         """Say what is wrong and close: the peer broke the protocol, or we cannot go on with it."""
         if self.is_closed:
             return
+        self._count(error)
         _log.info("closing connection %s: %s", self.peer.address, error)
         text = str(error) if isinstance(error, QuireError) else "internal error"
         self.write(commands.error(commands.NO_REQUEST, code_of(error), text))

@@ -49,6 +49,7 @@ class Sessions:
         """Without a guard nobody logs in."""
         self.guard = guard
         self._services = services
+        self.refused = services.refused
         self.topics = topics
         self.budget = services.budget
         self.held = ByteBudget(self.budget.limit_bytes // HELD_SHARE_OF_BYTES_IN_FLIGHT)
@@ -170,6 +171,7 @@ class Sessions:
         tls = [one for one in self._listeners if isinstance(one, TlsListener)]
         return {
             **({} if self.guard is None else self.guard.metrics()),
+            **{f"quire_limits_{limit}_refused_total": count for limit, count in self.refused.items()},
             "quire_serving_tls_handshakes_total": sum(one.handshakes_total for one in tls),
             "quire_serving_tls_handshakes_failed_total": sum(one.handshakes_failed_total for one in tls),
             "quire_serving_tls_handshakes_under_way": sum(one.handshakes_under_way for one in tls),

@@ -264,6 +264,7 @@ class Pump:
     def attach(self, consumer: Consumer) -> None:
         """A consumer connected. Raises `ConsumerBusy` and `ConsumerAssignError`."""
         self.dispatcher.attach(consumer)
+        consumer.heed(self._topic.policies)
         self._notify()
 
     def detach(self, consumer: Consumer) -> None:
@@ -312,8 +313,12 @@ class Pump:
             if former is not None:
                 former.stop()
                 self.wake()
-        policy = self.topic.delayed_delivery
-        if self.delayed.apply_policy(self.dispatcher, policy, is_kept=self.view is None):
+        changed = [consumer.heed(self._topic.policies) for consumer in self.dispatcher.consumers]
+        if any(changed):
+            self.wake()
+        if self.delayed.apply_policy(
+            self.dispatcher, self._topic.policies.delayed_delivery, is_kept=self.view is None
+        ):
             self.wake()
 
     def close(self) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from quire.runtime.clock import Clock
 from quire.runtime.errors import NotFound
-from quire.runtime.limits import CONSUMERS_PER_SUBSCRIPTION_MAX
 from quire.serving.model.ports import (
     ConsumerBusy,
     ConsumerPort,
@@ -27,6 +26,7 @@ from quire.serving.subscription.cursor.cursor import Cursor
 from quire.serving.subscription.cursor.cursor_record import bits_of
 from quire.serving.subscription.cursor.cursor_store import CursorStore
 from quire.serving.subscription.delivery.consumer import Consumer
+from quire.serving.subscription.limits import check_consumers_of
 from quire.serving.subscription.pump import Pump
 from quire.serving.subscription.stats import SubscriptionStats
 from quire.wire import pulsar_pb2 as pb
@@ -83,16 +83,18 @@ class Subscription:
 
     # -- attaching -------------------------------------------------------------------------------------
 
-    async def attach(self, request: SubscribeRequest, port: ConsumerPort) -> Consumer:
-        """A new consumer. Raises `ConsumerBusy`, `NotAllowed`, and what `_check_is_here` does."""
+    async def attach(
+        self, request: SubscribeRequest, port: ConsumerPort, check: Callable[[], None] = lambda: None
+    ) -> Consumer:
+        """A new consumer. Raises `ConsumerBusy`, `NotAllowed`, `TooManyConsumers`, and what `_check_is_here` does.
+
+        `check` says whether its topic takes one more.
+        """
         async with self._lock:
             await self._read_as_asked(request)
             self._check_is_here()
-            if len(self.consumers) >= CONSUMERS_PER_SUBSCRIPTION_MAX:
-                raise ConsumerBusy(
-                    f"subscription {self.name} has {CONSUMERS_PER_SUBSCRIPTION_MAX} consumers, and takes no more: "
-                    "close some"
-                )
+            check()
+            check_consumers_of(self, self.topic)
             self.pump.dispatch_by(request.kind, request.sharing)
             self.pump.apply_policies()
             self._arrivals += 1

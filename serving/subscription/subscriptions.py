@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 from quire.runtime.clock import Clock
 from quire.runtime.errors import AlreadyExists, NotFound
-from quire.runtime.limits import SUBSCRIPTIONS_PER_TOPIC_MAX
 from quire.runtime.tasks import Tasks
 from quire.serving.model.ports import (
     LATEST,
@@ -35,6 +34,7 @@ from quire.serving.subscription.cursor.cursor_store import CursorStore
 from quire.serving.subscription.delivery import stretch
 from quire.serving.subscription.delivery.block_source import ReadLimit
 from quire.serving.subscription.delivery.consumer import Consumer
+from quire.serving.subscription.limits import check_consumers, check_subscriptions
 from quire.serving.subscription.pump import Pump
 from quire.serving.subscription.subscription import Subscription
 from quire.wire import pulsar_pb2 as pb
@@ -128,13 +128,15 @@ class Subscriptions:
     async def subscribe(self, request: SubscribeRequest, port: ConsumerPort) -> Consumer:
         """A consumer of a subscription, which is made (durably) if need be.
 
-        Raises `ConsumerBusy`, `NotAllowed`, `Unavailable`, and what the state log fails with.
+        Raises `ConsumerBusy`, `NotAllowed`, `TooManyConsumers`, `TooManySubscriptions`, `Unavailable`, and what the
+        state log fails with.
         """
         if not request.subscription:
             raise NotAllowed("a subscription needs a name")
         while True:
             subscription = self._by_name.get(request.subscription)
             if subscription is None:
+                check_consumers(self._topic, self)
                 subscription = await self._whole(self._make_for(request))
             if subscription.is_durable != request.durable:
                 word = "durable" if subscription.is_durable else "not durable"
@@ -142,7 +144,7 @@ class Subscriptions:
                     f"subscription {request.subscription} is {word}, and was asked for otherwise"
                 )
             try:
-                return await subscription.attach(request, port)
+                return await subscription.attach(request, port, lambda: check_consumers(self._topic, self))
             except NotFound:
                 continue  # It ended while we waited for it: make it anew.
 
@@ -169,7 +171,7 @@ class Subscriptions:
         async with self._creating:
             if name in self._by_name:
                 raise AlreadyExists(f"subscription {name} of {self._topic.name} exists already")
-            self._check_number()
+            check_subscriptions(self._topic, self._by_name)
             asked = None if at is None else seek.position_of(at, self._segments)
             made = await self._make(name, asked or self._initial(earliest=earliest), properties)
             made.is_on_all_partitions = is_on_all_partitions
@@ -207,7 +209,7 @@ class Subscriptions:
             found = self._by_name.get(request.subscription)
             if found is not None:
                 return found
-            self._check_number()
+            check_subscriptions(self._topic, self._by_name)
             view = await self._topic.compacted_view() if request.read_compacted else None
             position = await self._first_for(request, view or self._topic)
             if request.durable:
@@ -216,13 +218,6 @@ class Subscriptions:
                 return made
             key = CursorKey(self._topic.name, self._generation, request.subscription)
             return self._add(Cursor(key, preceding(position)), is_durable=False)
-
-    def _check_number(self) -> None:
-        if len(self._by_name) >= SUBSCRIPTIONS_PER_TOPIC_MAX:
-            raise NotAllowed(
-                f"topic {self._topic.name} has {SUBSCRIPTIONS_PER_TOPIC_MAX} subscriptions, and takes no more: "
-                "delete those that nobody uses"
-            )
 
     async def _whole(self, making: Coroutine[Any, Any, Subscription]) -> Subscription:
         """Carry `making` through, though who asked may be gone before it ends: half a subscription is none."""

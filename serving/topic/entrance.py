@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class Entrance:
-    """The producers of one topic, whose `log` makes its epoch durable and remembers what they sent."""
+    """The producers of one topic, whose `log` makes its epoch durable, remembers what they sent, and has policies."""
 
     def __init__(self, log: LedgerLog | NullLog, tasks: Tasks) -> None:
         self._log = log
@@ -40,9 +40,9 @@ class Entrance:
     async def admit(self, producer: ProducerPort) -> None:
         """Let a producer in, or let it wait until it is told `ready`.
 
-        Raises `ProducerBusy`, `ProducerFenced`, `Unavailable`, and what writing the epoch fails with.
+        Raises as `Producers.admit`, `Unavailable`, and what writing the epoch fails with.
         """
-        granted = self._producers.admit(producer)
+        granted = self._producers.admit(producer, self._log.policies.producers_max)
         if granted is not None:
             await self._grant(granted)
 

@@ -21,11 +21,11 @@ from typing import Final
 from msgspec.structs import replace
 
 from quire.metadata import topics
-from quire.metadata.records import DelayedDeliveryPolicy
 from quire.runtime.errors import Unavailable
 from quire.serving.model.ports import CompactedPort, Position, SegmentView
 from quire.serving.policy.applied import AppliedPolicies
 from quire.serving.policy.rate_limiter import DispatchLimits
+from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.topic import finding
 from quire.serving.topic.compaction.compaction import Compaction
 from quire.serving.topic.deduplication import Deduplication, DedupLog
@@ -146,8 +146,8 @@ class LedgerLog:
     # -- what subscriptions see: TopicPort -------------------------------------------------------------
 
     @property
-    def delayed_delivery(self) -> DelayedDeliveryPolicy:
-        return self._applied.policies.delayed_delivery
+    def policies(self) -> TopicPolicies:
+        return self._applied.policies
 
     @property
     def dispatch_limits(self) -> DispatchLimits | None:

@@ -19,18 +19,22 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from quire.metadata.records import DelayedDeliveryPolicy
 from quire.runtime.clock import Clock
 from quire.runtime.limits import BLOCK_ENTRIES_MAX
 from quire.serving.model.ports import EARLIEST, Done, Position, SegmentView
 from quire.serving.policy.applied import AppliedPolicies
 from quire.serving.policy.rate_limiter import DispatchLimits
+from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.topic.producers import NO_EPOCH, ProducerPort
 from quire.serving.topic.publish import InFlightBlock
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
 from quire.wire.entry_frames import receipt_run
 
+NO_DELAYS: Final = DelayedDeliveryPolicy(active=False)
 ENTRIES_PER_LEDGER: Final = 1 << 30
 """Entry ids are kept in 32 bits by whoever dispatches; beyond this a new ledger number begins."""
 
@@ -90,8 +94,6 @@ class NullLog:
     topic_epoch: Final = NO_EPOCH
     is_terminated: Final = False
     last_confirmed: Final = EARLIEST
-    delayed_delivery: Final = DelayedDeliveryPolicy(active=False)
-    """What is not dispatched now is not there later."""
 
     def __init__(self, name: str, clock: Clock, applied: AppliedPolicies) -> None:
         self.name = name
@@ -122,6 +124,11 @@ class NullLog:
         return ""
 
     # -- what subscriptions see: TopicPort -------------------------------------------------------------
+
+    @property
+    def policies(self) -> TopicPolicies:
+        """Without delays: what is not dispatched now is not there later."""
+        return replace(self._applied.policies, delayed_delivery=NO_DELAYS)
 
     @property
     def dispatch_limits(self) -> DispatchLimits | None:

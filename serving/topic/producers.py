@@ -35,9 +35,10 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Final, Protocol
 
-from quire.runtime.errors import ConfigurationError, QuireError
+from quire.runtime.errors import ConfigurationError, QuireError, TooMany
 from quire.runtime.limits import PRODUCERS_PER_TOPIC_MAX, PRODUCERS_WAITING_MAX
 from quire.runtime.transitions import Transitions
+from quire.serving.policy.resolved import bounded
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
 
@@ -88,6 +89,10 @@ TRANSITIONS: Final = Transitions(
 class ProducerBusy(QuireError):
     """The name is in use, or another producer has exclusive access."""
 
+    server_error = pb.ProducerBusy
+
+
+class TooManyProducers(TooMany):
     server_error = pb.ProducerBusy
 
 
@@ -162,19 +167,22 @@ class Producers:
 
     # -- coming in -------------------------------------------------------------------------------------
 
-    def admit(self, wish: ProducerPort) -> ProducerPort | None:
+    def admit(self, wish: ProducerPort, producers_max: int = 0) -> ProducerPort | None:
         """Let a producer in, let it wait, or grant it access and answer it. See `wish.admission.stage`.
 
-        Raises `ProducerBusy`, `ProducerFenced`; then nothing has changed.
+        `producers_max` is the policy's, 0 for none. Raises `ProducerBusy`, `ProducerFenced`, `TooManyProducers`; then
+        nothing has changed.
         """
         former = self._former(wish)
         self._check(wish, former)
         if wish.admission.mode is AccessMode.EXCLUSIVE_WITH_FENCING:
             self._fence(wish.name, former)
             return self._grant(wish)
-        if former is None and len(self._here) + len(self._waiting) >= PRODUCERS_PER_TOPIC_MAX:
-            raise ProducerBusy(
-                f"the topic has {PRODUCERS_PER_TOPIC_MAX} producers, and takes no more: close some"
+        most = bounded(producers_max, PRODUCERS_PER_TOPIC_MAX)
+        if former is None and len(self._here) + len(self._waiting) >= most:
+            raise TooManyProducers(
+                "producers_per_topic",
+                f"the topic has {most} producers, and takes no more: close some, or raise maxProducers",
             )
         if former is not None and former.admission.stage is Stage.WAITING:
             self._waiting[self._waiting.index(former)] = wish

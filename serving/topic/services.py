@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,6 +14,7 @@ from quire.runtime.clock import Clock
 from quire.runtime.slices import Slices
 from quire.runtime.tasks import Tasks
 from quire.runtime.threads import DaemonThreads
+from quire.security.configuration import REFUSING, Limits
 from quire.security.security import Security
 from quire.security.tls import FollowedContext
 from quire.serving.policy.rate_limiter import BrokerLimiters
@@ -46,6 +48,13 @@ class Services:
     """They do all that decodes what clients sent, or may take long."""
     security: Security | None = None
     """None: everybody may do everything."""
+    refused: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(REFUSING, 0)))
+    """How often something was refused because there is too much of it, by limits (`errors.TooMany`)."""
+
+    @property
+    def limits(self) -> Limits:
+        """What keeps tenants apart."""
+        return Limits() if self.security is None else self.security.configuration.limits
 
     def __post_init__(self) -> None:
         self.turn = Turn(self.clock, asyncio.get_running_loop().call_soon)

@@ -190,8 +190,8 @@ class Topic(Generic[LogT]):
     async def admit(self, producer: ProducerPort) -> None:
         """Let a producer in, or let it wait until its port is told `ready`.
 
-        Raises `ProducerBusy`, `ProducerFenced`, `TopicTerminated`, `BacklogHeld`, `BacklogExceeded`; `Unavailable`
-        when the topic was closed; `DiskFull`.
+        Raises `ProducerBusy`, `ProducerFenced`, `TooManyProducers`, `TopicTerminated`, `BacklogHeld`,
+        `BacklogExceeded`; `Unavailable` when the topic was closed; `DiskFull`.
         """
         if self.is_closed:
             raise Unavailable(f"topic {self.name} was closed meanwhile")

@@ -62,6 +62,24 @@ def test_stats_for_people_and_for_programs(server: Server) -> None:
     assert quire("topics", "lookup", "counted").out.strip() == server.service_url
 
 
+def test_limits_of_a_namespace_and_of_a_topic() -> None:
+    topic = "persistent://public/default/bounded"
+    assert quire("topics", "create", topic).code == 0
+    assert quire("limits", "get", topic).out == f"{topic} prescribes no limits\n"
+    said = quire("limits", "set", topic, "--producers", "1", "--consumers-per-subscription", "0").out
+    assert said == f"{topic} takes 1 producers, any number of consumers-per-subscription\n"
+    found = {"producers": 1, "consumers-per-subscription": 0}
+    assert quire("limits", "get", topic, "--json").json == found
+    assert quire("limits", "set", "public/default", "--topics", "10000").code == 0
+    assert quire("limits", "get", "public/default").out.split() == ["topics", "10000"]
+    for where in (topic, "public/default"):
+        assert quire("limits", "remove", where).code == 0
+        assert quire("limits", "get", where, "--json").json == {}
+    refused(quire("limits", "set", topic, "--topics", "5"), WRONG_USE, "no limit of topics")
+    refused(quire("limits", "set", topic), WRONG_USE, "name a limit")
+    refused(quire("limits", "get", "bounded"), WRONG_USE, "neither a namespace")
+
+
 def test_a_subscription_from_its_creation_to_its_end(server: Server) -> None:
     assert (
         quire("subscriptions", "create", "watched", "s", "--from", "earliest").out == "created s of watched\n"

@@ -136,6 +136,25 @@ async def test_each_route_lets_in_whom_it_says(broker: Broker, url: str) -> None
         assert not broker.registry.in_namespace("public", "default")
 
 
+async def test_who_administers_a_tenant_does_not_lift_its_limits(broker: Broker, url: str) -> None:
+    path = f"{url}/admin/v2/namespaces/public"
+    asked = [
+        ("PUT", f"{path}/new", {"max_topics_per_namespace": 5}),
+        ("POST", f"{path}/default/maxTopicsPerNamespace", 5),
+        ("DELETE", f"{path}/default/maxTopicsPerNamespace", None),
+    ]
+    async with aiohttp.ClientSession() as session:
+        for method, where, body in asked:
+            for role, expected in (("boss", 403), ("admin", 204)):
+                headers = {"Authorization": f"Bearer {token(role)}"}
+                async with session.request(method, where, json=body, headers=headers) as answer:
+                    assert answer.status == expected, f"{method} {where} as {role}"
+        headers = {"Authorization": f"Bearer {token('boss')}"}
+        unsaid = {"max_topics_per_namespace": None, "max_producers_per_topic": 0}
+        async with session.put(f"{path}/newer", json=unsaid, headers=headers) as answer:
+            assert answer.status == 204
+
+
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE"])
 async def test_each_route_lets_in_who_may(broker: Broker, url: str, method: str) -> None:
     async with aiohttp.ClientSession() as session:

@@ -8,14 +8,18 @@ not hold too many messages without acknowledging: dispatch waits then, nothing i
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from quire.runtime.errors import NotFound
+from quire.runtime.limits import UNACKED_MESSAGES_MAX
 from quire.serving.model.ports import ConsumerPort
 from quire.serving.model.request import Done, SubscribeRequest
+from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.subscription.cursor.entry_set import EntrySet
 from quire.serving.subscription.delivery.meter import Meter
 from quire.wire import pulsar_pb2 as pb
+
+UNLIMITED: Final = 1 << 62
 
 if TYPE_CHECKING:
     from quire.serving.subscription.subscription import Subscription
@@ -38,6 +42,7 @@ class Consumer:
         "request",
         "subscription",
         "unacked",
+        "unacked_max",
         "wants_index",
     )
 
@@ -62,6 +67,8 @@ class Consumer:
         self.permits = 0
         self.unacked = 0
         """Messages sent to it and not acknowledged."""
+        self.unacked_max = UNACKED_MESSAGES_MAX
+        """With so many a shared subscription sends it nothing more."""
         self.pending_acks = EntrySet()
         """Shared and Key_Shared subscriptions: the entries sent to it and neither acknowledged nor given back."""
         self.meter = Meter()
@@ -71,6 +78,11 @@ class Consumer:
     def is_ready(self) -> bool:
         """Whether it can be sent something now."""
         return self.permits > 0 and self.port.writable()
+
+    def heed(self, policies: TopicPolicies) -> bool:
+        """These hold now. Whether that changes anything."""
+        former, self.unacked_max = self.unacked_max, policies.unacked_messages_max or UNLIMITED
+        return former != self.unacked_max
 
     def flow(self, permits: int) -> None:
         """FLOW: the client has room for `permits` more messages."""

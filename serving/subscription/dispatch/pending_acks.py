@@ -1,6 +1,6 @@
 """Pending acknowledgements: which consumer holds which entries until it acknowledges them, or gives them back. A core.
 
-A consumer that holds `UNACKED_MESSAGES_MAX` messages is sent nothing until it acknowledges. Giving back by
+A consumer that holds `Consumer.unacked_max` messages is sent nothing until it acknowledges. Giving back by
 request (negative acknowledgement, time-out) counts as a redelivery; losing the consumer does not.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from pyroaring import BitMap
 
-from quire.runtime.limits import UNACKED_MESSAGES_MAX
 from quire.serving.model.ports import Position
 from quire.serving.subscription.cursor.entry_set import EntrySet
 from quire.serving.subscription.delivery.consumer import Consumer
@@ -19,17 +18,17 @@ from quire.serving.subscription.dispatch.replay_queue import ReplayQueue
 
 def has_room(consumer: Consumer) -> bool:
     """Whether it may hold more than it does."""
-    return consumer.unacked < UNACKED_MESSAGES_MAX
+    return consumer.unacked < consumer.unacked_max
 
 
 def room(consumer: Consumer) -> int:
     """How many messages it may be dispatched; the last batch may exceed it."""
-    return min(consumer.permits, UNACKED_MESSAGES_MAX - consumer.unacked)
+    return min(consumer.permits, consumer.unacked_max - consumer.unacked)
 
 
 def can_take(consumer: Consumer) -> bool:
     """Whether it can be dispatched something now."""
-    return consumer.unacked < UNACKED_MESSAGES_MAX and consumer.is_ready
+    return consumer.unacked < consumer.unacked_max and consumer.is_ready
 
 
 class PendingAcks:
@@ -77,7 +76,7 @@ class PendingAcks:
         return makes_room
 
     def _relieve(self, consumer: Consumer, messages: int) -> bool:
-        was_full = consumer.unacked >= UNACKED_MESSAGES_MAX
+        was_full = consumer.unacked >= consumer.unacked_max
         consumer.unacked -= messages
         return was_full and has_room(consumer)
 

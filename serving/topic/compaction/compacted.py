@@ -30,11 +30,12 @@ from pyroaring import BitMap
 
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.reader import LedgerReader
-from quire.metadata.records import CompactedRecord, DelayedDeliveryPolicy
+from quire.metadata.records import CompactedRecord
 from quire.runtime.errors import CorruptionError, NotFound
 from quire.runtime.limits import READ_BYTES_MAX
 from quire.serving.model.ports import Position, SegmentView, TopicPort
 from quire.serving.policy.rate_limiter import DispatchLimits
+from quire.serving.policy.resolved import TopicPolicies
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
 
@@ -123,12 +124,12 @@ class CompactedView:
         self._first_index = record.horizon_index - compacted.entries_before[-1] - record.extra_messages
 
     @property
-    def dispatch_limits(self) -> DispatchLimits | None:
-        return self._topic.dispatch_limits
+    def policies(self) -> TopicPolicies:
+        return self._topic.policies
 
     @property
-    def delayed_delivery(self) -> DelayedDeliveryPolicy:
-        return self._topic.delayed_delivery
+    def dispatch_limits(self) -> DispatchLimits | None:
+        return self._topic.dispatch_limits
 
     @property
     def is_terminated(self) -> bool:

@@ -83,6 +83,12 @@ async def test_a_name_that_is_none_is_refused(rest: Rest, path: str) -> None:
         ),
         ("schemaCompatibilityStrategy", "FULL", "FULL"),
         ("autoTopicCreation", {"allowAutoTopicCreation": False}, {"allowAutoTopicCreation": False}),
+        ("maxTopicsPerNamespace", 100, 100),
+        ("maxProducersPerTopic", 0, 0),
+        ("maxConsumersPerTopic", 5, 5),
+        ("maxConsumersPerSubscription", 5, 5),
+        ("maxSubscriptionsPerTopic", 5, 5),
+        ("maxUnackedMessagesPerConsumer", 5, 5),
     ],
 )  # fmt: skip
 async def test_a_policy_is_set_shown_and_removed(rest: Rest, word: str, body: Any, shown: Any) -> None:
@@ -100,6 +106,8 @@ async def test_a_policy_is_set_shown_and_removed(rest: Rest, word: str, body: An
     [
         ("deduplication", '"yes"'),
         ("messageTTL", "-1"),
+        ("maxTopicsPerNamespace", "-1"),
+        ("maxProducersPerTopic", "2147483648"),
         ("messageTTL", "true"),
         ("retention", "[]"),
         ("retention", '{"retentionTimeInMinutes": -2}'),
@@ -179,7 +187,7 @@ async def test_a_namespace_is_made_with_the_policies_of_the_request(rest: Rest) 
 @pytest.mark.parametrize(
     ("body", "named"),
     [
-        ({"max_producers_per_topic": 5}, "max_producers_per_topic"),
+        ({"max_unacked_messages_per_subscription": 5}, "max_unacked_messages_per_subscription"),
         ({"auth_policies": {"namespace_auth": {"app": ["produce"]}}}, "auth_policies"),
         ({"replication_clusters": ["far"]}, "replication_clusters"),
         ({"retention_policies": {"retentionTimeInMinutes": -5}}, "retention"),

@@ -21,7 +21,9 @@ KEPT = (
     b'"delayed_delivery":{"active":false,"tick_ms":50,"delay_ms_max":1000},"subscription_expiration_ms":420000,'
     b'"message_bytes_max":1000,"publish_rate":{"messages_per_s":100},"compaction_threshold_bytes":1048576,'
     b'"dispatch_rate":{"messages":100,"period_s":10},"subscription_dispatch_rate":{"bytes":1048576},'
-    b'"iceberg":{"catalog":"https://catalog:8181","table":"orders"}}'
+    b'"iceberg":{"catalog":"https://catalog:8181","table":"orders"},'
+    b'"topics_max":100,"producers_max":10,"consumers_max":20,"consumers_per_subscription_max":5,'
+    b'"subscriptions_max":7,"unacked_messages_max":1000}'
 )
 """What older brokers wrote into the metadata store; it is read for ever."""
 
@@ -60,6 +62,12 @@ SHOWN: dict[str, Any] = {
     "dispatchRate": DISPATCH,
     "subscriptionDispatchRate": DISPATCH_EACH,
     "iceberg": {"catalog": "https://catalog:8181", "warehouse": "", "namespace": "", "table": "orders"},
+    "maxTopicsPerNamespace": 100,
+    "maxProducersPerTopic": 10,
+    "maxConsumersPerTopic": 20,
+    "maxConsumersPerSubscription": 5,
+    "maxSubscriptionsPerTopic": 7,
+    "maxUnackedMessagesPerConsumer": 1000,
     "backlogQuota": {
         "destination_storage": {
             "limit": 10, "limitSize": 10, "limitTime": -1, "policy": "producer_exception"
@@ -76,6 +84,7 @@ def test_what_older_brokers_kept_is_shown_in_pulsar_s_words_and_kept_again_as_it
     found = shown(kept, "far")
     assert {word: found[word] for word in SHOWN} == SHOWN
     assert found["publishMaxMessageRate"] == {"far": SHOWN["publishRate"]}
+    assert found["max_producers_per_topic"] == 10 and found["max_consumers_per_subscription"] == 5
     assert encode(namespace_of(found, "far")[0]) == KEPT
 
 

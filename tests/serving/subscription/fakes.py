@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from quire.metadata.records import DelayedDeliveryPolicy
 from quire.runtime.errors import NotFound, QuireError
 from quire.serving.model.ports import Position, SegmentView
 from quire.serving.model.positions import following
 from quire.serving.policy.rate_limiter import DispatchLimits
+from quire.serving.policy.resolved import TopicPolicies
 from quire.wire import block, commands, message
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.block import Buffer
@@ -50,7 +50,7 @@ class FakeTopic:
         self.reads: list[Position] = []
         self.is_terminated = False
         self.failure: QuireError | None = None
-        self.delayed_delivery = DelayedDeliveryPolicy()
+        self.policies = TopicPolicies()
         self.dispatch_limits: DispatchLimits | None = None
         self.listener: Callable[[Sequence[tuple[Buffer, block.BlockHeader]]], None] = lambda *_: None
 

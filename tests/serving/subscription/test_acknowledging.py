@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 
-import pytest
-
 from quire.ledger.state_log import RECORD_BYTES_MAX
 from quire.runtime.clock import ManualClock
 from quire.runtime.errors import NotFound, QuireError, Unavailable
 from quire.serving.model.ports import NotAllowed, Position
+from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.subscription.subscriptions import (
     CursorStore,
     Subscriptions,
@@ -104,10 +103,8 @@ async def test_ids_that_do_not_exist_are_passed_over(stand: Stand) -> None:
     assert not made.subscription.cursor.acked and not made.subscription.cursor.partial
 
 
-async def test_a_consumer_that_holds_too_much_waits_for_its_acknowledgements(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("quire.serving.subscription.dispatch.pending_acks.UNACKED_MESSAGES_MAX", 4)
+async def test_a_consumer_that_holds_too_much_waits_for_its_acknowledgements(stand: Stand) -> None:
+    stand.topic.policies = TopicPolicies(unacked_messages_max=4)
     made, port = await stand.consumer(SHARED)
     stand.topic.publish([1] * 4)
     stand.topic.publish([1] * 2)
@@ -115,6 +112,11 @@ async def test_a_consumer_that_holds_too_much_waits_for_its_acknowledgements(
     assert made.stats()["blockedConsumerOnUnackedMsgs"]
     made.ack(ids((1, 2)))
     assert port.positions() == [(1, 4), (1, 5)]
+    stand.topic.publish([1])
+    assert port.positions() == []
+    stand.topic.policies = TopicPolicies(unacked_messages_max=0)
+    stand.subscriptions.policies_changed()
+    assert port.positions() == [(1, 6)], "the policy was changed: there is no limit now"
 
 
 async def test_cursors_of_another_generation_are_not_taken_up(stand: Stand) -> None:

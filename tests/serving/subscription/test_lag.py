@@ -16,6 +16,7 @@ from quire.runtime.errors import Unavailable
 from quire.runtime.limits import DEAL_BYTES_PER_BLOCK_MIN, DEAL_BYTES_PER_ENTRY_MIN
 from quire.serving.model.ports import Position
 from quire.serving.model.request import KeySharing, SubscribeRequest, SubscriptionKind
+from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.subscription import counting, lag
 from quire.serving.subscription.byte_index import STEP_BYTES, ByteIndex, Point
 from quire.serving.subscription.cursor.cursor import Cursor, CursorKey
@@ -179,9 +180,9 @@ async def test_an_unreadable_topic_has_an_estimate(monkeypatch: pytest.MonkeyPat
     assert not found.is_exact and 0 < found.size < len(topic.blocks[0])
 
 
-async def test_stats_say_why_nothing_is_dispatched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.serving.subscription.dispatch.pending_acks.UNACKED_MESSAGES_MAX", 4)
+async def test_stats_say_why_nothing_is_dispatched() -> None:
     house = House(SubscriptionKind.SHARED)
+    house.topic.policies = TopicPolicies(unacked_messages_max=4)
     await house.subscriptions.create("s")
 
     async def reason() -> str:

@@ -13,6 +13,7 @@ from quire.runtime.errors import CorruptionError
 from quire.serving.model.ports import Position
 from quire.serving.model.positions import Segments
 from quire.serving.model.request import SubscriptionKind
+from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.subscription.cursor import cursor_record
 from quire.serving.subscription.cursor.cursor import Cursor
 from quire.serving.subscription.delayed import delayed_delivery
@@ -205,10 +206,10 @@ async def test_times_that_did_not_count_when_they_were_read_are_not_left_out(
     await stand.consumer(SubscriptionKind.SHARED)
     if was_read:
         publish(stand, 100, HOUR_MS)
-    stand.topic.delayed_delivery = DelayedDeliveryPolicy(active=False)
+    stand.topic.policies = TopicPolicies(delayed_delivery=DelayedDeliveryPolicy(active=False))
     stand.subscriptions.policies_changed()
     publish(stand, 100, HOUR_MS)
-    stand.topic.delayed_delivery = DelayedDeliveryPolicy()
+    stand.topic.policies = TopicPolicies()
     stand.subscriptions.policies_changed()
     publish(stand, 200, HOUR_MS)
     await settle()
