@@ -46,7 +46,9 @@ class GatewaySettings:
         "127.0.0.1:8080", "Address of the REST interface, /metrics and /health; port 0: any free."
     )
     security: str = setting("", SECURITY)
-    connections_max: int = setting(CONNECTIONS_MAX, "Client connections; more are closed at once.")
+    connections_max: int = setting(
+        CONNECTIONS_MAX, "Client connections; with more the oldest that has not logged in is closed."
+    )
     log_level: str = setting("info", "Least severe line of the log: debug, info, warning or error.")
     log_json: bool = setting(False, "Log lines as JSON.")
 

@@ -28,11 +28,12 @@ from quire.gateway.frames import QUESTION_BYTES_MAX, CommandCutter
 from quire.gateway.login import Proxy
 from quire.gateway.lookups import ANSWER_OF, Lookups, dial, whole
 from quire.gateway.relay import keep_tcp_alive, splice
-from quire.runtime.errors import LimitExceeded, ProtocolError, QuireError, Unavailable
+from quire.runtime.errors import ProtocolError, QuireError, TooMany, Unavailable
 from quire.runtime.limits import HANDSHAKE_S, KIB
 from quire.runtime.network import peer_address
 from quire.runtime.tasks import Tasks
 from quire.runtime.tls import peer_certificate
+from quire.security.connections import Connections
 from quire.security.identity import Identity, Presented
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
@@ -62,6 +63,10 @@ def _hello(body: pb.CommandConnect) -> bytes:
     return whole(Command(pb.BaseCommand.CONNECT, body))
 
 
+def _hello_for(proxy: Proxy, body: pb.CommandConnect, identity: Identity) -> bytes:
+    return _hello(proxy.connect(body, identity))
+
+
 class Stop(Flag):
     """Why a client is not read; see the top of the file."""
 
@@ -76,9 +81,14 @@ class Host(Protocol):
     brokers: Brokers
     proxy: Proxy | None
     tasks: Tasks
+    connections: Connections[Connection]
 
-    def opened(self, connection: Connection) -> bool:
-        """False when there are too many connections already."""
+    def opened(self, connection: Connection, address: str) -> None:
+        """Raises `TooMany`."""
+        ...
+
+    def refused(self, error: TooMany) -> None:
+        """Count it."""
         ...
 
     def closed(self, connection: Connection) -> None: ...
@@ -126,11 +136,14 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
         keep_tcp_alive(self._transport)
         self._handshake = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._expect_connect)
-        if not self._host.opened(self):
-            self._refuse(LimitExceeded("this gateway has too many connections; try again later"))
+        peer = transport.get_extra_info("peername")
+        try:
+            self._host.opened(self, peer[0] if peer else "")
+        except TooMany as error:
+            self.refuse(error)
 
     def _expect_connect(self) -> None:
-        self._refuse(ProtocolError(f"no CONNECT came within {HANDSHAKE_S:g} s"))
+        self.refuse(ProtocolError(f"no CONNECT came within {HANDSHAKE_S:g} s"))
 
     def data_received(self, data: bytes) -> None:
         self._was_heard = True
@@ -184,7 +197,7 @@ class Connection(asyncio.Protocol):
             while not self._stops and (command := self._cutter.next()) is not None:
                 self._take(command)
         except QuireError as error:
-            self._refuse(error)
+            self.refuse(error)
 
     def _stop(self, why: Stop) -> None:
         self._stops |= why
@@ -229,13 +242,15 @@ class Connection(asyncio.Protocol):
         """Look at the credentials, where that is done here; then relay to `address`, or take questions."""
         proxy, transport = self._host.proxy, self._transport
         hello: Callable[[], bytes] = partial(_hello, body)
+        identity = None
         if proxy is not None and transport is not None:
             certificate = peer_certificate(transport)
             presented = Presented(body.auth_method_name, body.auth_data, certificate, self.address)
             identity = await proxy.log_in(presented, body.original_principal)
             self.identity = identity
             self._end_with(identity)
-            hello = lambda: _hello(proxy.connect(body, identity))  # noqa: E731
+            hello = partial(_hello_for, proxy, body, identity)
+        self._host.connections.logged_in(self, identity)
         await (self._relay(address, hello()) if address else self._begin(hello))
 
     def _end_with(self, identity: Identity) -> None:
@@ -313,7 +328,7 @@ class Connection(asyncio.Protocol):
         try:
             await work
         except QuireError as error:
-            self._refuse(error)
+            self.refuse(error)
 
     # -- out -------------------------------------------------------------------------------------------
 
@@ -321,7 +336,10 @@ class Connection(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
-    def _refuse(self, error: QuireError) -> None:
+    def refuse(self, error: QuireError) -> None:
+        """Say what is wrong and close."""
+        if isinstance(error, TooMany):
+            self._host.refused(error)
         log.info("closing a client's connection: %s", error)
         self._write(commands.error(commands.NO_REQUEST, code_of(error), str(error)))
         self.close()

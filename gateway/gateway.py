@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
+from typing import Final
 
 from aiohttp import web
 
@@ -15,14 +17,18 @@ from quire.gateway.connection import Connection
 from quire.gateway.http import make_app
 from quire.gateway.login import Proxy, proxy_of
 from quire.metadata.store import MetadataStore
+from quire.runtime.errors import TooMany
 from quire.runtime.limits import HTTP_SILENT_S
 from quire.runtime.tasks import Tasks
 from quire.security.authentication import LOOK_EACH_S
+from quire.security.configuration import REFUSING, Configuration
+from quire.security.connections import Connections, too_slow
 from quire.security.listener import TlsListener
 from quire.security.security import Security
 from quire.security.tls import FollowedContext
 
 BACKLOG = 1024
+OF_CONNECTIONS: Final = tuple(limit for limit in REFUSING if limit.startswith("connections"))
 
 KEEP_ALIVE_S = 30.0
 """A client that is silent for so long is pinged, and closed when it is silent for as long again."""
@@ -49,11 +55,13 @@ class Gateway:
         self.proxy = proxy_of(security)
         self.brokers = Brokers(store, rng, self._broker_gone, tls)
         self.tasks = Tasks("gateway")
-        self._connections_max = connections_max
         self._more_metrics = more_metrics
-        self._connections: set[Connection] = set()
+        configuration = Configuration() if security is None else security.configuration
+        self.connections: Connections[Connection] = Connections(
+            connections_max, configuration.limits, configuration.authorization.superusers
+        )
+        self._refused = Counter(dict.fromkeys(OF_CONNECTIONS, 0))
         self._relays: dict[str, set[_Relay]] = {}
-        self._connections_total = 0
         self._relayed_bytes = 0
         self._lookups = 0
         self._listeners: list[asyncio.Server | TlsListener] = []
@@ -95,7 +103,7 @@ class Gateway:
     async def _end_withdrawn(self, proxy: Proxy) -> None:
         """Close connections that were let in by what counts no longer, along relays, too."""
         await proxy.authentication.look()
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             if connection.identity is not None and not proxy.authentication.holds(connection.identity):
                 proxy.withdrawn(connection.identity, connection.address)
                 connection.identity = None
@@ -104,13 +112,13 @@ class Gateway:
     async def _keep_alive(self) -> None:
         while True:
             await asyncio.sleep(KEEP_ALIVE_S)
-            for connection in list(self._connections):
+            for connection in list(self.connections):
                 connection.keep_alive()
 
     async def stop(self) -> None:
         for listener in self._listeners:
             listener.close()
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.close()
         await self.tasks.stop()
         if self._http is not None:
@@ -119,8 +127,12 @@ class Gateway:
 
     def metrics(self) -> Mapping[str, float]:
         return {
-            "quire_gateway_connections": len(self._connections),
-            "quire_gateway_connections_total": self._connections_total,
+            "quire_gateway_connections": len(self.connections),
+            "quire_gateway_connections_total": self.connections.total,
+            "quire_gateway_connections_logging_in": self.connections.logging_in,
+            **{
+                f"quire_gateway_limits_{limit}_refused_total": count for limit, count in self._refused.items()
+            },
             "quire_gateway_relayed_bytes_total": self._relayed_bytes,
             "quire_gateway_lookups_total": self._lookups,
             "quire_gateway_brokers": len(self.brokers.all()),
@@ -129,13 +141,16 @@ class Gateway:
 
     # -- connections -----------------------------------------------------------------------------------
 
-    def opened(self, connection: Connection) -> bool:
-        self._connections.add(connection)
-        self._connections_total += 1
-        return len(self._connections) <= self._connections_max
+    def opened(self, connection: Connection, address: str) -> None:
+        dropped = self.connections.came(connection, address)
+        if dropped is not None:
+            dropped.refuse(too_slow())
 
     def closed(self, connection: Connection) -> None:
-        self._connections.discard(connection)
+        self.connections.left(connection)
+
+    def refused(self, error: TooMany) -> None:
+        self._refused[error.limit] += 1
 
     def relay_begins(
         self, connection: Connection, address: str, client: asyncio.Transport, broker: asyncio.Transport

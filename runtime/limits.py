@@ -31,6 +31,9 @@ REQUESTS_PENDING_PER_CONNECTION_MAX: Final = 1_000
 HANDSHAKE_BYTES_MAX: Final = 64 * KIB
 """A frame of a connection that has not said CONNECT yet."""
 
+LOGGING_IN_MAX: Final = 2_000
+"""Connections of a process that have not said who they are; with one more the oldest is closed."""
+
 HANDSHAKE_S: Final = 10.0
 """How long a connection may take to say CONNECT."""
 
@@ -251,6 +254,7 @@ SCHEMAS_INLINE_BYTES_MAX: Final = 64 * KIB
 """Schemas kept in that node; beyond it a version has a node of its own."""
 
 assert HANDSHAKE_BYTES_MAX <= READ_ROOM_BYTES
+assert LOGGING_IN_MAX * HANDSHAKE_BYTES_MAX <= BYTES_IN_FLIGHT_MAX
 assert 2 * FRAME_BYTES_MAX <= FRAME_ROOM_BYTES_MAX
 assert BLOCK_BYTES_MAX <= ADD_REQUEST_BYTES_MAX
 assert BLOCK_BYTES_HARD_MAX <= ADD_REQUEST_BYTES_MAX

@@ -4,8 +4,8 @@ Read `identity` (a role, and how it was proven), `configuration` (the security f
 with its providers `tokens`, `basic` (and `turns`: who may have a password looked at), `oidc`, `certificate_roles`,
 `followed` (keys whose files change), `authorization` (what a role may do), `audit` (what is written down), `security`
 (joins them for a process). Before anybody says who he is: `tls` (contexts, made anew when files change), `listener`
-(connections that begin with a handshake), `certificates` (who a certificate says its holder is), `certs` (an authority
-and certificates for a first try).
+(connections that begin with a handshake), `connections` (how many there may be), `certificates` (who a certificate says
+its holder is), `certs` (an authority and certificates for a first try).
 
 What is protected, against whom:
 - Who has no credentials, or wrong or expired ones, learns nothing and changes nothing; he costs a connection for ten

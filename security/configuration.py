@@ -141,6 +141,8 @@ class Limits(_Table, frozen=True, forbid_unknown_fields=True):
     Those of namespaces and topics hold where no policy says otherwise.
     """
 
+    connections_per_address: Count = 0
+    connections_per_role: Count = 0
     tenants: Count = 0
     namespaces_per_tenant: Count = 0
     topics_per_namespace: Count = 0
@@ -151,8 +153,13 @@ class Limits(_Table, frozen=True, forbid_unknown_fields=True):
     unacked_messages_per_consumer: Count = UNACKED_MESSAGES_MAX
 
 
-REFUSING: Final = tuple(sorted({*Limits.__struct_fields__} - {"unacked_messages_per_consumer"}))
-"""Limits at which one too many is refused, by their names."""
+REFUSING: Final = tuple(
+    sorted(
+        {*Limits.__struct_fields__, "connections", "connections_logging_in"}
+        - {"unacked_messages_per_consumer"}
+    )
+)
+"""Limits at which one too many is refused, by their names, and those of the connections of a whole process."""
 
 
 class Audit(_Table, frozen=True, forbid_unknown_fields=True):

@@ -47,7 +47,9 @@ class BrokerSettings:
         "pulsar+ssl:// for TLS.",
     )
     cluster: str = setting("standalone", "Name of the cluster, as tools show it.")
-    connections_max: int = setting(CONNECTIONS_MAX, "Client connections; more are closed at once.")
+    connections_max: int = setting(
+        CONNECTIONS_MAX, "Client connections; with more the oldest that has not logged in is closed."
+    )
     bytes_in_flight_max: int = setting(
         BYTES_IN_FLIGHT_MAX,
         "Accepted and not yet in the entry log; beyond it sockets are not read.",

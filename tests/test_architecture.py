@@ -98,6 +98,7 @@ CORES = (
     "ledger/replicas.py",
     "security/identity.py",
     "security/authorization.py",
+    "security/connections.py",
     "serving/names.py",
     "serving/model/ports.py",
     "serving/model/topics_pattern.py",

@@ -21,7 +21,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from quire.runtime.errors import LimitExceeded, ProtocolError, QuireError, TooMany
+from quire.runtime.errors import ProtocolError, QuireError, TooMany
 from quire.runtime.limits import HANDSHAKE_S
 from quire.serving.session.inbound import Inbound
 from quire.serving.session.lane import HeldBytes, Lane
@@ -97,8 +97,10 @@ class Connection(asyncio.BufferedProtocol):
         self.outbound = Outbound(transport, self.inbound)
         self.requests = Requests(self.host.tasks, self.inbound)
         self.held = HeldBytes(self.host, self.inbound)
-        if not self.host.opened(self):
-            self.refuse(LimitExceeded("this broker has too many connections; try another one"))
+        try:
+            self.host.opened(self, address[0] if address else "")
+        except TooMany as error:
+            self.refuse(error)
 
     def _expect_connect(self) -> None:
         self.refuse(ProtocolError(f"no CONNECT came within {HANDSHAKE_S:g} s"))

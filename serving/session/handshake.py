@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from quire import __version__
-from quire.runtime.errors import ProtocolError, QuireError
+from quire.runtime.errors import ProtocolError, QuireError, TooMany
 from quire.serving.policy.guard import Guard
 from quire.serving.session.connection import Connection, Handler
 from quire.serving.session.login import log_in
@@ -28,6 +28,7 @@ def connect(connection: Connection, body: pb.CommandConnect) -> None:
         raise ProtocolError("this broker is no proxy; connect to the broker that a lookup names")
     guard = connection.host.guard
     if guard is None:
+        connection.host.connections.logged_in(connection, None)
         _welcome(connection, body)
     else:
         connection.requests.start(_log_in(connection, guard, body), "CONNECT")
@@ -43,6 +44,11 @@ async def _log_in(connection: Connection, guard: Guard, body: pb.CommandConnect)
         login.end()
         return
     connection.peer.login = login
+    try:
+        connection.host.connections.logged_in(connection, login.identity)
+    except TooMany as error:
+        connection.refuse(error)
+        return
     _welcome(connection, body)
 
 

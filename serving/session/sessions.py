@@ -12,13 +12,12 @@ from collections.abc import Mapping
 from typing import Final
 from zlib import crc32
 
-from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import Clock
 from quire.runtime.errors import ConfigurationError
-from quire.runtime.limits import HELD_SHARE_OF_BYTES_IN_FLIGHT
 from quire.runtime.settings import format_address, parse_address
 from quire.runtime.slices import Share
 from quire.runtime.tasks import Tasks
+from quire.security.connections import Connections, too_slow
 from quire.security.listener import TlsListener
 from quire.serving.cluster.addresses import Addresses
 from quire.serving.cluster.client_topics import ClientTopics
@@ -52,8 +51,7 @@ class Sessions:
         self.refused = services.refused
         self.topics = topics
         self.budget = services.budget
-        self.held = ByteBudget(self.budget.limit_bytes // HELD_SHARE_OF_BYTES_IN_FLIGHT)
-        """For what waits in sessions until its topic takes it."""
+        self.held = services.held
         # One message of each connection may wait, whatever waits already: what is too much counts in the other budget.
         self.budget.add_gauge(lambda: max(0, self.held.used_bytes - self.held.limit_bytes))
         self.frame_room = FrameRoom()
@@ -63,9 +61,10 @@ class Sessions:
         self._addresses = addresses
         self._names = _ProducerNames(services, addresses)
         self._listeners: list[asyncio.Server | TlsListener] = []
-        self._open: dict[Connection, None] = {}
-        """In the order in which they came."""
-        self._connections_total = 0
+        superusers = () if guard is None else guard.authorization.superusers
+        self.connections: Connections[Connection] = Connections(
+            self.settings.connections_max, services.limits, superusers
+        )
         self._sends_of_closed = [0, 0]
 
     @property
@@ -117,7 +116,7 @@ class Sessions:
         """Look from now on whether clients are still there."""
         self.tasks.start_every(self.settings.keep_alive_ms / 1000, self._keep_alive, "keep-alive")
         if self.guard is not None:
-            start_revoking(self.guard, self.tasks, lambda: list(self._open))
+            start_revoking(self.guard, self.tasks, lambda: list(self.connections))
 
     def _connection(self) -> Connection:
         return Connection(self, TABLE)
@@ -129,7 +128,7 @@ class Sessions:
 
     async def answered(self) -> None:
         """Return when all requests are; lookups, mostly, that waited for the end of a hand-over."""
-        while any(session.requests.pending for session in self._open):  # noqa: ASYNC110  once in a process's life
+        while any(session.requests.pending for session in self.connections):  # noqa: ASYNC110  once in a process's life
             await asyncio.sleep(STEP_S)
 
     def stop_listening(self) -> None:
@@ -139,27 +138,26 @@ class Sessions:
 
     def close(self) -> None:
         """Let all clients go."""
-        for session in list(self._open):
+        for session in list(self.connections):
             session.close()
 
     async def _keep_alive(self) -> None:
-        for session in list(self._open):
+        for session in list(self.connections):
             session.keep_alive()
 
     # -- what sessions tell and ask --------------------------------------------------------------------
 
-    def opened(self, connection: Connection) -> bool:
-        """False when there are too many connections already."""
-        self._open[connection] = None
-        self._connections_total += 1
-        return len(self._open) <= self.settings.connections_max
+    def opened(self, connection: Connection, address: str) -> None:
+        """Raises `TooMany`."""
+        dropped = self.connections.came(connection, address)
+        if dropped is not None:
+            dropped.refuse(too_slow())
 
     def closed(self, connection: Connection) -> None:
         """What it counted stays in the totals."""
-        if connection in self._open:
-            del self._open[connection]
-            self._sends_of_closed[0] += connection.inbound.fast_sends
-            self._sends_of_closed[1] += connection.inbound.slow_sends
+        self.connections.left(connection)
+        self._sends_of_closed[0] += connection.inbound.fast_sends
+        self._sends_of_closed[1] += connection.inbound.slow_sends
 
     def new_producer_name(self) -> str:
         """One that no other producer of the cluster has."""
@@ -175,15 +173,16 @@ class Sessions:
             "quire_serving_tls_handshakes_total": sum(one.handshakes_total for one in tls),
             "quire_serving_tls_handshakes_failed_total": sum(one.handshakes_failed_total for one in tls),
             "quire_serving_tls_handshakes_under_way": sum(one.handshakes_under_way for one in tls),
-            "quire_serving_connections": len(self._open),
-            "quire_serving_connections_total": self._connections_total,
+            "quire_serving_connections": len(self.connections),
+            "quire_serving_connections_total": self.connections.total,
+            "quire_serving_connections_logging_in": self.connections.logging_in,
             "quire_serving_bytes_in_flight": self.budget.used_bytes,
             "quire_serving_bytes_in_flight_max": self.budget.limit_bytes,
             "quire_serving_bytes_held": self.held.used_bytes,
             "quire_serving_slices_waiting": len(self.slices),
             "quire_serving_bytes_of_frames": self.frame_room.used_bytes,
-            "quire_serving_fast_sends_total": fast + sum(one.inbound.fast_sends for one in self._open),
-            "quire_serving_slow_sends_total": slow + sum(one.inbound.slow_sends for one in self._open),
+            "quire_serving_fast_sends_total": fast + sum(one.inbound.fast_sends for one in self.connections),
+            "quire_serving_slow_sends_total": slow + sum(one.inbound.slow_sends for one in self.connections),
         }
 
 

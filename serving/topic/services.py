@@ -11,6 +11,7 @@ from quire.ledger.ledgers import Ledgers
 from quire.metadata.store import MetadataStore
 from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import Clock
+from quire.runtime.limits import HELD_SHARE_OF_BYTES_IN_FLIGHT
 from quire.runtime.slices import Slices
 from quire.runtime.tasks import Tasks
 from quire.runtime.threads import DaemonThreads
@@ -39,6 +40,8 @@ class Services:
     to_brokers: FollowedContext | None = None
     turn: Turn = field(init=False)
     budget: ByteBudget = field(init=False)
+    held: ByteBudget = field(init=False)
+    """For what waits in sessions until its topic takes it."""
     tail_cache: TailCache = field(init=False)
     limiters: BrokerLimiters = field(init=False)
     tasks: Tasks = field(default_factory=lambda: Tasks("broker"))
@@ -59,5 +62,6 @@ class Services:
     def __post_init__(self) -> None:
         self.turn = Turn(self.clock, asyncio.get_running_loop().call_soon)
         self.budget = ByteBudget(self.settings.bytes_in_flight_max)
+        self.held = ByteBudget(self.budget.limit_bytes // HELD_SHARE_OF_BYTES_IN_FLIGHT)
         self.tail_cache = TailCache(self.settings.tail_cache_bytes)
         self.limiters = BrokerLimiters.of(self.settings, self.clock)

@@ -80,7 +80,7 @@ class BrokerHouse:
         self.running.remove(broker)
         broker.sessions.stop_listening()
         await broker.services.ledgers.stop()  # type: ignore[attr-defined]
-        for session in list(broker.sessions._open):
+        for session in list(broker.sessions.connections):
             session.outbound.abort()
         if broker.offloading is not None:
             await broker.offloading.stop()

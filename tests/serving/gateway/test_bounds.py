@@ -11,6 +11,9 @@ import uvloop
 
 from quire.gateway import connection as module
 from quire.gateway import gateway as gateway_module
+from quire.runtime.clock import SystemClock
+from quire.security.configuration import Configuration, Limits
+from quire.security.security import make_security
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.commands import Command
@@ -56,7 +59,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def only(front: Front) -> Any:
-    (connection,) = front.gateway._connections
+    (connection,) = front.gateway.connections
     return connection
 
 
@@ -72,7 +75,7 @@ async def test_answers_that_nobody_reads_are_not_fetched(front: Front, known: No
         client.setblocking(False)
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(client, commands.connect("x") + b"".join(map(topics, range(30))))
-        await until(lambda: front.gateway._connections and only(front)._stops)
+        await until(lambda: front.gateway.connections and only(front)._stops)
         before = -1
         while before != only(front)._lookups.asked:
             before = only(front)._lookups.asked
@@ -109,7 +112,7 @@ async def test_a_client_that_says_no_connect_is_closed(front: Front, monkeypatch
     assert answer.kind == pb.BaseCommand.ERROR and "CONNECT" in answer.body.message  # type: ignore[attr-defined]
     with pytest.raises(EOFError):
         await client.next()
-    await until(lambda: not front.gateway._connections)
+    await until(lambda: not front.gateway.connections)
 
 
 async def test_a_client_that_vanished_ends_with_its_connection_to_the_broker(
@@ -118,7 +121,7 @@ async def test_a_client_that_vanished_ends_with_its_connection_to_the_broker(
     broker = await script()
     await front.register("a", broker.url)
     silent, alive = await front.lookups(), await front.lookups()
-    before = list(front.gateway._connections)
+    before = list(front.gateway.connections)
     for _ in range(2):
         for connection in before:
             connection.keep_alive()
@@ -127,8 +130,8 @@ async def test_a_client_that_vanished_ends_with_its_connection_to_the_broker(
     await until(lambda: any(one._was_heard for one in before))
     for connection in before:
         connection.keep_alive()
-    await until(lambda: len(front.gateway._connections) == 1)
-    (gone,) = set(before) - front.gateway._connections
+    await until(lambda: len(front.gateway.connections) == 1)
+    (gone,) = set(before) - set(front.gateway.connections)
     assert all(upstream._transport.is_closing() for upstream in gone._lookups._upstreams.values())
 
 
@@ -161,9 +164,44 @@ def test_a_gateway_on_the_loop_that_processes_run_on() -> None:
         try:
             await front.register("b", "pulsar://127.0.0.1:1")
             (await front.connect()).close()
-            await until(lambda: front.gateway._connections_total == 1)
-            return front.gateway._connections_total
+            await until(lambda: front.gateway.connections.total == 1)
+            return front.gateway.connections.total
         finally:
             await front.stop()
 
     assert uvloop.run(ask()) == 1
+
+
+async def test_silent_connections_drop_one_another_and_no_client(front: Front, script: Any) -> None:
+    """It takes ten connections."""
+    broker = await script()
+    await front.register("a", broker.url)
+    silent = [await Raw.open(front.service_url) for _ in range(15)]
+    (await front.lookups()).close()
+    told = await silent[0].next()
+    assert isinstance(told.body, pb.CommandError) and "took too long" in told.body.message
+    with pytest.raises(EOFError):
+        await silent[0].next()
+    assert len(front.gateway.connections) <= 10
+    assert front.gateway.metrics()["quire_gateway_limits_connections_logging_in_refused_total"] >= 6
+    for one in silent:
+        one.close()
+
+
+async def test_an_address_has_so_many_connections(front: Front, script: Any) -> None:
+    broker = await script()
+    limits = Limits(connections_per_address=2)
+    limited = Front(make_security(Configuration(limits=limits), SystemClock()))
+    await limited.start()
+    try:
+        await limited.register("a", broker.url)
+        first, _ = await limited.lookups(), await limited.lookups()
+        refused = await Raw.open(limited.service_url)
+        told = await refused.next()
+        assert isinstance(told.body, pb.CommandError) and "2 connections from 127.0.0.1" in told.body.message
+        first.close()
+        await until(lambda: len(limited.gateway.connections) == 1)
+        await limited.lookups()
+        assert limited.gateway.metrics()["quire_gateway_limits_connections_per_address_refused_total"] == 1
+    finally:
+        await limited.stop()

@@ -53,7 +53,7 @@ def client(brokers: Brokers, through: Member, listener: str | None = "outside") 
 
 def reached_at(member: Member) -> set[str]:
     """The addresses at which clients reach it."""
-    transports = [session.outbound._transport for session in member.broker.sessions._open]
+    transports = [session.outbound._transport for session in member.broker.sessions.connections]
     return {one.get_extra_info("sockname")[0] for one in transports}
 
 

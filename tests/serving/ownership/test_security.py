@@ -68,12 +68,14 @@ async def test_a_revocation_reaches_a_broker_that_hears_of_no_change(brokers: Br
     client = brokers.client(two, authentication=pulsar.AuthenticationToken(token("app")))
     producers = [await asyncio.to_thread(client.create_producer, f"t-{number}") for number in range(8)]
     for member in (one, two):
-        assert any(session.producers for session in member.broker.sessions._open)
+        assert any(session.producers for session in member.broker.sessions.connections)
     two.store.watches = Watches()
     await one.broker.admin.policies.change_namespace("public", "default", granting())
 
     def nobody_produces() -> bool:
-        return not any(session.producers for member in (one, two) for session in member.broker.sessions._open)
+        return not any(
+            session.producers for member in (one, two) for session in member.broker.sessions.connections
+        )
 
     await until(nobody_produces)
     assert len(producers) == 8

@@ -231,12 +231,12 @@ async def test_a_peer_that_is_gone_is_noticed_though_it_is_not_read(broker: Brok
     _, writer = await asyncio.open_connection(*parse_address(broker.service_url.partition("://")[2]))
     writer.write(commands.connect("c"))
     async with asyncio.timeout(60):
-        while not any(one.peer.is_connected for one in broker.sessions._open):  # noqa: ASYNC110
+        while not any(one.peer.is_connected for one in broker.sessions.connections):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        session = next(iter(broker.sessions._open))
+        session = next(iter(broker.sessions.connections))
         session.held.hold(HELD_BYTES_PER_CONNECTION_MAX)
         writer.transport.abort()
-        while broker.sessions._open:
+        while broker.sessions.connections:
             session.keep_alive()
             await asyncio.sleep(0.01)
     assert session.is_closed and broker.sessions.held.held_bytes == 0

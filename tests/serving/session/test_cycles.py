@@ -53,13 +53,13 @@ async def test_a_connection_that_has_ended_is_freed(broker: Broker, act: str, gr
             await reader.read(1)
         writer.write(ACTS[act])
         async with asyncio.timeout(60):
-            while not broker.sessions._open and not reader.at_eof():  # noqa: ASYNC110
+            while not broker.sessions.connections and not reader.at_eof():  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
-        seen += map(weakref.ref, broker.sessions._open)
+        seen += map(weakref.ref, broker.sessions.connections)
         await asyncio.sleep(0.01)
         writer.transport.abort()
         async with asyncio.timeout(60):
-            while broker.sessions._open:
+            while broker.sessions.connections:
                 await broker.sessions._keep_alive()
                 await asyncio.sleep(0.01)
     async with asyncio.timeout(60):

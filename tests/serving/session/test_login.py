@@ -188,7 +188,7 @@ async def test_a_revocation_holds_for_who_is_there(
     await in_thread(lambda: producer.send(b"before"))
     await grant(broker, "app")
     began = asyncio.get_running_loop().time()
-    while any(one.producers or one.consumers for one in broker.sessions._open):
+    while any(one.producers or one.consumers for one in broker.sessions.connections):
         await asyncio.sleep(0.05)
         assert asyncio.get_running_loop().time() - began < 10
     with pytest.raises(pulsar.PulsarException):
@@ -204,7 +204,7 @@ async def test_what_did_not_change_is_not_touched(connect: Connect, broker: Brok
     producer = await in_thread(lambda: client.create_producer(TOPIC))
     await grant(broker, "other", "produce")
     assert broker.registry.guard is not None
-    await revocation.revoke(broker.registry.guard, list(broker.sessions._open))
+    await revocation.revoke(broker.registry.guard, list(broker.sessions.connections))
     await in_thread(lambda: producer.send(b"still"))
     assert len(broker.registry.in_namespace("public", "default")) == 1
 
@@ -234,8 +234,8 @@ async def test_credentials_that_expire_end_the_session(
     client = connect(by_token("app", seconds=1.0))
     producer = await in_thread(lambda: client.create_producer(TOPIC, send_timeout_millis=2_000))
     await in_thread(lambda: producer.send(b"before"))
-    session = next(iter(broker.sessions._open))
-    while session in broker.sessions._open:  # noqa: ASYNC110
+    session = next(iter(broker.sessions.connections))
+    while session in broker.sessions.connections:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     with pytest.raises(pulsar.PulsarException):
         await in_thread(lambda: producer.send(b"after"))

@@ -88,7 +88,7 @@ async def test_who_does_not_say_connect_in_time_is_closed(
             await asyncio.sleep(0.01)
     assert not good.transport.closed
     drop(silent), drop(good)
-    assert not broker.sessions._open
+    assert not broker.sessions.connections
 
 
 async def test_half_frames_have_a_budget_and_others_go_on_in_turn(broker: Broker) -> None:
