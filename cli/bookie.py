@@ -158,13 +158,15 @@ class Bookie:
 async def bookie(configuration: BookieConfiguration) -> AsyncIterator[Bookie]:
     """A storage node of a cluster in this process, seen by brokers inside the `async with`."""
     process, settings = configuration.process.values, configuration.storage.values
-    inside = between_processes(load_security(process.security))
+    security = load_security(process.security)
+    inside = between_processes(security)
     clock = SystemClock()
     async with Parts() as parts:
         watchdog = parts.watch_loop()
         listener = _listen(parts, process.listen, inside)
         http = parts.listen(process.http) if process.http else None
-        store = await parts.metadata(process.metadata, watchdog, inside.client.current if inside else None)
+        to_metadata = inside.client.current if inside else None
+        store = await parts.metadata(process.metadata, watchdog, to_metadata, security.metadata.login)
 
         disks = real_disks(settings)
         cluster = await enter_cluster(store, process.metadata, disks, clock, new_cluster=process.new_cluster)

@@ -128,7 +128,8 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         look_at_metadata(process.metadata)
         secured = parts.security(security, clock, calls_brokers=True)
         archive = await parts.archive(process.archive) if process.archive else None
-        store = await parts.metadata(process.metadata, watchdog, inside.client.current if inside else None)
+        to_metadata = inside.client.current if inside else None
+        store = await parts.metadata(process.metadata, watchdog, to_metadata, security.metadata.login)
         await find_cluster(store, process.metadata)
 
         directory = await parts.start(ClusterDirectory(store, lambda bookie: BookieClient.of(bookie, inside)))

@@ -95,7 +95,8 @@ async def gateway(settings: GatewaySettings) -> AsyncIterator[Sequence[str]]:
     async with Parts() as parts:
         watchdog = parts.watch_loop("quire_gateway")
         doors = open_doors(parts, settings.listen, settings.http, security)
-        store = await parts.metadata(settings.metadata, watchdog, inside.client.current if inside else None)
+        to_metadata = inside.client.current if inside else None
+        store = await parts.metadata(settings.metadata, watchdog, to_metadata, security.metadata.login)
         await find_cluster(store, settings.metadata)
         running = Gateway(
             store,

@@ -22,6 +22,7 @@ from quire.metadata.open import end_session_when_standing
 from quire.metadata.open import open_store as open_metadata
 from quire.metadata.store import MetadataStore
 from quire.runtime.clock import Clock, SystemClock
+from quire.runtime.credentials import NOBODY, Credentials
 from quire.runtime.errors import ConfigurationError, Unavailable
 from quire.runtime.limits import HTTP_SILENT_S
 from quire.runtime.probes import MetricSource
@@ -93,10 +94,14 @@ class Parts(AsyncExitStack):
         return (builder.metrics,)
 
     async def metadata(
-        self, url: str, watchdog: Watchdog, tls: Callable[[], SSLContext] | None = None
+        self,
+        url: str,
+        watchdog: Watchdog,
+        tls: Callable[[], SSLContext] | None = None,
+        login: Credentials = NOBODY,
     ) -> MetadataStore:
-        """The store; its session ends when the loop stands. `tls`: for a ZooKeeper that is called by TLS."""
-        store = await open_metadata(url, tls)
+        """The store; its session ends when the loop stands. `tls`, `login`: for a ZooKeeper that wants them."""
+        store = await open_metadata(url, tls, login)
         self.push_async_callback(store.close)
         end_session_when_standing(store, watchdog)
         return store

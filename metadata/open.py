@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 from quire.metadata.sqlite import SqliteStore, look_at_file
 from quire.metadata.store import MetadataStore
 from quire.metadata.zookeeper_url import parse_url
+from quire.runtime.credentials import NOBODY, Credentials
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.tls import ClientTls
 from quire.runtime.watchdog import Watchdog
@@ -26,10 +27,13 @@ def look_at(url: str) -> None:
         raise _unknown(url)
 
 
-async def open_store(url: str, tls: Callable[[], SSLContext] | None = None) -> MetadataStore:
+async def open_store(
+    url: str, tls: Callable[[], SSLContext] | None = None, login: Credentials = NOBODY
+) -> MetadataStore:
     """Open the store that `url` names. Raises `ConfigurationError` with what to write instead.
 
     `tls` gives the context for `zk+ssl://`, anew for each connection; without it the system's authorities are trusted.
+    `login`: a user and a password, without which nobody else reads or changes what is made (ZooKeeper's alone).
     """
     parts = urlsplit(url)
     match parts.scheme:
@@ -38,7 +42,7 @@ async def open_store(url: str, tls: Callable[[], SSLContext] | None = None) -> M
         case "zk" | "zk+ssl":
             from quire.metadata.zookeeper import ZooKeeperStore  # kazoo costs a start that needs none of it
 
-            return await ZooKeeperStore.open(url, tls or ClientTls().context)
+            return await ZooKeeperStore.open(url, tls or ClientTls().context, login)
     raise _unknown(url)
 
 

@@ -27,6 +27,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from ssl import SSLContext
 from typing import Any, Final
 
@@ -59,6 +60,7 @@ from quire.metadata.zookeeper_client import (
 )
 from quire.metadata.zookeeper_session import SessionCore, SessionState
 from quire.metadata.zookeeper_url import ZooKeeperUrl, parse_url
+from quire.runtime.credentials import NOBODY, Credentials
 from quire.runtime.errors import (
     AlreadyExists,
     ConfigurationError,
@@ -90,9 +92,13 @@ _LOG: Final = logging.getLogger("quire.metadata")
 class ZooKeeperStore:
     """A `MetadataStore`; make one with `open`."""
 
-    def __init__(self, url: ZooKeeperUrl, tls: Callable[[], SSLContext] | None = None) -> None:
+    def __init__(
+        self,
+        url: ZooKeeperUrl,
+        tls: Callable[[], SSLContext] | None = None,
+        login: Credentials = NOBODY,
+    ) -> None:
         self._url = url
-        self._tls = tls if url.is_tls else None
         self._loop = asyncio.get_running_loop()
         self._session = SessionCore(url.session_timeout_ms / 1000)
         self.counts = OperationCounts()
@@ -106,7 +112,10 @@ class ZooKeeperStore:
         self._replacing = False
         self._closed = False
         self._first_connection = self._loop.create_future()
-        self._client = self._new_client()
+        self._begin = partial(
+            Client, url.hosts, url.session_timeout_ms / 1000, self, tls if url.is_tls else None, login.data()
+        )
+        self._client = self._begin()
         self._timer = self._loop.call_later(self._session.wake_in(time.monotonic()), self._tick)
 
     @classmethod
@@ -114,14 +123,17 @@ class ZooKeeperStore:
         cls,
         url: str,
         tls: Callable[[], SSLContext] | None = None,
+        login: Credentials = NOBODY,
         *,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> ZooKeeperStore:
         """Connect and make the chroot; `tls` for a URL that wants it. Raises `ConfigurationError`, `Unavailable`."""
-        store = cls(parse_url(url), tls)
+        store = cls(parse_url(url), tls, login)
         try:
             await asyncio.wait_for(asyncio.shield(store._first_connection), connect_timeout_s)
             await store._make_chroot()
+            if login != NOBODY:
+                await store._look_who_may()
         except TimeoutError:
             refused = store._client.refused
             await store.close()
@@ -356,6 +368,17 @@ class ZooKeeperStore:
                     f"the chroot {self._url.chroot} cannot be made in ZooKeeper at {self._url.hosts}: {error}"
                 ) from error
 
+    async def _look_who_may(self) -> None:
+        """Raises `ConfigurationError` where the chroot is another user's; tells of one that is open to everybody."""
+        await self.get(ROOT)
+        acls, _ = await self._ask(ROOT, lambda kazoo: kazoo.get_acls_async(self._full(ROOT)))
+        if any(acl.id.scheme == "world" for acl in acls):
+            _LOG.warning(
+                "%s in ZooKeeper is open to everybody who reaches it, for it was made without a password: close it "
+                "with zkCli.sh: addauth digest USER:PASSWORD, then setAcl -R %s auth::cdrwa",
+                *(self._full(ROOT),) * 2,
+            )
+
     # -- watches ---------------------------------------------------------------------------------------
     def client_watch(self, client: Client, kind: str, full: str) -> None:
         path = full.removeprefix(self._url.chroot) or ROOT
@@ -485,10 +508,7 @@ class ZooKeeperStore:
         finally:
             self._replacing = False
         self._session.gave_up = 0
-        self._client = self._new_client()
-
-    def _new_client(self) -> Client:
-        return Client(self._url.hosts, self._url.session_timeout_ms / 1000, self, self._tls)
+        self._client = self._begin()
 
 
 _WORDS: Final = {

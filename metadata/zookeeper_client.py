@@ -35,6 +35,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import EventType, KazooState
 from kazoo.retry import KazooRetry
+from kazoo.security import make_digest_acl
 
 from quire.metadata.store import EphemeralParent, NotEmpty
 from quire.metadata.zookeeper_wake import Wake
@@ -121,12 +122,26 @@ def in_our_words(error: Exception, path: str, *, change: bool) -> QuireError:
         return kind(words.format(path))
     name = type(error).__name__
     if isinstance(error, _FORBIDDEN):
-        return ConfigurationError(f"ZooKeeper forbids what was asked of {path} ({name}); mend its ACLs")
+        return ConfigurationError(
+            f"ZooKeeper forbids what was asked of {path} ({name}): the security file must have in [metadata] the user "
+            "and the password that it was made with, or mend its ACLs"
+        )
     if isinstance(error, _NOT_TAKEN) or not change:
         return Unavailable(f"the metadata store cannot be reached for {path} ({name}); try again")
     return OutcomeUnknown(
         f"no answer to a change of metadata node {path} ({name}); read it to see what holds"
     )
+
+
+def _logging_in(login: bytes) -> dict[str, Any]:
+    """Say who we are on each connection, and let nobody else have what we make: no reading either."""
+    user, _, password = login.decode().partition(":")
+    if not user:
+        return {}
+    return {
+        "auth_data": [("digest", f"{user}:{password}")],
+        "default_acl": [make_digest_acl(user, password, all=True)],
+    }
 
 
 def is_answer(error: Exception | None) -> bool:
@@ -148,8 +163,9 @@ class Client:
         session_timeout_s: float,
         listener: ClientListener,
         tls: Callable[[], SSLContext] | None = None,
+        login: bytes = b"",
     ) -> None:
-        """`tls` gives the context for each connection; called on kazoo's thread."""
+        """`tls` gives the context for each connection; called on kazoo's thread. `login`: USER:PASSWORD."""
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._handshake = (session_timeout_s, 0.0)
@@ -169,6 +185,7 @@ class Client:
             handler=self._handler,
             connection_retry=retry,
             logger=_LOG,
+            **_logging_in(login),
         )
         self._attend_handshakes()
         self._kazoo.add_listener(self._state_changed)

@@ -11,6 +11,7 @@
     [limits]                  how much of a process one address, role, connection, tenant, namespace or topic may have
     [audit]                   where refusals and administrative changes are written down
     [client]                  what this process presents where it is a client: to brokers
+    [metadata]                the user and the password without which nobody reads or changes what lies in ZooKeeper
 
 Paths are relative to the file. What a table does not know is refused by its name: a word that is misspelt must not
 leave a door open. `docs/security.md` has whole examples.
@@ -27,6 +28,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
+from quire.runtime.credentials import Credentials as ToPresent
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import KIB, UNACKED_MESSAGES_MAX
 from quire.runtime.settings import parse_address
@@ -182,6 +184,17 @@ class Credentials(_Table, frozen=True, forbid_unknown_fields=True):
     authority: str = ""
 
 
+class Metadata(_Table, frozen=True, forbid_unknown_fields=True):
+    """What this process says to ZooKeeper; the nodes that it makes are for the same user alone."""
+
+    user: str = ""
+    password_file: str = ""
+
+    @property
+    def login(self) -> ToPresent:
+        return ToPresent(user=self.user, password_file=self.password_file)
+
+
 class Configuration(_Table, frozen=True, forbid_unknown_fields=True):
     """The whole file; what is None is off."""
 
@@ -192,6 +205,7 @@ class Configuration(_Table, frozen=True, forbid_unknown_fields=True):
     limits: Limits = Limits()
     audit: Audit | None = None
     client: Credentials = Credentials()
+    metadata: Metadata = Metadata()
 
 
 _PATHS: Final[dict[type[_Table], tuple[str, ...]]] = {
@@ -202,6 +216,7 @@ _PATHS: Final[dict[type[_Table], tuple[str, ...]]] = {
     Oidc: ("jwks",),
     Audit: ("file",),
     Credentials: ("token_file", "password_file", "certificate", "key", "authority"),
+    Metadata: ("password_file",),
 }
 
 
@@ -265,6 +280,10 @@ def _check(found: Configuration) -> None:
     if found.audit is not None and (found.audit.bytes_max < 4096 or found.audit.files_kept < 1):
         raise ConfigurationError("[audit]: bytes_max must be 4096 or more, and files_kept 1 or more")
     _check_credentials(found.client)
+    if bool(found.metadata.user) != bool(found.metadata.password_file) or ":" in found.metadata.user:
+        raise ConfigurationError(
+            "[metadata] needs a user without colons and a password_file, both or neither"
+        )
 
 
 def _lets_in(one: AuthenticationConfiguration) -> bool:

@@ -65,8 +65,8 @@ async def require(request: web.Request, action: Action) -> None:
     guard = request.app.get(GUARD)
     if guard is not None:
         what = f"{request.method} {request.path}"
-        place = place_of(request.match_info)
-        await guard.check(request[_IDENTITY], action, place, address=_address(request), what=what)
+        place, address = place_of(request.match_info), peer_address(request.transport)
+        await guard.check(request[_IDENTITY], action, place, address=address, what=what)
 
 
 def place_of(names: Mapping[str, str]) -> Place:

@@ -286,8 +286,7 @@ Text = Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
 
 class Iceberg(Shape, frozen=True):
     """A table that is kept fresh needs a catalog, the URL of a REST catalog or of a database or an absolute directory,
-    and may have a warehouse, a namespace and a table. With nothing in it none is kept, whatever the namespace prescribes.
-    """
+    and may have a warehouse, a namespace and a table. With nothing in it none is kept, whatever the namespace says."""
 
     record = IcebergPolicy
     catalog: Text = ""

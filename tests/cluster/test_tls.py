@@ -24,7 +24,7 @@ from quire.metadata import paths
 from quire.metadata.open import open_store
 from quire.metadata.records import BookieRecord, BrokerRecord, decode
 from quire.metadata.zookeeper import ZooKeeperStore
-from quire.runtime.errors import QuireError, Unavailable
+from quire.runtime.errors import ConfigurationError, QuireError, Unavailable
 from quire.runtime.tls import ClientTls
 from quire.security.certs import Authority
 from quire.security.configuration import load
@@ -52,6 +52,7 @@ def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     authority.sign_user("alice", 1)
     both = (directory / "node.pem").read_text() + (directory / "node-key.pem").read_text()
     (directory / "zookeeper.pem").write_text(both)
+    (directory / "password").write_text("of ZooKeeper")
     for name, plain, required in (("closed", "false", "true"), ("open", "true", "false")):
         (directory / f"{name}.toml").write_text(
             f"""
@@ -64,6 +65,9 @@ def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             plain = {plain}
             [internal]
             required = {required}
+            [metadata]
+            user = "quire"
+            password_file = "password"
             """
         )
     (directory / "inside.toml").write_text(
@@ -178,7 +182,12 @@ async def test_with_all_plain_ports_closed(secure_zookeeper: str, certs: Path, t
             async with session.get(f"{http_url}/metrics", ssl=trusted.context()) as answer:
                 assert (await answer.text()).count("quire_serving_tls_handshakes_total{") == 2
 
-        store = await open_store(metadata, node(certs).context)
+        strange = await open_store(metadata, node(certs).context)
+        with pytest.raises(ConfigurationError, match="ZooKeeper forbids"):
+            await strange.children(paths.BROKERS)
+        await strange.close()
+        login = load(str(certs / "closed.toml")).metadata.login
+        store = await open_store(metadata, node(certs).context, login)
         for name in await store.children(paths.BROKERS):
             path = f"{paths.BROKERS}/{name}"
             record = decode(BrokerRecord, (await store.get(path)).value, path)

@@ -179,7 +179,7 @@ async def renewed(front: Front) -> None:
 
 async def until_empty(front: Front) -> None:
     async with asyncio.timeout(20):
-        while front.gateway._connections:  # noqa: ASYNC110
+        while front.gateway.connections:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
@@ -191,12 +191,12 @@ async def test_a_user_who_is_taken_away_goes_from_a_gateway(proxy: Front, tmp_pa
         operation_timeout_seconds=1,
     )
     await in_thread(lambda: client.create_producer(TOPIC, send_timeout_millis=1_000))
-    opened = list(proxy.gateway._connections)
+    opened = list(proxy.gateway.connections)
     assert {one._lookups is None for one in opened} == {True, False}, "a relay, and one for questions"
     users = tmp_path / "gateway" / "users"
     users.write_text("".join(line for line in users.open() if not line.startswith("app:")))
     async with asyncio.timeout(20):
-        while proxy.gateway._connections & set(opened):  # noqa: ASYNC110
+        while proxy.gateway.connections & set(opened):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     await in_thread(client.close)
     revoked = [line for line in audit(tmp_path / "gateway") if line["event"] == "revoked"]
@@ -206,7 +206,7 @@ async def test_a_user_who_is_taken_away_goes_from_a_gateway(proxy: Front, tmp_pa
 async def test_a_relay_that_ends_leaves_no_timer_for_its_credentials(proxy: Front) -> None:
     client = pulsar.Client(proxy.service_url, by_token("app", seconds=3_600), logger=QUIET)
     await in_thread(lambda: client.create_producer(TOPIC).send(b"hello"))
-    timers = [one._expiry for one in proxy.gateway._connections]
+    timers = [one._expiry for one in proxy.gateway.connections]
     assert len(timers) == 2 and not any(one is None or one.cancelled() for one in timers)
     await in_thread(client.close)
     await until_empty(proxy)

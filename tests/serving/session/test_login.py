@@ -219,11 +219,11 @@ async def test_credentials_that_are_renewed_go_on(connect: Connect, broker: Brok
 
     client = connect(pulsar.AuthenticationToken(supply))
     producer = await in_thread(lambda: client.create_producer(TOPIC))
-    before = broker.sessions._connections_total
+    before = broker.sessions.connections.total
     while len(given) < 4:
         await in_thread(lambda: producer.send(b"hello"))
         await asyncio.sleep(0.1)
-    assert broker.sessions._connections_total == before, "the same connection, challenged"
+    assert broker.sessions.connections.total == before, "the same connection, challenged"
 
 
 async def test_credentials_that_expire_end_the_session(
@@ -244,7 +244,7 @@ async def test_credentials_that_expire_end_the_session(
 async def until_gone(broker: Broker, session: Any) -> None:
     """Within ten seconds, plus what a slow machine takes."""
     async with asyncio.timeout(20):
-        while session in broker.sessions._open:  # noqa: ASYNC110
+        while session in broker.sessions.connections:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
@@ -259,10 +259,10 @@ async def test_a_user_who_is_taken_away_goes(
     (tmp_path / "users").write_text(users + f"other:{hashed}\n")
     clients = [connect(pulsar.AuthenticationBasic("app", PASSWORD))]
     producer = await in_thread(lambda: clients[0].create_producer(TOPIC, send_timeout_millis=2_000))
-    leaving = set(broker.sessions._open)
+    leaving = set(broker.sessions.connections)
     clients += [connect(pulsar.AuthenticationBasic("other", "another")), connect(by_token("app"))]
     others = [await in_thread(partial(one.create_producer, TOPIC)) for one in clients[1:]]
-    staying = set(broker.sessions._open) - leaving
+    staying = set(broker.sessions.connections) - leaving
     left = "" if change == "gone" else f"app:{hashed}\n"
     (tmp_path / "users").write_text(f"{left}other:{hashed}\n")
     for session in leaving:
@@ -271,7 +271,7 @@ async def test_a_user_who_is_taken_away_goes(
         await in_thread(lambda: producer.send(b"after"))
     for one in others:
         await in_thread(partial(one.send, b"still"))
-    assert staying <= set(broker.sessions._open) and len(staying) >= 2
+    assert staying <= set(broker.sessions.connections) and len(staying) >= 2
     revoked = [line for line in audit(tmp_path) if line["event"] == "revoked"]
     assert {(line["role"], line["method"], line["action"]) for line in revoked} == {
         ("app", "basic", "CONNECT")
@@ -285,7 +285,7 @@ async def test_a_key_that_is_replaced_ends_what_its_tokens_began(
     given = [token("app")]
     client = connect(pulsar.AuthenticationToken(lambda: given[-1]))
     producer = await in_thread(lambda: client.create_producer(TOPIC))
-    (session, *_) = broker.sessions._open
+    (session, *_) = broker.sessions.connections
     (tmp_path / "secret.key").write_bytes(SECRET[::-1])
     given.append(token("app", secret=SECRET[::-1]))
     await until_gone(broker, session)
@@ -298,7 +298,7 @@ async def test_a_file_that_is_gone_for_a_moment_ends_nothing(
     await grant(broker, "app", "produce")
     client = connect(pulsar.AuthenticationBasic("app", PASSWORD))
     await in_thread(lambda: client.create_producer(TOPIC))
-    before = list(broker.sessions._open)
+    before = list(broker.sessions.connections)
     assert broker.registry.guard is not None
     (tmp_path / "users").rename(tmp_path / "away")
     await revocation.end_withdrawn(broker.registry.guard, before)
@@ -327,7 +327,7 @@ async def test_a_certificate_that_expires_ends_its_connection(house: BrokerHouse
         tls_trust_certs_file_path=str(tmp_path / "authority.pem"),
     )
     producer = await in_thread(lambda: client.create_producer(TOPIC, send_timeout_millis=1_000))
-    (session, *_) = broker.sessions._open
+    (session, *_) = broker.sessions.connections
     await until_gone(broker, session)
     with pytest.raises(pulsar.PulsarException):
         await in_thread(lambda: producer.send(b"after"))
