@@ -7,9 +7,10 @@ Only registered brokers are ever connected to, whatever a client names: a gatewa
 Where clients log in here (`login`), the CONNECT that goes on has the gateway's credentials and the client's role;
 elsewhere the client's own travel in it to the broker, which judges them.
 
-A client is not read (`Stop`) while its CONNECT is being answered, while it does not read its answers, and while many
-of its questions are open; long answers are fetched one after the other, and only for a client that reads. One that does
-not say CONNECT in time, or no longer answers a PING, is gone. Along a relay it is the broker that pings.
+A client is not read (`Stop`) while its CONNECT is being answered, while it does not read its answers, while many of
+its questions are open, and for a moment when it asks more in a second than it may; long answers are fetched one after
+the other, and only for a client that reads. One that does not say CONNECT in time, or no longer answers a PING, is
+gone. Along a relay it is the broker that pings.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from quire.gateway.relay import keep_tcp_alive, splice
 from quire.runtime.errors import ProtocolError, QuireError, TooMany, Unavailable
 from quire.runtime.limits import HANDSHAKE_S, KIB
 from quire.runtime.network import peer_address
+from quire.runtime.request_rate import RequestRate
 from quire.runtime.tasks import Tasks
 from quire.runtime.tls import peer_certificate
 from quire.security.connections import Connections
@@ -73,6 +75,7 @@ class Stop(Flag):
     CONNECTING = auto()
     UNREAD = auto()
     QUESTIONS = auto()
+    RATE = auto()
 
 
 class Host(Protocol):
@@ -82,9 +85,15 @@ class Host(Protocol):
     proxy: Proxy | None
     tasks: Tasks
     connections: Connections[Connection]
+    requests_per_s: int
+    """That a client may make; 0: any number."""
 
     def opened(self, connection: Connection, address: str) -> None:
         """Raises `TooMany`."""
+        ...
+
+    def too_fast(self) -> None:
+        """A client makes more requests than it may. Count it."""
         ...
 
     def refused(self, error: TooMany) -> None:
@@ -115,6 +124,8 @@ class Connection(asyncio.Protocol):
         self._one_long = asyncio.Lock()
         self._is_read = asyncio.Event()
         self._is_read.set()
+        per_s = host.requests_per_s
+        self._rate = RequestRate(per_s, self._too_fast, partial(self._resume, Stop.RATE)) if per_s else None
         self._handshake: asyncio.TimerHandle | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self.identity: Identity | None = None
@@ -167,6 +178,9 @@ class Connection(asyncio.Protocol):
             task.cancel()
         if self._lookups is not None:
             self._lookups.close()
+        if self._rate is not None:
+            self._rate.close()
+            self._rate = None
         self._host.closed(self)
 
     def keep_alive(self) -> None:
@@ -217,6 +231,8 @@ class Connection(asyncio.Protocol):
         if self._lookups is None:
             self._connect(command)
         elif command.kind in ANSWER_OF:
+            if self._rate is not None:
+                self._rate.count()
             self._start(self._answer(self._lookups, command))
         elif command.kind == pb.BaseCommand.PING:
             self._write(commands.PONG)
@@ -269,6 +285,7 @@ class Connection(asyncio.Protocol):
             broker.close()
             client.close()
             return
+        self._rate = None  # The broker counts what comes along the relay.
         # Nothing is awaited from here on, so no byte can come between.
         broker.write(hello + self._cutter.take_rest())
         ended = self._host.relay_begins(self, address, client, broker)
@@ -312,6 +329,10 @@ class Connection(asyncio.Protocol):
         async with self._one_long if question.kind in LONG else nullcontext():
             await self._is_read.wait()
             self._write(await lookups.answer(question))
+
+    def _too_fast(self) -> None:
+        self._host.too_fast()
+        self._stop(Stop.RATE)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._host.tasks.start(self._or_refuse(work), "answer a client")

@@ -21,14 +21,14 @@ from quire.runtime.errors import TooMany
 from quire.runtime.limits import HTTP_SILENT_S
 from quire.runtime.tasks import Tasks
 from quire.security.authentication import LOOK_EACH_S
-from quire.security.configuration import REFUSING, Configuration
+from quire.security.configuration import COUNTED, Configuration
 from quire.security.connections import Connections, too_slow
 from quire.security.listener import TlsListener
 from quire.security.security import Security
 from quire.security.tls import FollowedContext
 
 BACKLOG = 1024
-OF_CONNECTIONS: Final = tuple(limit for limit in REFUSING if limit.startswith("connections"))
+OF_CONNECTIONS: Final = tuple(limit for limit in COUNTED if limit.startswith(("connections", "requests")))
 
 KEEP_ALIVE_S = 30.0
 """A client that is silent for so long is pinged, and closed when it is silent for as long again."""
@@ -57,10 +57,11 @@ class Gateway:
         self.tasks = Tasks("gateway")
         self._more_metrics = more_metrics
         configuration = Configuration() if security is None else security.configuration
+        self.requests_per_s = configuration.limits.requests_per_s
         self.connections: Connections[Connection] = Connections(
             connections_max, configuration.limits, configuration.authorization.superusers
         )
-        self._refused = Counter(dict.fromkeys(OF_CONNECTIONS, 0))
+        self._limits_met = Counter(dict.fromkeys(OF_CONNECTIONS, 0))
         self._relays: dict[str, set[_Relay]] = {}
         self._relayed_bytes = 0
         self._lookups = 0
@@ -130,9 +131,7 @@ class Gateway:
             "quire_gateway_connections": len(self.connections),
             "quire_gateway_connections_total": self.connections.total,
             "quire_gateway_connections_logging_in": self.connections.logging_in,
-            **{
-                f"quire_gateway_limits_{limit}_refused_total": count for limit, count in self._refused.items()
-            },
+            **{f"quire_gateway_limits_{limit}_met_total": count for limit, count in self._limits_met.items()},
             "quire_gateway_relayed_bytes_total": self._relayed_bytes,
             "quire_gateway_lookups_total": self._lookups,
             "quire_gateway_brokers": len(self.brokers.all()),
@@ -149,8 +148,11 @@ class Gateway:
     def closed(self, connection: Connection) -> None:
         self.connections.left(connection)
 
+    def too_fast(self) -> None:
+        self._limits_met["requests_per_s"] += 1
+
     def refused(self, error: TooMany) -> None:
-        self._refused[error.limit] += 1
+        self._limits_met[error.limit] += 1
 
     def relay_begins(
         self, connection: Connection, address: str, client: asyncio.Transport, broker: asyncio.Transport

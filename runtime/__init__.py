@@ -3,8 +3,8 @@
 Nothing here knows what a ledger or a topic is. Every core takes what it needs of the world from a port of
 this room, so that a test, or a whole simulated cluster, can put another world in its place.
 
-Read in this order: `errors`, `limits`, `transitions` (tables of states), `clock`, `budget`, `disk`, `network`, `tls`
-(of a client), `credentials` (of one as well), `rest` (a broker, asked over HTTP), `probes` (`/health`, `/metrics`),
-`tasks`, `slices`, `threads` (for calls that may hang), `watchdog`, `settings`, `log`, `memory`, `weak` (callbacks that
-keep nobody).
+Read in this order: `errors`, `limits`, `transitions` (tables of states), `clock`, `budget`, `token_bucket` (of rates),
+`request_rate` (of a connection), `disk`, `network`, `tls` (of a client), `credentials` (of one as well), `rest` (a
+broker, asked over HTTP), `probes` (`/health`, `/metrics`), `tasks`, `slices`, `threads` (for calls that may hang),
+`watchdog`, `settings`, `log`, `memory`, `weak` (callbacks that keep nobody).
 """

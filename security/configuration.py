@@ -145,6 +145,8 @@ class Limits(_Table, frozen=True, forbid_unknown_fields=True):
 
     connections_per_address: Count = 0
     connections_per_role: Count = 0
+    requests_per_s: Count = 0
+    """Of one connection: all commands but SEND, ACK and FLOW."""
     tenants: Count = 0
     namespaces_per_tenant: Count = 0
     topics_per_namespace: Count = 0
@@ -155,7 +157,7 @@ class Limits(_Table, frozen=True, forbid_unknown_fields=True):
     unacked_messages_per_consumer: Count = UNACKED_MESSAGES_MAX
 
 
-REFUSING: Final = tuple(
+COUNTED: Final = tuple(
     sorted(
         {*Limits.__struct_fields__, "connections", "connections_logging_in"}
         - {"unacked_messages_per_consumer"}

@@ -103,7 +103,7 @@ CORES = (
     "serving/model/ports.py",
     "serving/model/topics_pattern.py",
     "gateway/frames.py",
-    "serving/policy/token_bucket.py",
+    "runtime/token_bucket.py",
     "serving/policy/resolved.py",
     "serving/policy/strategy.py",
     "wire/error_codes.py",

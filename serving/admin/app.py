@@ -23,7 +23,7 @@ from quire.serving.admin import (
     topics,
 )
 from quire.serving.admin.login import GUARD, logged_in
-from quire.serving.admin.refusals import REFUSED, REQUEST_BYTES_MAX, errors_as_json
+from quire.serving.admin.refusals import LIMITS_MET, REQUEST_BYTES_MAX, errors_as_json
 from quire.serving.admin.route import Route
 from quire.serving.broker import Broker
 
@@ -53,7 +53,7 @@ def make_app(broker: Broker, more_metrics: Sequence[probes.MetricSource] = ()) -
     """The REST interface of one broker. `more_metrics` are those of its process's other parts."""
     middlewares = [errors_as_json] if broker.registry.guard is None else [errors_as_json, logged_in]
     application = web.Application(middlewares=middlewares, client_max_size=REQUEST_BYTES_MAX)
-    application[REFUSED] = broker.services.refused
+    application[LIMITS_MET] = broker.services.limits_met
     if broker.registry.guard is not None:
         application[GUARD] = broker.registry.guard
     application.add_routes(routes(broker))

@@ -38,8 +38,8 @@ from quire.serving.schema.definition import SchemaRefused
 log = logging.getLogger(__name__)
 
 REQUEST_BYTES_MAX = 1 << 20
-REFUSED: Final = web.AppKey("refused", Counter[str])
-"""`Services.refused`."""
+LIMITS_MET: Final = web.AppKey("limits_met", Counter[str])
+"""`Services.limits_met`."""
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -59,7 +59,7 @@ async def errors_as_json(request: web.Request, handler: _Handler) -> web.StreamR
         raise web.HTTPTemporaryRedirect(url + request.raw_path) from None
     except QuireError as error:
         if isinstance(error, TooMany):
-            request.app[REFUSED][error.limit] += 1
+            request.app[LIMITS_MET][error.limit] += 1
         status = status_of(error)
         if status == 500:
             log.error("%s %s failed: %s", request.method, request.path, error)

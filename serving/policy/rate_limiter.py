@@ -24,8 +24,8 @@ from typing import Final
 
 from quire.metadata.records import DispatchRate
 from quire.runtime.clock import Clock
+from quire.runtime.token_bucket import TokenBucket
 from quire.serving.policy.resolved import TopicPolicies
-from quire.serving.policy.token_bucket import TokenBucket
 from quire.serving.settings import BrokerSettings
 
 TIMER_SLACK_S: Final = 0.001

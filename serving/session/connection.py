@@ -56,6 +56,9 @@ _OF_CONSUMERS: Final = frozenset(
         pb.BaseCommand.GET_LAST_MESSAGE_ID,
     )
 )
+_NOT_COUNTED: Final = frozenset((pb.BaseCommand.ACK, pb.BaseCommand.FLOW))
+"""What has no part in the rate of requests; SENDs are no commands here."""
+
 _OF_WATCHERS: Final = frozenset((pb.BaseCommand.WATCH_TOPIC_LIST, pb.BaseCommand.WATCH_TOPIC_LIST_CLOSE))
 """What goes through the lane of the consumer, or the watcher, that it names."""
 
@@ -95,7 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = Peer(f"/{address[0]}:{address[1]}" if address else "", expected)
         self.inbound = Inbound(self, transport)
         self.outbound = Outbound(transport, self.inbound)
-        self.requests = Requests(self.host.tasks, self.inbound)
+        self.requests = Requests(self.host, self.inbound)
         self.held = HeldBytes(self.host, self.inbound)
         try:
             self.host.opened(self, address[0] if address else "")
@@ -130,6 +133,7 @@ class Connection(asyncio.BufferedProtocol):
         self.watchers.clear()
         self.lists = None
         self.held.release_all()
+        self.requests.close()
         self.inbound.close()
         self.host.closed(self)
 
@@ -173,6 +177,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         if command.kind != pb.BaseCommand.ACK:
             self.acknowledge_gathered()
+        if (rate := self.requests.rate) is not None and command.kind not in _NOT_COUNTED:
+            rate.count()
         handler(self, command.body)
 
     def _lane_of(self, command: Command) -> Lane | None:
@@ -233,7 +239,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _count(self, error: BaseException) -> None:
         if isinstance(error, TooMany):
-            self.host.refused[error.limit] += 1
+            self.host.limits_met[error.limit] += 1
 
     # -- end -------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ The socket is not read while there is a reason (`Stop`):
     ANSWERS   the peer asks and does not read the answers
     REQUESTS  many of its requests are being worked on
     ROOM      a large frame is on its way, and other connections' frames have all the room (`frame_room`)
+    RATE      it makes more requests per second than it may
     TURN      it sent more than fits a turn of the loop; the rest of what was read is done in slices (`runtime.slices`),
               so that who sends much waits for its like, and everybody else for one slice at most
 
@@ -72,6 +73,7 @@ class Stop(Flag):
     ANSWERS = auto()
     ROOM = auto()
     REQUESTS = auto()
+    RATE = auto()
     TURN = auto()
 
 

@@ -1,22 +1,25 @@
 """The requests of one connection that take time.
 
 They do not wait for one another, and each is answered once. While many are being worked on, the socket is not read
-(`Stop.REQUESTS`).
+(`Stop.REQUESTS`); nor is it for a moment when more come in a second than may (`Stop.RATE`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from quire.runtime.errors import QuireError
 from quire.runtime.limits import REQUESTS_PENDING_PER_CONNECTION_MAX
-from quire.runtime.tasks import Tasks
+from quire.runtime.request_rate import RequestRate
 from quire.serving.cluster.port import NotOwner
 from quire.serving.session.inbound import Inbound, Stop
 from quire.wire import pulsar_pb2 as pb
 from quire.wire.error_codes import code_of
+
+if TYPE_CHECKING:
+    from quire.serving.session.sessions import Sessions
 
 T = TypeVar("T")
 
@@ -25,11 +28,25 @@ RETRY_STEP_S: Final = 0.05
 
 
 class Requests:
-    def __init__(self, tasks: Tasks, inbound: Inbound) -> None:
-        self._tasks = tasks
+    def __init__(self, host: Sessions, inbound: Inbound) -> None:
+        self._tasks = host.tasks
+        self._limits_met = host.limits_met
         self._inbound = inbound
+        per_s = host.limits.requests_per_s
+        self.rate = RequestRate(per_s, self._stop, lambda: inbound.go_on(Stop.RATE)) if per_s else None
+        """None where any number may come."""
         self.pending = 0
         """Being worked on."""
+
+    def _stop(self) -> None:
+        self._limits_met["requests_per_s"] += 1
+        self._inbound.stop(Stop.RATE)
+
+    def close(self) -> None:
+        """The connection is gone."""
+        if self.rate is not None:
+            self.rate.close()
+            self.rate = None  # It knows this one: circles would stay (`runtime.weak`).
 
     def start(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
         """Carry out an asynchronous command."""

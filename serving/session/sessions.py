@@ -48,7 +48,7 @@ class Sessions:
         """Without a guard nobody logs in."""
         self.guard = guard
         self._services = services
-        self.refused = services.refused
+        self.limits, self.limits_met = services.limits, services.limits_met
         self.topics = topics
         self.budget = services.budget
         self.held = services.held
@@ -63,7 +63,7 @@ class Sessions:
         self._listeners: list[asyncio.Server | TlsListener] = []
         superusers = () if guard is None else guard.authorization.superusers
         self.connections: Connections[Connection] = Connections(
-            self.settings.connections_max, services.limits, superusers
+            self.settings.connections_max, self.limits, superusers
         )
         self._sends_of_closed = [0, 0]
 
@@ -169,7 +169,7 @@ class Sessions:
         tls = [one for one in self._listeners if isinstance(one, TlsListener)]
         return {
             **({} if self.guard is None else self.guard.metrics()),
-            **{f"quire_limits_{limit}_refused_total": count for limit, count in self.refused.items()},
+            **{f"quire_limits_{limit}_met_total": count for limit, count in self.limits_met.items()},
             "quire_serving_tls_handshakes_total": sum(one.handshakes_total for one in tls),
             "quire_serving_tls_handshakes_failed_total": sum(one.handshakes_failed_total for one in tls),
             "quire_serving_tls_handshakes_under_way": sum(one.handshakes_under_way for one in tls),

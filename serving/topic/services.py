@@ -15,7 +15,7 @@ from quire.runtime.limits import HELD_SHARE_OF_BYTES_IN_FLIGHT
 from quire.runtime.slices import Slices
 from quire.runtime.tasks import Tasks
 from quire.runtime.threads import DaemonThreads
-from quire.security.configuration import REFUSING, Limits
+from quire.security.configuration import COUNTED, Limits
 from quire.security.security import Security
 from quire.security.tls import FollowedContext
 from quire.serving.policy.rate_limiter import BrokerLimiters
@@ -51,7 +51,7 @@ class Services:
     """They do all that decodes what clients sent, or may take long."""
     security: Security | None = None
     """None: everybody may do everything."""
-    refused: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(REFUSING, 0)))
+    limits_met: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(COUNTED, 0)))
     """How often something was refused because there is too much of it, by limits (`errors.TooMany`)."""
 
     @property

@@ -196,7 +196,7 @@ async def test_a_user_who_is_taken_away_goes_from_a_gateway(proxy: Front, tmp_pa
     users = tmp_path / "gateway" / "users"
     users.write_text("".join(line for line in users.open() if not line.startswith("app:")))
     async with asyncio.timeout(20):
-        while proxy.gateway.connections & set(opened):  # noqa: ASYNC110
+        while set(proxy.gateway.connections) & set(opened):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     await in_thread(client.close)
     revoked = [line for line in audit(tmp_path / "gateway") if line["event"] == "revoked"]

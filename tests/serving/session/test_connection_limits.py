@@ -1,4 +1,4 @@
-"""Connections that a broker takes: of those that stay silent, of an address, of a role."""
+"""Connections that a broker takes: of those that stay silent, of an address, of a role; and how fast one may ask."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from quire.security import connections as module
 from quire.security.configuration import Configuration, Limits
 from quire.security.security import make_security
 from quire.serving.broker import Broker
+from quire.serving.session.inbound import COMMANDS_A_TURN, Stop
 from quire.wire import commands
 from quire.wire import pulsar_pb2 as pb
 from tests.serving.conftest import QUIET, BrokerHouse, in_thread
 from tests.serving.security import security, token
-from tests.serving.session.test_connection import Client
+from tests.serving.session.test_connection import Client, entry, producer, subscribe
 
 
 async def let_in(broker: Broker, role: str = "") -> Client:
@@ -40,7 +41,7 @@ async def refused(client: Client) -> str:
 
 
 def count(broker: Broker, limit: str) -> float:
-    return broker.metrics()[f"quire_limits_{limit}_refused_total"]
+    return broker.metrics()[f"quire_limits_{limit}_met_total"]
 
 
 async def test_silent_connections_drop_one_another(
@@ -164,3 +165,42 @@ async def test_clients_of_a_proxy_count_for_their_roles_and_not_for_its_address(
         (answer,) = await through(role).answers(1)
         assert answer.kind == pb.BaseCommand.CONNECTED
     assert "2 connections of a" in await refused(through("a"))
+
+
+# -- how fast one may ask ----------------------------------------------------------------------------------
+
+
+async def test_who_asks_too_fast_waits_and_nobody_else(house: BrokerHouse) -> None:
+    house.security = make_security(Configuration(limits=Limits(requests_per_s=40)), SystemClock())
+    broker = await house.start()
+    hasty, other = await let_in(broker), await let_in(broker)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    hasty.send(*(commands.ask_lookup(number, "t") for number in range(100)))
+    assert Stop.RATE in hasty.connection.inbound.stops and not hasty.transport.reading
+    assert hasty.connection.requests.pending <= COMMANDS_A_TURN, "what fits a turn, and no more for now"
+    other.send(commands.ask_lookup(1, "t"))
+    await other.answers(1)
+    assert other.transport.reading
+    answered = 0
+    async with asyncio.timeout(60):
+        while answered < 100 or not hasty.transport.reading:
+            await asyncio.sleep(0.001)
+            answered += len(hasty.received())
+    assert answered == 100 and loop.time() - began >= 0.25, "ten too many came in the first turn alone"
+    assert count(broker, "requests_per_s") >= 1
+
+
+async def test_what_is_sent_acknowledged_and_permitted_is_not_counted(house: BrokerHouse) -> None:
+    house.security = make_security(Configuration(limits=Limits(requests_per_s=10)), SystemClock())
+    broker = await house.start()
+    client = await let_in(broker)
+    client.send(producer(1), subscribe(2))
+    await client.answers(2)
+    for number in range(100):
+        client.send(*commands.send(1, number, 1, entry()), commands.flow(1, 1))
+        client.send(commands.ack(1, [commands.message_id(1, number)]))
+    assert Stop.RATE not in client.connection.inbound.stops and client.transport.reading
+    client.send(*(commands.ask_lookup(number, "t") for number in range(10)))
+    assert Stop.RATE in client.connection.inbound.stops and not client.transport.reading
+    client.connection.connection_lost(None)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from quire.metadata.records import DispatchRate, PublishRate
 from quire.runtime.clock import ManualClock
+from quire.runtime.token_bucket import TokenBucket
 from quire.serving.policy.rate_limiter import RateLimiter, dispatch_rate_limiter, publish_rate_limiter
 from quire.serving.policy.resolved import TopicPolicies
-from quire.serving.policy.token_bucket import TokenBucket
 
 
 def test_a_bucket_starts_with_a_second_s_worth_and_goes_into_debt() -> None:
