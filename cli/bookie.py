@@ -11,6 +11,7 @@ there is one.
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -49,11 +50,14 @@ from quire.runtime.disk import RealDisk
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import BYTES_IN_FLIGHT_MAX
 from quire.runtime.memory import keep_heap
-from quire.runtime.settings import BYTES, MILLISECONDS, Loaded, parse_address, setting
+from quire.runtime.settings import BYTES, MILLISECONDS, Loaded, is_loopback, parse_address, setting
 from quire.runtime.watchdog import Watchdog
+from quire.security.configuration import Configuration
 from quire.security.configuration import load as load_security
 from quire.security.listener import TlsListener
-from quire.security.tls import BetweenProcesses, between_processes
+from quire.security.tls import BetweenProcesses, between_processes, for_clients
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,11 @@ class BookieProcessSettings:
     metadata: str = setting("", "Metadata store of the cluster, zk://HOST:PORT,…/CHROOT.")
     listen: str = setting("127.0.0.1:3181", "Address that brokers connect to; port 0: any free.")
     advertise: str = setting("", "Address that brokers are told, HOST:PORT; empty: the listening address.")
-    http: str = setting("", "Address of /metrics and /health; empty: none, port 0: any free.")
+    http: str = setting(
+        "",
+        "Address of /metrics and /health, by TLS where the security file closes plain ports; empty: none, port 0: "
+        "any free.",
+    )
     security: str = setting("", SECURITY)
     new_cluster: bool = setting(
         False, "Begin a cluster where the metadata store holds none; else the bookie refuses to start there."
@@ -160,11 +168,12 @@ async def bookie(configuration: BookieConfiguration) -> AsyncIterator[Bookie]:
     process, settings = configuration.process.values, configuration.storage.values
     security = load_security(process.security)
     inside = between_processes(security)
+    _look_who_comes_in(process, security, inside)
     clock = SystemClock()
     async with Parts() as parts:
         watchdog = parts.watch_loop()
         listener = _listen(parts, process.listen, inside)
-        http = parts.listen(process.http) if process.http else None
+        http, http_tls = _listen_http(parts, process.http, security)
         to_metadata = inside.client.current if inside else None
         store = await parts.metadata(process.metadata, watchdog, to_metadata, security.metadata.login)
 
@@ -185,10 +194,12 @@ async def bookie(configuration: BookieConfiguration) -> AsyncIterator[Bookie]:
             store, storage, address, settings.rack, cluster=cluster, tls=inside is not None
         )
         drain = Drain(store, registration, storage.bookie_id.uuid)
-        http_url = "" if http is None else url_of("http", http)
-        running = Bookie(store, storage, registration, drain, reports, scrub, budget, address, http_url)
+        http_url = f"https://{http_tls.address}" if http_tls is not None else ""
         if http is not None:
-            await parts.serve_http(_app(running, watchdog), http)
+            http_url = url_of("http", http)
+        running = Bookie(store, storage, registration, drain, reports, scrub, budget, address, http_url)
+        if http_url:
+            await parts.serve_http(_app(running, watchdog), http, http_tls)
         await parts.start(registration)
         keep_heap()
         yield running
@@ -199,6 +210,40 @@ def _listen(parts: Parts, address: str, inside: BetweenProcesses | None) -> TlsL
     if inside is None:
         return parts.listen(address)
     return listen_tls(parts, address, inside.server, takes_plain=not inside.required)
+
+
+def _listen_http(
+    parts: Parts, address: str, security: Configuration
+) -> tuple[socket.socket | None, TlsListener | None]:
+    """Plain, or with TLS where the file has it for clients. Raises `ConfigurationError`."""
+    if not address:
+        return None, None
+    if security.tls is None or security.tls.plain:
+        return parts.listen(address), None
+    return None, listen_tls(parts, address, for_clients(security.tls))
+
+
+def _look_who_comes_in(
+    process: BookieProcessSettings, security: Configuration, inside: BetweenProcesses | None
+) -> None:
+    """A bookie asks nobody for a token: what keeps strangers out is TLS among processes, or a port of this machine's.
+
+    Raises `ConfigurationError`.
+    """
+    if not process.security or is_loopback(parse_address(process.listen)[0]):
+        return
+    if inside is None:
+        raise ConfigurationError(
+            f"whoever reaches {process.listen} could read and write all that this bookie holds, for the security file "
+            f"{process.security} has nothing for bookies: name under [internal] a certificate, its key and the "
+            "authority of the cluster's processes (`quire certs make`), or listen on 127.0.0.1"
+        )
+    if not inside.required:
+        logger.warning(
+            "this bookie takes connections without TLS as well, from whoever reaches %s; once all brokers use TLS, "
+            "set required = true under [internal]",
+            process.listen,
+        )
 
 
 def _app(running: Bookie, watchdog: Watchdog) -> web.Application:

@@ -22,6 +22,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
 
@@ -74,6 +75,14 @@ def parse_address(text: str, name: str = "address") -> tuple[str, int]:
 def format_address(host: str, port: int) -> str:
     """The reverse of `parse_address`: an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _parse_number(text: str, units: Mapping[str, int], what: str) -> int:

@@ -17,7 +17,6 @@ alone, and each takes the algorithms of its kind alone (`tokens`).
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -33,6 +32,7 @@ from joserfc.jwk import ECKey, Key, OKPKey, RSAKey
 from quire.runtime.clock import Clock
 from quire.runtime.errors import ConfigurationError, NotAuthenticated, Unavailable
 from quire.runtime.limits import KIB
+from quire.runtime.settings import is_loopback
 from quire.runtime.tls import changes_of
 from quire.security.configuration import Oidc
 from quire.security.identity import Identity
@@ -255,11 +255,7 @@ def check_url(url: str) -> None:
         raise ConfigurationError(f"{url[:200]!r} is no URL") from None
     if parts.scheme == "https" and host:
         return
-    try:
-        is_local = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_local = False
-    if parts.scheme != "http" or not is_local:
+    if parts.scheme != "http" or not is_loopback(host):
         raise ConfigurationError(f"keys are fetched by https alone, not from {url[:200]!r}")
 
 

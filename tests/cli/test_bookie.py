@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -17,6 +18,8 @@ from urllib.request import urlopen
 import pytest
 
 from quire.bookie.identity import COOKIE, LAYOUT
+from quire.runtime.tls import ClientTls
+from quire.security.certs import Authority
 
 from .running import standalone
 
@@ -145,3 +148,58 @@ def test_a_full_disk_of_a_standalone_shows_in_its_health(tmp_path: Path) -> None
             code == 503
             and "is full and takes no new messages; delete topics or free some space" in health["reasons"][0]
         )
+
+
+# -- with a security file ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certs")
+    Authority.make(folder).sign_process("node", ["127.0.0.1"], 1)
+    (folder / "secret.key").write_bytes(b"k" * 32)
+    (folder / "tokens.toml").write_text('[authentication.token]\nsecret_key = "secret.key"\n')
+    tls = '[tls]\ncertificate = "node.pem"\nkey = "node-key.pem"\nauthority = "authority.pem"\n'
+    (folder / "both.toml").write_text(tls)
+    (folder / "closed.toml").write_text(f"{tls}plain = false\n[internal]\nrequired = true\n")
+    return folder
+
+
+def test_a_bookie_with_tokens_alone_is_not_open_to_its_network(tmp_path: Path, certs: Path) -> None:
+    security = ("--security", str(certs / "tokens.toml"))
+    everywhere = ("--listen", "0.0.0.0:0", "--advertise", "127.0.0.1:3181")
+    sentence = refused(tmp_path, "a", *security, *everywhere)
+    assert "whoever reaches 0.0.0.0:0 could read and write" in sentence and "[internal]" in sentence
+    assert not (tmp_path / "a").exists()
+    with bookie(tmp_path, "a", *security) as (_, http):
+        assert get(f"{http}/health/ready")[0] == 200, "loopback is its own machine's"
+
+
+def test_a_bookie_that_takes_plain_connections_as_well_says_so(tmp_path: Path, certs: Path) -> None:
+    flags = ("--security", str(certs / "both.toml"), "--listen", "0.0.0.0:0", "--advertise", "127.0.0.1:3181")
+    with bookie(tmp_path, "a", *flags) as (process, http):
+        assert http.startswith("http://") and get(f"{http}/health/ready")[0] == 200
+        process.terminate()
+        assert process.stderr is not None
+        assert "takes connections without TLS as well" in process.stderr.read()
+
+
+def test_a_bookies_http_port_is_by_tls_where_plain_ports_are_closed(tmp_path: Path, certs: Path) -> None:
+    flags = (
+        "--security",
+        str(certs / "closed.toml"),
+        "--listen",
+        "0.0.0.0:0",
+        "--advertise",
+        "127.0.0.1:3181",
+    )
+    trusted = ClientTls(str(certs / "authority.pem")).context()
+    with bookie(tmp_path, "a", *flags) as (process, https):
+        assert https.startswith("https://127.0.0.1:")
+        for path, word in (("/health/ready", b"true"), ("/metrics", b"quire_bookie_")):
+            with urlopen(f"{https}{path}", timeout=10, context=trusted) as answer:
+                assert word in answer.read()
+        with pytest.raises((OSError, HTTPException)):
+            urlopen(https.replace("https://", "http://") + "/health", timeout=10)
+        process.terminate()
+        assert process.wait(30) == 0
