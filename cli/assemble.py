@@ -16,6 +16,7 @@ from urllib.parse import quote
 from quire.bookie.registration import describe
 from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
+from quire.cli.audit_topic import audit_topic
 from quire.cli.doors import http_url_tls, open_doors, with_tls
 from quire.cli.parts import Parts, allow_open_files
 from quire.cli.settings import Given, StandaloneSettings, check_file
@@ -129,6 +130,8 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
         await parts.serve_http(make_app(broker, metrics), doors.http, doors.http_tls)
         await broker.start(doors.clients, doors.clients_tls)
         parts.push_async_callback(broker.stop)
+        if (publishing := audit_topic(secured, broker.addresses)) is not None:
+            await parts.start(publishing)
         keep_heap()
         watchdog.start()  # nobody was served before
         parts.callback(watchdog.stop)

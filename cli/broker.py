@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from quire.cli.audit_topic import audit_topic
 from quire.cli.doors import EVERYWHERE, http_url_tls, open_doors, with_tls
 from quire.cli.parts import Parts, allow_open_files
 from quire.cli.settings import (
@@ -164,6 +165,8 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         await parts.serve_http(make_app(running, metrics), doors.http, doors.http_tls)
         await running.start(doors.clients, doors.clients_tls)
         parts.push_async_callback(running.stop)
+        if (publishing := audit_topic(secured, running.addresses)) is not None:
+            await parts.start(publishing)
         repair = Repair(store, directory, clock, SystemRandom(), configuration.repair.values, name)
         repair.on_open(running.ownerless.want)
         await parts.start(repair)

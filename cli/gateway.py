@@ -90,6 +90,11 @@ async def gateway(settings: GatewaySettings) -> AsyncIterator[Sequence[str]]:
     """A gateway running inside the `async with`: its `pulsar://` and `http://` addresses, then those with TLS."""
     look_at(settings.metadata)
     security = load_security(settings.security)
+    if security.authentication is not None and security.audit is not None and not security.audit.file:
+        raise ConfigurationError(
+            "[audit] of the security file needs a file where a gateway logs clients in: it speaks for others alone, "
+            "so it publishes nothing to a topic"
+        )
     inside = tls.between_processes(security)
     allow_open_files(2 * settings.connections_max)  # each has one to a broker
     async with Parts() as parts:

@@ -115,8 +115,9 @@ class Parts(AsyncExitStack):
         """
         if configuration == Configuration():
             return None
+        publishes = configuration.audit is not None and bool(configuration.audit.topic)
         if (
-            calls_brokers
+            (calls_brokers or publishes)
             and configuration.authentication is not None
             and configuration.client.method == "none"
         ):

@@ -135,6 +135,7 @@ class Gateway:
             "quire_gateway_relayed_bytes_total": self._relayed_bytes,
             "quire_gateway_lookups_total": self._lookups,
             "quire_gateway_brokers": len(self.brokers.all()),
+            **({} if self.proxy is None else self.proxy.audit.metrics()),
             **self._more_metrics(),
         }
 

@@ -95,10 +95,10 @@ class Forwarding:
         headers, proxy, transport = _end_to_end(request.headers), self._proxy, request.transport
         if proxy is None:
             return headers
-        header, certificate = request.headers.get("Authorization", ""), peer_certificate(transport)
-        presented = proxy.authentication.in_header(header, certificate, peer_address(transport))
+        certificate, address = peer_certificate(transport), peer_address(transport)
+        presented = proxy.authentication.in_request(request.headers, certificate, address)
         identity = await proxy.log_in(presented, request.headers.get(ORIGINAL_PRINCIPAL, ""))
-        return proxy.headers(headers, identity)
+        return proxy.headers(headers, identity, presented.request)
 
     async def _forward(self, request: web.Request, headers: CIMultiDict[str]) -> web.StreamResponse:
         body = await request.read()

@@ -19,7 +19,7 @@ from multidict import CIMultiDict
 
 from quire.runtime.errors import NotAuthenticated, NotAuthorized, Unavailable
 from quire.runtime.limits import HANDSHAKE_S
-from quire.security.authentication import Authentication
+from quire.security.authentication import REQUEST_ID, Authentication
 from quire.security.identity import Identity, Presented
 from quire.security.security import Security
 from quire.wire import pulsar_pb2 as pb
@@ -40,6 +40,7 @@ class Proxy:
 
     def __init__(self, security: Security, authentication: Authentication) -> None:
         self._security = security
+        self.audit = security.audit
         self.authentication = authentication
 
     async def log_in(self, presented: Presented, original: str) -> Identity:
@@ -51,14 +52,14 @@ class Proxy:
         except TimeoutError:
             raise Unavailable("logging in took too long; try again") from None
         except (NotAuthenticated, NotAuthorized) as error:
-            audit = self._security.audit
-            audit.record("login-failed", None, presented.address, presented.by, outcome=str(error))
+            address, by, request = presented.address, presented.by, presented.request
+            self.audit.record("login-failed", None, address, by, outcome=str(error), request=request)
             raise
 
     def withdrawn(self, identity: Identity, address: str) -> None:
         """It goes, for what it was let in by counts no longer."""
         outcome = f"the credentials of {identity} count no longer"
-        self._security.audit.record("revoked", identity, address, "CONNECT", outcome=outcome)
+        self.audit.record("revoked", identity, address, "CONNECT", outcome=outcome)
 
     def _no_proxy(self, identity: Identity, original: str) -> Identity:
         """Who speaks for others speaks to brokers: here nobody would ask whether he himself may."""
@@ -77,13 +78,14 @@ class Proxy:
         made.original_principal = identity.role
         return made
 
-    def headers(self, headers: CIMultiDict[str], identity: Identity) -> CIMultiDict[str]:
-        """As `connect`, of a request."""
+    def headers(self, headers: CIMultiDict[str], identity: Identity, request: str) -> CIMultiDict[str]:
+        """As `connect`, of a request; brokers call it what it is called here."""
         made = CIMultiDict(headers)
         for name in ("Authorization", ORIGINAL_PRINCIPAL):
             made.popall(name, None)
         made.update(self._security.credentials.headers())
         made[ORIGINAL_PRINCIPAL] = identity.role
+        made[REQUEST_ID] = request
         return made
 
 

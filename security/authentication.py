@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Mapping, Sequence
+from secrets import token_hex
 from typing import Final, Protocol
 
 from quire.runtime.clock import Clock
@@ -26,6 +28,9 @@ from quire.security.identity import Identity, Presented
 
 NONE: Final = ("", "none")
 CREDENTIALS_BYTES_MAX: Final = 32 << 10
+REQUEST_ID: Final = "X-Request-ID"
+"""Clients of HTTP may name a request; else we do, and say so in the answer. It is in the audit log."""
+_REQUEST: Final = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 LOOK_EACH_S: Final = 2.0
 """How often connections are looked at for whether they may be there still: `Authentication.holds`, and permissions."""
 
@@ -105,9 +110,9 @@ class Authentication:
         """Whether what it was let in by still lets in; False when a user, a password or a key is gone."""
         return not identity.proof or any(one.trusts(identity.proof) for one in self._every)
 
-    def in_header(self, header: str, certificate: bytes, address: str) -> Presented:
-        """What an HTTP request with this `Authorization` header shows, "" for none. Nothing is verified yet."""
-        scheme, _, rest = header.strip().partition(" ")
+    def in_request(self, headers: Mapping[str, str], certificate: bytes, address: str) -> Presented:
+        """What an HTTP request shows by its header `Authorization`, if it has one. Nothing is verified yet."""
+        scheme, _, rest = headers.get("Authorization", "").strip().partition(" ")
         method, data = f"Authorization: {scheme}", b""
         match scheme.lower():
             case "bearer":
@@ -117,7 +122,9 @@ class Authentication:
             case "":
                 by_certificate = bool(certificate) and self._certificates is not None
                 method = "tls" if by_certificate else "none"
-        return Presented(method, data, certificate, address, "HTTP")
+        given = headers.get(REQUEST_ID, "")
+        request = given if _REQUEST.fullmatch(given) else token_hex(8)
+        return Presented(method, data, certificate, address, "HTTP", request)
 
     def _methods(self) -> str:
         found = {

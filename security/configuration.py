@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,6 +36,7 @@ from quire.runtime.settings import parse_address
 from quire.security.identity import is_role
 
 KEY_FILE_BYTES_MAX: Final = 64 * KIB
+_TOPIC: Final = re.compile(r"persistent://[^/\s]+/[^/\s]+/[^/\s]+")
 _T = TypeVar("_T", bound="_Table")
 
 
@@ -167,9 +169,14 @@ COUNTED: Final = tuple(
 
 
 class Audit(_Table, frozen=True, forbid_unknown_fields=True):
-    file: str
+    """To a file, to a topic, or to both."""
+
+    file: str = ""
+    """Of refusals; changes go to another one, see `audit`."""
+    topic: str = ""
+    """`persistent://TENANT/NAMESPACE/TOPIC`; brokers publish there what they write down, as `[client]` says."""
     bytes_max: int = 64 << 20
-    """Then the file is renamed, and another one begun."""
+    """Then a file is renamed, and another one begun."""
     files_kept: int = 10
 
 
@@ -279,13 +286,22 @@ def _check(found: Configuration) -> None:
             raise ConfigurationError(
                 f"{role!r} is no role: write 1 to 256 characters without / and control characters"
             )
-    if found.audit is not None and (found.audit.bytes_max < 4096 or found.audit.files_kept < 1):
-        raise ConfigurationError("[audit]: bytes_max must be 4096 or more, and files_kept 1 or more")
+    if found.audit is not None:
+        _check_audit(found.audit)
     _check_credentials(found.client)
     if bool(found.metadata.user) != bool(found.metadata.password_file) or ":" in found.metadata.user:
         raise ConfigurationError(
             "[metadata] needs a user without colons and a password_file, both or neither"
         )
+
+
+def _check_audit(audit: Audit) -> None:
+    if not audit.file and not audit.topic:
+        raise ConfigurationError("[audit] needs a file or a topic")
+    if audit.topic and not _TOPIC.fullmatch(audit.topic):
+        raise ConfigurationError("[audit]: a topic is written persistent://TENANT/NAMESPACE/TOPIC")
+    if audit.bytes_max < 4096 or audit.files_kept < 1:
+        raise ConfigurationError("[audit]: bytes_max must be 4096 or more, and files_kept 1 or more")
 
 
 def _lets_in(one: AuthenticationConfiguration) -> bool:

@@ -55,6 +55,8 @@ class Presented:
     """`/host:port`."""
     by: str = "CONNECT"
     """What the audit log calls it."""
+    request: str = ""
+    """What its client calls a request of HTTP."""
 
 
 class Identity(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ from quire.serving.admin import (
     tenants,
     topics,
 )
-from quire.serving.admin.login import GUARD, logged_in
+from quire.serving.admin.login import GUARD, logged_in, name_request
 from quire.serving.admin.refusals import LIMITS_MET, REQUEST_BYTES_MAX, errors_as_json
 from quire.serving.admin.route import Route
 from quire.serving.broker import Broker
@@ -56,6 +56,7 @@ def make_app(broker: Broker, more_metrics: Sequence[probes.MetricSource] = ()) -
     application[LIMITS_MET] = broker.services.limits_met
     if broker.registry.guard is not None:
         application[GUARD] = broker.registry.guard
+        application.on_response_prepare.append(name_request)
     application.add_routes(routes(broker))
     application.add_routes(probes.routes(broker, more_metrics))
     return application

@@ -18,14 +18,16 @@ from quire.runtime import probes
 from quire.runtime.errors import QuireError
 from quire.runtime.network import peer_address
 from quire.runtime.tls import peer_certificate
+from quire.security.authentication import REQUEST_ID
 from quire.security.authorization import Action, Place
-from quire.security.identity import Identity
+from quire.security.identity import Identity, Presented
 from quire.serving.names import TopicName
 from quire.serving.policy.guard import Guard
 
 ORIGINAL_PRINCIPAL: Final = "X-Original-Principal"
 GUARD: Final = web.AppKey("guard", Guard)
 _IDENTITY: Final = web.RequestKey("identity", Identity)
+_PRESENTED: Final = web.RequestKey("presented", Presented)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -34,10 +36,17 @@ async def logged_in(request: web.Request, handler: _Handler) -> web.StreamRespon
     """Only for an application that has a guard."""
     if request.path not in probes.PATHS:
         guard, headers, certificate = request.app[GUARD], request.headers, peer_certificate(request.transport)
-        header = headers.get("Authorization", "")
-        presented = guard.authentication.in_header(header, certificate, peer_address(request.transport))
+        presented = guard.authentication.in_request(headers, certificate, peer_address(request.transport))
+        request[_PRESENTED] = presented
         request[_IDENTITY] = await guard.log_in(presented, headers.get(ORIGINAL_PRINCIPAL, ""))
     return await handler(request)
+
+
+async def name_request(request: web.Request, answer: web.StreamResponse) -> None:
+    """Say in every answer what the audit log calls the request."""
+    presented = request.get(_PRESENTED)
+    if presented is not None:
+        answer.headers[REQUEST_ID] = presented.request
 
 
 async def permitted(request: web.Request, action: Action, handler: _Handler) -> web.StreamResponse:
@@ -45,18 +54,17 @@ async def permitted(request: web.Request, action: Action, handler: _Handler) -> 
     guard = request.app.get(GUARD)
     if guard is None:
         return await handler(request)
-    who = request[_IDENTITY]
-    place, address = place_of(request.match_info), peer_address(request.transport)
-    what = f"{request.method} {request.path}"
-    await guard.check(who, action, place, address=address, what=what)
+    who, address, name = request[_IDENTITY], request[_PRESENTED].address, request[_PRESENTED].request
+    place, what = place_of(request.match_info), f"{request.method} {request.path}"
+    await guard.check(who, action, place, address=address, what=what, request=name)
     if request.method in ("GET", "HEAD"):
         return await handler(request)
     try:
         answer = await handler(request)
     except QuireError as error:
-        guard.audit.record("failed", who, address, what, str(place), str(error))
+        guard.audit.record("failed", who, address, what, str(place), str(error), name)
         raise
-    guard.audit.record("changed", who, address, what, str(place), str(answer.status))
+    guard.audit.record("changed", who, address, what, str(place), str(answer.status), name)
     return answer
 
 

@@ -43,8 +43,7 @@ class Guard:
 
     def metrics(self) -> Mapping[str, float]:
         """What was written down, by events."""
-        events = self.audit.events_total.items()
-        return {f"quire_security_{event.replace('-', '_')}_total": count for event, count in events}
+        return self.audit.metrics()
 
     # -- who is it -------------------------------------------------------------------------------------
 
@@ -56,16 +55,19 @@ class Guard:
             identity = await self.authentication.authenticate(presented)
             return self.authorization.speaking_for(identity, original)
         except (NotAuthenticated, NotAuthorized) as error:
-            self.audit.record("login-failed", None, presented.address, presented.by, outcome=str(error))
+            address, by, request = presented.address, presented.by, presented.request
+            self.audit.record("login-failed", None, address, by, outcome=str(error), request=request)
             raise
 
     # -- may he ----------------------------------------------------------------------------------------
 
-    async def check(self, who: Identity, action: Action, place: Place, *, address: str, what: str) -> None:
-        """`what` is the command or the request that asks. Raises `NotAuthorized`, `Unavailable`."""
+    async def check(
+        self, who: Identity, action: Action, place: Place, *, address: str, what: str, request: str
+    ) -> None:
+        """`what` is the command or the request that asks, `request` its name. Raises `NotAuthorized`, `Unavailable`."""
         decision = await self.decide(who, action, place)
         if not decision.allowed:
-            self.audit.record("denied", who, address, what, str(place), decision.why)
+            self.audit.record("denied", who, address, what, str(place), decision.why, request)
             raise NotAuthorized(decision.why)
 
     async def decide(self, who: Identity, action: Action, place: Place) -> Decision:

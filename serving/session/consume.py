@@ -143,7 +143,7 @@ class ConsumerEnd:
 
     async def _enter(self, body: pb.CommandSubscribe) -> tuple[AnyTopic, Consumer]:
         host = self.connection.host
-        await permit(self.connection, pb.BaseCommand.SUBSCRIBE, body.topic, body.subscription)
+        await permit(self.connection, pb.BaseCommand.SUBSCRIBE, body, body.subscription)
         topic = await host.topics.open(body.topic, create=body.force_topic_creation)
         if body.read_compacted and not topic.topic_name.is_persistent:
             raise NotAllowed(f"topic {topic.name} keeps nothing, so nothing of it can be read compacted")

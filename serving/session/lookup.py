@@ -38,7 +38,7 @@ def partitioned_metadata(connection: Connection, body: pb.CommandPartitionedTopi
 async def _partitions(connection: Connection, body: pb.CommandPartitionedTopicMetadata) -> bytes:
     if body.topic == _COORDINATORS:
         raise NotAllowed(NO_TRANSACTIONS)
-    await permit(connection, pb.BaseCommand.PARTITIONED_METADATA, body.topic)
+    await permit(connection, pb.BaseCommand.PARTITIONED_METADATA, body)
     topics = connection.host.topics
     count = await topics.partitions(body.topic, create=body.metadata_auto_creation_enabled)
     return commands.partitions(body.request_id, count)
@@ -52,7 +52,7 @@ def lookup(connection: Connection, body: pb.CommandLookupTopic) -> None:
 
 
 async def _lookup(connection: Connection, body: pb.CommandLookupTopic) -> bytes:
-    await permit(connection, pb.BaseCommand.LOOKUP, body.topic)
+    await permit(connection, pb.BaseCommand.LOOKUP, body)
     owner = await connection.host.topics.look_up(body.topic, take=body.authoritative)
     urls = owner.urls_for(body.advertised_listener_name)
     # Whoever is sent on asks there with the `authoritative` that we say here, and so makes that broker the owner.
@@ -69,7 +69,7 @@ def topics_of_namespace(connection: Connection, body: pb.CommandGetTopicsOfNames
 
 async def _topics(connection: Connection, body: pb.CommandGetTopicsOfNamespace) -> bytes:
     tenant, namespace = namespace_of(body.namespace)
-    await permit_in_namespace(connection, pb.BaseCommand.GET_TOPICS_OF_NAMESPACE, tenant, namespace)
+    await permit_in_namespace(connection, pb.BaseCommand.GET_TOPICS_OF_NAMESPACE, body, tenant, namespace)
     names: list[str] = []
     for domain, other in (("persistent", _Mode.NON_PERSISTENT), ("non-persistent", _Mode.PERSISTENT)):
         if body.mode != other:

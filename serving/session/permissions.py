@@ -9,7 +9,7 @@ for a message.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from quire.security.authorization import Action, Place
 from quire.serving.policy.guard import place_of
@@ -47,21 +47,24 @@ PERMISSIONS: Final[dict[int, Action | None]] = {
 }
 
 
-async def permit(connection: Connection, kind: _Type.Type, topic: str, subscription: str = "") -> None:
-    """Raises `NotAuthorized` when this connection may not do this to the topic; `Unavailable`."""
+async def permit(connection: Connection, kind: _Type.Type, body: Any, subscription: str = "") -> None:
+    """`body` is of the command, and names a topic. Raises `NotAuthorized` when this connection may not do this to it;
+    `Unavailable`.
+    """
     if connection.host.guard is not None:
-        await _check(connection, kind, place_of(topic, subscription))
+        await _check(connection, kind, place_of(body.topic, subscription), body.request_id)
 
 
-async def permit_in_namespace(connection: Connection, kind: _Type.Type, tenant: str, namespace: str) -> None:
+async def permit_in_namespace(
+    connection: Connection, kind: _Type.Type, body: Any, tenant: str, namespace: str
+) -> None:
     """As `permit`, of a namespace."""
     if connection.host.guard is not None:
-        await _check(connection, kind, Place(tenant, namespace))
+        await _check(connection, kind, Place(tenant, namespace), body.request_id)
 
 
-async def _check(connection: Connection, kind: _Type.Type, place: Place) -> None:
+async def _check(connection: Connection, kind: _Type.Type, place: Place, request_id: int) -> None:
     guard, login, action = connection.host.guard, connection.peer.login, PERMISSIONS[kind]
     assert guard is not None and login is not None and action is not None
-    await guard.check(
-        login.identity, action, place, address=connection.peer.address, what=_Type.Type.Name(kind)
-    )
+    name, address = _Type.Type.Name(kind), connection.peer.address
+    await guard.check(login.identity, action, place, address=address, what=name, request=str(request_id))

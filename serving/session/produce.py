@@ -201,11 +201,9 @@ class ProducerEnd:
 
     async def _enter(self, body: pb.CommandProducer) -> AnyTopic:
         """Be admitted to the topic."""
-        await permit(self.connection, pb.BaseCommand.PRODUCER, body.topic)
+        await permit(self.connection, pb.BaseCommand.PRODUCER, body)
         if body.initial_subscription_name:
-            await permit(
-                self.connection, pb.BaseCommand.SUBSCRIBE, body.topic, body.initial_subscription_name
-            )
+            await permit(self.connection, pb.BaseCommand.SUBSCRIBE, body, body.initial_subscription_name)
         topic = await self.connection.host.topics.open(body.topic)
         schema = body.schema if body.HasField("schema") else None
         self.schema_version = await self.connection.host.topics.admit_producer_schema(topic, schema)
@@ -364,7 +362,7 @@ def get_schema(connection: Connection, body: pb.CommandGetSchema) -> None:
 
 
 async def _get_schema(connection: Connection, body: pb.CommandGetSchema) -> bytes:
-    await permit(connection, pb.BaseCommand.GET_SCHEMA, body.topic)
+    await permit(connection, pb.BaseCommand.GET_SCHEMA, body)
     version = body.schema_version or None  # some clients send an empty one for the newest
     number, found = await connection.host.topics.find_schema(body.topic, version)
     return commands.schema_found(body.request_id, found, number)
@@ -379,7 +377,7 @@ def get_or_create_schema(connection: Connection, body: pb.CommandGetOrCreateSche
 
 
 async def _get_or_create_schema(connection: Connection, body: pb.CommandGetOrCreateSchema) -> bytes:
-    await permit(connection, pb.BaseCommand.GET_OR_CREATE_SCHEMA, body.topic)
+    await permit(connection, pb.BaseCommand.GET_OR_CREATE_SCHEMA, body)
     topic = await connection.host.topics.open(body.topic)
     version = await connection.host.topics.admit_producer_schema(topic, body.schema)
     return commands.schema_stored(body.request_id, version)

@@ -75,7 +75,9 @@ class TopicWatcher:
         try:
             pattern = TopicsPattern(body.topics_pattern)
             tenant, namespace = self.namespace = namespace_of(body.namespace)
-            await permit_in_namespace(self._connection, pb.BaseCommand.WATCH_TOPIC_LIST, tenant, namespace)
+            await permit_in_namespace(
+                self._connection, pb.BaseCommand.WATCH_TOPIC_LIST, body, tenant, namespace
+            )
             host = self._connection.host
             watched = await host.topics.watch(tenant, namespace, self._changed)
             self._stop = watched.stop

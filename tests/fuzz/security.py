@@ -35,8 +35,8 @@ def login(data: bytes) -> None:
     method = ("token", "basic", "tls", "none", "token")[data[0] % 5]
     tried = (
         Presented(method, data[1:]),
-        doors.in_header("Bearer " + data[1:].decode("latin1"), b"", ""),
-        doors.in_header(data[1:].decode("latin1"), b"", ""),
+        doors.in_request({"Authorization": "Bearer " + data[1:].decode("latin1")}, b"", ""),
+        doors.in_request({"Authorization": data[1:].decode("latin1")}, b"", ""),
     )
     for one in tried:
         try:

@@ -13,7 +13,7 @@ from joserfc.jwk import OctKey
 
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import NotAuthenticated
-from quire.security.authentication import Authentication, make_authentication
+from quire.security.authentication import REQUEST_ID, Authentication, make_authentication
 from quire.security.configuration import AuthenticationConfiguration, Basic, Certificate, Token
 from quire.security.identity import Presented
 
@@ -66,14 +66,27 @@ async def test_a_name_that_is_too_long_with_its_prefix_is_none(tmp_path: Path) -
     ],
 )
 async def test_what_a_header_shows(doors: Authentication, header: str, method: str) -> None:
-    shown = doors.in_header(header, b"", "/10.0.0.1:4711")
-    assert (shown.method, shown.address, shown.by) == (method, "/10.0.0.1:4711", "HTTP")
+    shown = doors.in_request({"Authorization": header, REQUEST_ID: "mine-1"}, b"", "/10.0.0.1:4711")
+    assert (shown.method, shown.address, shown.by, shown.request) == (
+        method,
+        "/10.0.0.1:4711",
+        "HTTP",
+        "mine-1",
+    )
     if method == "token" or header.endswith("="):
         assert (await doors.authenticate(shown)).role.endswith(":app")
     else:
         with pytest.raises(NotAuthenticated):
             await doors.authenticate(shown)
     assert TOKEN not in repr(shown) and "secret" not in repr(shown)
+
+
+@pytest.mark.parametrize("given", ["", "a b", "a\nb", "x" * 65, "\u0661"])
+async def test_a_request_without_a_name_that_can_be_one_is_given_one(
+    doors: Authentication, given: str
+) -> None:
+    found = {doors.in_request({REQUEST_ID: given}, b"", "").request for _ in range(3)}
+    assert len(found) == 3 and all(len(one) == 16 for one in found)
 
 
 async def test_who_is_named_by_nothing_that_can_go_stays(doors: Authentication, tmp_path: Path) -> None:

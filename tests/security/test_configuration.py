@@ -96,6 +96,9 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ("[client]\nmethod = 'token'\n", "token_file"),
         ("[client]\nmethod = 'tls'\ncertificate = 'x'\n", "certificate and key"),
         ("[audit]\nfile = 'x'\nfiles_kept = 0\n", "files_kept"),
+        ("[audit]\n", "a file or a topic"),
+        ("[audit]\ntopic = 'audit'\n", "persistent://TENANT"),
+        ("[audit]\ntopic = 'non-persistent://t/n/audit'\n", "persistent://TENANT"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(tmp_path: Path, text: str, words: str) -> None:

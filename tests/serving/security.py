@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,13 @@ def token(role: str, *, seconds: float | None = None, secret: bytes = SECRET, **
     if seconds is not None:
         claims["exp"] = time.time() + seconds
     return jwt.encode({"alg": "HS256"}, {"sub": role, **claims}, OctKey.import_key(secret))
+
+
+def audit(folder: Path) -> list[dict[str, str]]:
+    """What was written down in both files, by time."""
+    files = (folder / "audit.jsonl", folder / "audit-changes.jsonl")
+    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    return sorted(lines, key=lambda line: str(line["time"]))
 
 
 def configuration(folder: Path, **changed: Any) -> Configuration:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from quire.security.configuration import AuthorizationConfiguration, Credentials
 from quire.serving.admin.app import make_app
 from quire.serving.broker import Broker
 from tests.serving.conftest import QUIET, BrokerHouse, in_thread
-from tests.serving.security import PASSWORD, security, token
+from tests.serving.security import PASSWORD, audit, security, token
 
 from .conftest import Front
 
@@ -81,10 +80,6 @@ async def produce(front: Front, authentication: Any, seconds: int = 5) -> None:
 
 def by_token(role: str, **options: Any) -> Any:
     return pulsar.AuthenticationToken(token(role, **options))
-
-
-def audit(folder: Path) -> list[dict[str, str]]:
-    return [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
 
 
 async def test_right_credentials_do_what_they_may_through_a_proxy(proxy: Front) -> None:

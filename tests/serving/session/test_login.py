@@ -4,7 +4,6 @@ come and go."""
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from quire.serving.broker import Broker
 from quire.serving.session import login, revocation
 
 from ..conftest import QUIET, BrokerHouse, in_thread
-from ..security import PASSWORD, SECRET, security, token
+from ..security import PASSWORD, SECRET, audit, security, token
 
 TOPIC = "persistent://public/default/orders"
 Connect = Callable[..., pulsar.Client]
@@ -74,10 +73,6 @@ async def produce(client: pulsar.Client, topic: str = TOPIC) -> None:
 
 async def consume(client: pulsar.Client, subscription: str = "s") -> None:
     await in_thread(lambda: client.subscribe(TOPIC, subscription).close())
-
-
-def audit(folder: Path) -> list[dict[str, str]]:
-    return [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
 
 
 # -- who is let in ---------------------------------------------------------------------------------------
