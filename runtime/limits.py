@@ -79,6 +79,10 @@ ENTRY_OVERHEAD_BYTES: Final = 120
 TOPIC_SHARE_OF_BYTES_IN_FLIGHT: Final = 4
 """One topic may have 1/n of them unanswered; then its producers wait, and no topic alone stops all the others."""
 
+TENANT_SHARE_OF_BYTES_IN_FLIGHT: Final = 2
+"""One tenant may have 1/n of them unanswered while there are others; more than one of its topics may, so that they do
+not stop each other."""
+
 HELD_SHARE_OF_BYTES_IN_FLIGHT: Final = 4
 """What waits in sessions, SENDs and commands, may be 1/n as much, beside it, over all connections."""
 
@@ -259,6 +263,7 @@ assert 2 * FRAME_BYTES_MAX <= FRAME_ROOM_BYTES_MAX
 assert BLOCK_BYTES_MAX <= ADD_REQUEST_BYTES_MAX
 assert BLOCK_BYTES_HARD_MAX <= ADD_REQUEST_BYTES_MAX
 assert LAG_BYTES_MAX < BYTES_IN_FLIGHT_MAX
+assert 1 < TENANT_SHARE_OF_BYTES_IN_FLIGHT < TOPIC_SHARE_OF_BYTES_IN_FLIGHT
 assert BLOCK_BYTES_HARD_MAX <= BOOKIE_FRAME_BYTES_MAX
 assert 2 * JOURNAL_GROUP_BYTES_MAX <= MEMTABLE_BYTES
 assert 2 * JOURNAL_GROUP_BYTES_MAX <= JOURNAL_SEGMENT_BYTES

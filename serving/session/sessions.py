@@ -178,6 +178,7 @@ class Sessions:
             "quire_serving_connections_logging_in": self.connections.logging_in,
             "quire_serving_bytes_in_flight": self.budget.used_bytes,
             "quire_serving_bytes_in_flight_max": self.budget.limit_bytes,
+            "quire_serving_tenant_share_waits_total": self._services.shares.waits,
             "quire_serving_bytes_held": self.held.used_bytes,
             "quire_serving_slices_waiting": len(self.slices),
             "quire_serving_bytes_of_frames": self.frame_room.used_bytes,

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from quire.metadata import topics
 from quire.runtime.errors import Unavailable
 from quire.serving.model.ports import CompactedPort, Position, SegmentView
+from quire.serving.names import TopicName
 from quire.serving.policy.applied import AppliedPolicies
 from quire.serving.policy.rate_limiter import DispatchLimits
 from quire.serving.policy.resolved import TopicPolicies
@@ -61,7 +62,9 @@ class LedgerLog:
         self._applied = applied
         self.meta_store = meta_store = MetaStore(services.store, snapshot)
         self.segment_list = segments = meta_store.segments
-        self.publisher = publisher = Publisher(services.turn, services.budget)
+        self.publisher = publisher = Publisher(
+            services.turn, services.shares.of(TopicName.parse(name).tenant)
+        )
         self.writing = Writing(name, services, meta_store, publisher, applied)
         self.reader = reader = TopicReader(segments, services.ledgers, services.archive)
         self.tail = services.tail_cache.tail()

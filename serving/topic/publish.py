@@ -25,7 +25,6 @@ from itertools import islice
 from typing import Final
 
 from quire.ledger.writer import LedgerWriter
-from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import Clock
 from quire.runtime.limits import (
     BLOCK_BYTES_MAX,
@@ -36,6 +35,7 @@ from quire.runtime.limits import (
 )
 from quire.serving.model.ports import Done, Position
 from quire.serving.topic.producers import ProducerPort
+from quire.serving.topic.tenant_shares import TenantShare
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
 from quire.wire.entry_frames import receipt, receipt_run
@@ -207,7 +207,6 @@ class Publisher:
 
     __slots__ = (
         "_armed",
-        "_budget",
         "_bytes_max",
         "_clock_ms",
         "_confirmed_entry",
@@ -215,6 +214,7 @@ class Publisher:
         "_flights",
         "_flushes",
         "_next_entry",
+        "_share",
         "_turn",
         "_waiting",
         "_writer",
@@ -223,9 +223,9 @@ class Publisher:
         "on_confirmed",
     )
 
-    def __init__(self, turn: Turn, budget: ByteBudget) -> None:
+    def __init__(self, turn: Turn, share: TenantShare) -> None:
         self._turn = turn
-        self._budget = budget
+        self._share = share
         self.on_confirmed: Callable[[Sequence[InFlightBlock]], None] = lambda flights: None
         """Called with the blocks that were confirmed in a turn, in order, after their receipts were written."""
         self._writer: LedgerWriter | None = None
@@ -236,7 +236,7 @@ class Publisher:
         self._next_entry = 0
         self._confirmed_entry = -1
         self._clock_ms = 0
-        self._bytes_max = budget.limit_bytes // TOPIC_SHARE_OF_BYTES_IN_FLIGHT
+        self._bytes_max = share.budget.limit_bytes // TOPIC_SHARE_OF_BYTES_IN_FLIGHT
         self._drained: list[Done] = []
         self._flushes: dict[asyncio.Future[bool], None] = {}
         self.held_bytes = 0
@@ -244,12 +244,16 @@ class Publisher:
 
     @property
     def is_full(self) -> bool:
-        """So much is unanswered that no more should be published until `when_drained`."""
-        return self.held_bytes >= self._bytes_max
+        """So much is unanswered, of the topic or its tenant, that no more should be published until `when_drained`."""
+        share = self._share
+        return self.held_bytes >= self._bytes_max or (share.held_bytes >= share.bytes_max and share.is_full)
 
     def when_drained(self, done: Done) -> None:
         """Call `done` once when half of what makes it full is answered, or all was dropped."""
-        self._drained.append(done)
+        if self.held_bytes >= self._bytes_max:
+            self._drained.append(done)
+        else:
+            self._share.when_drained(done)
 
     def attach(self, writer: LedgerWriter, next_index: int, clock_ms: int) -> None:
         """Write to a new, empty ledger; its first message has `next_index`, no block an earlier clock."""
@@ -272,7 +276,9 @@ class Publisher:
         """Queue entries behind everything published before. The lists are the publisher's from here on."""
         byte_count = sum(map(len, entries))
         weight = byte_count + ENTRY_OVERHEAD_BYTES * len(entries)
-        self._budget.held_bytes += weight
+        share = self._share
+        share.held_bytes += weight
+        share.budget.held_bytes += weight
         self.held_bytes += weight
         waiting = self._waiting
         if waiting and waiting[-1].producer is producer and waiting[-1].after is None:
@@ -401,7 +407,7 @@ class Publisher:
         finally:
             if answered:
                 self.held_bytes -= weight
-                self._budget.give_back(weight)
+                self._share.give_back(weight)
                 self.on_confirmed(answered)
         if self._waiting and not self._armed:
             self._arm()
@@ -428,7 +434,7 @@ class Publisher:
         self._waiting.clear()
         self._flights.clear()
         held, self.held_bytes = self.held_bytes, 0
-        self._budget.give_back(held)
+        self._share.give_back(held)
         self._tell_drained()
         for flush in self._flushes:
             if not flush.done():

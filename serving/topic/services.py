@@ -22,6 +22,7 @@ from quire.serving.policy.rate_limiter import BrokerLimiters
 from quire.serving.settings import BrokerSettings
 from quire.serving.topic.publish import Turn
 from quire.serving.topic.tail_cache import TailCache
+from quire.serving.topic.tenant_shares import TenantShares
 from quire.tiering.archive import Archive
 
 HELPERS: Final = 2
@@ -40,6 +41,7 @@ class Services:
     to_brokers: FollowedContext | None = None
     turn: Turn = field(init=False)
     budget: ByteBudget = field(init=False)
+    shares: TenantShares = field(init=False)
     held: ByteBudget = field(init=False)
     """For what waits in sessions until its topic takes it."""
     tail_cache: TailCache = field(init=False)
@@ -62,6 +64,7 @@ class Services:
     def __post_init__(self) -> None:
         self.turn = Turn(self.clock, asyncio.get_running_loop().call_soon)
         self.budget = ByteBudget(self.settings.bytes_in_flight_max)
+        self.shares = TenantShares(self.budget)
         self.held = ByteBudget(self.budget.limit_bytes // HELD_SHARE_OF_BYTES_IN_FLIGHT)
         self.tail_cache = TailCache(self.settings.tail_cache_bytes)
         self.limiters = BrokerLimiters.of(self.settings, self.clock)

@@ -185,6 +185,68 @@ async def test_a_full_topic_holds_its_producers_and_leaves_the_budget_to_others(
     )
 
 
+async def stuck_topics(broker: Broker, tenant: str, count: int) -> list[tuple[Any, Any, Client]]:
+    """Topics of a tenant whose ledgers hang: publisher, the writer to attach again, and a client with a producer."""
+    found = []
+    for number in range(count):
+        name = f"persistent://{tenant}/default/stuck-{number}"
+        client = await publishing(broker, name)
+        topic = broker.registry.find(TopicName.parse(name))
+        assert topic is not None
+        publisher = topic.log.publisher
+        found.append((publisher, publisher._writer, client))  # type: ignore[union-attr]
+        publisher.detach()  # type: ignore[union-attr]
+    return found
+
+
+async def test_a_tenant_whose_topics_are_stuck_leaves_the_budget_to_others(house: BrokerHouse) -> None:
+    """Six topics with a quarter each would take it all; two of them have what their tenant may."""
+    broker = await house.start(bytes_in_flight_max=16 * MIB)
+    for tenant in ("greedy", "other"):
+        await broker.namespaces.create_tenant(tenant)
+        await broker.namespaces.create(tenant, "default")
+    other = await publishing(broker, "persistent://other/default/t")
+    topics = await stuck_topics(broker, "greedy", 6)
+    for number in range(2):
+        for _, _, client in topics:
+            send(client, 1, number, payload=bytes(MIB))
+            await asyncio.sleep(0)
+    share = broker.services.shares.of("greedy")
+    assert share.is_full and share.held_bytes < 8 * MIB + 2 * MIB
+    assert not broker.services.budget.is_spent
+    assert sum(not client.transport.reading for _, _, client in topics) == 4, "eight of twelve were taken"
+    send(other, 1, *range(10))
+    assert len(await other.answers(10)) == 10
+    assert other.transport.reading and broker.metrics()["quire_serving_tenant_share_waits_total"] == 4
+    for publisher, writer, _ in topics:
+        publisher._writer = writer
+        publisher._arm()
+    async with asyncio.timeout(60):
+        while share.held_bytes or broker.sessions.held.held_bytes:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    for _, _, client in topics:
+        assert [one.body.sequence_id for one in client.received()] == [0, 1]
+        assert client.transport.reading
+    assert broker.services.budget.held_bytes == 0
+
+
+async def test_a_tenant_that_is_alone_has_the_whole_budget(house: BrokerHouse) -> None:
+    broker = await house.start(bytes_in_flight_max=16 * MIB)
+    for tenant in ("greedy", "other"):
+        await broker.namespaces.create_tenant(tenant)
+        await broker.namespaces.create(tenant, "default")
+    topics = await stuck_topics(broker, "greedy", 6)
+    for number in range(4):
+        for _, _, client in topics:
+            send(client, 1, number, payload=bytes(MIB))
+    assert broker.services.shares.of("greedy").held_bytes >= 15 * MIB
+    assert len(broker.services.shares) == 1
+    await publishing(broker, "persistent://other/default/t")
+    assert len(broker.services.shares) == 2 and broker.services.shares.of("greedy").is_full
+    await broker.admin.topics.unload(TopicName.parse("persistent://other/default/t"))
+    assert len(broker.services.shares) == 1, "it went with its last topic"
+
+
 async def test_a_peer_that_does_not_read_its_answers_is_not_read(broker: Broker) -> None:
     client = await connected(broker)
     client.connection.pause_writing()

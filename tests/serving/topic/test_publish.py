@@ -20,6 +20,7 @@ from quire.runtime.limits import (
     ENTRY_OVERHEAD_BYTES,
 )
 from quire.serving.topic.publish import InFlightBlock, Publisher, Turn
+from quire.serving.topic.tenant_shares import TenantShares
 from quire.wire import block as blocks
 from quire.wire import commands, varint
 from quire.wire import pulsar_pb2 as pb
@@ -93,7 +94,8 @@ class World:
         self.clock = ManualClock()
         self.budget = ByteBudget()
         self.sink = Sink()
-        self.publisher = Publisher(Turn(self.clock, self.calls.append), self.budget)
+        self.shares = TenantShares(self.budget)
+        self.publisher = Publisher(Turn(self.clock, self.calls.append), self.shares.of("public"))
         self.publisher.on_confirmed = lambda flights: self.sink.blocks_confirmed(flights)
         self._next = 0
 
