@@ -86,7 +86,7 @@ class SubscribeRequest:
             consumer_name=command.consumer_name,
             priority_level=command.priority_level,
             durable=command.durable,
-            start=command.start_message_id if command.HasField("start_message_id") else None,
+            start=_start_of(command),
             initial_earliest=command.initialPosition == pb.CommandSubscribe.Earliest,
             start_rollback_s=command.start_message_rollback_duration_sec,
             properties={item.key: item.value for item in command.subscription_properties},
@@ -99,3 +99,11 @@ class SubscribeRequest:
             read_compacted=command.read_compacted,
             key_ranges=[(one.start, one.end) for one in command.keySharedMeta.hashRanges],
         )
+
+
+def _start_of(command: pb.CommandSubscribe) -> pb.MessageIdData | None:
+    """The message that a reader begins at, and nothing else of what its id says: it is kept, and may be large."""
+    if not command.HasField("start_message_id"):
+        return None
+    said = command.start_message_id
+    return pb.MessageIdData(ledgerId=said.ledgerId, entryId=said.entryId)

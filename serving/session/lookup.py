@@ -13,6 +13,7 @@ from typing import Final
 from quire.runtime.errors import ConfigurationError, LimitExceeded
 from quire.serving.model.ports import NotAllowed
 from quire.serving.model.topics_pattern import TopicsPattern, topics_hash
+from quire.serving.names import check_name
 from quire.serving.session.connection import Connection, Handler
 from quire.serving.session.lane import Lane
 from quire.serving.session.permissions import permit, permit_in_namespace
@@ -53,6 +54,7 @@ def lookup(connection: Connection, body: pb.CommandLookupTopic) -> None:
 
 async def _lookup(connection: Connection, body: pb.CommandLookupTopic) -> bytes:
     await permit(connection, pb.BaseCommand.LOOKUP, body)
+    check_name("the listener's name", body.advertised_listener_name)
     owner = await connection.host.topics.look_up(body.topic, take=body.authoritative)
     urls = owner.urls_for(body.advertised_listener_name)
     # Whoever is sent on asks there with the `authoritative` that we say here, and so makes that broker the owner.

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from quire.runtime.limits import NAME_CHARS_MAX
 from quire.serving.session.inbound import Inbound, Stop
 from quire.serving.session.outbound import Outbound
 from quire.wire import commands
@@ -47,7 +48,7 @@ class Peer:
         """CONNECT came."""
         self._handshake.cancel()
         self.is_connected = True
-        self.client_version = client_version
+        self.client_version = client_version[:NAME_CHARS_MAX]
         self.wants_index = wants_index
 
     def lost(self) -> None:

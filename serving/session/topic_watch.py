@@ -20,6 +20,7 @@ from quire.runtime.errors import ConfigurationError, LimitExceeded, QuireError
 from quire.runtime.limits import MIB, TOPIC_WATCHERS_PER_CONNECTION_MAX, TOPICS_MATCH_S_MAX
 from quire.serving.model.ports import NotAllowed
 from quire.serving.model.topics_pattern import TopicsPattern, topics_hash
+from quire.serving.names import check_name
 from quire.serving.session.connection import Connection, Handler
 from quire.serving.session.lane import Lane
 from quire.serving.session.permissions import permit_in_namespace
@@ -48,6 +49,7 @@ async def matching(pattern: TopicsPattern, names: Iterable[str], clock: Clock) -
 
 def namespace_of(text: str) -> tuple[str, str]:
     """(tenant, namespace). Raises `ConfigurationError`."""
+    check_name("the namespace", text)
     tenant, _, namespace = text.partition("/")
     if not tenant or not namespace:
         raise ConfigurationError(f"{text!r} is no namespace; write tenant/namespace")
