@@ -51,30 +51,34 @@ async def name_request(request: web.Request, answer: web.StreamResponse) -> None
 
 async def permitted(request: web.Request, action: Action, handler: _Handler) -> web.StreamResponse:
     """What `handler` answers, if whoever asks may. Raises `NotAuthorized`, `Unavailable`."""
+    await require(request, action)
     guard = request.app.get(GUARD)
-    if guard is None:
+    if guard is None or request.method in ("GET", "HEAD"):
         return await handler(request)
-    who, address, name = request[_IDENTITY], request[_PRESENTED].address, request[_PRESENTED].request
-    place, what = place_of(request.match_info), f"{request.method} {request.path}"
-    await guard.check(who, action, place, address=address, what=what, request=name)
-    if request.method in ("GET", "HEAD"):
-        return await handler(request)
+    who, shown, place = request[_IDENTITY], request[_PRESENTED], str(place_of(request.match_info))
     try:
         answer = await handler(request)
     except QuireError as error:
-        guard.audit.record("failed", who, address, what, str(place), str(error), name)
+        guard.audit.record("failed", who, shown.address, _what(request), place, str(error), shown.request)
         raise
-    guard.audit.record("changed", who, address, what, str(place), str(answer.status), name)
+    guard.audit.record(
+        "changed", who, shown.address, _what(request), place, str(answer.status), shown.request
+    )
     return answer
 
 
 async def require(request: web.Request, action: Action) -> None:
-    """For what needs more than its row says. Raises `NotAuthorized`, `Unavailable`."""
+    """Also for what needs more than its row says. Raises `NotAuthorized`, `Unavailable`."""
     guard = request.app.get(GUARD)
     if guard is not None:
-        what = f"{request.method} {request.path}"
-        place, address = place_of(request.match_info), peer_address(request.transport)
-        await guard.check(request[_IDENTITY], action, place, address=address, what=what)
+        who, shown, place = request[_IDENTITY], request[_PRESENTED], place_of(request.match_info)
+        await guard.check(
+            who, action, place, address=shown.address, what=_what(request), request=shown.request
+        )
+
+
+def _what(request: web.Request) -> str:
+    return f"{request.method} {request.path}"
 
 
 def place_of(names: Mapping[str, str]) -> Place:

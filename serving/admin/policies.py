@@ -38,6 +38,9 @@ REFRESH = "/quire/v1/policies/{tenant}/{namespace}"
 ICEBERG = "/quire/v1/iceberg"
 """All topics of the cluster for which an Iceberg table is kept fresh, and what is prescribed of it."""
 
+HEEDED = ("deduplicationEnabled", "maxMessageSize")
+"""A topic's policies that writers ask for before they write: who may use the topic may read them."""
+
 Change = Callable[[Policies], Policies]
 
 
@@ -100,8 +103,9 @@ def _routes_of(policy: PolicyJson, word: str, level: _Level) -> Sequence[Route]:
 
     may = Action.SUPERUSER if policy.is_limit else Action.ADMINISTER
     path, value = f"{level.path}/{word}", body(policy.shape.parse, or_query=policy.topic_word)
+    reading = Action.LOOKUP if level.path == TOPIC and word in HEEDED else Action.ADMINISTER
     return (
-        Route("GET", path, level.read, *level.names, *level.which, answer=shown, may=Action.ADMINISTER),
+        Route("GET", path, level.read, *level.names, *level.which, answer=shown, may=reading),
         Route("POST", path, put, value, *level.names, may=may),
         Route("PUT", path, put, value, *level.names, may=may),
         Route("DELETE", path, delete, *level.names, may=may),

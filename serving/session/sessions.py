@@ -169,7 +169,7 @@ class Sessions:
         tls = [one for one in self._listeners if isinstance(one, TlsListener)]
         return {
             **({} if self.guard is None else self.guard.metrics()),
-            **{f"quire_limits_{limit}_met_total": count for limit, count in self.limits_met.items()},
+            **{f"quire_serving_limits_{limit}_met_total": count for limit, count in self.limits_met.items()},
             "quire_serving_tls_handshakes_total": sum(one.handshakes_total for one in tls),
             "quire_serving_tls_handshakes_failed_total": sum(one.handshakes_failed_total for one in tls),
             "quire_serving_tls_handshakes_under_way": sum(one.handshakes_under_way for one in tls),

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from quire.client.routing import partition_name
-from quire.runtime.errors import AlreadyExists, ConfigurationError, NotFound
+from quire.runtime.errors import AlreadyExists, ConfigurationError, NotAuthorized, NotFound
 from quire.runtime.rest import Admin
 from quire.spark_source.sink.options import SinkOptions
 from quire.spark_source.sink.values import Encoder, TopicSchema, definition_of, misfit
@@ -143,13 +143,19 @@ def _register(
 
 
 def publish_url(options: SinkOptions, partitions: int) -> str:
-    """Where clients of the topic go: its broker first, then the others, for when that one has gone."""
+    """Where clients of the topic go: its broker first, then the others, for when that one has gone.
+
+    Only superusers may know of the others; a task of another role that loses its broker is run again by Spark.
+    """
     if options.broker_url:
         return options.broker_url
     admin = _admin(options)
     name = partition_name(options.topic, 0) if partitions else options.topic
     owner: dict[str, str] = admin.get(f"/lookup/v2/topic/{topic_name.path(name)}")
-    rows: list[dict[str, str]] = admin.get("/quire/v1/brokers")
+    try:
+        rows: list[dict[str, str]] = admin.get("/quire/v1/brokers")
+    except NotAuthorized:
+        rows = []
     if options.service_url.startswith("https://"):
         urls = [owner["brokerUrlTls"], *(row["serviceUrlTls"] for row in rows)]
         if not urls[0]:
