@@ -15,6 +15,7 @@ import select
 import socket
 import ssl
 import time
+from pathlib import Path
 from struct import pack, unpack_from
 from typing import Any
 
@@ -35,15 +36,15 @@ SEND_PREFIX_BYTES = 12
 
 
 class Connection:
-    """A blocking connection, up to where the load begins; by TLS when an `authority` is named."""
+    """A blocking connection, up to where the load begins; by TLS when an `authority` is named, with a `token` maybe."""
 
-    def __init__(self, port: int, authority: str = "") -> None:
+    def __init__(self, port: int, authority: str = "", token: bytes = b"") -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if authority:
             self.socket = ClientTls(authority).context().wrap_socket(self.socket, server_hostname="127.0.0.1")
         self._rest = b""
-        self.ask(commands.connect("quire-bench"))
+        self.ask(commands.connect("quire-bench", "token" if token else "none", token))
 
     def ask(self, frame: bytes) -> bytes:
         """Send a request, answer the raw command that comes back."""
@@ -115,7 +116,7 @@ class Producers:
     """One connection that publishes to `topics` topics, a round of frames at a time."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self._connection = Connection(arguments.port, arguments.authority)
+        self._connection = Connection(arguments.port, arguments.authority, arguments.token_file)
         producers = list(range(arguments.topics))
         self._connection.look_up([f"{NAMESPACE}/{arguments.prefix}-{producer}" for producer in producers])
         for producer in producers:
@@ -274,7 +275,7 @@ def produce(arguments: argparse.Namespace) -> None:
 
 def consume(arguments: argparse.Namespace) -> None:
     """Read as fast as the server dispatches, from the earliest message, and print the rate."""
-    connection = Connection(arguments.port, arguments.authority)
+    connection = Connection(arguments.port, arguments.authority, arguments.token_file)
     topic = f"{NAMESPACE}/{arguments.prefix}-0"
     connection.look_up([topic])
     connection.ask(commands.subscribe(_subscription(topic, arguments.subscription)))
@@ -337,7 +338,7 @@ def fan_out(arguments: argparse.Namespace) -> None:
     poll = select.poll()
     sockets: dict[int, socket.socket] = {}
     for number in range(arguments.subscriptions):
-        connection = Connection(arguments.port)
+        connection = Connection(arguments.port, token=arguments.token_file)
         connection.look_up([topic])
         connection.ask(commands.subscribe(_subscription(topic, f"{arguments.subscription}-{number}")))
         connection.socket.sendall(commands.flow(1, PERMITS_FOR_GOOD))
@@ -376,6 +377,10 @@ def _subscription(topic: str, name: str) -> pb.CommandSubscribe:
     return body
 
 
+def _secret(path: str) -> bytes:
+    return Path(path).read_bytes().strip()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("mode", choices=("produce", "consume", "fan-out"))
@@ -385,6 +390,7 @@ def main() -> None:
         "--bookie-pid", type=int, action="append", default=[], help="bookies beside the server"
     )
     parser.add_argument("--authority", default="", help="PEM file; the port is one with TLS")
+    parser.add_argument("--token-file", type=_secret, default=b"", help="the token to log in with")
     parser.add_argument("--prefix", default=f"bench-{_now_ms()}")
     parser.add_argument("--topics", type=int, default=1)
     parser.add_argument("--size", type=int, default=1024)

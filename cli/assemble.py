@@ -110,6 +110,7 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
         broker_settings = with_tls(broker_settings, doors)
         look_at_metadata(process.metadata)
         secured = parts.security(security, clock)
+        doors.audit(secured)
         archive = await parts.archive(process.archive)
         storage = await parts.start(Storage(configuration.bookie.values, clock=clock))
         store = await parts.metadata(process.metadata, watchdog)

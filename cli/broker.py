@@ -128,6 +128,7 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         name = urlsplit(settings.advertise_tls if doors.clients is None else service_url).netloc
         look_at_metadata(process.metadata)
         secured = parts.security(security, clock, calls_brokers=True)
+        doors.audit(secured)
         archive = await parts.archive(process.archive) if process.archive else None
         to_metadata = inside.client.current if inside else None
         store = await parts.metadata(process.metadata, watchdog, to_metadata, security.metadata.login)

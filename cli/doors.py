@@ -16,6 +16,7 @@ from quire.runtime.settings import format_address, parse_address
 from quire.security import tls
 from quire.security.configuration import Configuration
 from quire.security.listener import TlsListener
+from quire.security.security import Security
 from quire.serving.settings import BrokerSettings
 
 EVERYWHERE: Final = ("0.0.0.0", "::", "")
@@ -29,6 +30,12 @@ class Doors:
     http: socket.socket | None
     clients_tls: TlsListener | None
     http_tls: TlsListener | None
+
+    def audit(self, security: Security | None) -> None:
+        """Write down who shows a certificate that is not trusted: he does not come as far as to log in."""
+        for door in (self.clients_tls, self.http_tls):
+            if door is not None and security is not None:
+                door.on_bad_certificate = security.audit.bad_certificate
 
     @property
     def service_url(self) -> str:

@@ -103,13 +103,15 @@ async def gateway(settings: GatewaySettings) -> AsyncIterator[Sequence[str]]:
         to_metadata = inside.client.current if inside else None
         store = await parts.metadata(settings.metadata, watchdog, to_metadata, security.metadata.login)
         await find_cluster(store, settings.metadata)
+        secured = parts.security(security, SystemClock(), calls_brokers=True)
+        doors.audit(secured)
         running = Gateway(
             store,
             SystemRandom(),
             settings.connections_max,
             watchdog.metrics,
             tls.to_brokers(security, shows_itself=security.authentication is not None),
-            parts.security(security, SystemClock(), calls_brokers=True),
+            secured,
         )
         parts.push_async_callback(running.stop)
         await running.start(doors.clients, doors.http, doors.clients_tls, doors.http_tls)

@@ -49,12 +49,12 @@ class Proxy:
             async with asyncio.timeout(HANDSHAKE_S):
                 identity = await self.authentication.authenticate(presented)
             return self._no_proxy(identity, original)
-        except TimeoutError:
-            raise Unavailable("logging in took too long; try again") from None
-        except (NotAuthenticated, NotAuthorized) as error:
+        except (NotAuthenticated, NotAuthorized, Unavailable, TimeoutError) as failed:
+            late = Unavailable("logging in took too long; try again")
+            error = late if isinstance(failed, TimeoutError) else failed
             address, by, request = presented.address, presented.by, presented.request
             self.audit.record("login-failed", None, address, by, outcome=str(error), request=request)
-            raise
+            raise error from None
 
     def withdrawn(self, identity: Identity, address: str) -> None:
         """It goes, for what it was let in by counts no longer."""

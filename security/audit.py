@@ -117,6 +117,10 @@ class AuditLog:
             request=request,
         )
 
+    def bad_certificate(self, address: str, why: str) -> None:
+        """Whoever shows it does not come as far as to say anything."""
+        self.record("login-failed", None, address, "TLS", outcome=why)
+
     def _may_write(self, address: str) -> bool:
         second = int(self._clock.monotonic())
         if second != self._second:

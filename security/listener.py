@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -43,6 +44,9 @@ _log = logging.getLogger(__name__)
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 
+def _nobody_asks(address: str, why: str) -> None: ...
+
+
 class TlsListener:
     """On a bound, non-blocking socket. Nobody is let in before `start`."""
 
@@ -55,6 +59,8 @@ class TlsListener:
         self._pause: asyncio.TimerHandle | None = None
         self._handshakes: dict[asyncio.Task[None], None] = {}
         """In the order in which they began."""
+        self.on_bad_certificate: Callable[[str, str], None] = _nobody_asks
+        """Told of `/host:port` and why, when somebody shows a certificate that is not trusted."""
         self.handshakes_total = 0
         self.handshakes_failed_total = 0
 
@@ -129,6 +135,8 @@ class TlsListener:
             why = f"none within {HANDSHAKE_S:g} s" if isinstance(error, TimeoutError) else why_failed(error)
             level = logging.DEBUG if isinstance(error, ConnectionError) else logging.INFO  # it only hung up
             _log.log(level, "no TLS handshake with /%s: %s", peer, why)
+            if isinstance(error, ssl.SSLCertVerificationError):
+                self.on_bad_certificate(f"/{peer}", why)
             sock.close()
         except asyncio.CancelledError:
             self.handshakes_failed_total += 1

@@ -71,7 +71,14 @@ async def require(request: web.Request, action: Action) -> None:
     """Also for what needs more than its row says. Raises `NotAuthorized`, `Unavailable`."""
     guard = request.app.get(GUARD)
     if guard is not None:
-        who, shown, place = request[_IDENTITY], request[_PRESENTED], place_of(request.match_info)
+        who, shown = request[_IDENTITY], request[_PRESENTED]
+        try:
+            place = place_of(request.match_info)
+        except QuireError as error:
+            guard.audit.record(
+                "denied", who, shown.address, _what(request), outcome=str(error), request=shown.request
+            )
+            raise
         await guard.check(
             who, action, place, address=shown.address, what=_what(request), request=shown.request
         )

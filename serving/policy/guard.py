@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from quire.runtime.errors import NotAuthenticated, NotAuthorized, NotFound, QuireError
+from quire.runtime.errors import NotAuthenticated, NotAuthorized, NotFound, QuireError, Unavailable
 from quire.security.authentication import Authentication
 from quire.security.authorization import NOTHING_GRANTED, Action, Decision, Grants, Place
 from quire.security.identity import Identity, Presented
@@ -54,7 +54,7 @@ class Guard:
         try:
             identity = await self.authentication.authenticate(presented)
             return self.authorization.speaking_for(identity, original)
-        except (NotAuthenticated, NotAuthorized) as error:
+        except (NotAuthenticated, NotAuthorized, Unavailable) as error:
             address, by, request = presented.address, presented.by, presented.request
             self.audit.record("login-failed", None, address, by, outcome=str(error), request=request)
             raise

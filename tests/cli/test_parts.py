@@ -1,17 +1,24 @@
-"""What every process is made of: parts that end in reverse order, and as many open files as it may have connections."""
+"""What every process is made of: parts that end in reverse order, as many open files as it may have connections, and
+an HTTP port that keeps nobody who says nothing.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import resource
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
+from quire.cli import parts as made_of
 from quire.cli.broker import broker, load
 from quire.cli.gateway import GatewaySettings, gateway
 from quire.cli.parts import Parts
 from quire.cli.settings import Given
+from quire.gateway import gateway as gateways
 from quire.metadata.cluster import begin_cluster
 from quire.metadata.open import open_store
 
@@ -73,3 +80,33 @@ async def test_what_was_begun_is_undone_in_reverse_order_when_a_later_part_fails
             await parts.start(Noted("second", told))
             await parts.start(Noted("third", told, fails=True))
     assert told == ["first started", "second started", "second stopped", "first stopped"]
+
+
+@asynccontextmanager
+async def http_port(kind: str, metadata: str) -> AsyncIterator[int]:
+    """Of a broker or a gateway that runs inside."""
+    given = Given({**FREE, "metadata": metadata}, None)
+    if kind == "broker":
+        async with broker(load(given)) as running:
+            yield urlsplit(running.addresses.http_url).port or 0
+    else:
+        async with gateway(given.load(GatewaySettings).values) as urls:
+            yield urlsplit(urls[1]).port or 0
+
+
+@pytest.mark.parametrize("kind", ["broker", "gateway"])
+async def test_who_says_nothing_over_http_is_closed(
+    metadata: str, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    for module in (made_of, gateways):
+        monkeypatch.setattr(module, "HTTP_SILENT_S", 1.0)
+    answered = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with http_port(kind, metadata) as port:
+        peers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+        said = (b"", b"G", b"GET /metrics HTTP/1.1\r\nHost: x\r\n", answered)
+        for (_, writer), words in zip(peers, said, strict=True):
+            writer.write(words)
+        got = await asyncio.wait_for(asyncio.gather(*(reader.read() for reader, _ in peers)), 30)
+        assert [one[:12] for one in got] == [b"", b"", b"", b"HTTP/1.1 200"], "and all were closed"
+        for _, writer in peers:
+            writer.close()

@@ -31,6 +31,7 @@ from tests.frames import with_entry
 from tests.fuzz.admin import admin, records
 from tests.fuzz.blocks import HEADER, archive, blocks, entry_log, journal
 from tests.fuzz.frames import bookie_frames, frames
+from tests.fuzz.handshake import handshake
 from tests.fuzz.security import SECRET, login
 
 CORPUS = Path(__file__).with_name("corpus")
@@ -45,6 +46,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "admin": admin,
     "records": records,
     "login": login,
+    "handshake": handshake,
 }
 
 
@@ -181,6 +183,32 @@ def _login() -> list[bytes]:
     return [*(b"\0" + one for one in tokens), b"\1app:secret", b"\2", b"\3", b"\0e30.e30.", b"\0Basic YTpi"]
 
 
+def _handshake() -> list[bytes]:
+    """Right and wrong ones, whole and in pieces, and what may come before and after."""
+    right, *others = (one[1:] for one in _login() if one[:1] == b"\0")
+    shown = [commands.connect("client", "token", one) for one in (right, *others)]
+    gateway = jwt.encode({"alg": "HS256"}, {"sub": "gateway"}, OctKey.import_key(SECRET)).encode()
+    for original in ("app", "a/b", "gateway"):
+        command = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
+        command.connect.client_version, command.connect.auth_method_name = "client", "token"
+        command.connect.auth_data, command.connect.original_principal = gateway, original
+        shown.append(commands.frame(command))
+    shown += [commands.connect("client", method, b"x") for method in ("", "none", "basic", "tls", "\0")]
+    shown += [
+        shown[0] + shown[0],
+        commands.PING + shown[0],
+        shown[0] + commands.PING,
+        b"\0\0\0",
+        b"GET / HTTP",
+    ]
+    shown += [
+        shown[0] + commands.auth_response("client", "token", gateway),
+        shown[0] + commands.ask_lookup(1, "persistent://public/default/t"),
+        commands.ask_lookup(1, "persistent://public/default/t") + shown[0],
+    ]
+    return [bytes([pieces]) + one for pieces in (255, 6) for one in shown]
+
+
 _SEEDS: dict[str, Callable[[], list[bytes]]] = {
     "frames": _frames,
     "bookie_frames": _bookie_frames,
@@ -191,4 +219,5 @@ _SEEDS: dict[str, Callable[[], list[bytes]]] = {
     "admin": _admin,
     "records": _records,
     "login": _login,
+    "handshake": _handshake,
 }
