@@ -23,6 +23,7 @@ from quire.runtime.errors import ConfigurationError
 from quire.testing.zookeeper_server import free_port
 
 from ..chaos.server import Server
+from ..serving.security import audit
 
 QUIRE = [sys.executable, "-m", "quire"]
 
@@ -82,6 +83,9 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
 # -- a process with secrets ------------------------------------------------------------------------------
 
 
+AUDIT = "persistent://public/default/audit"
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     key = tmp_path / "secret.key"
@@ -92,7 +96,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "security.toml").write_text(
         '[authentication.token]\nsecret_key = "secret.key"\n'
         '[authorization]\nsuperusers = ["admin"]\n'
-        '[audit]\nfile = "audit.jsonl"\n'
+        f'[audit]\nfile = "audit.jsonl"\ntopic = "{AUDIT}"\n'
         '[client]\nmethod = "token"\ntoken_file = "admin.token"\n'
     )
     return tmp_path
@@ -145,12 +149,19 @@ async def test_a_server_with_a_security_file(folder: Path) -> None:
     assert "was granted consume" in quire("admin", "permissions", "explain", "app", topic).stdout
     assert quire("admin", "permissions", "revoke", "app", topic).returncode == 0
     assert quire("app", "produce", topic, stdin="hello\n").returncode != 0
+    count = len(audit(folder))
+    read = quire(
+        "admin", "consume", AUDIT, "--subscription", "s", "--from", "earliest", "--count", str(count)
+    )
+    published = [json.loads(line) for line in read.stdout.splitlines()]
+    assert sorted(map(str, published)) == sorted(map(str, audit(folder))), read.stderr
     assert await server.stop() == 0
 
-    events = [json.loads(line)["event"] for line in (folder / "audit.jsonl").read_text().splitlines()]
-    assert {"login-failed", "denied", "changed"} <= set(events)
+    lines = audit(folder)
+    assert {"login-failed", "denied", "changed"} <= {line["event"] for line in lines}
+    assert all(line["request"] for line in lines)
     secrets = [(folder / f"{role}.token").read_text().strip() for role in ("admin", "app")]
-    said = (folder / "audit.jsonl").read_text() + server.log.read_text()
+    said = str(lines) + server.log.read_text()
     for secret in secrets:
         assert secret not in said and secret.rpartition(".")[2] not in said
 
