@@ -24,7 +24,8 @@ from quire.metadata.store import MetadataStore
 from quire.runtime.clock import Clock, SystemClock
 from quire.runtime.credentials import NOBODY, Credentials
 from quire.runtime.errors import ConfigurationError, Unavailable
-from quire.runtime.limits import HTTP_SILENT_S
+from quire.runtime.http_door import HttpDoor
+from quire.runtime.limits import HTTP_CONNECTIONS_MAX, HTTP_SILENT_S
 from quire.runtime.probes import MetricSource
 from quire.runtime.settings import format_address, parse_address
 from quire.runtime.watchdog import Watchdog
@@ -39,8 +40,8 @@ from quire.tiering.open import open_store as open_archive
 log = logging.getLogger(__name__)
 
 ARCHIVE_ANSWERS_S: Final = 10.0
-FILES_BESIDE_CONNECTIONS: Final = 1_000 + 2 * HANDSHAKES_MAX
-"""Journal, entry logs, index, archive, what people open by REST, and handshakes on two ports with TLS."""
+FILES_BESIDE_CONNECTIONS: Final = 1_000 + HTTP_CONNECTIONS_MAX + 2 * HANDSHAKES_MAX
+"""Journal, entry logs, index, archive, REST, and handshakes on two ports with TLS."""
 
 
 class Part(Protocol):
@@ -146,11 +147,12 @@ class Parts(AsyncExitStack):
         )
         await runner.setup()
         self.push_async_callback(runner.cleanup)
+        assert runner.server is not None
+        door = HttpDoor(runner.server)
         if sock is not None:
-            await web.SockSite(runner, sock).start()
+            self.callback((await door.listen(sock)).close)
         if tls is not None:
-            assert runner.server is not None
-            tls.start(runner.server)
+            tls.start(door)
 
 
 def listen(address: str) -> socket.socket:

@@ -18,6 +18,7 @@ from quire.gateway.http import make_app
 from quire.gateway.login import Proxy, proxy_of
 from quire.metadata.store import MetadataStore
 from quire.runtime.errors import TooMany
+from quire.runtime.http_door import HttpDoor
 from quire.runtime.limits import HTTP_SILENT_S
 from quire.runtime.tasks import Tasks
 from quire.security.authentication import LOOK_EACH_S
@@ -84,11 +85,12 @@ class Gateway:
             keepalive_timeout=HTTP_SILENT_S,
         )
         await self._http.setup()
+        assert self._http.server is not None
+        door = HttpDoor(self._http.server)
         if rest is not None:
-            await web.SockSite(self._http, rest).start()
+            self._listeners.append(await door.listen(rest))
         if rest_tls is not None:
-            assert self._http.server is not None
-            rest_tls.start(self._http.server)
+            rest_tls.start(door)
         if clients is not None:
             loop = asyncio.get_running_loop()
             server = await loop.create_server(lambda: Connection(self), sock=clients, backlog=BACKLOG)

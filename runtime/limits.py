@@ -37,6 +37,9 @@ LOGGING_IN_MAX: Final = 2_000
 HANDSHAKE_S: Final = 10.0
 """How long a connection may take to say CONNECT."""
 
+HTTP_CONNECTIONS_MAX: Final = 1_000
+"""Of a process, to its REST interface; with one more the oldest that has asked nothing is closed."""
+
 HTTP_SILENT_S: Final = 30.0
 """An HTTP connection that asks nothing for so long is closed, also one that never has."""
 
