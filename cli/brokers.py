@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import click
@@ -12,6 +13,7 @@ from quire.runtime.errors import ConfigurationError, NotFound
 from quire.runtime.rest import Admin
 
 BROKERS = "/quire/v1/brokers"
+OPENAPI = "/quire/v1/openapi.json"
 
 
 @click.group("brokers", cls=Noun)
@@ -83,6 +85,18 @@ def unload(admin: Admin, bundle: str) -> Answer:
         raise ConfigurationError(f"{bundle!r} is no bundle; `quire brokers show` lists them")
     admin.put(f"{BROKERS}/bundles/{bundle}/unload")
     return done(f"bundle {bundle}, unloaded", bundle=bundle, unloaded=True)
+
+
+@command.verb("openapi")
+def openapi(admin: Admin) -> Answer:
+    """Print the OpenAPI document of the brokers' REST interface.
+
+    \b
+    Example:
+      quire brokers openapi > quire.openapi.json
+    """
+    document = admin.get(OPENAPI)
+    return Answer(document, json.dumps(document, indent=1))
 
 
 def _since(wall_ms: int) -> str:

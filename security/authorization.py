@@ -25,15 +25,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, get_args
 
 import msgspec
 
 from quire.runtime.errors import NotAuthenticated, NotAuthorized
 from quire.security.identity import Identity, is_role, role_of
 
-PERMISSIONS: Final = ("produce", "consume", "functions")
+Permission = Literal["produce", "consume", "functions"]
 """What can be granted, in Pulsar's words."""
+
+PERMISSIONS: Final[tuple[str, ...]] = get_args(Permission)
 
 
 class Action(Enum):

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.metadata import version
 
 from aiohttp import web
 
 from quire.runtime import probes
 from quire.serving.admin import (
     absent,
-    blocks,
     brokers,
     lookup,
     messages,
     namespaces,
+    openapi,
     permissions,
     policies,
     schemas,
@@ -40,13 +41,13 @@ RESOURCES = (
     messages,
     schemas,
     lookup,
-    blocks,
 )
 
 
 def routes(broker: Broker) -> list[Route]:
     """Every row, in the order in which a request finds its own."""
-    return [route for resource in RESOURCES for route in resource.routes(broker)]
+    found = [route for resource in RESOURCES for route in resource.routes(broker)]
+    return [*found, openapi.route(found, version("quire"), asks_who=broker.registry.guard is not None)]
 
 
 def make_app(broker: Broker, more_metrics: Sequence[probes.MetricSource] = ()) -> web.Application:

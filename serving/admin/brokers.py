@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, is_dataclass
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from aiohttp import web
+from msgspec import Struct
 
-from quire.runtime.errors import ConfigurationError, NotFound
+from quire.runtime.errors import ConfigurationError, NotFound, Unavailable
 from quire.security.authorization import Action
 from quire.serving.admin.requests import Absent, fields_of
-from quire.serving.admin.route import Route, body, path
+from quire.serving.admin.route import Route, Text, body, path
 from quire.serving.broker import Broker
 
 CLUSTERS: Final = "/admin/v2/clusters"
@@ -29,7 +30,22 @@ BUNDLE: Final = f"{OWNERS}/bundles/{{tenant}}/{{namespace}}/{{bundle}}"
 
 
 def routes(broker: Broker) -> Sequence[Route]:
-    return (*_configuration(broker), *_cluster(broker), *_bundles(broker))
+    return (*_configuration(broker), *_this_one(broker), *_cluster(broker), *_bundles(broker))
+
+
+def _this_one(broker: Broker) -> Sequence[Route]:
+    def health() -> Text:
+        if reasons := broker.why_not_ready():
+            raise Unavailable("; ".join(reasons))
+        return web.Response(text="ok")
+
+    def running() -> Text:
+        return web.Response(text=version("quire"))
+
+    return (
+        Route("GET", f"{BROKERS}/health", health, may=Action.OPEN),
+        Route("GET", f"{BROKERS}/version", running, may=Action.OPEN),
+    )
 
 
 def _cluster(broker: Broker) -> Sequence[Route]:
@@ -47,6 +63,9 @@ def _cluster(broker: Broker) -> Sequence[Route]:
             "brokerServiceUrl": addresses.service_url,
             "brokerServiceUrlTls": addresses.service_url_tls,
         }
+
+    def clusters() -> list[str]:
+        return [mine]
 
     def brokers(_: str = "") -> list[str]:
         return [_host(one["httpUrl"] or one["httpUrlTls"]) for one in ownership.brokers()]
@@ -66,11 +85,7 @@ def _cluster(broker: Broker) -> Sequence[Route]:
         status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
         return dict.fromkeys(bundles, status)
 
-    def health() -> web.Response:
-        reasons = broker.why_not_ready()
-        return web.Response(text="ok") if not reasons else web.Response(status=503, text="; ".join(reasons))
-
-    def refuse() -> None:
+    def refuse() -> NoReturn:
         raise Absent("a broker knows its own cluster alone, by the settings that it was started with")
 
     cluster = path("cluster", parse=known)
@@ -91,11 +106,9 @@ def _cluster(broker: Broker) -> Sequence[Route]:
             may=Action.SUPERUSER,
         ),
         Route("GET", "/admin/v2/resourcegroups", _no_rows, may=Action.SUPERUSER),
-        Route("GET", CLUSTERS, lambda: [mine], may=Action.OPEN),
+        Route("GET", CLUSTERS, clusters, may=Action.OPEN),
         Route("GET", CLUSTER, address, cluster, may=Action.SUPERUSER),
         Route("GET", BROKERS, brokers, may=Action.SUPERUSER),
-        Route("GET", f"{BROKERS}/health", health, may=Action.OPEN),
-        Route("GET", f"{BROKERS}/version", lambda: web.Response(text=version("quire")), may=Action.OPEN),
         Route("GET", f"{BROKERS}/{{cluster}}", brokers, cluster, may=Action.SUPERUSER),
     )
 
@@ -117,7 +130,7 @@ def _configuration(broker: Broker) -> Sequence[Route]:
         assert is_dataclass(broker.services.settings)
         return {name: str(value) for name, value in asdict(broker.services.settings).items()}
 
-    def refuse(name: str) -> None:
+    def refuse(name: str) -> NoReturn:
         raise ConfigurationError(f"{name[:100]!r} cannot be changed while a broker runs: set it and restart")
 
     return (
@@ -139,8 +152,19 @@ def _bundles(broker: Broker) -> Sequence[Route]:
         Route("GET", OWNERS, broker.ownership.brokers, may=Action.SUPERUSER),
         Route("GET", f"{OWNERS}/bundles", broker.ownership.bundles, may=Action.SUPERUSER),
         Route("PUT", f"{BUNDLE}/unload", unload, bundle, may=Action.SUPERUSER),
-        Route("PUT", f"{BUNDLE}/take", broker.bundles.take, bundle, body(_topics), may=Action.SUPERUSER),
+        Route(
+            "PUT",
+            f"{BUNDLE}/take",
+            broker.bundles.take,
+            bundle,
+            body(_topics, _Topics | None),
+            may=Action.SUPERUSER,
+        ),
     )
+
+
+class _Topics(Struct):
+    topics: list[str] = []
 
 
 def _topics(value: Any) -> list[str]:

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from quire.runtime.errors import Unavailable
 from quire.security.authorization import Action
-from quire.serving.admin.route import REQUEST, TOPIC_NAME, Route, flag
+from quire.serving.admin.route import REQUEST, TOPIC_NAME, Route, Text, flag, query
 from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 
@@ -18,9 +18,9 @@ TOPIC: Final = "/lookup/v2/topic/{domain:persistent|non-persistent}/{tenant}/{na
 
 
 def routes(broker: Broker) -> Sequence[Route]:
-    async def lookup(request: web.Request, topic: TopicName, *, take: bool) -> dict[str, str]:
+    async def lookup(request: web.Request, topic: TopicName, listener: str, *, take: bool) -> dict[str, str]:
         owner = await broker.sessions.topics.look_up(str(topic), take=take)
-        listener = request.query.get("listenerName", "") or request.headers.get(LISTENER_HEADER, "")
+        listener = listener or request.headers.get(LISTENER_HEADER, "")
         if not owner.owns:
             named = {"listenerName": listener} if listener else {}
             asked = request.rel_url.update_query(authoritative="true", **named)
@@ -37,6 +37,22 @@ def routes(broker: Broker) -> Sequence[Route]:
             "nativeUrl": urls.plain,
         }
 
+    async def bundle(topic: TopicName) -> Text:
+        """As a text, not as JSON, for so it is read."""
+        low, _, high = (await broker.registry.ownership.bundle_of(topic)).rpartition("/")[2].partition("_")
+        return web.Response(text=f"0x{low}_0x{high}")
+
+    listener = query("listenerName", str, "")
     return [
-        Route("GET", TOPIC, lookup, REQUEST, TOPIC_NAME, flag("authoritative", "take"), may=Action.LOOKUP)
+        Route("GET", f"{TOPIC}/bundle", bundle, TOPIC_NAME, may=Action.LOOKUP),
+        Route(
+            "GET",
+            TOPIC,
+            lookup,
+            REQUEST,
+            TOPIC_NAME,
+            listener,
+            flag("authoritative", "take"),
+            may=Action.LOOKUP,
+        ),
     ]

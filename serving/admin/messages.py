@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from json import dumps
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import quote
 
 from aiohttp import web
@@ -24,9 +24,12 @@ from quire.serving.admin.route import (
     SUBSCRIPTION_NAME,
     TOPIC,
     TOPIC_NAME,
+    Bytes,
+    Positive,
     Route,
     path,
     path_number,
+    query,
 )
 from quire.serving.broker import Broker
 from quire.serving.model.ports import Position
@@ -41,16 +44,24 @@ def routes(broker: Broker) -> Sequence[Route]:
     async def shown(position: Position, entry: bytes) -> web.Response:
         return await broker.services.helpers.run(partial(_entry, position, entry))  # it may grow to 128 MiB
 
-    async def peek(number: int, topic: TopicName, subscription: str) -> web.Response:
+    async def peek(number: int, topic: TopicName, subscription: str) -> Bytes:
         return await shown(*await broker.admin.subscriptions.peek(topic, subscription, number))
 
-    async def by_id(ledger: int, entry: int, topic: TopicName) -> web.Response:
+    async def by_id(ledger: int, entry: int, topic: TopicName) -> Bytes:
         position = Position(ledger, entry)
         return await shown(position, await broker.admin.topics.message(topic, position))
 
-    number = path("position", parse=_number)
+    async def examine(is_last: bool, number: int, topic: TopicName) -> Bytes:
+        return await shown(*await broker.admin.topics.examine(topic, number, is_last=is_last))
+
+    which = (
+        query("initialPosition", _is_last, "latest", kind=Literal["latest", "earliest"]),
+        query("messagePosition", _number, "1", kind=Positive),
+    )
+    number = path("position", parse=_number, kind=Positive)
     at = path_number("ledger"), path_number("entry")
     return (
+        Route("GET", f"{TOPIC}/examinemessage", examine, *which, TOPIC_NAME, may=Action.CONSUME),
         Route(
             "GET",
             f"{SUBSCRIPTION}/position/{{position}}",
@@ -66,10 +77,16 @@ def routes(broker: Broker) -> Sequence[Route]:
     )
 
 
+def _is_last(text: str) -> bool:
+    if text not in ("latest", "earliest"):
+        raise ConfigurationError(f"initialPosition is latest or earliest, not {text[:40]!r}")
+    return text == "latest"
+
+
 def _number(text: str) -> int:
-    number = natural(text, "the position in the path")
+    number = natural(text, "the position")
     if number == 0:
-        raise ConfigurationError("positions in a backlog count from 1")
+        raise ConfigurationError("positions count from 1")
     return number
 
 

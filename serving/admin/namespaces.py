@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from aiohttp import web
 
@@ -70,8 +70,8 @@ def routes(broker: Broker) -> Sequence[Route]:
         await broker.bundles.unload(f"{tenant}/{namespace}/{wanted}")
 
     clear_all = partial(subscriptions.clear_backlog, name=None)
-    policies = body(lambda value: namespace_of(value, cluster))
-    mode = query("mode", _domains, "PERSISTENT")
+    policies = body(lambda value: namespace_of(value, cluster), dict[str, Any] | None)
+    mode = query("mode", _domains, "PERSISTENT", kind=Literal[tuple(MODES)])
     of_one = *OF_NAMESPACE, SUBSCRIPTION_NAME
     return (
         Route("GET", "/admin/v2/namespaces/{tenant}", namespaces.list, TENANT, may=Action.ADMINISTER),

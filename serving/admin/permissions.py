@@ -13,13 +13,14 @@ authorised they are not taken (`absent`); what was granted in former times can b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
+from msgspec import Meta
 from msgspec.structs import replace
 
 from quire.metadata.records import Policies
 from quire.runtime.errors import ConfigurationError, InUse
-from quire.security.authorization import PERMISSIONS, Action, Place, is_grantable
+from quire.security.authorization import PERMISSIONS, Action, Permission, Place, is_grantable
 from quire.security.identity import Identity
 from quire.serving.admin.route import (
     NAMESPACE,
@@ -42,6 +43,7 @@ EXPLAIN: Final = (
     "/quire/v1/topics/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}/permissions/{role}"
 )
 _MODES: Final = {"None": None, "Prefix": True}
+_Role = Annotated[str, Meta(min_length=1, max_length=256)]
 _Granted = dict[str, tuple[str, ...]]
 
 
@@ -106,7 +108,8 @@ def _permissions(value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value))
 
 
-ROLE: Final = path("role", parse=_role)
+ROLE: Final = path("role", parse=_role, kind=_Role)
+GRANTED: Final = body(_permissions, list[Permission])
 
 
 def _changing(field: str, key: str, value: tuple[str, ...] | None) -> Callable[[Policies], Policies]:
@@ -137,7 +140,15 @@ def _of_namespaces(broker: Broker) -> Sequence[Route]:
     every, one = f"{NAMESPACE}/permissions", f"{NAMESPACE}/permissions/{{role}}"
     return (
         Route("GET", every, show, *OF_NAMESPACE, may=Action.ADMINISTER),
-        Route("POST", one, grant, *OF_NAMESPACE, ROLE, body(_permissions), may=Action.ADMINISTER),
+        Route(
+            "POST",
+            one,
+            grant,
+            *OF_NAMESPACE,
+            ROLE,
+            GRANTED,
+            may=Action.ADMINISTER,
+        ),
     )
 
 
@@ -174,13 +185,20 @@ def _of_subscriptions(broker: Broker) -> Sequence[Route]:
         )
 
     every, may = f"{NAMESPACE}/permissions/subscription", Action.ADMINISTER
-    one = *OF_NAMESPACE, SUBSCRIPTION_NAME
+    one, in_body = (*OF_NAMESPACE, SUBSCRIPTION_NAME), body(_mode, Literal["None", "Prefix"])
     return (
         Route("GET", every, show, *OF_NAMESPACE, may=may),
-        Route("POST", f"{every}/{{subscription}}", grant, *one, body(roles_of), may=may),
+        Route("POST", f"{every}/{{subscription}}", grant, *one, body(roles_of, list[_Role]), may=may),
         Route("DELETE", f"{NAMESPACE}/permissions/{{subscription}}/{{role}}", revoke, *one, ROLE, may=may),
         Route("GET", f"{NAMESPACE}/subscriptionAuthMode", mode, *OF_NAMESPACE, may=may),
-        Route("POST", f"{NAMESPACE}/subscriptionAuthMode", set_mode, *OF_NAMESPACE, body(_mode), may=may),
+        Route(
+            "POST",
+            f"{NAMESPACE}/subscriptionAuthMode",
+            set_mode,
+            *OF_NAMESPACE,
+            in_body,
+            may=may,
+        ),
     )
 
 
@@ -211,7 +229,15 @@ def _of_topics(broker: Broker) -> Sequence[Route]:
     every, one = f"{TOPIC}/permissions", f"{TOPIC}/permissions/{{role}}"
     return (
         Route("GET", every, show, TOPIC_NAME, may=Action.ADMINISTER),
-        Route("POST", one, grant, TOPIC_NAME, ROLE, body(_permissions), may=Action.ADMINISTER),
+        Route(
+            "POST",
+            one,
+            grant,
+            TOPIC_NAME,
+            ROLE,
+            GRANTED,
+            may=Action.ADMINISTER,
+        ),
         Route("DELETE", one, revoke, TOPIC_NAME, ROLE, may=Action.ADMINISTER),
     )
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
 from quire.metadata.records import Policies
 from quire.runtime.errors import ConfigurationError
 from quire.security.authorization import Action
-from quire.serving.admin.policy_json import POLICIES, QUOTAS, Iceberg, PolicyJson, quotas_shown
+from quire.serving.admin.policy_json import POLICIES, QUOTAS, Iceberg, PolicyJson, Quota, quotas_shown
 from quire.serving.admin.route import (
     NAMESPACE,
     OF_NAMESPACE,
@@ -73,7 +73,12 @@ def routes(broker: Broker) -> Sequence[Route]:
         found = await policies.with_iceberg()
         return [{"topic": str(name), **Iceberg.show(policy)} for name, policy in found.items()]
 
+    async def forget(topic: TopicName) -> None:
+        """All but its permissions, which are granted and revoked."""
+        await policies.change_topic(topic, lambda old: Policies(permissions=old.permissions))
+
     found = [
+        Route("DELETE", f"{TOPIC}/policies", forget, TOPIC_NAME, may=Action.ADMINISTER),
         Route("GET", ICEBERG, tables, may=Action.SUPERUSER),
         Route("PUT", REFRESH, policies.refresh, *OF_NAMESPACE, query("topic", _topic), may=Action.SUPERUSER),
     ]
@@ -93,7 +98,9 @@ def _topic(text: str | None) -> TopicName | None:
 def _routes_of(policy: PolicyJson, word: str, level: _Level) -> Sequence[Route]:
     def shown(prescribed: Any) -> Any:
         value = getattr(prescribed, policy.field)
-        return None if value is None else policy.shape.show(value)
+        if value is None:
+            return policy.unset if level.path == NAMESPACE else None
+        return policy.shape.show(value)
 
     async def put(value: Any, *names: Any) -> None:
         await level.change(*names, _setting(policy, value))
@@ -102,10 +109,19 @@ def _routes_of(policy: PolicyJson, word: str, level: _Level) -> Sequence[Route]:
         await level.change(*names, _setting(policy, None))
 
     may = Action.SUPERUSER if policy.is_limit else Action.ADMINISTER
-    path, value = f"{level.path}/{word}", body(policy.shape.parse, or_query=policy.topic_word)
+    path, value = f"{level.path}/{word}", body(policy.shape.parse, policy.kind, or_query=policy.topic_word)
     reading = Action.LOOKUP if level.path == TOPIC and word in HEEDED else Action.ADMINISTER
     return (
-        Route("GET", path, level.read, *level.names, *level.which, answer=shown, may=reading),
+        Route(
+            "GET",
+            path,
+            level.read,
+            *level.names,
+            *level.which,
+            answer=shown,
+            shows=policy.kind | None,
+            may=reading,
+        ),
         Route("POST", path, put, value, *level.names, may=may),
         Route("PUT", path, put, value, *level.names, may=may),
         Route("DELETE", path, delete, *level.names, may=may),
@@ -122,8 +138,8 @@ def _quota_routes(level: _Level) -> Sequence[Route]:
     async def delete(quota: PolicyJson, *names: Any) -> None:
         await level.change(*names, _setting(quota, None))
 
-    path, value = f"{level.path}/backlogQuota", body(as_it_is, or_query="backlogQuota")
-    kind = query("backlogQuotaType", _quota, "destination_storage")
+    path, value = f"{level.path}/backlogQuota", body(as_it_is, Quota, or_query="backlogQuota")
+    kind = query("backlogQuotaType", _quota, "destination_storage", kind=Literal[tuple(QUOTAS)])
     return (
         Route(
             "GET", path, level.read, *level.names, *level.which, answer=quotas_shown, may=Action.ADMINISTER

@@ -338,13 +338,23 @@ class PolicyJson:
     """There it is a map, with one value for each cluster."""
     is_limit: bool = False
     """It keeps tenants apart, so who administers one tenant does not change it: that needs a superuser."""
+    unset: Any = None
+    """What a namespace's GET says when nothing is prescribed; None: nothing, 204."""
+
+    @property
+    def kind(self) -> Any:
+        """The type of its JSON."""
+        return self.shape.kind if isinstance(self.shape, Value) else self.shape
 
 
 BOOL: Final = Value(bool, "true or false")
 SECONDS: Final = _number("seconds", SECONDS_MAX, 1000)
 MINUTES: Final = _number("minutes", SECONDS_MAX, MINUTE_MS)
 BYTES: Final = _number("bytes", INT64_MAX >> 1)
-STRATEGY: Final = Strategies(Strategy, f"one of {', '.join(Strategy)}, or {UNDEFINED} for the level above")
+_STRATEGIES: Final = (*map(str, Strategy), UNDEFINED)
+STRATEGY: Final = Strategies(
+    Literal[_STRATEGIES], f"one of {', '.join(Strategy)}, or {UNDEFINED} for the level above"
+)
 
 
 def _limit(word: str, field: str, of: str, topic_word: str = "") -> PolicyJson:
@@ -373,9 +383,10 @@ POLICIES: Final = (
                "compaction_threshold"),
     PolicyJson("schemaCompatibilityStrategy", "schema_compatibility", STRATEGY, "schemaCompatibilityStrategy",
                "schema_compatibility_strategy"),
-    PolicyJson("isAllowAutoUpdateSchema", "schema_auto_update", BOOL, name="is_allow_auto_update_schema"),
+    PolicyJson("isAllowAutoUpdateSchema", "schema_auto_update", BOOL, name="is_allow_auto_update_schema",
+               unset=True),
     PolicyJson("schemaValidationEnforced", "schema_enforced", BOOL, "schemaValidationEnforced",
-               "schema_validation_enforced"),
+               "schema_validation_enforced", unset=False),
     PolicyJson("iceberg", "iceberg", Iceberg, "iceberg"),
     _limit("maxTopicsPerNamespace", "topics_max", "topics"),
     _limit("maxProducersPerTopic", "producers_max", "producers", "maxProducers"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiohttp import web
 
@@ -40,6 +40,33 @@ log = logging.getLogger(__name__)
 REQUEST_BYTES_MAX = 1 << 20
 LIMITS_MET: Final = web.AppKey("limits_met", Counter[str])
 """`Services.limits_met`."""
+
+
+class Refusal(NamedTuple):
+    status: int
+    says: str
+    errors: tuple[type[QuireError], ...]
+    is_anywhere: bool = False
+    """Also where nothing is sent that could be wrong."""
+
+
+_THERE: Final = (AlreadyExists, VersionConflict, NotEmpty, SchemaRefused)
+REFUSALS: Final = (
+    Refusal(307, "Another broker serves the topic: ask it.", ()),
+    Refusal(401, "Who asks did not log in.", (NotAuthenticated,), True),
+    Refusal(403, "Who asks may not.", (NotAuthorized,), True),
+    Refusal(404, "What is named is not there.", (NotFound,)),
+    Refusal(409, "It is there already, is not empty, or was changed meanwhile.", _THERE),
+    Refusal(412, "It is in use, or not as it must be for this.", (InUse, ConsumerBusy, NoPartition, TooMany)),
+    Refusal(405, "It cannot be asked of such a topic.", (NotAllowed,)),
+    Refusal(
+        400, "The path, the query or the body is not what is taken.", (ConfigurationError, ProtocolError)
+    ),
+    Refusal(413, "It is more than a limit allows.", (LimitExceeded,)),
+    Refusal(503, "Not now: try again.", (Unavailable, OutcomeUnknown), True),
+    Refusal(501, "Pulsar has it, and Quire does not.", (Absent,)),
+)
+"""The first one that fits an error is its status; what fits none is 500."""
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -84,24 +111,4 @@ def _refusal(status: int, reason: str) -> web.Response:
 
 def status_of(error: QuireError) -> int:
     """The HTTP status that tells a client what kind of error this was."""
-    if isinstance(error, NotAuthenticated):
-        return 401
-    if isinstance(error, NotAuthorized):
-        return 403
-    if isinstance(error, NotFound):
-        return 404
-    if isinstance(error, AlreadyExists | VersionConflict | NotEmpty | SchemaRefused):
-        return 409
-    if isinstance(error, InUse | ConsumerBusy | NoPartition | TooMany):
-        return 412
-    if isinstance(error, NotAllowed):
-        return 405
-    if isinstance(error, ConfigurationError | ProtocolError):
-        return 400
-    if isinstance(error, LimitExceeded):
-        return 413
-    if isinstance(error, Unavailable | OutcomeUnknown):
-        return 503
-    if isinstance(error, Absent):
-        return 501
-    return 500
+    return next((one.status for one in REFUSALS if isinstance(error, one.errors)), 500)

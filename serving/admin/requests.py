@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
 from aiohttp import web
+from msgspec import Meta, Struct
 
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.limits import PROPERTIES_BYTES_MAX
@@ -87,14 +88,37 @@ def fields_of(value: Any, **kinds: type) -> dict[str, Any]:
     return found
 
 
+_Number = Annotated[int, Meta(ge=-(1 << 63), extra_json_schema={"maximum": _UINT64_MAX})]
+
+
+class MessageId(Struct, rename="camel"):
+    """Pulsar's JSON for one; other fields are not looked at."""
+
+    ledger_id: _Number
+    entry_id: _Number
+    is_excluded: bool = False
+    excluded: bool = False
+    """The same, as the Java client calls it."""
+
+
+class PositionJson(TypedDict):
+    ledgerId: int
+    entryId: int
+    partitionIndex: int
+
+
+Properties = dict[str, str] | None
+Where = MessageId | Literal["earliest", "latest"] | None
+
+
 def position_of(value: Any) -> Position:
     """Pulsar's JSON for a message id (`ledgerId`, `entryId`), or `earliest` / `latest`."""
     if value is None or value == "latest":
         return LATEST
     if value == "earliest":
         return EARLIEST
-    found = fields_of(value, ledgerId=int, entryId=int)
-    if len(found) != 2:
+    found = fields_of(value, ledgerId=int, entryId=int, isExcluded=bool, excluded=bool)
+    if not {"ledgerId", "entryId"} <= found.keys():
         raise ConfigurationError("a message id needs ledgerId and entryId")
     return Position(_signed(found["ledgerId"]), _signed(found["entryId"]))
 
@@ -103,5 +127,5 @@ def _signed(number: int) -> int:
     return number - (1 << 64) if number >= 1 << 63 else number
 
 
-def position_json(position: Position, partition: int = -1) -> dict[str, int]:
+def position_json(position: Position, partition: int = -1) -> PositionJson:
     return {"ledgerId": position.ledger_id, "entryId": position.entry_id, "partitionIndex": partition}

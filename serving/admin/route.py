@@ -7,10 +7,11 @@
 
 Arguments are read in the row's order, all of them before the call: what is wrong with a request is said before
 anything is done. What is called returns None (204, no content), a `web.Response` (sent as it is), or what becomes JSON,
-converted by `answer` first.
+converted by `answer` first. The type of that is taken from the call, or from `answer`, where `shows` does not give it.
 
-Rows are all that is known of the interface: where each argument stands and what it is called there, and what is called,
-whose types and docstring say the rest. Each request goes through `Route.handle`.
+Rows are all that is known of the interface: where each argument stands, what it is called there and of what kind it is,
+and what is called, whose types and docstring say the rest; `openapi` makes a document of them. Each request goes
+through `Route.handle`.
 """
 
 from __future__ import annotations
@@ -18,14 +19,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import isawaitable
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from aiohttp import web
+from msgspec import Meta
 
+from quire.runtime.errors import ConfigurationError
 from quire.security.authorization import Action
 from quire.serving.admin.login import permitted
 from quire.serving.admin.requests import json_of, natural
 from quire.serving.names import TopicName
+
+Word = Annotated[str, Meta(min_length=1)]
+Natural = Annotated[int, Meta(ge=0, le=10**18 - 1)]
+"""As `requests.natural` reads it."""
+
+Positive = Annotated[int, Meta(ge=1, le=10**18 - 1)]
+
+Bytes = Annotated[web.Response, "application/octet-stream"]
+Text = Annotated[web.Response, "text/plain"]
+"""What is answered as it is says of which type it is."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +50,12 @@ class Argument:
     """Takes the texts of `names`, None for one that is not in the query, or the body's JSON."""
     names: tuple[str, ...] = ()
     """In the path or the query. A body may come as a number in the query instead, under this name."""
+    kind: Any = None
+    """The type of what is sent, of which `openapi` makes a schema."""
     default: str | None = None
     """In the query, when it says nothing."""
+    is_required: bool = False
+    """In the query: `parse` refuses None."""
     keyword: str = ""
     """Of the call; without one it is passed by its place in the row."""
 
@@ -63,6 +80,7 @@ class Route(web.AbstractRouteDef):
         call: Callable[..., Any],
         *arguments: Argument,
         answer: Callable[[Any], Any] | None = None,
+        shows: Any = None,
         may: Action,
     ) -> None:
         self.method = method
@@ -70,6 +88,7 @@ class Route(web.AbstractRouteDef):
         self.call = call
         self.arguments = arguments
         self.answer = answer
+        self.shows = shows
         self.may = may
 
     def register(self, router: web.UrlDispatcher) -> list[web.AbstractRoute]:
@@ -93,32 +112,42 @@ class Route(web.AbstractRouteDef):
         return web.Response(status=204) if found is None else web.json_response(found)
 
 
-def path(*names: str, parse: Callable[..., Any] = str, keyword: str = "") -> Argument:
-    return Argument("path", parse, names, keyword=keyword)
+def path(*names: str, parse: Callable[..., Any] = str, kind: Any = Word) -> Argument:
+    """Of `kind` is each of the names."""
+    return Argument("path", parse, names, kind)
 
 
 def path_number(name: str) -> Argument:
-    return path(name, parse=lambda text: natural(text, f"the {name} in the path"))
+    return path(name, parse=lambda text: natural(text, f"the {name} in the path"), kind=Natural)
 
 
 def query(
-    name: str, parse: Callable[[Any], Any], default: str | None = None, *, keyword: str = ""
+    name: str, parse: Callable[[Any], Any], default: str | None = None, *, kind: Any = str, keyword: str = ""
 ) -> Argument:
-    return Argument("query", parse, (name,), default, keyword)
+    return Argument("query", parse, (name,), kind, default, keyword=keyword)
 
 
-def query_number(name: str, default: str = "") -> Argument:
-    return query(name, lambda text: natural(text, f"{name} in the query"), default)
+def query_number(name: str, default: str | None = None) -> Argument:
+    def parse(text: str | None) -> int:
+        return natural(text or "", f"{name} in the query")
+
+    return Argument("query", parse, (name,), Natural, default, is_required=default is None)
 
 
 def flag(name: str, keyword: str = "", *, default: bool = False) -> Argument:
-    """`true`, or not, in the query; passed by `keyword`, or else by its name."""
-    return query(name, _is_true, str(default), keyword=keyword or name)
+    """`true` or `false` in the query; passed by `keyword`, or else by its name."""
+
+    def parse(text: str) -> bool:
+        if text.lower() not in ("true", "false"):
+            raise ConfigurationError(f"{name} in the query must be true or false, not {text[:40]!r}")
+        return text.lower() == "true"
+
+    return query(name, parse, str(default), kind=bool, keyword=keyword or name)
 
 
-def body(parse: Callable[[Any], Any], or_query: str = "") -> Argument:
+def body(parse: Callable[[Any], Any], kind: Any, or_query: str = "") -> Argument:
     """The body's JSON, None without one; or a number in the query, as some of Pulsar's tools send it."""
-    return Argument("body", parse, (or_query,) if or_query else ())
+    return Argument("body", parse, (or_query,) if or_query else (), kind)
 
 
 def as_it_is(value: Any) -> Any:
@@ -127,10 +156,6 @@ def as_it_is(value: Any) -> Any:
 
 def nothing(_: object) -> None:
     """204, whatever the call returns."""
-
-
-def _is_true(text: str) -> bool:
-    return text.lower() == "true"
 
 
 def _topic(domain: str, tenant: str, namespace: str, topic: str) -> TopicName:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec import Struct
+
 from quire.runtime.errors import ConfigurationError, NotFound
 from quire.security.authorization import Action
 from quire.serving.admin.requests import fields_of
@@ -57,7 +59,7 @@ def routes(broker: Broker) -> Sequence[Route]:
         return said
 
     topic = path("tenant", "namespace", "topic", parse=partial(TopicName, "persistent"))
-    definition = body(_definition)
+    definition = body(_definition, _Schema)
     return (
         Route("GET", f"{ONE}/schema", find, topic, may=Action.LOOKUP),
         Route("GET", f"{ONE}/schema/{{version}}", find, topic, path_number("version"), may=Action.LOOKUP),
@@ -86,6 +88,12 @@ def _shown(version: Version) -> dict[str, Any]:
         "data": to_text(definition),
         "properties": dict(definition.properties),
     }
+
+
+class _Schema(Struct):
+    type: str
+    schema: str = ""
+    properties: dict[str, str] = {}
 
 
 def _definition(value: Any) -> Definition:

@@ -1,7 +1,8 @@
-"""`/quire/v1/bookies`, `…/repair`, `…/ledgers` and `…/archive`: where messages lie, and what operators want of it.
+"""`/quire/v1/bookies`, `repair`, `ledgers`, `archive` and `topics`: where messages lie, and what operators want of it.
 
 Every broker answers: what is asked and wanted lies in the metadata store. Of the archive any broker answers for the
-whole cluster; `?here=true` asks for what that broker does.
+whole cluster; `?here=true` asks for what that broker does. A topic's owner has its segments and its raw blocks, for
+Spark, in the format of `quire.spark_source.plan`; `explain` is for people: why each segment is still here.
 """
 
 from __future__ import annotations
@@ -9,19 +10,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from aiohttp import web
+
 from quire.runtime.errors import QuireError
+from quire.runtime.limits import READ_BYTES_MAX
 from quire.security.authorization import Action
-from quire.serving.admin.route import Route, flag, path, path_number
+from quire.serving.admin.route import TOPIC_NAME, Bytes, Route, flag, path, path_number, query_number
 from quire.serving.broker import Broker
+from quire.serving.model.ports import Position
+from quire.serving.names import TopicName
 
 BOOKIES: Final = "/quire/v1/bookies"
 BOOKIE: Final = f"{BOOKIES}/{{bookie}}"
 REPAIR: Final = "/quire/v1/repair"
 LEDGERS: Final = "/quire/v1/ledgers"
 ARCHIVE: Final = "/quire/v1/archive"
+TOPIC: Final = "/quire/v1/topics/{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
 
 
 def routes(broker: Broker) -> Sequence[Route]:
+    return (*_of_topics(broker), *_of_the_cluster(broker))
+
+
+def _of_topics(broker: Broker) -> Sequence[Route]:
+    async def blocks(ledger: int, entry: int, bytes_max: int, topic: TopicName) -> Bytes:
+        loaded = await broker.registry.open_persistent(topic)
+        found = await loaded.log.read(Position(ledger, entry), min(bytes_max, READ_BYTES_MAX))
+        return web.Response(body=b"".join(found), content_type="application/octet-stream")
+
+    span = query_number("ledger"), query_number("entry"), query_number("bytes", str(READ_BYTES_MAX))
+    return (
+        Route("GET", f"{TOPIC}/segments", broker.admin.statistics.segments, TOPIC_NAME, may=Action.CONSUME),
+        Route("GET", f"{TOPIC}/blocks", blocks, *span, TOPIC_NAME, may=Action.CONSUME),
+        Route("GET", f"{TOPIC}/explain", broker.admin.statistics.explain, TOPIC_NAME, may=Action.LOOKUP),
+    )
+
+
+def _of_the_cluster(broker: Broker) -> Sequence[Route]:
     bookies, losses, archive = broker.admin.bookies, broker.admin.losses, broker.admin.archive
     bookie, ledger, here = path("bookie"), path_number("ledger"), flag("here")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from quire.runtime.errors import ConfigurationError
 from quire.security.authorization import Action
-from quire.serving.admin.requests import position_of, properties_of
+from quire.serving.admin.requests import MessageId, Properties, Where, position_of, properties_of
 from quire.serving.admin.route import (
     SUBSCRIPTION,
     SUBSCRIPTION_NAME,
@@ -41,11 +41,15 @@ def routes(broker: Broker) -> Sequence[Route]:
     of_one = TOPIC_NAME, seconds, SUBSCRIPTION_NAME
     every = f"{TOPIC}/all_subscription/expireMessages/{{seconds}}"
     up_to = subscriptions.expire_up_to
+    its = f"{SUBSCRIPTION}/properties"
+    set_properties = subscriptions.set_properties
     return (
+        Route("GET", its, subscriptions.properties, *one, may=may),
+        Route("PUT", its, set_properties, *one, body(properties_of, Properties), may=may),
         Route("GET", f"{TOPIC}/subscriptions", subscriptions.names, TOPIC_NAME, may=may),
-        Route("PUT", SUBSCRIPTION, create, body(as_it_is), *one, may=may),
+        Route("PUT", SUBSCRIPTION, create, body(as_it_is, Where), *one, may=may),
         Route("DELETE", SUBSCRIPTION, subscriptions.delete, *one, flag("force"), may=may),
-        Route("POST", f"{SUBSCRIPTION}/expireMessages", up_to, *one, body(_last), may=may),
+        Route("POST", f"{SUBSCRIPTION}/expireMessages", up_to, *one, body(_last, MessageId), may=may),
         Route("POST", f"{SUBSCRIPTION}/expireMessages/{{seconds}}", expire, *of_one, may=may),
         Route("POST", every, expire, TOPIC_NAME, seconds, may=Action.ADMINISTER),
         Route("POST", f"{SUBSCRIPTION}/skip_all", skip_all, *one, may=may),
@@ -53,7 +57,7 @@ def routes(broker: Broker) -> Sequence[Route]:
             "POST", f"{SUBSCRIPTION}/skip/{{count}}", subscriptions.skip, *one, path_number("count"), may=may
         ),
         Route("POST", f"{SUBSCRIPTION}/resetcursor/{{time}}", reset, *one, time, may=may),
-        Route("POST", f"{SUBSCRIPTION}/resetcursor", reset, *one, body(_next), may=may),
+        Route("POST", f"{SUBSCRIPTION}/resetcursor", reset, *one, body(_next, Where), may=may),
     )
 
 
@@ -74,4 +78,4 @@ def _last(value: Any) -> Position:
 
 def _is_excluded(value: object) -> bool:
     """The entry that a position names is not meant itself, but the one beside it."""
-    return isinstance(value, dict) and value.get("isExcluded") is True
+    return isinstance(value, dict) and True in (value.get("isExcluded"), value.get("excluded"))

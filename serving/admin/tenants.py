@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from quire.metadata.records import TenantRecord
+from quire.runtime.errors import ConfigurationError
 from quire.security.authorization import Action
 from quire.serving.admin.permissions import are_heeded, roles_of
 from quire.serving.admin.requests import Absent, fields_of
@@ -16,12 +19,19 @@ TENANTS = "/admin/v2/tenants"
 ONE = f"{TENANTS}/{{tenant}}"
 
 
+class _Tenant(Struct, rename="camel"):
+    admin_roles: list[Annotated[str, Meta(min_length=1, max_length=256)]] = []
+    allowed_clusters: list[str] = []
+
+
 def _record(name: str, body: Any, cluster: str, *, takes_roles: bool) -> TenantRecord:
     found = fields_of(body or {}, adminRoles=list, allowedClusters=list)
     roles = roles_of(found.get("adminRoles", []))
     if roles and not takes_roles:
         raise Absent("nobody is authorised here, so roles would not be heeded: leave adminRoles empty")
-    clusters = tuple(map(str, found.get("allowedClusters", ()))) or (cluster,)
+    clusters = tuple(found.get("allowedClusters", ())) or (cluster,)
+    if not all(isinstance(one, str) for one in clusters):
+        raise ConfigurationError("allowedClusters must be a list of names")
     return TenantRecord(name=name, allowed_clusters=clusters, admin_roles=roles)
 
 
@@ -41,7 +51,7 @@ def routes(broker: Broker) -> Sequence[Route]:
     return (
         Route("GET", TENANTS, namespaces.tenants, may=Action.SUPERUSER),
         Route("GET", ONE, namespaces.tenant, TENANT, answer=shown, may=Action.ADMINISTER),
-        Route("PUT", ONE, create, TENANT, body(as_it_is), may=Action.SUPERUSER),
-        Route("POST", ONE, update, TENANT, body(as_it_is), may=Action.SUPERUSER),
+        Route("PUT", ONE, create, TENANT, body(as_it_is, _Tenant | None), may=Action.SUPERUSER),
+        Route("POST", ONE, update, TENANT, body(as_it_is, _Tenant | None), may=Action.SUPERUSER),
         Route("DELETE", ONE, namespaces.delete_tenant, TENANT, may=Action.SUPERUSER),
     )

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from quire.runtime.errors import ConfigurationError, NotFound
 from quire.security.authorization import Action
-from quire.serving.admin.requests import natural, position_json, properties_of, whole
+from quire.serving.admin.requests import (
+    PositionJson,
+    Properties,
+    Where,
+    natural,
+    position_json,
+    position_of,
+    properties_of,
+    whole,
+)
 from quire.serving.admin.route import (
     DOMAIN,
     OF_NAMESPACE,
     TOPIC,
     TOPIC_NAME,
     TOPICS,
+    Natural,
     Route,
     body,
     flag,
@@ -70,7 +82,7 @@ def _partitions(broker: Broker) -> Sequence[Route]:
     async def grow(wanted: tuple[int, dict[str, str]], topic: TopicName) -> None:
         await partitioned.grow(topic, wanted[0])
 
-    path, wanted = f"{TOPIC}/partitions", body(_partitioned)
+    path, wanted = f"{TOPIC}/partitions", body(_partitioned, _Count | _Partitioned)
     return (
         Route("GET", path, count, TOPIC_NAME, flag("checkAllowAutoCreation", "create"), may=Action.LOOKUP),
         Route("PUT", path, create, wanted, TOPIC_NAME, may=Action.ADMINISTER),
@@ -93,6 +105,14 @@ def _partitions(broker: Broker) -> Sequence[Route]:
     )
 
 
+_Count = Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)]
+
+
+class _Partitioned(Struct):
+    partitions: _Count
+    properties: dict[str, str] = {}
+
+
 def _partitioned(value: Any) -> tuple[int, dict[str, str]]:
     """A number of partitions, alone or with `properties`."""
     properties: dict[str, str] = {}
@@ -111,13 +131,13 @@ def _one(broker: Broker) -> Sequence[Route]:
     async def create(topic: TopicName, properties: dict[str, str]) -> None:
         await broker.registry.create(topic, properties=properties)
 
-    async def terminate_partitions(topic: TopicName) -> dict[int, Any]:
+    async def terminate_partitions(topic: TopicName) -> dict[int, PositionJson]:
         last = await topics.terminate_partitions(topic)
         return {number: position_json(at, number) for number, at in last.items()}
 
-    parent = query("parentGeneration", _generation, keyword="parent_generation")
+    parent = query("parentGeneration", _generation, kind=Natural, keyword="parent_generation")
     return (
-        Route("PUT", TOPIC, create, TOPIC_NAME, body(properties_of), may=Action.ADMINISTER),
+        Route("PUT", TOPIC, create, TOPIC_NAME, body(properties_of, Properties), may=Action.ADMINISTER),
         Route("DELETE", TOPIC, topics.delete, TOPIC_NAME, flag("force"), parent, may=Action.ADMINISTER),
         Route("PUT", f"{TOPIC}/unload", topics.unload, TOPIC_NAME, may=Action.ADMINISTER),
         Route("POST", f"{TOPIC}/terminate", _position(topics.terminate), TOPIC_NAME, may=Action.ADMINISTER),
@@ -133,10 +153,10 @@ def _generation(text: str | None) -> int | None:
     return None if text is None else natural(text, "parentGeneration")
 
 
-def _position(find: Callable[..., Awaitable[Position]]) -> Callable[..., Awaitable[dict[str, int]]]:
+def _position(find: Callable[..., Awaitable[Position]]) -> Callable[..., Awaitable[PositionJson]]:
     """As Pulsar shows what `find` finds in a topic."""
 
-    async def found(topic: TopicName, *others: int) -> dict[str, int]:
+    async def found(topic: TopicName, *others: int) -> PositionJson:
         return position_json(await find(topic, *others), topic.partition)
 
     return found
@@ -156,7 +176,7 @@ def _properties(broker: Broker) -> Sequence[Route]:
     path = f"{TOPIC}/properties"
     return (
         Route("GET", path, topics.properties, TOPIC_NAME, may=Action.LOOKUP),
-        Route("PUT", path, add, body(properties_of), TOPIC_NAME, may=Action.ADMINISTER),
+        Route("PUT", path, add, body(properties_of, Properties), TOPIC_NAME, may=Action.ADMINISTER),
         Route("DELETE", path, remove, TOPIC_NAME, query("key", str, ""), may=Action.ADMINISTER),
     )
 
@@ -195,6 +215,14 @@ def _statistics(broker: Broker) -> Sequence[Route]:
             TOPIC_NAME,
             time,
             may=Action.CONSUME,
+        ),
+        Route(
+            "PUT",
+            f"{TOPIC}/backlogSize",
+            topics.backlog_size,
+            TOPIC_NAME,
+            body(position_of, Where),
+            may=Action.LOOKUP,
         ),
         Route("GET", f"{TOPIC}/stats", stats, *asked, may=Action.LOOKUP),
         Route("GET", f"{TOPIC}/partitioned-stats", partitioned, *asked, each, may=Action.LOOKUP),

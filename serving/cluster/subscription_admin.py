@@ -150,6 +150,28 @@ class SubscriptionAdmin:
         else:
             await self._of_one(topic, name, TopicRequest(here, "POST", f"{_path(name)}/{seconds}"))
 
+    # -- what clients or operators wrote down of it --------------------------------------------------------
+
+    async def properties(self, topic: TopicName, name: str) -> dict[str, str]:
+        """Of a partitioned topic those of any partition that has the subscription. Raises `NotFound`."""
+
+        async def here(one: TopicName) -> dict[str, str]:
+            return dict((await self._open(one, name)).cursor.properties)
+
+        found = await self._fan_out.whole(topic, TopicRequest(here, "GET", _properties(name)), (NotFound,))
+        if not found:
+            raise NotFound(f"topic {topic} has no subscription {name}")
+        return found[0]
+
+    async def set_properties(self, topic: TopicName, name: str, properties: Mapping[str, str]) -> None:
+        """Instead of those that it has. Raises `NotFound`."""
+
+        async def here(one: TopicName) -> None:
+            await (await self._open(one, name)).set_properties(properties)
+
+        request = TopicRequest(here, "PUT", _properties(name), dict(properties))
+        await self._of_one(topic, name, request)
+
     # -- of a whole namespace --------------------------------------------------------------------------
 
     async def clear_backlog(self, tenant: str, namespace: str, name: str | None) -> None:
@@ -171,6 +193,10 @@ class SubscriptionAdmin:
         """The topics that keep messages, partitions each, as far as they were used."""
         listed, _ = await self._registry.catalogue.names(tenant, namespace, "persistent")
         return list(await self._registry.records.find_all(map(TopicName.parse, listed)))
+
+
+def _properties(subscription: str) -> str:
+    return f"{_path(subscription)}/properties"
 
 
 def _path(subscription: str) -> str:

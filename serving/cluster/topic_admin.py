@@ -17,6 +17,7 @@ from quire.serving.names import TopicName
 from quire.serving.subscription import seek
 from quire.serving.subscription.peek import entry_at
 from quire.serving.topic.finding import position_of
+from quire.serving.topic.lifecycle.quota import backlog_bytes
 
 
 class TopicAdmin:
@@ -139,6 +140,25 @@ class TopicAdmin:
     async def position_at_time(self, name: TopicName, time_ms: int) -> Position:
         """The first entry that was published at `time_ms` or later; after the last one when there is none."""
         return await seek.position_at_time((await self._registry.open_persistent(name)).log, time_ms)
+
+    async def backlog_size(self, name: TopicName, position: Position) -> int:
+        """About how many bytes follow an entry; whole segments are counted exactly."""
+        await self._fan_out.refuse_parent(name, "the bytes after a message")
+        log = (await self._registry.open_persistent(name)).log
+        return max(0, backlog_bytes(log.segments(), position))
+
+    async def examine(self, name: TopicName, number: int, *, is_last: bool) -> tuple[Position, bytes]:
+        """The `number`th entry (from 1) that is kept, or the one so far from the end. Raises `NotFound`."""
+        await self._fan_out.refuse_parent(name, "a look at messages")
+        log = (await self._registry.open_persistent(name)).log
+        views = log.segments()
+        left = number - 1
+        for view in reversed(views) if is_last else views:
+            if left <= view.last_entry:
+                at = Position(view.ledger_id, view.last_entry - left if is_last else left)
+                return at, await entry_at(log, at)
+            left -= view.last_entry + 1
+        raise NotFound(f"topic {name} has fewer entries than {number}")
 
     async def message(self, name: TopicName, position: Position) -> bytes:
         """The entry at a position. Raises `NotFound`."""

@@ -6,7 +6,7 @@ Attach, seek and unsubscribe exclude each other by a lock: each closes over an a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from quire.runtime.clock import Clock
 from quire.runtime.errors import NotFound
@@ -190,6 +190,13 @@ class Subscription:
         await self._store.save(self.cursor)
         self.tell_end()
         self.pump.wake()
+
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Durable when it returns."""
+        self._check_is_here()
+        self.cursor.properties = dict(properties)
+        self.cursor.is_reset = True  # properties are written with the whole of a cursor
+        await self._store.save(self.cursor)
 
     # -- ending ----------------------------------------------------------------------------------------
 

@@ -344,3 +344,10 @@ def _here(line: str) -> str:
     at = words.index("produce") if "produce" in words else words.index("consume")
     words[at - 1] = f"{sys.executable} -m quire"
     return " ".join(words)
+
+
+def test_the_openapi_document_is_printed_as_json_in_both_forms() -> None:
+    shown, printed = quire("brokers", "openapi"), quire("brokers", "openapi", "--json")
+    document = json.loads(shown.out)
+    assert document == printed.json
+    assert "/admin/v2/tenants" in document["paths"]

@@ -1,0 +1,143 @@
+"""Schemathesis makes requests of the OpenAPI document, right ones and wrong ones, and looks whether the answers are as
+it says: a status that is named, the media type, the schema; never a 500; and no success where the request breaks the
+document's schemas.
+
+The same requests each time (`derandomize`); QUIRE_EXAMPLES=200 is the long form, for each route and kind of request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from typing import NamedTuple
+
+import pytest
+import requests
+import schemathesis
+from aiohttp import web
+from hypothesis import HealthCheck, Phase, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import Case, GenerationMode
+from schemathesis.core.failures import Failure, FailureGroup
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from quire.serving.admin.app import make_app
+from quire.serving.admin.openapi import PATH
+from quire.serving.broker import Broker
+
+EXAMPLES = int(os.environ.get("QUIRE_EXAMPLES", "2"))
+CHECKS = [
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+]
+REFUSALS = [400, 401, 403, 404, 405, 409, 412, 413, 501]
+CONFIG = schemathesis.Config.from_dict(
+    {"checks": {"negative_data_rejection": {"expected-statuses": REFUSALS}}}
+)
+SETTINGS = hypothesis_settings(
+    max_examples=EXAMPLES,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+KNOWN = {
+    "domain": "persistent",
+    "tenant": "public",
+    "namespace": "default",
+    "topic": "orders",
+    "subscription": "s",
+    "cluster": "standalone",
+}
+"""What is there whenever a route is asked."""
+
+PARENT = {**KNOWN, "topic": "parts"}
+
+
+@pytest.fixture
+async def url(broker: Broker) -> AsyncIterator[str]:
+    runner = web.AppRunner(make_app(broker), access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    broker.addresses.http_url = "http://{}:{}".format(*runner.addresses[0][:2])
+    yield broker.addresses.http_url
+    await runner.cleanup()
+
+
+class Asked(NamedTuple):
+    """What a kind of request is, and which failures it had."""
+
+    mode: GenerationMode
+    names: Mapping[str, str]
+    """Given in the path; others are made up."""
+
+
+KINDS = {
+    "right ones": Asked(GenerationMode.POSITIVE, KNOWN),
+    "right ones of a topic with partitions": Asked(GenerationMode.POSITIVE, PARENT),
+    "of what may not be there": Asked(GenerationMode.POSITIVE, {}),
+    "wrong ones": Asked(GenerationMode.NEGATIVE, KNOWN),
+    "wrong paths": Asked(GenerationMode.NEGATIVE, {}),
+}
+
+
+def restore(session: requests.Session, url: str) -> None:
+    """What the names of `KNOWN` and `PARENT` mean, whatever was done before."""
+    topics = f"{url}/admin/v2/persistent/public/default"
+    for path, body in (
+        (f"{url}/admin/v2/tenants/public", {}),
+        (f"{url}/admin/v2/namespaces/public/default", {}),
+        (f"{topics}/orders", {}),
+        (f"{topics}/orders/subscription/s", "earliest"),
+        (f"{topics}/parts/partitions", 2),
+        (f"{topics}/parts/subscription/s", "earliest"),
+    ):
+        assert session.put(path, json=body).status_code in (200, 204, 409), path
+
+
+def failures(url: str, asked: Asked) -> list[str]:
+    """What did not fit the document. Blocks."""
+    session, found = requests.Session(), []
+    schema = schemathesis.openapi.from_dict(session.get(url + PATH).json(), config=CONFIG)
+    for made in schema.get_all_operations():
+        operation = made.ok()
+        given_names = {
+            one.name: asked.names[one.name] for one in operation.path_parameters if one.name in asked.names
+        }
+        if asked is KINDS["right ones of a topic with partitions"] and "topic" not in given_names:
+            continue
+        if operation.method.upper() != "GET":
+            restore(session, url)
+
+        @SETTINGS
+        @given(case=operation.as_strategy(asked.mode, path_parameters=given_names or None))
+        def conforms(case: Case) -> None:
+            response = case.call(base_url=url, session=session, allow_redirects=False)
+            case.validate_response(response, checks=CHECKS)
+
+        try:
+            conforms()
+        except (FailureGroup, Failure) as error:
+            found.append(f"{operation.label}: {error}")
+        except Unsatisfiable:
+            pass  # nothing can be wrong with it
+    return found
+
+
+@pytest.mark.timeout(60 + 60 * EXAMPLES)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_answers_are_as_the_document_says(url: str, kind: str) -> None:
+    found = await asyncio.to_thread(failures, url, KINDS[kind])
+    assert not found, "\n\n".join(found)
