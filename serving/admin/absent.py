@@ -45,7 +45,6 @@ OF_BOTH: Final = {
     "dispatcherPauseOnAckStatePersistent": "acknowledgements are kept before they are answered",
 }
 UNSET: Final = {
-    "maxTopicsPerNamespace": 0,
     "offloadThreshold": -1,
     "offloadThresholdInSeconds": -1,
     "dispatcherPauseOnAckStatePersistent": False,

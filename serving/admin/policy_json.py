@@ -357,9 +357,9 @@ STRATEGY: Final = Strategies(
 )
 
 
-def _limit(word: str, field: str, of: str, topic_word: str = "") -> PolicyJson:
+def _limit(word: str, field: str, of: str, topic_word: str = "", unset: int | None = None) -> PolicyJson:
     name = re.sub("([A-Z])", r"_\1", word).lower()
-    return PolicyJson(word, field, _number(of, INT32_MAX), topic_word, name, is_limit=True)
+    return PolicyJson(word, field, _number(of, INT32_MAX), topic_word, name, is_limit=True, unset=unset)
 
 
 # fmt: off
@@ -388,7 +388,7 @@ POLICIES: Final = (
     PolicyJson("schemaValidationEnforced", "schema_enforced", BOOL, "schemaValidationEnforced",
                "schema_validation_enforced", unset=False),
     PolicyJson("iceberg", "iceberg", Iceberg, "iceberg"),
-    _limit("maxTopicsPerNamespace", "topics_max", "topics"),
+    _limit("maxTopicsPerNamespace", "topics_max", "topics", unset=0),
     _limit("maxProducersPerTopic", "producers_max", "producers", "maxProducers"),
     _limit("maxConsumersPerTopic", "consumers_max", "consumers", "maxConsumers"),
     _limit("maxConsumersPerSubscription", "consumers_per_subscription_max", "consumers", "maxConsumersPerSubscription"),

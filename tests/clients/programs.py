@@ -63,6 +63,13 @@ def iceberg_catalog() -> list[str]:
     return _java("iceberg", "iceberg/iceberg-core", "Catalog.java")
 
 
+@_alone()
+def java_admin(program: str) -> list[str]:
+    """`Walk` or `Sweep`: see `admin/src`."""
+    *command, _ = _java("admin", "pulsar/pulsar-client-admin", "Walk.java", "Sweep.java")
+    return [*command, program]
+
+
 def _java(folder: str, needs: str, *sources: str) -> list[str]:
     """The first of the sources has the class that is run."""
     for tool in ("java", "mvn"):
