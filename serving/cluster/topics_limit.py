@@ -61,7 +61,7 @@ class TopicsLimit:
         try:
             yield
         finally:
-            left = self._being_made.pop(key) - wanted
+            left = self._being_made.pop(key, NOTHING) - wanted  # two may make the same
             if left:
                 self._being_made[key] = left
 

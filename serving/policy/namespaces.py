@@ -68,10 +68,10 @@ class Namespaces:
         self._listeners.append(listener)
 
     async def ensure_defaults(self) -> None:
-        """Make `public/default` where it is not there yet."""
-        with suppress(AlreadyExists):
+        """Make `public/default` where it is not there yet; a cluster that has as many as it may goes without."""
+        with suppress(AlreadyExists, TooMany):
             await self.create_tenant(DEFAULT_TENANT)
-        with suppress(AlreadyExists):
+        with suppress(AlreadyExists, TooMany, NotFound):
             await self.create(DEFAULT_TENANT, DEFAULT_NAMESPACE)
 
     # -- tenants ---------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ class Namespaces:
         _check_name("tenant", name)
         record = record or TenantRecord(name=name, allowed_clusters=(self._cluster,))
         async with self._creating:
-            await self._check_number("tenants", self._limits.tenants, "this cluster", paths.TENANTS)
+            await self._check_number("tenants", self._limits.tenants, "this cluster", paths.tenant(name))
             with _called(f"tenant {name}"):
                 await self._store.create(paths.tenant(name), encode(record))
 
@@ -203,15 +203,17 @@ class Namespaces:
             policies=policies or Policies(),
             boundaries=boundaries or self._boundaries,
         )
-        most, folder = self._limits.namespaces_per_tenant, paths.namespaces_of(tenant)
+        most, path = self._limits.namespaces_per_tenant, paths.namespace(tenant, name)
         async with self._creating:
-            await self._check_number("namespaces_per_tenant", most, f"tenant {tenant}", folder)
+            await self._check_number("namespaces_per_tenant", most, f"tenant {tenant}", path)
             with _called(f"namespace {tenant}/{name}"):
-                await self._store.create(paths.namespace(tenant, name), encode(record))
+                await self._store.create(path, encode(record))
 
-    async def _check_number(self, limit: str, most: int, of: str, folder: str) -> None:
-        """There is room for one more in `folder`. Raises `TooMany`."""
-        if most and len(await self._store.children(folder)) >= most:
+    async def _check_number(self, limit: str, most: int, of: str, path: str) -> None:
+        """There is room for `path` beside the others, or it is there. Raises `TooMany`."""
+        folder, _, name = path.rpartition("/")
+        there = await self._store.children(folder) if most else ()
+        if most and len(there) >= most and name not in there:
             what = limit.partition("_")[0]
             raise TooMany(
                 limit,

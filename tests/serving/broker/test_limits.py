@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from quire.metadata.records import Policies
 from quire.runtime.clock import SystemClock
-from quire.runtime.errors import TooMany
+from quire.runtime.errors import AlreadyExists, TooMany
 from quire.security.configuration import Configuration, Limits
 from quire.security.security import make_security
 from quire.serving.broker import Broker
@@ -225,6 +225,16 @@ async def test_topics_that_are_made_at_once_are_counted(house: BrokerHouse) -> N
     assert len(await broker.registry.lists.names("public", "default")) == 5
 
 
+async def test_one_topic_that_is_made_twice_at_once_counts_once(house: BrokerHouse) -> None:
+    limited(house, topics_per_namespace=1)
+    broker = await house.start()
+    name = TopicName.parse("t")
+    made = await asyncio.gather(*(broker.registry.create(name) for _ in range(5)), return_exceptions=True)
+    assert {type(one) for one in made} <= {type(None), AlreadyExists}
+    with pytest.raises(TooMany):
+        await broker.registry.create(TopicName.parse("u"))
+
+
 async def test_a_cluster_has_so_many_tenants_and_a_tenant_so_many_namespaces(house: BrokerHouse) -> None:
     limited(house, tenants=2, namespaces_per_tenant=2)
     broker = await house.start()
@@ -236,8 +246,20 @@ async def test_a_cluster_has_so_many_tenants_and_a_tenant_so_many_namespaces(hou
         *(broker.namespaces.create("public", f"n{number}") for number in range(3)), return_exceptions=True
     )
     assert kinds_of(made) == ["NoneType", "TooMany", "TooMany"]
+    with pytest.raises(AlreadyExists):
+        await broker.namespaces.create("public", "n0")
     await broker.namespaces.delete("public", "n0")
     await broker.namespaces.create("public", "n1")
+    await house.stop(broker)
+    broker = await house.start()
+    assert await broker.namespaces.list("public") == ["public/default", "public/n1"], "it starts all the same"
+    for namespace in ("default", "n1"):
+        await broker.namespaces.delete("public", namespace)
+    await broker.namespaces.delete_tenant("public")
+    await broker.namespaces.create_tenant("t1")
+    await house.stop(broker)
+    broker = await house.start()
+    assert sorted(await broker.namespaces.tenants()) == ["t0", "t1"], "and without public, for there are two"
 
 
 def kinds_of(found: Sequence[Any]) -> list[str]:
