@@ -156,6 +156,7 @@ def _refusal(why: str) -> Callable[[web.Request], NoReturn]:
     def refuse(request: web.Request) -> NoReturn:
         raise Absent(f"{request.method} {request.path.rpartition('/')[2]} is not here: {why}")
 
+    refuse.__doc__ = f"Refused: {why}."
     return refuse
 
 
@@ -183,6 +184,7 @@ def _refused(check: Check, why: str) -> Check:
         await check(*names)
         raise Absent(why)
 
+    refuse.__doc__ = f"Refused: {why}."
     return refuse
 
 

@@ -157,13 +157,15 @@ def _bundles(broker: Broker) -> Sequence[Route]:
             f"{BUNDLE}/take",
             broker.bundles.take,
             bundle,
-            body(_topics, _Topics | None),
+            body(_topics, NamedTopics | None),
             may=Action.SUPERUSER,
         ),
     )
 
 
-class _Topics(Struct):
+class NamedTopics(Struct):
+    """Topics that are to be loaded."""
+
     topics: list[str] = []
 
 

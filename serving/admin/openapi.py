@@ -149,7 +149,7 @@ def _name(row: Route) -> str:
 def _tag(row: Route) -> str:
     """The resource that it belongs to, by the path."""
     word = template(row).split("/")[3]
-    return "topics" if word == "{domain}" else word
+    return {"{domain}": "topics", "topic": "lookup"}.get(word, word)
 
 
 def _in_path(row: Route, arguments: Sequence[tuple[Argument, Any]]) -> list[dict[str, Any]]:

@@ -59,7 +59,7 @@ def routes(broker: Broker) -> Sequence[Route]:
         return said
 
     topic = path("tenant", "namespace", "topic", parse=partial(TopicName, "persistent"))
-    definition = body(_definition, _Schema)
+    definition = body(_definition, SchemaJson)
     return (
         Route("GET", f"{ONE}/schema", find, topic, may=Action.LOOKUP),
         Route("GET", f"{ONE}/schema/{{version}}", find, topic, path_number("version"), may=Action.LOOKUP),
@@ -90,7 +90,9 @@ def _shown(version: Version) -> dict[str, Any]:
     }
 
 
-class _Schema(Struct):
+class SchemaJson(Struct):
+    """`schema` is a text, for schemas of records JSON in it."""
+
     type: str
     schema: str = ""
     properties: dict[str, str] = {}

@@ -19,7 +19,9 @@ TENANTS = "/admin/v2/tenants"
 ONE = f"{TENANTS}/{{tenant}}"
 
 
-class _Tenant(Struct, rename="camel"):
+class TenantJson(Struct, rename="camel"):
+    """What is said of a tenant."""
+
     admin_roles: list[Annotated[str, Meta(min_length=1, max_length=256)]] = []
     allowed_clusters: list[str] = []
 
@@ -51,7 +53,7 @@ def routes(broker: Broker) -> Sequence[Route]:
     return (
         Route("GET", TENANTS, namespaces.tenants, may=Action.SUPERUSER),
         Route("GET", ONE, namespaces.tenant, TENANT, answer=shown, may=Action.ADMINISTER),
-        Route("PUT", ONE, create, TENANT, body(as_it_is, _Tenant | None), may=Action.SUPERUSER),
-        Route("POST", ONE, update, TENANT, body(as_it_is, _Tenant | None), may=Action.SUPERUSER),
+        Route("PUT", ONE, create, TENANT, body(as_it_is, TenantJson | None), may=Action.SUPERUSER),
+        Route("POST", ONE, update, TENANT, body(as_it_is, TenantJson | None), may=Action.SUPERUSER),
         Route("DELETE", ONE, namespaces.delete_tenant, TENANT, may=Action.SUPERUSER),
     )

@@ -82,7 +82,7 @@ def _partitions(broker: Broker) -> Sequence[Route]:
     async def grow(wanted: tuple[int, dict[str, str]], topic: TopicName) -> None:
         await partitioned.grow(topic, wanted[0])
 
-    path, wanted = f"{TOPIC}/partitions", body(_partitioned, _Count | _Partitioned)
+    path, wanted = f"{TOPIC}/partitions", body(_partitioned, _Count | PartitionedJson)
     return (
         Route("GET", path, count, TOPIC_NAME, flag("checkAllowAutoCreation", "create"), may=Action.LOOKUP),
         Route("PUT", path, create, wanted, TOPIC_NAME, may=Action.ADMINISTER),
@@ -108,7 +108,9 @@ def _partitions(broker: Broker) -> Sequence[Route]:
 _Count = Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)]
 
 
-class _Partitioned(Struct):
+class PartitionedJson(Struct):
+    """A number of partitions, with properties."""
+
     partitions: _Count
     properties: dict[str, str] = {}
 

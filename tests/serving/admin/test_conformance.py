@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import requests
@@ -46,7 +46,6 @@ CONFIG = schemathesis.Config.from_dict(
     {"checks": {"negative_data_rejection": {"expected-statuses": REFUSALS}}}
 )
 SETTINGS = hypothesis_settings(
-    max_examples=EXAMPLES,
     derandomize=True,
     database=None,
     deadline=None,
@@ -107,10 +106,12 @@ def restore(session: requests.Session, url: str) -> None:
         assert session.put(path, json=body).status_code in (200, 204, 409), path
 
 
-def failures(url: str, asked: Asked) -> list[str]:
-    """What did not fit the document. Blocks."""
+def failures(url: str, document: dict[str, Any], asked: Asked, examples: int = EXAMPLES) -> list[str]:
+    """What did not fit the document. Blocks. A request can be wrong in more ways than right."""
+    wrong = asked.mode is GenerationMode.NEGATIVE
+    settings = hypothesis_settings(SETTINGS, max_examples=examples * (3 if wrong else 1))
     session, found = requests.Session(), []
-    schema = schemathesis.openapi.from_dict(session.get(url + PATH).json(), config=CONFIG)
+    schema = schemathesis.openapi.from_dict(document, config=CONFIG)
     for made in schema.get_all_operations():
         operation = made.ok()
         given_names = {
@@ -121,7 +122,7 @@ def failures(url: str, asked: Asked) -> list[str]:
         if operation.method.upper() != "GET":
             restore(session, url)
 
-        @SETTINGS
+        @settings
         @given(case=operation.as_strategy(asked.mode, path_parameters=given_names or None))
         def conforms(case: Case) -> None:
             response = case.call(base_url=url, session=session, allow_redirects=False)
@@ -139,5 +140,19 @@ def failures(url: str, asked: Asked) -> list[str]:
 @pytest.mark.timeout(60 + 60 * EXAMPLES)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_answers_are_as_the_document_says(url: str, kind: str) -> None:
-    found = await asyncio.to_thread(failures, url, KINDS[kind])
+    document = await asyncio.to_thread(lambda: requests.get(url + PATH).json())
+    found = await asyncio.to_thread(failures, url, document, KINDS[kind])
     assert not found, "\n\n".join(found)
+
+
+async def test_a_document_that_is_wrong_is_found_out(url: str) -> None:
+    right = await asyncio.to_thread(lambda: requests.get(url + PATH).json())
+    properties = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/subscription/{subscription}/properties"
+    tenants, its = right["paths"]["/admin/v2/tenants"]["get"], right["paths"][properties]["put"]
+    tenants["responses"]["200"]["content"]["application/json"]["schema"] = {"type": "object"}
+    its["requestBody"]["content"]["application/json"]["schema"] = {"type": "string"}
+    wrong = {**right, "paths": {"/admin/v2/tenants": {"get": tenants}, properties: {"put": its}}}
+    kinds = KINDS["right ones"], KINDS["wrong ones"]
+    shown, taken = [await asyncio.to_thread(failures, url, wrong, kind, 10) for kind in kinds]
+    assert [one.split(":")[0] for one in shown] == ["GET /admin/v2/tenants"]
+    assert [one.split(":")[0] for one in taken] == [f"PUT {properties}"]

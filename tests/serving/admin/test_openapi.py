@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from aiohttp import web
@@ -14,7 +14,7 @@ from quire.security.authorization import Action
 from quire.serving.admin import openapi
 from quire.serving.admin.app import routes
 from quire.serving.admin.refusals import REFUSALS
-from quire.serving.admin.route import REQUEST, TOPIC_NAME, Argument, Route, body, query
+from quire.serving.admin.route import NAMESPACE, REQUEST, TOPIC, TOPIC_NAME, Argument, Route, body, query
 from quire.serving.broker import Broker
 from tests.serving.admin.conftest import Rest
 
@@ -58,6 +58,15 @@ def test_it_says_who_may_ask(broker: Broker) -> None:
     document = of(*routes(broker), asks_who=False)
     assert "security" not in document and "securitySchemes" not in document["components"]
     assert not {"401", "403"} & document["paths"]["/admin/v2/tenants"]["get"]["responses"].keys()
+
+
+def test_what_is_not_here_says_why(broker: Broker) -> None:
+    for row in routes(broker):
+        if openapi.answer_of(row) is NoReturn and row.path.startswith((NAMESPACE, TOPIC)):
+            (methods,) = of(row)["paths"].values()
+            (asked,) = methods.values()
+            assert asked["description"].startswith("Refused: "), row.path
+            assert "501" in asked["responses"] and not {"200", "204"} & asked["responses"].keys()
 
 
 def test_every_refusal_has_a_reason() -> None:
