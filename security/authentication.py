@@ -31,6 +31,8 @@ CREDENTIALS_BYTES_MAX: Final = 32 << 10
 REQUEST_ID: Final = "X-Request-ID"
 """Clients of HTTP may name a request; else we do, and say so in the answer. It is in the audit log."""
 _REQUEST: Final = re.compile(r"[\w.:-]{1,64}", re.ASCII)
+_NEITHER: Final = "neither Bearer nor Basic"
+"""In place of a header's scheme, which may be a token whose sender forgot to say Bearer."""
 LOOK_EACH_S: Final = 2.0
 """How often connections are looked at for whether they may be there still: `Authentication.holds`, and permissions."""
 
@@ -113,7 +115,7 @@ class Authentication:
     def in_request(self, headers: Mapping[str, str], certificate: bytes, address: str) -> Presented:
         """What an HTTP request shows by its header `Authorization`, if it has one. Nothing is verified yet."""
         scheme, _, rest = headers.get("Authorization", "").strip().partition(" ")
-        method, data = f"Authorization: {scheme}", b""
+        method, data = _NEITHER, b""
         match scheme.lower():
             case "bearer":
                 method, data = "token", rest.strip().encode()

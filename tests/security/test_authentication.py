@@ -60,9 +60,10 @@ async def test_a_name_that_is_too_long_with_its_prefix_is_none(tmp_path: Path) -
         (f"bearer  {TOKEN} ", "token"),
         ("Basic " + base64.b64encode(b"app:secret").decode(), "basic"),
         ("Basic not-base64", "basic"),
-        ("Digest x", "Authorization: Digest"),
-        ("token x", "Authorization: token"),
-        ("tls", "Authorization: tls"),
+        ("Digest x", "neither Bearer nor Basic"),
+        ("token x", "neither Bearer nor Basic"),
+        ("tls", "neither Bearer nor Basic"),
+        (TOKEN, "neither Bearer nor Basic"),
     ],
 )
 async def test_what_a_header_shows(doors: Authentication, header: str, method: str) -> None:
@@ -76,9 +77,10 @@ async def test_what_a_header_shows(doors: Authentication, header: str, method: s
     if method == "token" or header.endswith("="):
         assert (await doors.authenticate(shown)).role.endswith(":app")
     else:
-        with pytest.raises(NotAuthenticated):
+        with pytest.raises(NotAuthenticated) as refused:
             await doors.authenticate(shown)
-    assert TOKEN not in repr(shown) and "secret" not in repr(shown)
+        assert TOKEN[:8] not in str(refused.value)
+    assert TOKEN[:8] not in repr(shown) and "secret" not in repr(shown)
 
 
 @pytest.mark.parametrize("given", ["", "a b", "a\nb", "x" * 65, "\u0661"])
