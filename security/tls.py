@@ -74,7 +74,7 @@ def between_processes(configuration: Configuration) -> BetweenProcesses | None:
 
     Raises `ConfigurationError`.
     """
-    files = _inside(configuration)
+    files = files_inside(configuration)
     required = configuration.internal is not None and configuration.internal.required
     if not files.authority or not files.certificate:
         if configuration.internal is not None:
@@ -102,7 +102,7 @@ def to_brokers(configuration: Configuration, *, shows_itself: bool = True) -> Fo
     tls, own = configuration.tls, configuration.client
     if tls is None and configuration.internal is None and not own.authority:
         return None
-    inside = _inside(configuration)
+    inside = files_inside(configuration)
     authority = own.authority or (tls.authority if tls is not None else "") or inside.authority
     if not shows_itself:
         return _client(ClientTls(authority))
@@ -122,7 +122,8 @@ def _is_for_clients(file: str) -> bool:
     return is_for_clients(Path(file).read_bytes())
 
 
-def _inside(configuration: Configuration) -> ClientTls:
+def files_inside(configuration: Configuration) -> ClientTls:
+    """What processes show and trust among themselves; empty where the file says nothing of it."""
     internal, tls = configuration.internal or Internal(), configuration.tls or Tls()
     own = internal if internal.certificate or internal.key else tls
     return ClientTls(internal.authority or tls.authority, own.certificate, own.key)

@@ -100,10 +100,12 @@ class ServerTls:
     port: int
     certificate_and_key: Path
     authority: Path
+    host: str = "127.0.0.1"
 
     def lines(self) -> tuple[str, ...]:
         return (
             f"secureClientPort={self.port}",
+            f"secureClientPortAddress={self.host}",
             "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
             f"ssl.keyStore.location={self.certificate_and_key}",
             "ssl.keyStore.type=PEM",

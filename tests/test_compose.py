@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 import socket
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,14 @@ from typing import Any
 import click
 import pytest
 import yaml
+from cryptography import x509
 
 from quire.cli.main import SUBCOMMANDS, cli
+from quire.runtime.clock import SystemClock
+from quire.security.configuration import load
+from quire.security.identity import Presented
+from quire.security.security import make_security
+from quire.security.tls import between_processes
 from quire.serving.settings import BrokerSettings
 
 ROOT = Path(__file__).parents[1]
@@ -105,6 +113,59 @@ def test_services_start_when_what_they_need_is_well() -> None:
         found = SERVICES[name]["depends_on"]
         assert set(found) == needs
         assert all(one == {"condition": "service_healthy"} for one in found.values())
+
+
+# -- secured -----------------------------------------------------------------------------------------------
+
+SECURE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.secure.yml").read_text())["services"]
+
+
+@pytest.mark.parametrize("name", [name for name in SECURE if name != "s3"])
+def test_every_secured_process_has_the_security_file_and_takes_its_flags(name: str) -> None:
+    service = SECURE[name]
+    subcommand, *words = service["command"]
+    assert set(words[::2]) <= options_of(subcommand)
+    known = {f"QUIRE_{option[2:].replace('-', '_').upper()}" for option in options_of(subcommand)}
+    given = service["environment"]
+    assert {one for one in given if one.startswith("QUIRE_")} <= known
+    assert given["QUIRE_SECURITY"] == "/security/security.toml"
+    assert given.get("QUIRE_METADATA", "zk+ssl://").startswith("zk+ssl://")
+    assert service["volumes"][0].endswith(":/security:ro")
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_every_secured_container_is_as_closed_as_the_others(name: str) -> None:
+    service = SECURE[name]
+    assert service["user"].split(":")[0] != "0"
+    assert service["read_only"] and service["cap_drop"] == ["ALL"] and service["restart"] == "unless-stopped"
+    assert service["healthcheck"]["test"][:2] == ["CMD", "healthy"]
+    assert service["healthcheck"]["test"][2].startswith("https://localhost:") or name == "zookeeper"
+
+
+@pytest.mark.filterwarnings("ignore::joserfc.errors.SecurityWarning")
+async def test_the_commands_of_the_readme_make_all_that_the_secured_cluster_reads(tmp_path: Path) -> None:
+    text = (ROOT / "deploy" / "README.md").read_text().split("## Containers, secured")[1]
+    lines = text.split("```sh\n")[1].split("```")[0].splitlines()
+    done = [line for line in lines if not line.startswith(("sudo ", "docker ", "export "))]
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    quire = f'quire() {{ "{sys.executable}" -m quire "$@"; }}\n'
+    words = ["bash", "-euc", quire + "\n".join(done)]
+    await asyncio.to_thread(subprocess.run, words, cwd=tmp_path, check=True)
+    secured = tmp_path / "secured"
+    configuration = load(str(secured / "security.toml"))
+    assert configuration.tls is not None and not configuration.tls.plain
+    inside = between_processes(configuration)
+    assert inside is not None and inside.required
+    made = make_security(configuration, SystemClock())
+    assert made.credentials.method == "token" and configuration.metadata.login.data().startswith(b"quire:")
+    assert not {"authority-key.pem", "private.pem"} & {one.name for one in secured.iterdir()}
+    certificate = x509.load_pem_x509_certificate((secured / "node.pem").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert {*SECURE, "localhost"} <= set(names.get_values_for_type(x509.DNSName))
+    for role in ("admin", "app"):
+        presented = (tmp_path / "secrets" / f"{role}.token").read_bytes().strip()
+        assert made.authentication is not None
+        assert (await made.authentication.authenticate(Presented("token", presented))).role == role
 
 
 def test_the_images_copy_what_the_build_context_holds() -> None:
