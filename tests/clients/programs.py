@@ -44,18 +44,21 @@ def quire() -> list[str]:
 
 
 @_alone()
-def go() -> list[str]:
+def go(program: str = "clients") -> list[str]:
+    """`clients`, or `secured`."""
     _need("go")
-    target = _target("go", "program.go", "scenarios.go", "go.mod", "go.sum")
-    program = target / "program"
-    if not program.exists():
-        _build(target, ["go", "build", "-o", str(program), "."], cwd=HERE / "go", GOFLAGS="-mod=readonly")
-    return [str(program)]
+    target = _target("go", "program.go", "scenarios.go", "secured/program.go", "go.mod", "go.sum")
+    if not (target / program).exists():
+        words = ["go", "build", "-o", f"{target}/", ".", "./secured"]
+        _build(target, words, cwd=HERE / "go", GOFLAGS="-mod=readonly")
+    return [str(target / program)]
 
 
 @_alone()
-def java() -> list[str]:
-    return _java("java", "pulsar/pulsar-client", "Program.java", "World.java", "Schemas.java")
+def java(program: str = "Program") -> list[str]:
+    """`Program`, or `Secured`."""
+    sources = ("Program.java", "World.java", "Schemas.java", "Secured.java")
+    return [*_java("java", "pulsar/pulsar-client", *sources)[:-1], program]
 
 
 def iceberg_catalog() -> list[str]:
