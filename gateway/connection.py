@@ -147,9 +147,8 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
         keep_tcp_alive(self._transport)
         self._handshake = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._expect_connect)
-        peer = transport.get_extra_info("peername")
         try:
-            self._host.opened(self, peer[0] if peer else "")
+            self._host.opened(self, self.address)
         except TooMany as error:
             self.refuse(error)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final
 
 IDLE_S: Final = 5
@@ -17,6 +18,8 @@ PROBES: Final = 3
 
 UNACKNOWLEDGED_MS: Final = 15_000
 """Bytes that the peer's system did not take for so long mean that it is gone."""
+
+_NETWORK_BITS: Final = 64
 
 
 def keep_alive(transport: asyncio.BaseTransport) -> None:
@@ -35,3 +38,17 @@ def peer_address(transport: asyncio.BaseTransport | None) -> str:
     """`/host:port` of the other side; empty when it is gone, or has none."""
     peer = None if transport is None else transport.get_extra_info("peername")
     return f"/{peer[0]}:{peer[1]}" if peer else ""
+
+
+def network_of(address: str) -> str:
+    """Of `/host:port` the host; of IPv6 its network (/64), for one machine may have all of that. "" for no address."""
+    host = address.removeprefix("/").rpartition(":")[0]
+    try:
+        found = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if not isinstance(found, IPv6Address):
+        return host
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ip_network((int(found), _NETWORK_BITS), strict=False))

@@ -35,9 +35,9 @@ from typing import Final
 
 from quire.runtime.clock import Clock, iso_time
 from quire.runtime.errors import ConfigurationError
+from quire.runtime.network import network_of
 from quire.security.configuration import Audit
 from quire.security.identity import Identity
-from quire.security.turns import line_of
 
 REFUSALS: Final = ("login-failed", "denied")
 CHANGES: Final = ("changed", "failed", "revoked")
@@ -126,7 +126,7 @@ class AuditLog:
         if second != self._second:
             self._second = second
             self._of_this_second.clear()
-        one = line_of(address)
+        one = network_of(address)
         if self._of_this_second.total() >= LINES_A_S_MAX or self._of_this_second[one] >= LINES_OF_ONE_A_S_MAX:
             return False
         self._of_this_second[one] += 1

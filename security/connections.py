@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator
-from ipaddress import IPv6Address, ip_address
 from typing import Generic, TypeVar
 
 from quire.runtime.errors import TooMany
 from quire.runtime.limits import LOGGING_IN_MAX
+from quire.runtime.network import network_of
 from quire.security.configuration import Limits
 from quire.security.identity import Identity
 
@@ -53,9 +53,9 @@ class Connections(Generic[C]):
         return len(self._logging_in)
 
     def came(self, one: C, address: str) -> C | None:
-        """Take it; returns another one that must go for it. Raises `TooMany`: then it is not taken."""
+        """Take it, from `/host:port`; returns another one that must go for it. Raises `TooMany` and does not take it."""
         self.total += 1
-        host = host_of(address) if self._limits.connections_per_address and address else ""
+        host = network_of(address) if self._limits.connections_per_address and address else ""
         if host and self._by_address[host] >= self._limits.connections_per_address:
             raise TooMany(
                 "connections_per_address",
@@ -111,13 +111,3 @@ def _one_less(counter: Counter[str], name: str) -> None:
         counter[name] -= 1
         if not counter[name]:
             del counter[name]
-
-
-def host_of(address: str) -> str:
-    """Of an IPv6 address its first 64 bits, for one host may have all that begin so."""
-    found = ip_address(address.partition("%")[0])
-    if not isinstance(found, IPv6Address):
-        return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return f"{IPv6Address(int(found) >> 64 << 64)}/64"

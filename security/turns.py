@@ -10,19 +10,18 @@ many there are.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections import deque
 from collections.abc import Callable
 from typing import Final, TypeVar
 
 from quire.runtime.errors import Unavailable
+from quire.runtime.network import network_of
 
 T = TypeVar("T")
 
 AT_ONCE_MAX: Final = 2
 LINES_MAX: Final = 100
 IN_A_LINE_MAX: Final = 20
-_NETWORK_BITS: Final = 64
 
 
 class Turns:
@@ -36,7 +35,7 @@ class Turns:
 
     async def run(self, address: str, work: Callable[[], T]) -> T:
         """What `work` returns, in a thread, when it is this address's turn. Raises `Unavailable` for too many."""
-        await self._turn(line_of(address))
+        await self._turn(network_of(address))
         done = asyncio.ensure_future(asyncio.to_thread(work))
         # Who gives up does not stop the thread: the turn is over when its work is.
         done.add_done_callback(self._over)
@@ -85,17 +84,3 @@ class Turns:
                 self._under_way += 1
                 first.set_result(None)
                 return
-
-
-def line_of(address: str) -> str:
-    """Of `/host:port`: the host, or its network of IPv6."""
-    host = address.removeprefix("/").rpartition(":")[0]
-    try:
-        found = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if isinstance(found, ipaddress.IPv4Address):
-        return host
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.ip_network((int(found), _NETWORK_BITS), strict=False))

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from quire.runtime.errors import ProtocolError, QuireError, TooMany
 from quire.runtime.limits import HANDSHAKE_S
+from quire.runtime.network import peer_address
 from quire.serving.session.inbound import Inbound
 from quire.serving.session.lane import HeldBytes, Lane
 from quire.serving.session.outbound import Outbound
@@ -93,15 +94,15 @@ class Connection(asyncio.BufferedProtocol):
         self._begin(transport)  # type: ignore[arg-type]
 
     def _begin(self, transport: asyncio.Transport) -> None:
-        address = transport.get_extra_info("peername")
+        address = peer_address(transport)
         expected = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._expect_connect)
-        self.peer = Peer(f"/{address[0]}:{address[1]}" if address else "", expected)
+        self.peer = Peer(address, expected)
         self.inbound = Inbound(self, transport)
         self.outbound = Outbound(transport, self.inbound)
         self.requests = Requests(self.host, self.inbound)
         self.held = HeldBytes(self.host, self.inbound)
         try:
-            self.host.opened(self, address[0] if address else "")
+            self.host.opened(self, address)
         except TooMany as error:
             self.refuse(error)
 

@@ -26,3 +26,18 @@ def test_a_connection_probes_a_silent_peer(run):
         server.close()
 
     run(check())
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("/10.0.0.1:4711", "10.0.0.1"),
+        ("/::ffff:10.0.0.1:4711", "10.0.0.1"),
+        ("/2001:db8::1:4711", "2001:db8::/64"),
+        ("/2001:db8:0:0:ffff::2:4711", "2001:db8::/64"),
+        ("/fe80::1%eth0:4711", "fe80::/64"),
+        ("", ""),
+    ],
+)
+def test_one_machine_is_one_network(address: str, expected: str) -> None:
+    assert network.network_of(address) == expected

@@ -7,10 +7,10 @@ import pytest
 from quire.runtime.errors import TooMany
 from quire.security import connections as module
 from quire.security.configuration import Limits
-from quire.security.connections import Connections, host_of
+from quire.security.connections import Connections
 from quire.security.identity import Identity
 
-FAR = "192.0.2.1"
+FAR = "/192.0.2.1:4711"
 
 
 def identity(role: str, original: str = "") -> Identity:
@@ -55,7 +55,7 @@ def test_an_address_has_so_many_logged_in_or_not() -> None:
         table.came(3, FAR)
     assert refused.value.limit == "connections_per_address" and len(table) == 2
     table.left(3)
-    table.came(4, "192.0.2.2")
+    table.came(4, "/192.0.2.2:4711")
     table.left(1)
     table.came(5, FAR)
 
@@ -89,17 +89,3 @@ def test_what_comes_through_a_proxy_is_not_its_address_s() -> None:
     for number in range(6):
         table.left(number)
     assert not table and not table._by_address and not table._by_role
-
-
-@pytest.mark.parametrize(
-    ("address", "host"),
-    [
-        ("192.0.2.7", "192.0.2.7"),
-        ("::ffff:192.0.2.7", "192.0.2.7"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("2001:db8:1:2::1", "2001:db8:1:2::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-    ],
-)
-def test_one_host_is_one_address(address: str, host: str) -> None:
-    assert host_of(address) == host

@@ -10,7 +10,7 @@ import pytest
 
 from quire.runtime.errors import Unavailable
 from quire.security import turns
-from quire.security.turns import Turns, line_of
+from quire.security.turns import Turns
 
 
 class Work:
@@ -79,17 +79,3 @@ async def test_there_are_only_so_many_lines(monkeypatch: pytest.MonkeyPatch) -> 
     *taken, last = await asyncio.gather(*started, return_exceptions=True)
     assert taken == names[:4] and isinstance(last, Unavailable)
     assert await lines.run(names[4], work.of(names[4])) == names[4]
-
-
-@pytest.mark.parametrize(
-    ("address", "line"),
-    [
-        ("/10.0.0.1:4711", "10.0.0.1"),
-        ("/::ffff:10.0.0.1:4711", "10.0.0.1"),
-        ("/2001:db8::1:4711", "2001:db8::/64"),
-        ("/2001:db8:0:0:ffff::2:4711", "2001:db8::/64"),
-        ("", ""),
-    ],
-)
-def test_a_line_is_of_a_host(address: str, line: str) -> None:
-    assert line_of(address) == line
