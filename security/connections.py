@@ -53,7 +53,7 @@ class Connections(Generic[C]):
         return len(self._logging_in)
 
     def came(self, one: C, address: str) -> C | None:
-        """Take it, from `/host:port`; returns another one that must go for it. Raises `TooMany` and does not take it."""
+        """Take it, from `/host:port`; returns another one that must go for it. Raises `TooMany`, not taking it."""
         self.total += 1
         host = network_of(address) if self._limits.connections_per_address and address else ""
         if host and self._by_address[host] >= self._limits.connections_per_address:
