@@ -300,7 +300,7 @@ class SimulatedStore:
                 answer.set_exception(lost)
 
         def arrive() -> None:
-            if self.is_away or (self.is_expired and session == self.session):
+            if self.is_away or self._is_over(session):
                 self._at(0.0, give_up)
                 return
             try:
@@ -319,13 +319,17 @@ class SimulatedStore:
         else:
             self._at(server.delay(), give_up)
             if fate == "later" and weight == 1.0:
-                self.world.later(rng.random() * LATE_S, self._make_late, what, work)
+                self.world.later(rng.random() * LATE_S, self._make_late, session, work)
         if fate != "well" and rng.random() < 0.5:
             self.world.later(server.delay(), self._lose_connection)
         return await answer
 
-    def _make_late(self, what: str, work: Callable[[], Any]) -> None:
-        if self.is_expired:
+    def _is_over(self, session: int) -> bool:
+        """The server makes no change for a session that it has ended, whenever that arrives."""
+        return self.is_expired or session != self.session
+
+    def _make_late(self, session: int, work: Callable[[], Any]) -> None:
+        if self._is_over(session):
             return
         try:
             work()
