@@ -54,6 +54,7 @@ _ID_MAX: Final = (1 << 64) - 1
 
 _DAMAGE: Final = (
     lmdb.CorruptedError,
+    lmdb.NotFoundError,
     lmdb.PageNotFoundError,
     lmdb.InvalidError,
     lmdb.PanicError,
@@ -176,7 +177,7 @@ class LmdbIndex:
     def _usage(self, txn: Any, log_id: int) -> int:
         key = _ID.pack(log_id)
         value = txn.get(key, db=self._logs)
-        return 0 if value is None else int(_ID.unpack(self._open(key, value))[0])
+        return 0 if value is None else self._id(self._open(key, value))
 
     # -- reading -----------------------------------------------------------------------------------------
 
@@ -210,7 +211,7 @@ class LmdbIndex:
 
     def ledgers(self) -> Iterator[tuple[int, bytes]]:
         with self._lmdb.read() as txn, txn.cursor(self._ledgers) as cursor:
-            return iter([(int(_ID.unpack(key)[0]), self._open(key, value)) for key, value in cursor])
+            return iter([(self._id(key), self._open(key, value)) for key, value in cursor])
 
     def mark(self) -> bytes:
         with self._lmdb.read() as txn:
@@ -219,31 +220,40 @@ class LmdbIndex:
 
     def usage(self) -> dict[int, int]:
         with self._lmdb.read() as txn, txn.cursor(self._logs) as cursor:
-            return {
-                int(_ID.unpack(key)[0]): int(_ID.unpack(self._open(key, value))[0]) for key, value in cursor
-            }
+            return {self._id(key): self._id(self._open(key, value)) for key, value in cursor}
 
     def verify(self) -> None:
-        """Read everything; about a microsecond per row.
+        """Read everything; about two microseconds per row.
 
-        A flipped bit inside a page of the tree can hide rows without touching one. Such damage shows in the counts:
-        of rows in the tree, and of bytes in each log.
+        A flipped bit inside a page of a tree can hide values without touching one. Such damage shows in the trees'
+        own counts, in the order of the keys, in a key that is not found, and in the bytes counted of each log.
         """
         in_use = _Charges()
-        with self._lmdb.read() as txn, txn.cursor(self._rows) as cursor:
-            walked = 0
-            for key, value in cursor:
-                walked += 1
+        with self._lmdb.read() as txn:
+            for key, value in self._whole_tree(txn, self._rows):
                 row = self._row(key, value)
-                in_use[row.log_id] = in_use.get(row.log_id, 0) + row.length
-            if walked != txn.stat(self._rows)["entries"]:
-                raise CorruptionError("the index's tree has lost rows", self._file, 0)
+                in_use.add(row.log_id, row.length)
+            for database in (self._ledgers, self._logs, self._meta):
+                for key, value in self._whole_tree(txn, database):
+                    self._open(key, value)
         counted = self.usage()
         for log_id, size_bytes in in_use.items():
             if counted.get(log_id, 0) < size_bytes:
                 raise CorruptionError(f"the index miscounts entry log {log_id}", self._file, 0)
         self.ledgers()
         self.mark()
+
+    def _whole_tree(self, txn: Any, database: Any) -> Iterator[tuple[bytes, bytes]]:
+        """What a database holds, each by its key as well as by the walk."""
+        walked, before = 0, b""
+        with txn.cursor(database) as cursor, txn.cursor(database) as search:
+            for key, value in cursor:
+                if key <= before or not search.set_key(key):
+                    raise CorruptionError("a tree of the index is out of order", self._file, 0)
+                walked, before = walked + 1, key
+                yield key, value
+        if walked != txn.stat(database)["entries"]:
+            raise CorruptionError("a tree of the index has lost values", self._file, 0)
 
     def try_to_write(self) -> None:
         """Take room for a large value, which reads the list of free pages, and leave it. Raises as a commit does."""
@@ -278,6 +288,11 @@ class LmdbIndex:
             )
         return IndexRow(ledger_id, first_entry, *fields)
 
+    def _id(self, content: bytes) -> int:
+        if len(content) != _ID.size:
+            raise CorruptionError("a number in the index has a wrong size", self._file, 0)
+        return int.from_bytes(content, "big")
+
     def _open(self, key: bytes, value: bytes) -> bytes:
         """The content of a sealed value."""
         content = value[: -_CRC.size]
@@ -309,10 +324,11 @@ class _Environment:
             )
 
     def databases(self, *names: bytes) -> list[Any]:
-        """Handles of these, made when they are not there."""
+        """Handles of these. They are made together, in a file that has none: one that is missing is lost."""
         self._refuse_short_file()
-        with self._our_errors():
-            return [self._env.open_db(name) for name in names]
+        with self._our_errors(), self._env.begin(write=True) as txn:
+            is_new = self._env.stat()["entries"] == 0
+            return [self._env.open_db(name, txn, create=is_new) for name in names]
 
     def _refuse_short_file(self) -> None:
         """A file shorter than its own tree would end the process by SIGBUS, not by an exception."""
