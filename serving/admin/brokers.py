@@ -170,7 +170,7 @@ class NamedTopics(Struct):
 
 
 def _topics(value: Any) -> list[str]:
-    topics: list[str] = fields_of(value or {}, topics=list).get("topics", [])
+    topics: list[str] = fields_of({} if value is None else value, topics=list).get("topics", [])
     if not all(isinstance(topic, str) for topic in topics):
         raise ConfigurationError("topics must be a list of names")
     return topics

@@ -65,10 +65,13 @@ class Argument:
         if self.place == "query":
             return self.parse(request.query.get(self.names[0], self.default))
         if self.place == "body":
+            sent = await json_of(request)
             for name in self.names:
                 if name in request.query:
+                    if sent is not None:
+                        raise ConfigurationError(f"send {name} in the query or as the body, not as both")
                     return self.parse(natural(request.query[name], f"{name} in the query"))
-            return self.parse(await json_of(request))
+            return self.parse(sent)
         return self.parse(request)
 
 

@@ -137,7 +137,7 @@ def failures(url: str, document: dict[str, Any], asked: Asked, examples: int = E
     return found
 
 
-@pytest.mark.timeout(60 + 60 * EXAMPLES)
+@pytest.mark.timeout(300 + 300 * EXAMPLES)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_answers_are_as_the_document_says(url: str, kind: str) -> None:
     document = await asyncio.to_thread(lambda: requests.get(url + PATH).json())

@@ -367,8 +367,15 @@ public class Walk {
         namespaces.setInactiveTopicPolicies(NAMESPACE, new InactiveTopicPolicies(InactiveTopicDeleteMode.delete_when_no_subscriptions, 600, false));
         same(600, namespaces.getInactiveTopicPolicies(NAMESPACE).getMaxInactiveDurationSeconds());
         namespaces.removeInactiveTopicPolicies(NAMESPACE);
-        refused(ServerSideErrorException.class, 501, () -> namespaces.setMaxTopicsPerNamespace(NAMESPACE, 1));
         same(0, namespaces.getMaxTopicsPerNamespace(NAMESPACE));
+        namespaces.setMaxTopicsPerNamespace(NAMESPACE, 100);
+        same(100, namespaces.getMaxTopicsPerNamespace(NAMESPACE));
+        namespaces.removeMaxTopicsPerNamespace(NAMESPACE);
+        same(0, namespaces.getMaxTopicsPerNamespace(NAMESPACE));
+        namespaces.setMaxProducersPerTopic(NAMESPACE, 10);
+        same(10, namespaces.getMaxProducersPerTopic(NAMESPACE));
+        namespaces.removeMaxProducersPerTopic(NAMESPACE);
+        refused(ServerSideErrorException.class, 501, () -> namespaces.setMaxUnackedMessagesPerSubscription(NAMESPACE, 1));
         refused(NotFoundException.class, 404, () -> namespaces.setRetention("shop/none", new RetentionPolicies(60, 100)));
         refused(NotFoundException.class, 404, () -> namespaces.getRetention("shop/none"));
     }
@@ -394,7 +401,10 @@ public class Walk {
         policies.deleteTopicPolicies(TOPIC);
         same(null, policies.getMessageTTL(TOPIC));
         same(Map.of(), policies.getBacklogQuotaMap(TOPIC));
-        refused(ServerSideErrorException.class, 501, () -> policies.setMaxConsumers(TOPIC, 1));
+        policies.setMaxConsumers(TOPIC, 10);
+        same(10, policies.getMaxConsumers(TOPIC));
+        policies.removeMaxConsumers(TOPIC);
+        refused(ServerSideErrorException.class, 501, () -> policies.setMaxUnackedMessagesOnSubscription(TOPIC, 1));
         refused(NotFoundException.class, 404, () -> policies.setMessageTTL(TOPIC + "-none", 60));
     }
 
