@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.report import show
+from bench.report import machine, show
 from quire.metadata.records import ArchivePointer, SegmentRecord
 from quire.runtime.clock import SystemClock
 from quire.runtime.limits import GIB, MIB
@@ -105,6 +105,7 @@ async def look_up(store: FilesystemStore, pointer: ArchivePointer, source: Sourc
 
 
 async def main(directory: Path, size_bytes: int, shapes: Sequence[tuple[int, int]] = SHAPES) -> None:
+    show("machine", **machine())
     store = FilesystemStore(directory)
     await store.prepare()
     for entry_count, entry_bytes in shapes:

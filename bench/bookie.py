@@ -22,7 +22,7 @@ from time import perf_counter, process_time
 
 import uvloop
 
-from bench.report import show, usage
+from bench.report import machine, show, usage
 from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
 from quire.runtime.disk import RealDisk, aligned_buffer
@@ -187,6 +187,7 @@ async def fill(directory: Path) -> None:
 def main() -> None:
     if sys.argv[1:2] == ["--fill"]:
         uvloop.run(fill(Path(sys.argv[2])))
+    show("machine", **machine())
     root = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="quire-bench-"))
     for question in (measure_replay, measure):
         directory = root / question.__name__

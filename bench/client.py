@@ -13,7 +13,7 @@ import time
 
 import uvloop
 
-from bench.report import show
+from bench.report import machine, show
 from quire.client import EARLIEST, Client
 
 
@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=500_000)
     parser.add_argument("--size", type=int, default=100)
     arguments = parser.parse_args()
+    show("machine", **machine())
     uvloop.run(measure(arguments.url, arguments.count, arguments.size))
 
 

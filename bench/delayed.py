@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import uvloop
 
 from bench import server
-from bench.report import show, usage
+from bench.report import machine, show, usage
 from quire.client import EARLIEST, Client
 from quire.serving.model.ports import Position, SegmentView
 from quire.serving.model.positions import Segments
@@ -165,6 +165,7 @@ def main() -> None:
         "--waiting", type=int, default=100_000, help="messages that wait behind those that are due"
     )
     arguments = parser.parse_args()
+    show("machine", **machine())
     for spread_ms in (HOUR_MS, 1):
         wait_in_memory(arguments.count, spread_ms)
     cost_without()

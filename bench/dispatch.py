@@ -12,7 +12,7 @@ from time import process_time
 
 import uvloop
 
-from bench.report import show
+from bench.report import machine, show
 from quire.runtime.clock import SystemClock
 from quire.serving.model.ports import Position, SegmentView
 from quire.serving.policy.resolved import TopicPolicies
@@ -225,6 +225,7 @@ async def fan_out_us(count: int, entry_bytes: int, entries: int) -> float:
 
 
 async def main() -> None:
+    show("machine", **machine())
     exclusive, shared = SubscriptionKind.EXCLUSIVE, SubscriptionKind.SHARED
     keyed = SubscriptionKind.KEY_SHARED
     for size, entries in ((100, 1_000), (1_024, 250), (1_024, 20), (1_024, 1)):

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from bench.report import machine, show
 from quire.bookie.entry_log import EntryLogs
 from quire.bookie.index_lmdb import LmdbIndex
 from quire.bookie.read_cache import BlockReader
@@ -104,6 +105,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--directory", help="where to write; a temporary directory by default")
     parser.add_argument("--mib", type=int, default=1024)
     options = parser.parse_args(arguments)
+    show("machine", **machine())
     directory = tempfile.mkdtemp(dir=options.directory, prefix="quire-bench-")
     try:
         total = options.mib * MIB

@@ -17,7 +17,7 @@ import sys
 from time import process_time
 
 from bench.dispatch import Port, Topic, blocks_of
-from bench.report import show, usage
+from bench.report import machine, show, usage
 from quire.runtime.clock import SystemClock
 from quire.serving.model.ports import Position, SegmentView
 from quire.serving.model.request import Done
@@ -152,6 +152,7 @@ def main() -> None:
     if len(sys.argv) > 1:
         asyncio.run(measure(SubscriptionKind[sys.argv[1]], partly=sys.argv[2:] == ["partly"]))
         return
+    show("machine", **machine())
     kinds = (SubscriptionKind.SHARED, SubscriptionKind.KEY_SHARED, SubscriptionKind.EXCLUSIVE)
     for words in ([kind.name, how] for how in ("whole", "partly") for kind in kinds):
         # A process of its own each: what one has freed, the next would not seem to take.

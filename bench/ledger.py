@@ -1,6 +1,6 @@
 """What the quorum log costs per block: writer core, outbox and confirmations, with a bookie that answers at once.
 
-    python bench/ledger.py [turns]
+    python -m bench.ledger [turns]
 
 One block per writer and turn, because that is what many quiet topics look like; the bookie's own work is not in it.
 Prints microseconds of process time per block; the budget is 4 µs at 1/1.
@@ -13,6 +13,7 @@ import sys
 import time
 from random import Random
 
+from bench.report import machine, show
 from quire.ledger.directory import LocalDirectory, UnreachablePort
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.settings import LedgerSettings
@@ -70,10 +71,11 @@ def main() -> None:
     turns = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     import uvloop
 
+    show("machine", **machine())
     for writers, copies, blocks in ((1, 1, 1), (1, 1, 16), (1000, 1, 1), (1000, 3, 1)):
         scale = 1 if writers > 1 else 200
         cost = uvloop.run(measure(writers, copies, turns * scale, blocks))
-        print(f"{writers:5} writers, {copies} copies, {blocks:2} blocks a turn: {cost:6.2f} µs per block")
+        show(f"{writers} writers, {copies} copies, {blocks} blocks a turn", us_per_block=cost)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.calibration import calibration
+
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -60,14 +62,19 @@ def show(question: str, **figures: Any) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
-    return {"cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
+    """What the figures were measured on, and how fast it is now."""
+    return {
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        **calibration(),
+    }
 
 
 def ask(questions: Mapping[str, Callable[[], None]]) -> None:
-    """Say what the machine is, then answer the questions named on the command line, or all of them."""
-    show("machine", **machine())
+    """Answer the questions named on the command line, or all of them, and say before each how fast the machine is."""
     for name in sys.argv[1:] or questions:
         if name not in questions:
             raise SystemExit(f"no question {name!r}; there are {', '.join(questions)}")
+        show("machine", **machine())
         questions[name]()

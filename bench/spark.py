@@ -25,7 +25,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
-from bench.report import show
+from bench.report import machine, show
 from quire.runtime.limits import BLOCK_BYTES_MAX, MIB
 from quire.spark_source import schema
 from quire.spark_source.broker import Broker
@@ -258,6 +258,7 @@ def measure_stream(spark: Any, url: str, topic: str, rows: int) -> None:
 
 def main() -> None:
     rows = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
+    show("machine", **machine())
     with tempfile.TemporaryDirectory(prefix="quire-bench-", dir="/var/tmp") as directory:
         topics: dict[str, list[dict[str, Any]]] = {}
         for number, (name, batch) in enumerate((("unbatched", 1), ("batched", BATCH))):

@@ -12,7 +12,7 @@ import tempfile
 import time
 from typing import Any, Final
 
-from bench.report import show
+from bench.report import machine, show
 from bench.spark import BATCH, MESSAGE_BYTES, SEGMENT_BYTES, archive, cpu_s, serve, session
 from quire.spark_source.jobs.iceberg import Into, copy
 from quire.wire import pulsar_pb2 as pb
@@ -34,6 +34,7 @@ def segments(url: str, rows: int, codec: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     rows = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
+    show("machine", **machine())
     with tempfile.TemporaryDirectory(prefix="quire-bench-", dir="/var/tmp") as directory:
         kinds = {"zeros": pb.NONE, "json": pb.ZSTD}
         topics = {name: segments(f"file://{directory}", rows, codec) for name, codec in kinds.items()}

@@ -30,7 +30,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.version import __version__ as SPARK_VERSION
 
-from bench.report import show
+from bench.report import machine, show
 from bench.spark import BATCH, MESSAGE_BYTES, SEGMENT_BYTES, TIME_MS, archive, cpu_s, serve, session
 from quire.spark_source import schema
 from quire.wire import pulsar_pb2 as pb
@@ -190,6 +190,7 @@ def measure(frames: dict[str, Any]) -> dict[str, Run]:
 
 def main() -> None:
     rows = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
+    show("machine", **machine())
     connector = fetched("org.apache.spark", "spark-sql-kafka-0-10_2.13", SPARK_VERSION)
     broker = fetched("org.apache.kafka", "kafka_2.13", KAFKA_VERSION) if connector else []
     with contextlib.ExitStack() as stack:

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from bench.report import show, usage
+from bench.report import machine, show, usage
 from bench.spark import BATCH, MESSAGE_BYTES, SEGMENT_BYTES, archive, cpu_s, serve, session
 
 ROWS: Final = 600_000
@@ -93,6 +93,7 @@ def segments(url: str, rows: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     rows = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
+    show("machine", **machine())
     with contextlib.ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="quire-bench-", dir="/var/tmp")))
         s3 = stack.enter_context(gateway(root / "s3"))

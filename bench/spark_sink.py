@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from bench.report import show
+from bench.report import machine, show
 from bench.spark import cpu_s, session
 from quire.client import Client
 from quire.runtime.rest import Admin
@@ -61,6 +61,7 @@ def write(spark: Any, http_url: str, topic: str, rows: int, delivery: str) -> No
 
 def main() -> None:
     rows = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
+    show("machine", **machine())
     with tempfile.TemporaryDirectory(prefix="quire-bench-", dir="/var/tmp") as directory:
         loopback = "127.0.0.1:0"
         command = [

@@ -23,7 +23,7 @@ from typing import Any, Final
 from urllib.error import HTTPError
 
 from bench import server as servers
-from bench.report import show, usage
+from bench.report import machine, show, usage
 from bench.spark import MESSAGE_BYTES, session
 from quire.runtime.rest import Admin
 
@@ -151,6 +151,7 @@ def idle(spark: Any, server: servers.Server, checkpoint: str) -> None:
 
 
 def main() -> None:
+    show("machine", **machine())
     rows_per_s = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS_PER_S
     with servers.fresh(parent="/var/tmp") as server, tempfile.TemporaryDirectory() as checkpoints:
         spark = session()

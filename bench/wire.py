@@ -9,7 +9,7 @@ from functools import partial
 from struct import pack
 from time import perf_counter
 
-from bench.report import show
+from bench.report import machine, show
 from quire.wire import commands, entry_frames, message, varint
 from quire.wire.checksum import crc32c
 from quire.wire.frame import FrameCutter
@@ -48,6 +48,7 @@ def cut(stream: bytes, read_bytes: int = 1 << 20) -> FrameCutter:
 
 
 def main() -> None:
+    show("machine", **machine())
     for size, count in ((100, 40_000), (1024, 20_000), (16 * 1024, 2_000), (128 * 1024, 300)):
         stream = sends(size, count, 300)
         assert cut(stream).fast_sends == count
