@@ -81,8 +81,8 @@ class SendRun:
         self.producer_id = producer_id
         self.heads: list[bytes] = []
         self.entries: list[bytes] = []
-        self._counts: list[int] = []
-        self._highest: dict[int, int] = {}
+        self._counts: list[int] | None = None
+        self._highest: dict[int, int] | None = None
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -93,9 +93,9 @@ class SendRun:
     @property
     def counts(self) -> list[int] | None:
         """The number of messages of each entry; None when each holds one."""
-        if self._counts:
-            self._fill_counts()
-        return self._counts or None
+        if self._counts is not None:
+            self._fill_counts(self._counts)
+        return self._counts
 
     @property
     def byte_count(self) -> int:
@@ -103,32 +103,37 @@ class SendRun:
 
     def sequence_ids(self) -> list[tuple[int, int]]:
         """(sequence id, highest sequence id) of each SEND; of one that tells no other they are the same."""
-        lows = list(map(_sequence_id, self.heads))
-        return [(low, max(low, self._highest.get(i, 0))) for i, low in enumerate(lows)]
+        lows, highest = list(map(_sequence_id, self.heads)), self._highest or {}
+        return [(low, max(low, highest.get(i, 0))) for i, low in enumerate(lows)]
 
     def pick(self, chosen: range) -> "SendRun":
         """A run of these of its SENDs, by their offsets."""
-        run, counts = SendRun(self.producer_id), self.counts
+        run, counts, highest = SendRun(self.producer_id), self.counts, self._highest
         run.heads = [self.heads[at] for at in chosen]
         run.entries = [self.entries[at] for at in chosen]
-        run._counts = [counts[at] for at in chosen] if counts else []
-        run._highest = {to: self._highest[at] for to, at in enumerate(chosen) if at in self._highest}
+        if counts is not None:
+            run._counts = [counts[at] for at in chosen]
+        if highest is not None:
+            run._highest = {to: highest[at] for to, at in enumerate(chosen) if at in highest}
         return run
 
     def _add(self, head: bytes, entry: bytes, count: int, highest: int) -> None:
         """Take a SEND that did not come by tier (a); `highest` is 0 when it told no highest sequence id."""
         if count != 1:
-            if len(self._counts) < len(self.entries):
-                self._fill_counts()
+            if self._counts is None:
+                self._counts = []
+            self._fill_counts(self._counts)
             self._counts.append(count)
         if highest:
+            if self._highest is None:
+                self._highest = {}
             self._highest[len(self.heads)] = highest
         self.heads.append(head)
         self.entries.append(entry)
 
-    def _fill_counts(self) -> None:
+    def _fill_counts(self, counts: list[int]) -> None:
         """Count one message for each entry since the last one that was counted."""
-        self._counts += [1] * (len(self.entries) - len(self._counts))
+        counts += [1] * (len(self.entries) - len(counts))
 
 
 class Send(NamedTuple):
@@ -307,6 +312,11 @@ class FrameCutter(FrameBuffer[Cut]):
         self.batch_sends = 0
         self.slow_sends = 0
 
+    @property
+    def sends(self) -> int:
+        """How many were cut so far."""
+        return self.fast_sends + self.batch_sends + self.slow_sends
+
     def _cut(self) -> list[Cut]:
         cuts: list[Cut] = []
         left = self._eighths_max
@@ -333,6 +343,8 @@ class FrameCutter(FrameBuffer[Cut]):
         """
         buffer, view, start, end = self._buffer, self._view, self._start, self._end
         read_opening, read_entry = _OPENING.unpack_from, _ENTRY_OPENING.unpack_from
+        shape: _Shape | None = None
+        run: SendRun | None = None
         run_opening = front_mask = front_wanted = back_mask = back_wanted = entry_offset = -1
         total_max = self.frame_bytes_max - 4
         count = 0
@@ -346,13 +358,19 @@ class FrameCutter(FrameBuffer[Cut]):
                 or front & front_mask != front_wanted
                 or back & back_mask != back_wanted
             ):
-                shape = _find_shape(opening, front, back)
-                if shape is None:
-                    break
-                run_opening, entry_offset = opening, shape.entry_offset
+                if (
+                    shape is None
+                    or opening != run_opening
+                    or front & shape.front_mask != shape.front
+                    or back & back_mask != back_wanted
+                ):
+                    shape = _find_shape(opening, front, back)
+                    if shape is None:
+                        break
+                    run_opening, entry_offset = opening, shape.entry_offset
+                    back_mask, back_wanted = shape.back_mask, shape.back
                 front_mask = shape.front_mask | shape.producer_mask
                 front_wanted = front & front_mask
-                back_mask, back_wanted = shape.back_mask, shape.back
                 run = None
             entry_start = start + entry_offset
             if frame_end - entry_start < ENTRY_BYTES_MIN:
@@ -425,8 +443,7 @@ class FrameCutter(FrameBuffer[Cut]):
 
 def _run_for(cuts: list[Cut], producer_id: int) -> SendRun:
     """The run that the next SEND of the producer belongs to: the last cut's, or a new one."""
-    last = cuts[-1] if cuts else None
-    if isinstance(last, SendRun) and last.producer_id == producer_id:
+    if cuts and type(last := cuts[-1]) is SendRun and last.producer_id == producer_id:
         return last
     run = SendRun(producer_id)
     cuts.append(run)

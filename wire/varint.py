@@ -16,6 +16,8 @@ U64_MASK: Final = (1 << 64) - 1
 
 def encode(number: int) -> bytes:
     """`number` (0 .. 2^64-1) as a varint of 1 to 10 bytes."""
+    if 0 <= number < 1 << 14:
+        return MORE[number & 127] + LAST[number >> 7] if number > 127 else LAST[number]
     assert 0 <= number <= U64_MASK
     groups = bytearray()
     while number > 127:
@@ -30,8 +32,13 @@ def decode(buffer: bytes | bytearray | memoryview, offset: int = 0) -> tuple[int
 
     Raises ValueError when it is cut short or longer than ten bytes.
     """
-    if offset < len(buffer) and buffer[offset] < 128:
-        return buffer[offset], offset + 1
+    try:
+        if (low := buffer[offset]) < 128:
+            return low, offset + 1
+        if (high := buffer[offset + 1]) < 128:
+            return high << 7 | low & 127, offset + 2
+    except IndexError:
+        raise ValueError("a varint has no end") from None
     number = 0
     for i, byte in enumerate(buffer[offset : offset + VARINT_BYTES_MAX]):
         number |= (byte & 127) << 7 * i

@@ -19,7 +19,6 @@ A connection whose frame does not come to its end in time is closed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
 from enum import Flag, auto
 from math import inf
 from typing import TYPE_CHECKING, Final
@@ -27,7 +26,7 @@ from weakref import ref
 
 from quire.runtime.errors import ProtocolError
 from quire.runtime.limits import FRAME_SLACK_BYTES, HANDSHAKE_BYTES_MAX, KIB, MIB, READ_ROOM_BYTES
-from quire.wire.frame import Cut, FrameCutter, SendRun
+from quire.wire.frame import Cut, FrameCutter
 from quire.wire.frame_buffer import READ_BUFFER_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -80,10 +79,6 @@ class Stop(Flag):
 READING: Final = Stop(0)
 
 
-def _entries(cuts: Iterable[Cut]) -> int:
-    return sum(len(cut) for cut in cuts if type(cut) is SendRun)
-
-
 class Inbound:
     """It refers to its connection weakly: a circle would stay until the collector comes, which it hardly ever does."""
 
@@ -132,12 +127,14 @@ class Inbound:
         if connection is None or connection.is_closed:
             return
         cutter, cuts = self._cutter, _NOTHING
-        buffer_bytes = cutter.buffer_bytes
+        buffer_bytes, sends = cutter.buffer_bytes, cutter.sends
         try:
             try:
                 cuts = cutter.received(nbytes)
                 if self._frame_since or cutter.pending_bytes or cutter.is_short:
-                    self._weigh_frame(cuts, has_producers=bool(connection.producers))
+                    self._weigh_frame(
+                        len(cuts), cutter.sends - sends, has_producers=bool(connection.producers)
+                    )
                 for cut in cuts:
                     connection.carry_out(cut)
             finally:
@@ -149,7 +146,7 @@ class Inbound:
             self._ask_for_slice()
         if nbytes >= SMALL_READ_BYTES:
             grown = max(0, cutter.buffer_bytes - buffer_bytes)
-            self._weigh_read(nbytes + GROWTH_WEIGHT * grown + ENTRY_WEIGHT * _entries(cuts))
+            self._weigh_read(nbytes + GROWTH_WEIGHT * grown + ENTRY_WEIGHT * (cutter.sends - sends))
         if connection.producers and self._host.budget.is_spent and Stop.BUDGET not in self.stops:
             self.stop(Stop.BUDGET)
             self._host.budget.when_free(lambda: self.go_on(Stop.BUDGET))
@@ -210,7 +207,7 @@ class Inbound:
 
     # -- the frame that is on its way ------------------------------------------------------------------
 
-    def _weigh_frame(self, cuts: Sequence[Cut], *, has_producers: bool) -> None:
+    def _weigh_frame(self, cuts: int, sends: int, *, has_producers: bool) -> None:
         """After a read: a frame is not complete, or was not before, or the buffer could be larger."""
         cutter, room = self._cutter, self._host.frame_room
         if cutter.is_behind:
@@ -228,7 +225,7 @@ class Inbound:
         elif (
             cutter.is_short
             and has_producers
-            and _entries(cuts) <= ENTRIES_BEFORE_LARGE_READS_MAX
+            and sends <= ENTRIES_BEFORE_LARGE_READS_MAX
             and room.ask_spare(self, max(self._room_bytes, READ_BUFFER_BYTES_MAX))
         ):
             self._room_bytes = max(self._room_bytes, READ_BUFFER_BYTES_MAX)
