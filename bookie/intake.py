@@ -33,7 +33,7 @@ from quire.bookie.ledgers import LedgerState
 from quire.bookie.reads import CompareDone, Reads
 from quire.bookie.write_cache import WriteCache
 from quire.runtime.errors import QuireError
-from quire.wire.block import BlockError, BlockHeader, Buffer, same_bytes, verify
+from quire.wire.block import BlockError, BlockHeader, Buffer, brief, peek, same_bytes, verify
 from quire.wire.bookie import AddDone, AddRequest, Status
 
 
@@ -110,31 +110,37 @@ class Intake:
             self._journal.barrier(done, (Status.BAD_REQUEST,) * len(blocks))
             return
         recovery, refuses = request.recovery, self._refuses(request)
-        verdicts = [self._take(block, recovery, refuses) for block in blocks]
+        take = self._take if request.is_sealed_here else self._prove_and_take
+        verdicts = [take(block, recovery, refuses) for block in blocks]
         if not any(verdicts):  # all are new: Status.OK is 0, and so is every verdict
             self._journal.append(blocks, size_bytes, done, verdicts)  # type: ignore[arg-type]
             return
         self._answer_mixed(blocks, verdicts, done)
 
-    def _take(self, block: Buffer, recovery: bool, refuses: bool) -> Status | _InEntryLog | _Duplicate:
-        """Judge one block; when it is new, put it into the memtable and answer OK. Once per block."""
+    def _prove_and_take(
+        self, block: Buffer, recovery: bool, refuses: bool
+    ) -> Status | _InEntryLog | _Duplicate:
+        """`_take` a block that came from elsewhere."""
         try:
             header = verify(block)
         except BlockError:
             return Status.BAD_BLOCK
-        _, length, count, ledger_id, first_entry, lac, _, _ = header
-        if length != len(block):
-            return Status.BAD_BLOCK
+        return self._take(block, recovery, refuses) if header.length == len(block) else Status.BAD_BLOCK
+
+    def _take(self, block: Buffer, recovery: bool, refuses: bool) -> Status | _InEntryLog | _Duplicate:
+        """Judge one block; when it is new, put it into the memtable and answer OK. Once per block."""
+        count, ledger_id, first_entry, lac, _ = brief(block)
         state = self._ledgers.get(ledger_id)
         if state is None:
             if refuses:
                 return (
-                    self._judge(LedgerState(ledger_id), header, block, recovery, refuses) or Status.READ_ONLY
+                    self._judge(LedgerState(ledger_id), peek(block), block, recovery, refuses)
+                    or Status.READ_ONLY
                 )
             state = self._ledgers[ledger_id] = LedgerState(ledger_id)
         last_entry = first_entry + count - 1
         if first_entry <= state.last_entry or state.is_closed_to_writers or refuses:
-            verdict = self._judge(state, header, block, recovery, refuses)
+            verdict = self._judge(state, peek(block), block, recovery, refuses)
             if verdict is not None:
                 return verdict
         if last_entry > state.last_entry:

@@ -36,7 +36,10 @@ class _Lane:
 
 
 class Outbox:
-    """`port` finds a bookie's port. See `AddRequest` for `recovery` and `priority`."""
+    """`port` finds a bookie's port. See `AddRequest` for `recovery` and `priority`.
+
+    What is no recovery's was sealed by the broker that sends it.
+    """
 
     def __init__(
         self, port: Callable[[BookieId], BookiePort], *, recovery: bool = False, priority: bool = False
@@ -73,7 +76,8 @@ class Outbox:
         def done(statuses: Sequence[Status]) -> None:
             _distribute(lane, statuses)
 
-        self._port(bookie).add(AddRequest(bookie, lane.blocks, self._recovery, self._priority), done)
+        request = AddRequest(bookie, lane.blocks, self._recovery, self._priority, not self._recovery)
+        self._port(bookie).add(request, done)
 
 
 def _distribute(lane: _Lane, statuses: Sequence[Status]) -> None:
@@ -81,8 +85,10 @@ def _distribute(lane: _Lane, statuses: Sequence[Status]) -> None:
     assert len(statuses) == len(lane.blocks)
     touched: dict[WriterCore, None] = {}
     for pending, replica, status in zip(lane.pendings, lane.replicas, statuses, strict=True):
-        core = replica.core
-        touched[core] = None
+        touched[core := replica.core] = None
+        if status is Status.OK:  # as `answered` does it, without a call for each block
+            pending.acks |= replica.bit
+            continue
         try:
             core.answered(pending, replica, status)
         except Exception:

@@ -84,13 +84,15 @@ class AddRequest:
     """All blocks that one loop turn cut for one bookie, of whatever ledgers; 8 MiB at most.
 
     With `recovery` the blocks pass the ledgers' fences. Those of high `priority` may use the room that a full disk has
-    in reserve.
+    in reserve. `is_sealed_here` says that this very process has sealed them and no wire or disk had them since, so that
+    their checksums need no proof; it never leaves the process.
     """
 
     bookie: BookieId
     blocks: Sequence[Buffer]
     recovery: bool = False
     priority: bool = False
+    is_sealed_here: bool = False
 
 
 AddDone = Callable[[Sequence[Status]], None]

@@ -341,7 +341,7 @@ class WatchedStorage:
             judge(statuses)
             done(statuses)
 
-        self._storage.add(request, answered)
+        self._storage.add(replace(request, is_sealed_here=False), answered)  # it came over a network
 
     async def ask(self, request: Request[R]) -> R:
         judge = self._arrives(request)

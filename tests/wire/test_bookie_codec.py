@@ -125,10 +125,10 @@ def test_an_unreachable_bookie_cannot_say_so() -> None:
 
 def test_blocks_are_not_copied_by_encoding_and_stay_whole() -> None:
     cut = block.cut(7, 3, 2, 1_000, 50, [b"entry one", b"entry two"])
-    buffers = encode(5, AddRequest(BookieId("b", 1), [cut, cut]))
+    buffers = encode(5, AddRequest(BookieId("b", 1), [cut, cut], is_sealed_here=True))
     assert buffers[1] is cut and buffers[2] is cut
     (frame,) = BookieFrameCutter().feed(b"".join(buffers))
-    assert isinstance(frame.body, AddRequest)
+    assert isinstance(frame.body, AddRequest) and not frame.body.is_sealed_here
     assert [block.verify(b).first_entry for b in frame.body.blocks] == [3, 3]
 
 
