@@ -8,21 +8,21 @@ kilobytes each for good. So the owner keeps its parts, and they know it by `weak
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from types import MethodType
-from typing import Any, ParamSpec
+from typing import TypeVarTuple
 from weakref import ref
 
-P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 
 
-def weakly(method: Callable[P, None]) -> Callable[P, None]:
+def weakly(method: Callable[[*Ts], None]) -> Callable[[*Ts], None]:
     """What calls a bound `method` as long as its object lives, and does nothing afterwards."""
     assert isinstance(method, MethodType)
-    return partial(_call, ref(method.__self__), method.__func__)
+    owner, function = ref(method.__self__), method.__func__
 
+    def call(*args: *Ts) -> None:
+        found = owner()
+        if found is not None:
+            function(found, *args)
 
-def _call(owner: ref[Any], function: Callable[..., None], *args: Any, **words: Any) -> None:
-    found = owner()
-    if found is not None:
-        function(found, *args, **words)
+    return call

@@ -103,14 +103,15 @@ class ProducerEnd:
         target = self.target
         if target is None:
             self._refuse_early()
-        elif not self._takes(target):
-            self.lane.put_back(run)
-        elif (limiter := target.applied.publish_limiter) is not None:
-            limiter.passed(sum(run.counts) if run.counts else len(run), run.byte_count)
-            self._pass(target, run)
-        else:
+        elif target.applied.publish_limiter is None and not target.log.publisher.is_full:
             self.entries_in += len(run.entries)
             target.publish(self, run)
+        elif not self._takes(target):
+            self.lane.put_back(run)
+        else:
+            if (limiter := target.applied.publish_limiter) is not None:
+                limiter.passed(sum(run.counts) if run.counts else len(run), run.byte_count)
+            self._pass(target, run)
 
     def _takes(self, target: AnyTopic) -> bool:
         """Whether the topic takes something now; else the lane is stopped until it does."""

@@ -132,7 +132,7 @@ class LedgerLog:
     def keep(self, flights: Sequence[InFlightBlock], *, at_hand: bool) -> None:
         """Count blocks that were confirmed; keep them `at_hand` for subscriptions, if there are any."""
         active = self.segment_list.active
-        assert active is not None and active.ledger_id == flights[0].first.ledger_id
+        assert active is not None and active.ledger_id == flights[0].ledger_id
         if active.last_entry < 0:
             active.first_clock_ms = flights[0].clock_ms
         for flight in flights:

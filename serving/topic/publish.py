@@ -38,7 +38,7 @@ from quire.serving.topic.producers import ProducerPort
 from quire.serving.topic.tenant_shares import TenantShare
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
-from quire.wire.entry_frames import receipt, receipt_run
+from quire.wire.entry_frames import receipts
 
 NO_ENTRY: Final = 2**64 - 1
 """Ledger and entry of the receipt of a duplicate: it has no place of its own. Clients read it as -1."""
@@ -100,9 +100,10 @@ class InFlightBlock:
         "byte_count",
         "clock_ms",
         "entry_count",
-        "first",
+        "first_entry",
         "first_index",
         "last_entry",
+        "ledger_id",
         "message_count",
         "parts",
         "receipts",
@@ -110,7 +111,7 @@ class InFlightBlock:
 
     def __init__(
         self,
-        first: Position,
+        first: tuple[int, int],
         first_index: int,
         clock_ms: int,
         block: Buffer,
@@ -119,8 +120,8 @@ class InFlightBlock:
         message_count: int,
         byte_count: int,
     ) -> None:
-        self.first = first
-        self.last_entry = first.entry_id + entry_count - 1
+        self.ledger_id, self.first_entry = first
+        self.last_entry = self.first_entry + entry_count - 1
         self.first_index = first_index
         self.clock_ms = clock_ms
         self.block = block
@@ -130,24 +131,25 @@ class InFlightBlock:
         self.byte_count = byte_count
         self.receipts: list[bytes] | None = None
 
+    @property
+    def first(self) -> Position:
+        return Position(self.ledger_id, self.first_entry)
+
     def build_receipts(self) -> list[bytes]:
         """The receipts of each part, as one piece of bytes; built once."""
         if self.receipts is None:
             self.receipts = built = []
-            ledger_id, entry = self.first
+            ledger_id, entry = self.ledger_id, self.first_entry
             for part in self.parts:
                 heads = part.heads
-                if len(heads) == 1:
-                    built.append(receipt(ledger_id, entry, heads[0]))
-                else:
-                    built.append(b"".join(receipt_run(ledger_id, entry, heads)))
+                built.append(receipts(ledger_id, entry, heads))
                 entry += len(heads)
         return self.receipts
 
     def answer(self) -> None:
         """Write the receipts, and call what waited behind them."""
-        for part, receipts in zip(self.parts, self.build_receipts(), strict=True):
-            part.producer.write(receipts)
+        for part, piece in zip(self.parts, self.build_receipts(), strict=True):
+            part.producer.write(piece)
             if part.after:
                 for done in part.after:
                     try:
@@ -157,7 +159,7 @@ class InFlightBlock:
                         _log.exception(
                             "what waited for entry %d of ledger %d failed",
                             self.last_entry,
-                            self.first.ledger_id,
+                            self.ledger_id,
                         )
 
     def undo(self) -> list[PendingEntries]:
@@ -345,7 +347,7 @@ class Publisher:
         self._next_entry = first_entry + entry_count
         self.next_index = first_index + message_count
         return InFlightBlock(
-            Position(ledger_id, first_entry),
+            (ledger_id, first_entry),
             first_index,
             clock_ms,
             block,
