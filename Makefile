@@ -84,14 +84,14 @@ bench: $(VENV)/.dev
 $(VENV)/.run: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing Quire into $(VENV) ..."
-	@$(BIN)/python -m pip install -e .
+	@$(BIN)/python -m pip install -e '.[security]'
 	@$(SHOW_TO_SPARK)
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing Quire, Spark and the stock client into $(VENV) ..."
-	@$(BIN)/python -m pip install -e '.[demo]'
+	@$(BIN)/python -m pip install -e '.[demo,security]'
 	@$(SHOW_TO_SPARK)
 	@touch $@
 
