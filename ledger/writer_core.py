@@ -218,11 +218,11 @@ class WriterCore:
         self.ack_quorum = ack_quorum
         self.state = State.STEADY
         self.last_confirmed = next_entry - 1
-        self.last_added = next_entry - 1
         self.bytes_pending = 0
         self.changes = 0
         self._changes_max = changes_max
         self._effects: WriterEffects = proxy(effects)
+        self._send = effects.send  # an outbox's, which does not know the owner
         self._unconfirmed: list[Pending] = []
         self._lagging = Lagging(lag or Lag())
         self._change: _Change | None = None
@@ -235,6 +235,11 @@ class WriterCore:
     def blocks_pending(self) -> int:
         """Blocks that are not confirmed."""
         return len(self._unconfirmed)
+
+    @property
+    def last_added(self) -> int:
+        """Last entry that was added, while this is not ended; the last confirmed one when nothing else is here."""
+        return self._unconfirmed[-1].last_entry if self._unconfirmed else self.last_confirmed
 
     def live_bookies(self) -> list[BookieId]:
         return [replica.bookie for replica in self._ensemble.live()]
@@ -250,12 +255,12 @@ class WriterCore:
     # -- events ----------------------------------------------------------------------------------------
     def add(self, block: Buffer, last_entry: int) -> None:
         """The next block, whose last entry is `last_entry`."""
-        assert self.state is not State.ENDED and last_entry > self.last_added
-        self.last_added = last_entry
+        queue, send = self._unconfirmed, self._send
+        assert self.state is not State.ENDED
+        assert last_entry > (queue[-1].last_entry if queue else self.last_confirmed)
         pending = Pending(block, last_entry)
-        self._unconfirmed.append(pending)
+        queue.append(pending)
         self.bytes_pending += len(block)
-        send = self._effects.send
         for replica in self._ensemble.replicas:
             if replica.is_live:
                 send(pending, replica)
