@@ -13,11 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from quire.client.authentication import Authentication
-from quire.client.client import Client
-from quire.client.settings import ClientSettings
 from quire.runtime.errors import QuireError
 from quire.runtime.tasks import Tasks
 from quire.security.audit import AuditLog
@@ -25,14 +22,15 @@ from quire.security.security import Security
 from quire.security.tls import to_brokers
 from quire.serving.cluster.addresses import Addresses
 
+if TYPE_CHECKING:
+    from quire.client.client import Client
+
 AGAIN_S_FIRST: Final = 1.0
 AGAIN_S_MAX: Final = 60.0
 STOP_S: Final = 2.0
 """How long what waits may take when the process stops."""
 
 AT_ONCE_MAX: Final = 500
-SETTINGS: Final = ClientSettings(operation_timeout_ms=10_000, backoff_max_ms=5_000)
-
 _log = logging.getLogger(__name__)
 
 
@@ -40,6 +38,11 @@ def audit_topic(security: Security | None, addresses: Addresses) -> AuditTopic |
     """For a broker at `addresses`; None where the security file names no topic. Raises `ConfigurationError`."""
     if security is None or security.configuration.audit is None or not security.configuration.audit.topic:
         return None
+    from quire.client.authentication import Authentication  # a broker without such a topic starts without
+    from quire.client.client import Client
+    from quire.client.settings import ClientSettings
+
+    settings = ClientSettings(operation_timeout_ms=10_000, backoff_max_ms=5_000)
     method = security.configuration.client.method
     context = to_brokers(security.configuration)
 
@@ -48,7 +51,7 @@ def audit_topic(security: Security | None, addresses: Addresses) -> AuditTopic |
         if context is not None and (method == "tls" or not url):
             url, tls = addresses.service_url_tls, context.current()
         presented = Authentication(method, security.credentials.data)
-        return Client(url, authentication=presented, tls=tls, settings=SETTINGS)
+        return Client(url, authentication=presented, tls=tls, settings=settings)
 
     return AuditTopic(security.audit, security.configuration.audit.topic, connect)
 
