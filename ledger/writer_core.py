@@ -148,6 +148,12 @@ class Lagging:
         self.blocks: list[Pending] = []
         self.of_process = of_process
 
+    def hold(self, byte_count: int) -> bool:
+        """Count more bytes; whether the process now holds more than it may."""
+        lag = self.of_process
+        lag.bytes += byte_count
+        return lag.bytes > lag.bytes_max
+
     def release(self, awaited: int) -> int:
         """Stop counting blocks that nobody owes an answer for; returns their bytes."""
         released = block_bytes = 0
@@ -295,9 +301,7 @@ class WriterCore:
             assert last_entry > self.last_confirmed
             del queue[:confirmed]
             self.last_confirmed = last_entry
-            lag = lagging.of_process
-            lag.bytes += lagging_bytes
-            if lag.bytes > lag.bytes_max:
+            if lagging_bytes and lagging.hold(lagging_bytes):
                 self._leave_behind()
             self._effects.confirmed(last_entry)
 
