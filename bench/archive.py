@@ -18,10 +18,10 @@ from pathlib import Path
 
 from bench.report import machine, show
 from quire.metadata.records import ArchivePointer, SegmentRecord
+from quire.objects.filesystem import FilesystemStore
 from quire.runtime.clock import SystemClock
 from quire.runtime.limits import GIB, MIB
 from quire.tiering.archive import Archive
-from quire.tiering.filesystem import FilesystemStore
 from quire.tiering.read_back import ArchiveCache
 from quire.wire import block
 from quire.wire.block import Buffer

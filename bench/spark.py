@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.report import machine, show
+from quire.objects.open import open_blocking
 from quire.runtime.limits import BLOCK_BYTES_MAX, MIB
 from quire.spark_source import schema
 from quire.spark_source.broker import Broker
 from quire.spark_source.sidecar.archive import build_all
-from quire.tiering.open import open_blocking
 from quire.tiering.segment_object import SegmentBuilder, footer_crc
 from quire.wire import block
 from quire.wire import pulsar_pb2 as pb

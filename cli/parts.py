@@ -21,6 +21,7 @@ from aiohttp import web
 from quire.metadata.open import end_session_when_standing
 from quire.metadata.open import open_store as open_metadata
 from quire.metadata.store import MetadataStore
+from quire.objects.open import open_store as open_archive
 from quire.runtime.clock import Clock, SystemClock
 from quire.runtime.credentials import NOBODY, Credentials
 from quire.runtime.errors import ConfigurationError, Unavailable
@@ -35,7 +36,6 @@ from quire.security.security import Security, make_security
 from quire.spark_source.sidecar.process import SidecarBuilder, is_possible
 from quire.tiering.archive import Archive
 from quire.tiering.offload import Offloader
-from quire.tiering.open import open_store as open_archive
 
 log = logging.getLogger(__name__)
 

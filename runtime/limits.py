@@ -168,9 +168,19 @@ READS_MAX: Final = 16
 READ_HELD_BYTES_MAX: Final = 64 * MIB
 """Blocks read and not dispatched yet, over all subscriptions of a process; beyond it nothing is read ahead."""
 
+# -- object stores -------------------------------------------------------------------------------------
+OBJECT_PART_BYTES: Final = 8 * MIB
+"""Of an upload in several parts."""
+
+OBJECT_RESERVE_BYTES: Final = ENTRY_LOG_RESERVE_BYTES // 2
+"""What a store in a directory leaves of its disk, which may be a bookie's too. Less than a bookie keeps from
+publishing, for archiving is how its disk gets room again; the rest is for acknowledgements and deletions."""
+
+OBJECT_RESERVE_SHARE: Final = 16
+"""Of a small disk it leaves no more than one part in so many."""
+
 # -- the archive ---------------------------------------------------------------------------------------
 ARCHIVE_INDEX_RUN_BYTES: Final = 64 * KIB
-ARCHIVE_PART_BYTES: Final = 8 * MIB
 ARCHIVE_CACHE_BYTES: Final = 64 * MIB
 """Chunks of archived segments kept for readers, over all of them."""
 
@@ -182,13 +192,6 @@ SIDECARS_WAITING_MAX: Final = 1_000
 
 ARCHIVE_INDEX_CACHE_BYTES: Final = 16 * MIB
 """Indexes of archived segments: 640 KiB per GiB of segment."""
-
-ARCHIVE_RESERVE_BYTES: Final = ENTRY_LOG_RESERVE_BYTES // 2
-"""What an archive in a directory leaves of its disk, which may be a bookie's too. Less than a bookie keeps from
-publishing, for archiving is how its disk gets room again; the rest is for acknowledgements and deletions."""
-
-ARCHIVE_RESERVE_SHARE: Final = 16
-"""Of a small disk it leaves no more than one part in so many."""
 
 ARCHIVE_FETCHES_MAX: Final = 16
 """Range reads at once, over all readers: what they bring is not in any cache's count yet."""

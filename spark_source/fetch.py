@@ -21,11 +21,12 @@ from functools import lru_cache
 from itertools import islice, pairwise
 from typing import Final, NamedTuple
 
+from quire.objects.open import open_blocking
+from quire.objects.store import BlockingStore
 from quire.runtime.errors import ConfigurationError, CorruptionError, NotFound, QuireError, Unavailable
 from quire.runtime.limits import MIB, READ_BYTES_MAX
 from quire.spark_source.broker import Broker
 from quire.spark_source.plan import ArchivedObject, Slice, archived_object
-from quire.tiering.open import open_blocking
 from quire.tiering.segment_object import (
     FOOTER_BYTES,
     TAIL_GUESS_BYTES,
@@ -36,7 +37,6 @@ from quire.tiering.segment_object import (
     read_footer,
     verify_run,
 )
-from quire.tiering.store import BlockingStore
 from quire.wire import block
 from quire.wire.block import Buffer
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from quire.objects.store import ObjectInfo, ObjectStore
 from quire.runtime.clock import Clock, SystemClock
 from quire.runtime.errors import AlreadyExists, CorruptionError, NotFound
 from quire.runtime.limits import MIB
-from quire.tiering.store import ObjectInfo, ObjectStore
 from quire.wire.block import Buffer
 
 T = TypeVar("T")

@@ -1,10 +1,8 @@
 """The archive: sealed segments as objects, written once, verified, read back by brokers and by Spark.
 
-`store` is the object store's interface, `filesystem` and `s3` are the stores; `segment_object` is the
-bytes of one segment; `archive` uploads, verifies and opens; `read_back` serves a segment's reader; `offload`
-decides what to do next with a broker's segments; `inventory` lists all segments of a cluster, for `scrub`, which
-finds what is lost, damaged or nobody's.
+`segment_object` is the bytes of one segment; `archive` uploads, verifies and opens; `read_back` serves a segment's
+reader; `offload` decides what to do next with a broker's segments; `inventory` lists all segments of a cluster, for
+`scrub`, which finds what is lost, damaged or nobody's. The objects lie in one of the stores of `objects/`.
 
-Read in this order: `store`, `segment_object`, `archive`, `read_back`, `offload`, `inventory`, `scrub`; then the
-stores, and `open`, which makes one from a URL.
+Read in this order: `segment_object`, `archive`, `read_back`, `offload`, `inventory`, `scrub`.
 """

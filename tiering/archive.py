@@ -28,13 +28,13 @@ from typing import Final, Protocol
 from uuid import uuid4
 
 from quire.metadata.records import ArchivePointer, SegmentRecord
+from quire.objects.open import open_store
+from quire.objects.store import ObjectStore
 from quire.runtime.clock import Clock
 from quire.runtime.errors import CorruptionError, DiskFull, NotFound, OutcomeUnknown, QuireError, Unavailable
 from quire.runtime.limits import MIB
-from quire.tiering.open import open_store
 from quire.tiering.read_back import ArchiveCache, ArchiveReader, Chunk, fetch_runs, load_index
 from quire.tiering.segment_object import Index, Row, SegmentBuilder, SegmentError, footer_crc, split
-from quire.tiering.store import ObjectStore
 from quire.wire.block import Buffer, peek
 
 PREFIX: Final = "segments/"

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from quire.metadata.records import ArchivePointer
+from quire.objects.store import BlockingStore, ObjectStore
 from quire.runtime.limits import ARCHIVE_CACHE_BYTES, ARCHIVE_FETCHES_MAX, ARCHIVE_INDEX_CACHE_BYTES
 from quire.tiering.segment_object import (
     FOOTER_BYTES,
@@ -37,7 +38,6 @@ from quire.tiering.segment_object import (
     skip_to_entry,
     verify_run,
 )
-from quire.tiering.store import BlockingStore, ObjectStore
 from quire.wire.block import Buffer, peek
 
 CHUNKS_AHEAD: Final = 3

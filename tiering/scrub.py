@@ -18,11 +18,11 @@ from typing import Any, Final, NamedTuple
 
 from quire.metadata.records import ArchivePointer
 from quire.metadata.store import MetadataStore
+from quire.objects.store import ObjectInfo
 from quire.runtime.clock import Clock
 from quire.runtime.errors import CorruptionError, NotFound, QuireError, Unavailable
 from quire.tiering.archive import PREFIX, Archive, object_of
 from quire.tiering.inventory import all_topics
-from quire.tiering.store import ObjectInfo
 
 GRACE_MS: Final = 24 * 3_600_000
 """An object without a record is left alone this long: far longer than any upload and its recording take."""

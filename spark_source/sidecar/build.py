@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quire.runtime.limits import ARCHIVE_PART_BYTES
+from quire.runtime.limits import OBJECT_PART_BYTES
 from quire.spark_source import schema
 from quire.spark_source.columns import Origin
 from quire.spark_source.decode import Decoder
@@ -127,7 +127,7 @@ def build(builder: Builder, blocks: Iterator[Buffer], put: Callable[[Sequence[by
     for content in parts():
         held.append(content)
         size, total = size + len(content), total + len(content)
-        if size >= ARCHIVE_PART_BYTES:
+        if size >= OBJECT_PART_BYTES:
             put(held)
             held, size = [], 0
     put(held)

@@ -8,6 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from quire.objects.store import BlockingStore
 from quire.runtime.errors import QuireError
 from quire.runtime.limits import KIB, MIB
 from quire.spark_source.plan import ArchivedObject
@@ -22,7 +23,6 @@ from quire.spark_source.sidecar.layout import (
     read_group,
 )
 from quire.tiering.archive import sidecar_of
-from quire.tiering.store import BlockingStore
 
 TAIL_GUESS_BYTES: Final = 64 * KIB
 """A first read of this many bytes finds the footer of a sidecar of some twenty groups."""

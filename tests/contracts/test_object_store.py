@@ -11,11 +11,11 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
+from quire.objects.open import open_store
+from quire.objects.store import ObjectStore
 from quire.runtime.errors import AlreadyExists, CorruptionError, NotFound
-from quire.runtime.limits import ARCHIVE_PART_BYTES, MIB
+from quire.runtime.limits import MIB, OBJECT_PART_BYTES
 from quire.testing.objects import MemoryObjectStore
-from quire.tiering.open import open_store
-from quire.tiering.store import ObjectStore
 from quire.wire.block import Buffer
 
 FAR_FUTURE_MS = 1 << 50
@@ -71,7 +71,7 @@ async def test_what_was_put_is_read_by_ranges(store: ObjectStore) -> None:
 
 
 @pytest.mark.parametrize(
-    "size", [0, 1, ARCHIVE_PART_BYTES, ARCHIVE_PART_BYTES + 1, 2 * ARCHIVE_PART_BYTES + 12_345]
+    "size", [0, 1, OBJECT_PART_BYTES, OBJECT_PART_BYTES + 1, 2 * OBJECT_PART_BYTES + 12_345]
 )
 async def test_any_size(store: ObjectStore, size: int) -> None:
     piece = uuid4().bytes * (MIB // 16)
@@ -87,7 +87,7 @@ async def test_a_name_is_never_overwritten(store: ObjectStore) -> None:
     with pytest.raises(AlreadyExists):
         await store.put("x", stream(b"second"))
     with pytest.raises(AlreadyExists):
-        await store.put("x", stream(bytes(ARCHIVE_PART_BYTES), bytes(ARCHIVE_PART_BYTES)))
+        await store.put("x", stream(bytes(OBJECT_PART_BYTES), bytes(OBJECT_PART_BYTES)))
     assert bytes(await store.get_range("x", 0, 5)) == b"first"
     assert await store.size("x") == 5
 
@@ -131,7 +131,7 @@ async def test_a_listing_is_by_prefix_and_in_order(store: ObjectStore) -> None:
     assert all(1_500_000_000_000 < info.modified_ms < FAR_FUTURE_MS for info in await store.list())
 
 
-@pytest.mark.parametrize("before_failing", [0, 100, ARCHIVE_PART_BYTES, 3 * ARCHIVE_PART_BYTES])
+@pytest.mark.parametrize("before_failing", [0, 100, OBJECT_PART_BYTES, 3 * OBJECT_PART_BYTES])
 async def test_an_upload_whose_source_fails_leaves_nothing(store: ObjectStore, before_failing: int) -> None:
     async def failing() -> AsyncIterator[Buffer]:
         for _ in range(0, before_failing, MIB):
@@ -148,8 +148,8 @@ async def test_a_cancelled_upload_leaves_nothing(store: ObjectStore) -> None:
     begun = asyncio.Event()
 
     async def endless() -> AsyncIterator[Buffer]:
-        yield bytes(ARCHIVE_PART_BYTES)
-        yield bytes(ARCHIVE_PART_BYTES)
+        yield bytes(OBJECT_PART_BYTES)
+        yield bytes(OBJECT_PART_BYTES)
         begun.set()
         await asyncio.Event().wait()
 
@@ -164,8 +164,8 @@ async def test_a_cancelled_upload_leaves_nothing(store: ObjectStore) -> None:
 
 async def test_an_upload_that_nobody_ended_is_invisible_and_swept(store: ObjectStore) -> None:
     upload = store.blocking.begin("x")
-    await store.run(lambda: upload.write([bytes(ARCHIVE_PART_BYTES)]))
-    await store.run(lambda: upload.write([bytes(ARCHIVE_PART_BYTES)]))
+    await store.run(lambda: upload.write([bytes(OBJECT_PART_BYTES)]))
+    await store.run(lambda: upload.write([bytes(OBJECT_PART_BYTES)]))
     with pytest.raises(NotFound):
         await store.size("x")
     assert await store.list() == []

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from quire.objects.store import ObjectStore
 from quire.runtime.errors import OutcomeUnknown, Unavailable
 from quire.testing.objects import MemoryBlockingStore
-from quire.tiering.store import ObjectStore
 
 from .world import SimulatedClock, World
 

@@ -21,8 +21,8 @@ import pytest
 from aiohttp import web
 from moto.server import ThreadedMotoServer
 
+from quire.objects.open import open_blocking
 from quire.runtime.limits import MIB
-from quire.tiering.open import open_blocking
 from quire.tiering.segment_object import SegmentBuilder, footer_crc
 from quire.wire import block
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from quire.objects import s3
 from quire.runtime import rest
 from quire.runtime.errors import ConfigurationError, CorruptionError, NotFound, QuireError, Unavailable
 from quire.spark_source import fetch
 from quire.spark_source.options import for_batch, parse
 from quire.spark_source.source import QuireReader
-from quire.tiering import s3
 from tests.spark_source.test_read import TOPIC, entries, numbers, reader
 
 

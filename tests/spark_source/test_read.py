@@ -129,7 +129,7 @@ def test_an_archive_out_of_reach_is_read_through_the_broker(moving: Any, archivi
 
 def test_a_wrong_archive_option_is_not_passed_over(moving: Any) -> None:
     moving.topics[TOPIC][0].on_broker = True
-    with pytest.raises(ConfigurationError, match="is no archive URL"):
+    with pytest.raises(ConfigurationError, match="is no object store's URL"):
         numbers(reader(moving, archive="ftp://elsewhere"))
 
 

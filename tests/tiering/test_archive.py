@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from quire.metadata.records import ArchivePointer
+from quire.objects.filesystem import FilesystemStore
 from quire.runtime.clock import ManualClock
 from quire.runtime.errors import (
     ConfigurationError,
@@ -21,7 +22,6 @@ from quire.runtime.errors import (
 )
 from quire.testing.objects import MemoryObjectStore
 from quire.tiering.archive import Archive
-from quire.tiering.filesystem import FilesystemStore
 from quire.tiering.read_back import ArchiveCache
 from quire.tiering.segment_object import SegmentError
 from quire.wire import block
@@ -264,3 +264,20 @@ async def test_deleting_is_done_twice(archive: Archive, store: MemoryObjectStore
     await archive.delete(pointer)
     await archive.delete(pointer)
     assert await store.list() == []
+
+
+async def test_a_segment_that_does_not_fit_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = make_blocks(50, 4000)
+    store = FilesystemStore(tmp_path)
+    monkeypatch.setattr(store.blocking, "room_bytes", lambda: record_of(blocks).bytes - 1)
+    archive = Archive(store, ManualClock())
+    with pytest.raises(
+        DiskFull, match=r"has room for \d+ bytes, and segment 5 of .* free space on that disk"
+    ):
+        await archive.offload(TOPIC, record_of(blocks), Source(blocks))
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    await archive.verify(await archive.offload(TOPIC, record_of(blocks), Source(blocks)))
+    await archive.close()

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from quire.objects import store as store_module
+from quire.objects.store import ObjectStore
 from quire.runtime.clock import ManualClock
 from quire.testing.objects import MemoryBlockingStore
-from quire.tiering import store as store_module
 from quire.tiering.archive import Archive
 from quire.tiering.offload import Offloader
-from quire.tiering.store import ObjectStore
 
 from .test_offload import LAG_MS, Broker
 

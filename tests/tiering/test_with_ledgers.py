@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from quire.metadata.records import SegmentRecord
+from quire.objects.filesystem import FilesystemStore
 from quire.runtime.clock import ManualClock
 from quire.runtime.errors import CorruptionError, NotFound
 from quire.testing.cluster import Listener, MemoryCluster, write
 from quire.tiering.archive import Archive, SegmentReader
-from quire.tiering.filesystem import FilesystemStore
 from quire.wire import block
 
 from .segments import TOPIC

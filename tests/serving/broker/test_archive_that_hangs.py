@@ -7,10 +7,10 @@ import asyncio
 import pulsar
 import pytest
 
+from quire.objects import store
+from quire.objects.store import ObjectStore
 from quire.runtime.clock import SystemClock
-from quire.tiering import store
 from quire.tiering.archive import Archive
-from quire.tiering.store import ObjectStore
 from tests.serving.conftest import BrokerHouse, in_thread
 from tests.tiering.test_store_that_hangs import StuckStore
 

@@ -38,7 +38,7 @@ import itertools, os, signal, sys
 from pathlib import Path
 from quire.runtime.errors import Unavailable
 from quire.spark_source.sidecar import worker
-from quire.tiering import filesystem
+from quire.objects import filesystem
 
 flags, what, at = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 steps = itertools.count()

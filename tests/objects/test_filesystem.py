@@ -11,14 +11,10 @@ from typing import Any
 
 import pytest
 
-from quire.runtime.clock import ManualClock
+from quire.objects.filesystem import BufferPool, FilesystemBlockingStore, FilesystemStore
 from quire.runtime.errors import ConfigurationError, DiskError, DiskFull, NotFound, OutcomeUnknown
-from quire.runtime.limits import ARCHIVE_PART_BYTES, ARCHIVE_RESERVE_BYTES, MIB
-from quire.tiering.archive import Archive
-from quire.tiering.filesystem import BufferPool, FilesystemBlockingStore, FilesystemStore
+from quire.runtime.limits import MIB, OBJECT_PART_BYTES, OBJECT_RESERVE_BYTES
 from quire.wire.block import Buffer
-
-from .segments import TOPIC, Source, make_blocks, record_of
 
 
 async def parts(content: bytes) -> AsyncIterator[Buffer]:
@@ -170,35 +166,16 @@ class Disk:
 
 
 def test_the_reserve_of_the_disk_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = Disk(total=64 << 30, free=ARCHIVE_RESERVE_BYTES + ARCHIVE_PART_BYTES)
+    disk = Disk(total=64 << 30, free=OBJECT_RESERVE_BYTES + OBJECT_PART_BYTES)
     monkeypatch.setattr(shutil, "disk_usage", disk.usage)
     store = FilesystemBlockingStore(tmp_path / "not" / "yet")
-    assert store.room_bytes() == ARCHIVE_PART_BYTES
+    assert store.room_bytes() == OBJECT_PART_BYTES
     upload = store.begin("segments/x")
-    upload.write([bytes(ARCHIVE_PART_BYTES)])
-    disk.free -= ARCHIVE_PART_BYTES
+    upload.write([bytes(OBJECT_PART_BYTES)])
+    disk.free -= OBJECT_PART_BYTES
     with pytest.raises(DiskFull, match="full but for its reserve"):
-        upload.write([bytes(ARCHIVE_PART_BYTES)])
+        upload.write([bytes(OBJECT_PART_BYTES)])
     upload.abort()
     assert list(store.list("")) == [] and not list((tmp_path / "not" / "yet" / ".uploading").iterdir())
-    disk.total = 16 * ARCHIVE_PART_BYTES
-    assert store.room_bytes() == ARCHIVE_RESERVE_BYTES - ARCHIVE_PART_BYTES, (
-        "a small disk has a small reserve"
-    )
-
-
-async def test_a_segment_that_does_not_fit_is_not_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    blocks = make_blocks(50, 4000)
-    disk = Disk(total=64 << 30, free=ARCHIVE_RESERVE_BYTES + record_of(blocks).bytes - 1)
-    monkeypatch.setattr(shutil, "disk_usage", disk.usage)
-    archive = Archive(FilesystemStore(tmp_path), ManualClock())
-    with pytest.raises(
-        DiskFull, match=r"has room for \d+ bytes, and segment 5 of .* free space on that disk"
-    ):
-        await archive.offload(TOPIC, record_of(blocks), Source(blocks))
-    assert list(tmp_path.iterdir()) == []
-    disk.free += ARCHIVE_PART_BYTES
-    await archive.verify(await archive.offload(TOPIC, record_of(blocks), Source(blocks)))
-    await archive.close()
+    disk.total = 16 * OBJECT_PART_BYTES
+    assert store.room_bytes() == OBJECT_RESERVE_BYTES - OBJECT_PART_BYTES, "a small disk has a small reserve"

@@ -20,7 +20,7 @@ import re
 from collections.abc import AsyncIterable, Callable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from quire.runtime.limits import ARCHIVE_PART_BYTES, MIB
+from quire.runtime.limits import MIB, OBJECT_PART_BYTES
 from quire.runtime.threads import DaemonThreads
 from quire.wire.block import Buffer
 
@@ -45,7 +45,7 @@ class Upload(Protocol):
     """An object on its way. Nothing is visible before `finish` has returned."""
 
     def write(self, parts: Sequence[Buffer]) -> None:
-        """Append; every call but the last brings `ARCHIVE_PART_BYTES` or more. The parts are done with at return.
+        """Append; every call but the last brings `OBJECT_PART_BYTES` or more. The parts are done with at return.
 
         Raises `Unavailable`, `DiskFull`, `ConfigurationError`: then `abort`.
         """
@@ -115,7 +115,7 @@ class ObjectStore:
 
     def __init__(self, blocking: BlockingStore, *, threads: int = THREADS) -> None:
         self.blocking = blocking
-        self._threads = DaemonThreads(threads, "quire-archive") if threads else None
+        self._threads = DaemonThreads(threads, "quire-objects") if threads else None
 
     @property
     def url(self) -> str:
@@ -202,7 +202,7 @@ class _Uploading:
         async for part in parts:
             gathered.append(part)
             size += len(part)
-            if size >= ARCHIVE_PART_BYTES:
+            if size >= OBJECT_PART_BYTES:
                 await self._begin(_writer(self._upload, gathered))
                 gathered, size = [], 0
         if gathered:
@@ -235,4 +235,4 @@ def _writer(upload: Upload, parts: Sequence[Buffer]) -> Callable[[], None]:
     return lambda: upload.write(parts)
 
 
-assert ARCHIVE_PART_BYTES >= 5 * MIB, "S3 refuses smaller parts"
+assert OBJECT_PART_BYTES >= 5 * MIB, "S3 refuses smaller parts"

@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from quire.objects.filesystem import FilesystemBlockingStore
+from quire.objects.s3 import S3BlockingStore, S3Location
+from quire.objects.store import BlockingStore, ObjectStore
 from quire.runtime.errors import ConfigurationError
-from quire.tiering.filesystem import FilesystemBlockingStore
-from quire.tiering.s3 import S3BlockingStore, S3Location
-from quire.tiering.store import BlockingStore, ObjectStore
 
 
 def open_store(url: str) -> ObjectStore:
@@ -25,10 +25,10 @@ def open_blocking(url: str) -> BlockingStore:
     match parts.scheme:
         case "file":
             if parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
-                raise ConfigurationError(f"archive URL {url} names no directory; write file:///absolute/path")
+                raise ConfigurationError(f"{url} names no directory; write file:///absolute/path")
             return FilesystemBlockingStore(Path(unquote(parts.path)))
         case "s3":
             return S3BlockingStore(S3Location.parse(url))
     raise ConfigurationError(
-        f"{url.partition('?')[0]} is no archive URL; use file:///PATH or s3://BUCKET/PREFIX"
+        f"{url.partition('?')[0]} is no object store's URL; use file:///PATH or s3://BUCKET/PREFIX"
     )

@@ -10,6 +10,8 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
+from quire.objects.open import open_blocking, open_store
+from quire.objects.s3 import S3BlockingStore, S3Location, _map_answer
 from quire.runtime.errors import (
     AlreadyExists,
     ConfigurationError,
@@ -19,9 +21,7 @@ from quire.runtime.errors import (
     QuireError,
     Unavailable,
 )
-from quire.runtime.limits import ARCHIVE_PART_BYTES
-from quire.tiering.open import open_blocking, open_store
-from quire.tiering.s3 import S3BlockingStore, S3Location, _map_answer
+from quire.runtime.limits import OBJECT_PART_BYTES
 from quire.wire.block import Buffer
 
 KEYS = "access_key=test&secret_key=test"
@@ -120,7 +120,7 @@ async def test_a_bucket_that_is_there_is_ready(endpoint: str) -> None:
 
 
 async def test_nobody_at_the_endpoint_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.tiering.s3.ATTEMPTS_MAX", 1)
+    monkeypatch.setattr("quire.objects.s3.ATTEMPTS_MAX", 1)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
@@ -156,7 +156,7 @@ async def test_without_credentials_it_is_a_configuration_error(
 async def test_a_large_upload_that_loses_the_race_is_refused_and_leaves_no_upload(endpoint: str) -> None:
     store = open_store(f"s3://here/race?endpoint={endpoint}&{KEYS}")
     assert isinstance(store.blocking, S3BlockingStore)
-    large = bytes(ARCHIVE_PART_BYTES)
+    large = bytes(OBJECT_PART_BYTES)
 
     async def overtaken() -> AsyncIterator[Buffer]:
         yield large

@@ -10,8 +10,8 @@ returns. A process that dies leaves one temporary file at most, which `sweep` re
 The disk may be a bookie's as well, so an upload leaves a reserve of it (`room_bytes`) and is refused, or broken off,
 where that would be touched: without room for acknowledgements and deletions nothing could ever be freed.
 
-Bytes go past the page cache in both directions, through `O_DIRECT`: an archive is written once and mostly read once,
-and fresh page cache costs a second of CPU and more per GiB. Reads return views into buffers that are used again when
+Bytes go past the page cache in both directions, through `O_DIRECT`: objects are written once and mostly read once, and
+fresh page cache costs a second of CPU and more per GiB. Reads return views into buffers that are used again when
 no view of them is left, because fresh memory costs nearly as much (0.4 µs per KiB).
 """
 
@@ -29,17 +29,17 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
+from quire.objects.store import ObjectInfo, ObjectStore
 from quire.runtime.disk import PAGE_BYTES, aligned_buffer, map_error, mapped_errors, pages_up
 from quire.runtime.errors import AlreadyExists, ConfigurationError, CorruptionError, DiskFull, OutcomeUnknown
 from quire.runtime.limits import (
     ARCHIVE_CACHE_BYTES,
     ARCHIVE_INDEX_RUN_BYTES,
-    ARCHIVE_PART_BYTES,
-    ARCHIVE_RESERVE_BYTES,
-    ARCHIVE_RESERVE_SHARE,
     MIB,
+    OBJECT_PART_BYTES,
+    OBJECT_RESERVE_BYTES,
+    OBJECT_RESERVE_SHARE,
 )
-from quire.tiering.store import ObjectInfo, ObjectStore
 from quire.wire.block import Buffer
 
 UPLOADS: Final = ".uploading"
@@ -64,15 +64,15 @@ class FilesystemBlockingStore:
         uploads = self._root / UPLOADS
         there = next(path for path in (uploads, *uploads.parents) if path.exists())
         if not there.is_dir():
-            raise ConfigurationError(f"archive directory {self._root} cannot be made: {there} is a file")
+            raise ConfigurationError(f"directory {self._root} cannot be made: {there} is a file")
         if not os.access(there, os.W_OK):
-            raise ConfigurationError(f"archive directory {there} cannot be written; change its permissions")
+            raise ConfigurationError(f"directory {there} cannot be written; change its permissions")
 
     def room_bytes(self) -> int:
         there = next(path for path in (self._root, *self._root.parents) if path.exists())
         with mapped_errors("look at", str(there)):
             disk = shutil.disk_usage(there)
-        return disk.free - min(ARCHIVE_RESERVE_BYTES, disk.total // ARCHIVE_RESERVE_SHARE)
+        return disk.free - min(OBJECT_RESERVE_BYTES, disk.total // OBJECT_RESERVE_SHARE)
 
     def begin(self, name: str) -> _FileUpload:
         self._make_directory(self._root / UPLOADS)
@@ -162,11 +162,11 @@ class FilesystemBlockingStore:
             path.mkdir(exist_ok=True)
             _sync_directory(path.parent)
         except OSError as error:
-            raise ConfigurationError(f"archive directory {path} cannot be made: {error.strerror}") from error
+            raise ConfigurationError(f"directory {path} cannot be made: {error.strerror}") from error
 
 
 class FilesystemStore(ObjectStore):
-    """The archive in a directory, for the event loop."""
+    """A store in a directory, for the event loop."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(FilesystemBlockingStore(root))
@@ -179,7 +179,7 @@ class _FileUpload:
         self._store = store
         self._temporary = temporary
         self._name = name
-        self._buffer = aligned_buffer(ARCHIVE_PART_BYTES)
+        self._buffer = aligned_buffer(OBJECT_PART_BYTES)
         self._view = memoryview(self._buffer)
         self._fill = 0
         self._offset = 0
@@ -189,11 +189,11 @@ class _FileUpload:
         for part in parts:
             rest = memoryview(part)
             while rest:
-                count = min(len(rest), ARCHIVE_PART_BYTES - self._fill)
+                count = min(len(rest), OBJECT_PART_BYTES - self._fill)
                 self._view[self._fill : self._fill + count] = rest[:count]
                 self._fill += count
                 rest = rest[count:]
-                if self._fill == ARCHIVE_PART_BYTES:
+                if self._fill == OBJECT_PART_BYTES:
                     self._flush()
 
     def finish(self) -> None:

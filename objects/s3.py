@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
+from quire.objects.store import THREADS, ObjectInfo, ObjectStore
 from quire.runtime.errors import (
     AlreadyExists,
     ConfigurationError,
@@ -30,7 +31,6 @@ from quire.runtime.errors import (
     Unavailable,
 )
 from quire.runtime.limits import MIB
-from quire.tiering.store import THREADS, ObjectInfo, ObjectStore
 from quire.wire.block import Buffer
 
 CONNECT_TIMEOUT_S: Final = 5
@@ -68,9 +68,7 @@ class S3Location:
         unknown = options.keys() - _OPTIONS
         if parts.scheme != "s3" or not parts.netloc or unknown:
             what = f"unknown option {', '.join(sorted(unknown))}" if unknown else "no bucket"
-            raise ConfigurationError(
-                f"archive URL {_without_query(url)}: {what}; write s3://bucket/prefix?endpoint=…"
-            )
+            raise ConfigurationError(f"{_without_query(url)}: {what}; write s3://bucket/prefix?endpoint=…")
         prefix = unquote(parts.path).strip("/")
         return cls(parts.netloc, f"{prefix}/" if prefix else "", **options)
 
@@ -190,7 +188,7 @@ class S3BlockingStore:
 
 
 class S3Store(ObjectStore):
-    """The archive in an S3 bucket, for the event loop."""
+    """A store in an S3 bucket, for the event loop."""
 
     def __init__(self, location: S3Location) -> None:
         super().__init__(S3BlockingStore(location))
@@ -273,7 +271,9 @@ def _client(location: S3Location) -> Any:
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
     except ImportError:
-        raise ConfigurationError("an s3:// archive needs boto3; install it with: pip install boto3") from None
+        raise ConfigurationError(
+            "an object store at s3:// needs boto3; install it with: pip install boto3"
+        ) from None
     config = Config(
         connect_timeout=CONNECT_TIMEOUT_S,
         read_timeout=READ_TIMEOUT_S,
@@ -294,7 +294,7 @@ def _client(location: S3Location) -> Any:
             config=config,
         )
     except (BotoCoreError, ValueError) as error:
-        raise ConfigurationError(f"archive {location.url} cannot be opened: {error}") from error
+        raise ConfigurationError(f"object store {location.url} cannot be opened: {error}") from error
 
 
 def _without_query(url: str) -> str:
