@@ -42,6 +42,9 @@ _RETRY_S: Final = 5.0
 class Flusher:
     """`mark` is the one that the index has."""
 
+    is_awaited = True
+    """See `Flushing`."""
+
     def __init__(
         self,
         cache: WriteCache,

@@ -27,6 +27,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from typing import Final, NamedTuple, Protocol
 
+from quire.bookie.neighbours import Runs
+
 _ROWS_AT_ONCE: Final = 500
 
 
@@ -132,7 +134,7 @@ def search_time(index: Index, ledger_id: int, time_ms: int) -> int:
 
 
 def find_hole(
-    index: Index, kept: Sequence[tuple[int, int]], ledger_id: int, entry: int, last_entry: int
+    index: Runs, kept: Sequence[tuple[int, int]], ledger_id: int, entry: int, last_entry: int
 ) -> int:
     """The first entry from `entry` on that lies in no row and in no span of `kept`; behind the last one when none.
 
@@ -145,7 +147,7 @@ def find_hole(
     return min(entry, last_entry + 1)
 
 
-def _spans(index: Index, ledger_id: int, entry: int) -> Iterator[tuple[int, int]]:
+def _spans(index: Runs, ledger_id: int, entry: int) -> Iterator[tuple[int, int]]:
     while rows := index.rows(ledger_id, entry, _ROWS_AT_ONCE):
         yield from ((row.first_entry, row.last_entry) for row in rows)
         entry = rows[-1].last_entry + 1

@@ -25,12 +25,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from quire.bookie.flusher import Flusher
-from quire.bookie.health import Health
-from quire.bookie.index import Index
-from quire.bookie.journal import Journal
 from quire.bookie.ledgers import LedgerState
-from quire.bookie.reads import CompareDone, Reads
+from quire.bookie.neighbours import CompareDone, Flushing, Journaling, Reading, Runs, Standing
 from quire.bookie.write_cache import WriteCache
 from quire.runtime.errors import QuireError
 from quire.wire.block import BlockError, BlockHeader, Buffer, brief, peek, same_bytes, verify
@@ -52,16 +48,16 @@ class Intake:
     def __init__(
         self,
         cache: WriteCache,
-        index: Index,
-        journal: Journal,
-        health: Health,
-        flusher: Flusher,
-        reads: Reads,
+        flushed: Runs,
+        journal: Journaling,
+        health: Standing,
+        flusher: Flushing,
+        reads: Reading,
         request_bytes_max: int,
     ) -> None:
         self._cache = cache
         self._ledgers = cache.ledgers
-        self._index = index
+        self._flushed = flushed
         self._journal = journal
         self._health = health
         self._flusher = flusher
@@ -175,7 +171,7 @@ class Intake:
             if kept is not None:
                 return DUPLICATE if same_bytes(kept, block) else Status.CONFLICT
         try:
-            rows = self._index.rows(ledger_id, first_entry, 1)
+            rows = self._flushed.rows(ledger_id, first_entry, 1)
         except QuireError:
             return Status.IO_ERROR
         if rows and rows[0].first_entry <= last_entry:

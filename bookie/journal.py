@@ -21,7 +21,15 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from quire.bookie.journal_core import GROUP_HEADER_BYTES, Group, GroupQueue, encode_group
+from quire.bookie.journal_core import (
+    CONTROL_BYTES,
+    GROUP_HEADER_BYTES,
+    Control,
+    Group,
+    GroupQueue,
+    encode_control,
+    encode_group,
+)
 from quire.bookie.journal_replay import Apply, JournalReplay
 from quire.bookie.segment_pool import Segment, SegmentPool
 from quire.runtime.disk import Worker, aligned_buffer, pages_up
@@ -113,6 +121,10 @@ class Journal:
         self._queue.append(parts, size_bytes, done, statuses)
         if self._queue.in_flight is None:
             self._write_next()
+
+    def control(self, control: Control, done: AddDone) -> None:
+        """Queue a change of a ledger; `done(OK)` when it is durable."""
+        self.append((encode_control(control),), CONTROL_BYTES, done, OK)
 
     def barrier(self, done: AddDone, statuses: Sequence[Status]) -> None:
         """`done(statuses)` when everything appended before is durable."""

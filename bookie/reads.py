@@ -16,7 +16,7 @@ One ledger's reads stay on one thread: it is one sequential reader, whose cache 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from quire.bookie import memtable, scrub
@@ -26,6 +26,7 @@ from quire.bookie.identity import Identity
 from quire.bookie.index import find_hole
 from quire.bookie.ledger_storage import LedgerStorage
 from quire.bookie.ledgers import LedgerState
+from quire.bookie.neighbours import CompareDone
 from quire.bookie.read_cache import BlockReader
 from quire.bookie.scrub import Checked
 from quire.bookie.write_cache import WriteCache
@@ -42,8 +43,6 @@ from quire.wire.bookie import (
     SimpleResponse,
     Status,
 )
-
-CompareDone = Callable[[Status], None]
 
 
 class Reads:

@@ -17,14 +17,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from quire.bookie.flusher import Flusher
-from quire.bookie.health import Health
-from quire.bookie.identity import Identity
 from quire.bookie.intake import Intake
-from quire.bookie.journal import OK, Journal
-from quire.bookie.journal_core import CONTROL_BYTES, Control, ControlKind, encode_control
+from quire.bookie.journal_core import Control, ControlKind
 from quire.bookie.ledgers import LedgerState
-from quire.bookie.reads import Reads
+from quire.bookie.neighbours import Flushing, Identified, Journaling, Reading, Standing
 from quire.bookie.write_cache import WriteCache
 from quire.wire.bookie import (
     AddDone,
@@ -51,12 +47,12 @@ class Requests:
 
     def __init__(
         self,
-        identity: Identity,
+        identity: Identified,
         cache: WriteCache,
-        journal: Journal,
-        health: Health,
-        flusher: Flusher,
-        reads: Reads,
+        journal: Journaling,
+        health: Standing,
+        flusher: Flushing,
+        reads: Reading,
         intake: Intake,
     ) -> None:
         self._identity = identity
@@ -127,8 +123,8 @@ class Requests:
     async def _control(self, kind: ControlKind, ledger_id: int, value: int = 0) -> Status:
         """Journal a change that memory has already; the status when it is durable."""
         self._cache.changed.add(ledger_id)
-        record = encode_control(Control(kind, ledger_id, value))
-        return await _answer(lambda done: self._journal.append((record,), CONTROL_BYTES, done, OK))
+        control = Control(kind, ledger_id, value)
+        return await _answer(lambda done: self._journal.control(control, done))
 
     # -- reading -----------------------------------------------------------------------------------------
     async def _read(self, request: ReadRequest) -> ReadResponse:
@@ -160,7 +156,7 @@ class Requests:
 
     async def _barrier(self) -> Status:
         """OK when everything that was taken before is durable."""
-        return await _answer(lambda done: self._journal.barrier(done, OK))
+        return await _answer(lambda done: self._journal.barrier(done, (Status.OK,)))
 
     async def _ledger_info(self, request: LedgerInfoRequest) -> LedgerInfo:
         """Who asks whether a ledger is flushed wants it to be: a checkpoint follows soon."""
@@ -170,14 +166,14 @@ class Requests:
         if state.tombstone_version is not None:
             return LedgerInfo(Status.DELETED, fenced=True)
         kept = [found for table in self._cache.tables if (found := table.ledgers.get(request.ledger_id))]
-        if kept:
+        if kept and self._flusher.is_awaited:
             self._flusher.soon()
         return LedgerInfo(
             Status.OK,
             last_entry=state.last_entry,
             lac=state.lac,
             fenced=state.is_fenced,
-            flushed=not kept,
+            flushed=not (kept and self._flusher.is_awaited),
             bytes=state.flushed_bytes + sum(found.size_bytes for found in kept),
         )
 
