@@ -148,6 +148,11 @@ class ObjectStore:
             await asyncio.shield(uploading.abort())
             raise
 
+    async def put_whole(self, name: str, parts: Sequence[Buffer]) -> None:
+        """`put` of what is all in memory, as one call on one helper thread."""
+        assert NAME_PATTERN.fullmatch(name), f"not an object's name: {name!r}"
+        await self.run(lambda: put_whole(self.blocking, name, parts))
+
     async def get_range(self, name: str, offset: int, length: int) -> Buffer:
         """Exactly `length` bytes from `offset`. `NotFound`, `Unavailable`, `CorruptionError`."""
         return await self.run(lambda: self.blocking.get_range(name, offset, length))
@@ -183,6 +188,17 @@ class ObjectStore:
                 log.warning("a call to %s hangs; it is not waited for any longer", self.url)
                 return  # what it works with must stay
         self.blocking.close()
+
+
+def put_whole(store: BlockingStore, name: str, parts: Sequence[Buffer]) -> None:
+    """Make the object `name` of `parts`; raises as `ObjectStore.put`. Blocks."""
+    upload = store.begin(name)
+    try:
+        upload.write(parts)
+        upload.finish()
+    except BaseException:
+        upload.abort()
+        raise
 
 
 class _Uploading:

@@ -179,6 +179,9 @@ publishing, for archiving is how its disk gets room again; the rest is for ackno
 OBJECT_RESERVE_SHARE: Final = 16
 """Of a small disk it leaves no more than one part in so many."""
 
+OBJECT_FETCHES_MAX: Final = 16
+"""Range reads at once, over all readers of a cache: what they bring is not in its count yet."""
+
 # -- the archive ---------------------------------------------------------------------------------------
 ARCHIVE_INDEX_RUN_BYTES: Final = 64 * KIB
 ARCHIVE_CACHE_BYTES: Final = 64 * MIB
@@ -192,9 +195,6 @@ SIDECARS_WAITING_MAX: Final = 1_000
 
 ARCHIVE_INDEX_CACHE_BYTES: Final = 16 * MIB
 """Indexes of archived segments: 640 KiB per GiB of segment."""
-
-ARCHIVE_FETCHES_MAX: Final = 16
-"""Range reads at once, over all readers: what they bring is not in any cache's count yet."""
 
 # -- messages ------------------------------------------------------------------------------------------
 UNCOMPRESSED_BYTES_MAX: Final = 128 * MIB

@@ -34,8 +34,9 @@ from quire.runtime.clock import Clock
 from quire.runtime.errors import CorruptionError, DiskFull, NotFound, OutcomeUnknown, QuireError, Unavailable
 from quire.runtime.limits import MIB
 from quire.tiering.read_back import ArchiveCache, ArchiveReader, Chunk, fetch_runs, load_index
-from quire.tiering.segment_object import Index, Row, SegmentBuilder, SegmentError, footer_crc, split
+from quire.tiering.segment_object import Index, Row, SegmentBuilder, SegmentError, footer_crc
 from quire.wire.block import Buffer, peek
+from quire.wire.block_runs import split
 
 PREFIX: Final = "segments/"
 _SIDECAR: Final = ".parquet"

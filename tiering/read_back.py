@@ -17,33 +17,28 @@ it is a loss, and for the caller an error as any other.
 
 from __future__ import annotations
 
-import asyncio
-from collections import OrderedDict
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Final
 
 from quire.metadata.records import ArchivePointer
+from quire.objects.fetched import Fetched
 from quire.objects.store import BlockingStore, ObjectStore
-from quire.runtime.limits import ARCHIVE_CACHE_BYTES, ARCHIVE_FETCHES_MAX, ARCHIVE_INDEX_CACHE_BYTES
+from quire.runtime.limits import ARCHIVE_CACHE_BYTES, ARCHIVE_INDEX_CACHE_BYTES
 from quire.tiering.segment_object import (
     FOOTER_BYTES,
     TAIL_GUESS_BYTES,
     Index,
     SegmentError,
-    first_blocks,
     footer_crc,
     place_of,
     read_footer,
-    skip_to_entry,
     verify_run,
 )
 from quire.wire.block import Buffer, peek
+from quire.wire.block_runs import first_blocks, skip_to_entry
 
 CHUNKS_AHEAD: Final = 3
 """Chunks fetched ahead of a sequential reader."""
-
-T = TypeVar("T")
 
 
 class ArchiveReader:
@@ -105,8 +100,8 @@ class ArchiveCache:
     def __init__(
         self, chunk_bytes_max: int = ARCHIVE_CACHE_BYTES, index_bytes_max: int = ARCHIVE_INDEX_CACHE_BYTES
     ) -> None:
-        self._indexes: _Shared[Index] = _Shared(index_bytes_max, lambda index: index.memory_bytes)
-        self._chunks: _Shared[Chunk] = _Shared(chunk_bytes_max, lambda chunk: len(chunk.content))
+        self._indexes: Fetched[Index] = Fetched(index_bytes_max, lambda index: index.memory_bytes)
+        self._chunks: Fetched[Chunk] = Fetched(chunk_bytes_max, lambda chunk: len(chunk.content))
 
     @property
     def bytes_held(self) -> int:
@@ -170,58 +165,3 @@ def fetch_runs(store: BlockingStore, index: Index, rows: range) -> Chunk:
 
 def _rows_of(index: Index, stretch: int, stretch_bytes: int) -> range:
     return range(index.find_offset(stretch * stretch_bytes), index.find_offset((stretch + 1) * stretch_bytes))
-
-
-class _Shared(Generic[T]):
-    """Values by key, least recently used ones dropped first, each fetched once for all who want it."""
-
-    def __init__(self, bytes_max: int, size_of: Callable[[T], int]) -> None:
-        self._bytes_max = bytes_max
-        self._size_of = size_of
-        self._values: OrderedDict[object, T] = OrderedDict()
-        self._fetches: dict[object, asyncio.Task[T]] = {}
-        self._slots = asyncio.Semaphore(ARCHIVE_FETCHES_MAX)
-        self.bytes_held = 0
-
-    def get(self, key: object) -> T | None:
-        value = self._values.get(key)
-        if value is not None:
-            self._values.move_to_end(key)
-        return value
-
-    async def fetch(self, key: object, load: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        task = self._fetches.get(key) or self._begin(key, load)
-        return await asyncio.shield(task)
-
-    def fetch_ahead(self, key: object, load: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        busy = len(self._fetches) >= ARCHIVE_FETCHES_MAX // 2
-        if not busy and key not in self._fetches:
-            self._begin(key, load)
-
-    async def close(self) -> None:
-        tasks = list(self._fetches.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._values.clear()
-        self.bytes_held = 0
-
-    def _begin(self, key: object, load: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
-        async def run() -> T:
-            async with self._slots:
-                return await load()
-
-        task = asyncio.get_running_loop().create_task(run())
-        self._fetches[key] = task
-        task.add_done_callback(lambda done: self._ended(key, done))
-        return task
-
-    def _ended(self, key: object, task: asyncio.Task[T]) -> None:
-        del self._fetches[key]
-        if task.cancelled() or task.exception() is not None:
-            return  # whoever waits has it; a fetch ahead that failed is tried again by the read itself
-        value = task.result()
-        self._values[key] = value
-        self.bytes_held += self._size_of(value)
-        while self.bytes_held > self._bytes_max and len(self._values) > 1:
-            self.bytes_held -= self._size_of(self._values.popitem(last=False)[1])

@@ -47,7 +47,7 @@ from typing import Final, NamedTuple
 
 from quire.runtime.errors import CorruptionError
 from quire.runtime.limits import ARCHIVE_INDEX_RUN_BYTES
-from quire.wire.block import BlockHeader, Buffer, is_blank, message_counts, peek, verify
+from quire.wire.block import BlockHeader, Buffer, is_blank, message_counts, verify
 from quire.wire.checksum import crc32c
 
 MAGIC: Final = b"QUIRESEG"
@@ -58,7 +58,6 @@ _CHECKED: Final = Struct(">QIIQQQQQQQQQ")
 _ROW: Final = Struct(">QQQQII")
 _U64: Final = Struct(">Q")
 _U32: Final = Struct(">I")
-_BLOCK_LENGTH_OFFSET: Final = 16
 _CLOCK_OFFSET: Final = 16
 
 ROW_BYTES: Final = _ROW.size
@@ -312,31 +311,3 @@ def verify_run(run: Buffer, row: Row, name: str) -> None:
 def place_of(object_name: str, store_url: str) -> str:
     """An object as errors call it."""
     return f"{store_url.partition('?')[0].rstrip('/')}/{object_name}" if store_url else object_name
-
-
-def first_blocks(runs: memoryview, bytes_max: int) -> list[Buffer]:
-    """Blocks from the start of proven runs, as views: at least one, then as many as `bytes_max` allows."""
-    blocks: list[Buffer] = []
-    start, end = 0, min(len(runs), bytes_max)
-    while start < end:
-        stop = start + _U32.unpack_from(runs, start + _BLOCK_LENGTH_OFFSET)[0]
-        assert start < stop <= len(runs), "prove the runs first"
-        if stop > end and blocks:
-            break
-        blocks.append(runs[start:stop])
-        start = stop
-    return blocks
-
-
-def split(runs: memoryview) -> list[Buffer]:
-    """All blocks of proven runs, as views."""
-    return first_blocks(runs, len(runs))
-
-
-def skip_to_entry(runs: memoryview, start: int, entry: int) -> int:
-    """The offset of the block that contains `entry`, from proven runs; `start` is that of a block before."""
-    header = peek(runs[start:])
-    while header.last_entry < entry:
-        start += header.length
-        header = peek(runs[start:])
-    return start

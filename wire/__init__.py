@@ -12,6 +12,7 @@ Read in this order:
     deliver_at     when delayed entries are due
     chunks         which entries are pieces of one message
     block          the unit of everything behind the socket
+    block_runs     blocks one after the other, as logs and objects keep them
     bookie         the requests between brokers and bookies, and the port they travel through
     bookie_codec   their bytes
     topic_name     short names of topics made whole

@@ -18,11 +18,11 @@ from quire.tiering.segment_object import (
     SegmentError,
     footer_crc,
     read_footer,
-    split,
     verify_run,
 )
 from quire.wire import block
 from quire.wire.block import BlockError, Buffer
+from quire.wire.block_runs import split
 
 GOLDEN = Path(__file__).parent.parent / "data" / "segment_object_v1.bin"
 
