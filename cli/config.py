@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from quire.cli import bookie, broker, gateway
 from quire.cli.assemble import STANDALONE_DEFAULTS, STANDALONE_KINDS, load_standalone
 from quire.cli.noun import json_option
 from quire.cli.output import Answer, Table
@@ -17,6 +19,14 @@ from quire.runtime import settings
 
 _SECRET: Final = re.compile(r"((?:secret_key|session_token)=)[^&]*")
 """Credentials in the archive's URL; what is shown here ends up in tickets."""
+
+PROCESSES: Final[Mapping[str, tuple[tuple[type, ...], Mapping[str, Any]]]] = {
+    "standalone": (STANDALONE_KINDS, STANDALONE_DEFAULTS),
+    "broker": (broker.KINDS, broker.CLUSTER_DEFAULTS),
+    "bookie": (bookie.KINDS, {}),
+    "gateway": ((gateway.GatewaySettings,), {}),
+}
+"""The settings of each, and where its defaults are its own."""
 
 
 @click.group("config")
@@ -47,12 +57,14 @@ def show(config: Path | None, as_json: bool, **flags: Any) -> None:
 
 
 @command.command("sample")
-def sample() -> None:
-    """Print a configuration file with every setting of `quire standalone` at its default, commented out.
+@click.argument("process", type=click.Choice(list(PROCESSES)), default="standalone")
+def sample(process: str) -> None:
+    """Print a configuration file with every setting of `quire PROCESS` at its default, commented out.
 
     \b
-    Example:
+    Examples:
       quire config sample > quire.toml
       quire standalone --config quire.toml
+      quire config sample bookie > /etc/quire/bookie.toml
     """
-    click.echo(settings.sample_toml(STANDALONE_KINDS, STANDALONE_DEFAULTS))
+    click.echo(settings.sample_toml(*PROCESSES[process]))

@@ -7,9 +7,12 @@ cancelling it. Whoever asks twice is not faster: a second signal must not cut th
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import socket
 import sys
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import NoReturn
 
 import click
@@ -43,9 +46,12 @@ async def ready(*urls: str) -> NoReturn:
 
 
 def say_ready(*urls: str) -> None:
-    """Print the line that programs wait for."""
+    """Print the line that programs wait for, and tell systemd, where it has started us and waits for that."""
     click.echo(" ".join(("ready", *filter(None, urls))))
     sys.stdout.flush()
+    if address := os.environ.get("NOTIFY_SOCKET"):
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+            systemd.sendto(b"READY=1", address.replace("@", "\0", 1) if address[0] == "@" else address)
 
 
 async def until_cancelled() -> NoReturn:

@@ -221,7 +221,7 @@ def sample_toml(kinds: tuple[type, ...], defaults: Mapping[str, Any] | None = No
     `defaults` are a process's own, in place of the classes'.
     """
     own = defaults or {}
-    lines = ["# Every setting of Quire, at its default. Flags and QUIRE_… variables beat this file.", ""]
+    lines = ["# Every setting, at its default. Flags and QUIRE_… variables beat this file.", ""]
     seen: set[str] = set()
     for kind in kinds:
         for spec in fields(kind):

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from quire.cli.assemble import STANDALONE_DEFAULTS, STANDALONE_KINDS, load_standalone
-from quire.cli.config import command
+from quire.cli.config import PROCESSES, command
 from quire.cli.settings import Given
 from quire.runtime import settings
 
@@ -40,6 +40,18 @@ def test_every_setting_has_a_sentence_of_prose() -> None:
 def test_the_sample_file_is_what_the_command_prints() -> None:
     """`quire config sample > deploy/quire.toml` renews it."""
     assert SAMPLE.read_text() == CliRunner().invoke(command, ["sample"]).output
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_every_process_takes_the_sample_that_is_made_for_it(tmp_path: Path, process: str) -> None:
+    file = tmp_path / f"{process}.toml"
+    file.write_text(uncommented(CliRunner().invoke(command, ["sample", process]).output))
+    kinds, defaults = PROCESSES[process]
+    settings.refuse_unknown_keys(file, kinds)
+    metadata = {"metadata": "zk://127.0.0.1:2181/quire"}
+    for kind in kinds:
+        loaded = settings.load(kind, metadata, environment={}, file=file)
+        assert loaded.values == settings.load(kind, metadata, environment={}, defaults=defaults).values
 
 
 def test_the_sample_as_it_is_sets_nothing() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
+from pathlib import Path
 
 import pytest
 
-from quire.cli.until_signal import ready, run_until_signal
+from quire.cli.until_signal import ready, run_until_signal, say_ready
 
 
 def tell(number: signal.Signals) -> None:
@@ -41,6 +43,19 @@ def test_ready_is_one_line_and_the_second_signal_does_not_cut_the_stop_short(
     run_until_signal(serving())
     assert capsys.readouterr().out == "ready pulsar://a:1\n"
     assert steps == ["stopped"]
+
+
+@pytest.mark.parametrize("name", ["{folder}/notify", "@quire-test-{pid}"])
+def test_systemd_is_told_when_it_waits_for_that(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = name.format(folder=tmp_path, pid=os.getpid())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(address.replace("@", "\0"))
+        systemd.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", address)
+        say_ready("pulsar://a:1")
+        assert systemd.recv(100) == b"READY=1"
 
 
 def test_a_start_that_waits_ends_with_the_signal() -> None:
