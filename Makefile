@@ -7,7 +7,7 @@ ROOMS := runtime wire metadata security bookie ledger objects tiering serving cl
 # Spark looks for data sources through the folders of the path, where an editable install shows no modules.
 SHOW_TO_SPARK = ln -sf "$(CURDIR)/pyspark_quire.py" "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/"
 
-.PHONY: run demo test spark-matrix chaos simulate mutations model fuzz check typecheck format proto bench wheel clean
+.PHONY: run demo test spark-matrix chaos simulate mutations model fuzz check typecheck format proto bench helm wheel clean
 
 run: $(VENV)/.run
 	@$(BIN)/quire standalone
@@ -101,6 +101,11 @@ $(VENV)/.dev: pyproject.toml
 	@$(BIN)/python -m pip install -e '.[dev]'
 	@$(SHOW_TO_SPARK)
 	@touch $@
+
+# What tests/helm needs, compiled by Go: minutes the first time.
+helm:
+	GOBIN=$(CURDIR)/build/bin go install helm.sh/helm/v3/cmd/helm@v3.22.0
+	GOBIN=$(CURDIR)/build/bin go install github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0
 
 wheel: $(VENV)/.run
 	$(BIN)/python -m pip wheel -q --no-deps -w dist .

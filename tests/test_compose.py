@@ -195,7 +195,7 @@ def test_the_catch_up_read_takes_its_arguments() -> None:
 
 
 def test_scripts_may_be_run() -> None:
-    for name in ("entrypoint.sh", "healthy.py", "catch_up.py"):
+    for name in ("entrypoint.sh", "healthy.py", "catch_up.py", "stop_bookie.py"):
         assert os.access(ROOT / "deploy" / name, os.X_OK)
 
 
