@@ -2,7 +2,7 @@
 
 A request goes to any broker. One that is for another broker is answered with a redirect, which the gateway follows,
 for the client could not. Only registered brokers are followed to. Answers are streamed, so that reading blocks
-for Spark takes no memory here.
+for Spark takes no memory here. The console (`/console`) is a broker's, too; its files are for everybody.
 
 `/metrics` joins all brokers' metrics, each with a label `broker`, to the gateway's own.
 """
@@ -33,6 +33,7 @@ from quire.runtime.tls import peer_certificate
 log = logging.getLogger(__name__)
 
 FORWARDED: Final = ("/admin/v2/", "/admin/v3/", "/lookup/", "/quire/v1/")
+CONSOLE: Final = "/console{rest:(/.*)?}"
 REQUEST_BYTES_MAX: Final = 1 << 20
 CHUNK_BYTES: Final = 1 << 18
 HOPS_MAX: Final = 8
@@ -54,6 +55,7 @@ def make_app(
     application.cleanup_ctx.append(forwarding.session)
     for prefix in FORWARDED:
         application.router.add_route("*", prefix + "{rest:.*}", forwarding.handle)
+    application.router.add_get(CONSOLE, forwarding.show)
     metrics = Metrics(brokers, own_metrics, forwarding)
 
     def why_not_ready() -> list[str]:
@@ -90,6 +92,10 @@ class Forwarding:
         except QuireError as error:
             return _refusal(503, str(error))
         return await self._forward(request, headers)
+
+    async def show(self, request: web.Request) -> web.StreamResponse:
+        """A file that everybody may have, so that who is to log in has a page to do so."""
+        return await self._forward(request, _end_to_end(request.headers))
 
     async def _presented(self, request: web.Request) -> CIMultiDict[str]:
         headers, proxy, transport = _end_to_end(request.headers), self._proxy, request.transport

@@ -10,6 +10,7 @@ ground up; each imports only those above it, as `tests/test_architecture.py` has
     subscription   who has had which messages of a topic, and who gets the next
     cluster        which broker serves which topic, and what concerns all topics of a broker, or several brokers
     session        a client's connection
+    console        the page for people, which is a client of REST
     admin          REST
 
 A message comes by `session/connection`, `session/produce`, `topic/topic`, `topic/publish`; it goes out by

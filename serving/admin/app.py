@@ -3,51 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
 
 from aiohttp import web
 
 from quire.runtime import probes
-from quire.serving.admin import (
-    absent,
-    brokers,
-    lookup,
-    messages,
-    namespaces,
-    openapi,
-    permissions,
-    policies,
-    schemas,
-    storage,
-    subscriptions,
-    tenants,
-    topics,
-)
 from quire.serving.admin.login import GUARD, logged_in, name_request
 from quire.serving.admin.refusals import LIMITS_MET, REQUEST_BYTES_MAX, errors_as_json
-from quire.serving.admin.route import Route
+from quire.serving.admin.resources import routes
 from quire.serving.broker import Broker
-
-RESOURCES = (
-    absent,
-    brokers,
-    storage,
-    tenants,
-    namespaces,
-    permissions,
-    policies,
-    topics,
-    subscriptions,
-    messages,
-    schemas,
-    lookup,
-)
-
-
-def routes(broker: Broker) -> list[Route]:
-    """Every row, in the order in which a request finds its own."""
-    found = [route for resource in RESOURCES for route in resource.routes(broker)]
-    return [*found, openapi.route(found, version("quire"), asks_who=broker.registry.guard is not None)]
+from quire.serving.console import pages
 
 
 def make_app(broker: Broker, more_metrics: Sequence[probes.MetricSource] = ()) -> web.Application:
@@ -60,4 +24,5 @@ def make_app(broker: Broker, more_metrics: Sequence[probes.MetricSource] = ()) -
         application.on_response_prepare.append(name_request)
     application.add_routes(routes(broker))
     application.add_routes(probes.routes(broker, more_metrics))
+    application.add_routes(pages.routes())
     return application

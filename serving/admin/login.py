@@ -2,7 +2,8 @@
 
 A proxy names the role for which it speaks in `X-Original-Principal`. Every row of the interface says what its caller
 must be allowed (`Route.may`), at the tenant, namespace, topic and subscription that its path names; that is asked
-before anything of the request is read. What is no row are the probes (`runtime/probes`), which everybody may ask.
+before anything of the request is read. What is no row are the probes (`runtime/probes`) and the files of the console
+(`serving/console`), which everybody may ask for.
 
 Whatever changes something, or tried to, is written down (`security/audit`).
 """
@@ -21,6 +22,7 @@ from quire.runtime.tls import peer_certificate
 from quire.security.authentication import REQUEST_ID
 from quire.security.authorization import Action, Place
 from quire.security.identity import Identity, Presented
+from quire.serving.console import pages
 from quire.serving.names import TopicName
 from quire.serving.policy.guard import Guard
 
@@ -34,7 +36,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 @web.middleware
 async def logged_in(request: web.Request, handler: _Handler) -> web.StreamResponse:
     """Only for an application that has a guard."""
-    if request.path not in probes.PATHS:
+    if request.path not in probes.PATHS and not pages.is_here(request.path):
         guard, headers, certificate = request.app[GUARD], request.headers, peer_certificate(request.transport)
         presented = guard.authentication.in_request(headers, certificate, peer_address(request.transport))
         request[_PRESENTED] = presented
@@ -82,6 +84,17 @@ async def require(request: web.Request, action: Action) -> None:
         await guard.check(
             who, action, place, address=shown.address, what=_what(request), request=shown.request
         )
+
+
+def identity_of(request: web.Request) -> Identity | None:
+    """Who asks; None where nobody logs in."""
+    return request.get(_IDENTITY)
+
+
+async def may(request: web.Request, action: Action, place: Place) -> bool:
+    """Whether the caller would be let do that, for what is shown or left out; nothing is written down."""
+    guard = request.app.get(GUARD)
+    return guard is None or (await guard.decide(request[_IDENTITY], action, place)).allowed
 
 
 def _what(request: web.Request) -> str:

@@ -15,6 +15,7 @@ from quire.serving.cluster.registry import Registry
 from quire.serving.cluster.statistics import Statistics
 from quire.serving.cluster.subscription_admin import SubscriptionAdmin
 from quire.serving.cluster.topic_admin import TopicAdmin
+from quire.serving.cluster.topic_table import TopicTable
 from quire.serving.topic.services import Services
 
 
@@ -30,6 +31,7 @@ class Admin:
         offloading: Offloading | None,
     ) -> None:
         self.topics = TopicAdmin(registry, deletion, fan_out)
+        self.table = TopicTable(registry, services, fan_out)
         self.statistics = Statistics(registry, services, fan_out, offloading)
         self.subscriptions = SubscriptionAdmin(registry, partitioned, fan_out)
         self.policies = PolicyAdmin(registry, policy_updates, fan_out)

@@ -7,7 +7,7 @@ passed over. Where blocks that a number needs cannot be read, it is estimated, a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from quire.runtime.clock import Clock, iso_time
 from quire.runtime.errors import QuireError
@@ -19,6 +19,17 @@ from quire.serving.subscription.dispatch import blocked
 from quire.serving.subscription.dispatch.dispatcher import Dispatcher
 from quire.serving.subscription.dispatch.key_shared import KeyShared
 from quire.serving.subscription.pump import Pump
+
+
+class Glance(NamedTuple):
+    """What can be told of a subscription without reading anything: numbers of messages are about right."""
+
+    consumers: int
+    backlog: int
+    msg_rate_out: float
+    msg_throughput_out: float
+    blocked_reason: str
+    """"" also while a read is in progress, which ends by itself."""
 
 
 class SubscriptionStats:
@@ -47,12 +58,7 @@ class SubscriptionStats:
         pump = self._pump
         dispatcher = pump.dispatcher
         active = getattr(dispatcher, "active", None)
-        reason = blocked.of_subscription(
-            dispatcher,
-            is_all_read=dispatcher.read.position > pump.topic.last_confirmed,
-            read_error=pump.source.last_error,
-            is_rate_limited=pump.is_rate_limited,
-        )
+        reason = self._blocked_reason()
         return {
             "type": dispatcher.kind.label,
             "msgBacklog": messages,
@@ -72,6 +78,27 @@ class SubscriptionStats:
             **_keys(dispatcher),
             **pump.stats(self._clock.monotonic()),
         }
+
+    def glance(self) -> Glance:
+        """At once, for tables of many."""
+        dispatcher, rates = self._pump.dispatcher, self._pump.stats(self._clock.monotonic())
+        reason = self._blocked_reason()
+        return Glance(
+            len(dispatcher.consumers),
+            counting.estimate(self._pump.topic, dispatcher.read),
+            rates["msgRateOut"],
+            rates["msgThroughputOut"],
+            "" if reason == blocked.READING else reason,
+        )
+
+    def _blocked_reason(self) -> str:
+        pump, dispatcher = self._pump, self._pump.dispatcher
+        return blocked.of_subscription(
+            dispatcher,
+            is_all_read=dispatcher.read.position > pump.topic.last_confirmed,
+            read_error=pump.source.last_error,
+            is_rate_limited=pump.is_rate_limited,
+        )
 
     def of_consumer(self, consumer: Consumer) -> dict[str, Any]:
         """As Pulsar's consumer stats."""

@@ -16,9 +16,11 @@ from aiohttp import web
 from quire.metadata.records import Policies, TenantRecord
 from quire.runtime import probes
 from quire.security.authorization import Action
-from quire.serving.admin.app import make_app, routes
+from quire.serving.admin.app import make_app
+from quire.serving.admin.resources import routes
 from quire.serving.admin.route import Route
 from quire.serving.broker import Broker
+from quire.serving.console import pages
 from quire.serving.session.permissions import PERMISSIONS
 from quire.serving.session.table import TABLE
 from quire.wire import commands
@@ -106,14 +108,16 @@ async def status(session: aiohttp.ClientSession, route: Route, url: str, credent
         return answer.status
 
 
-def test_whatever_is_served_over_http_is_a_row_or_a_probe(broker: Broker) -> None:
+def test_whatever_is_served_over_http_is_a_row_or_a_probe_or_a_file_of_the_console(broker: Broker) -> None:
     rows = {(one.method, re.sub(r":[^{}]*(?=\})", "", one.path)) for one in routes(broker)}
     for found in make_app(broker).router.routes():
         if found.resource is None or found.method == "HEAD":
             continue
-        assert found.resource.canonical in probes.PATHS or isinstance(
-            getattr(found.handler, "__self__", None), Route
-        ), f"{found.method} {found.resource.canonical} asks nobody who he is"
+        path = found.resource.canonical
+        is_for_all = path in probes.PATHS or (pages.is_here(path) and found.method == "GET")
+        assert is_for_all or isinstance(getattr(found.handler, "__self__", None), Route), (
+            f"{found.method} {path} asks nobody who he is"
+        )
     assert rows
 
 

@@ -12,8 +12,8 @@ from openapi_spec_validator import validate
 
 from quire.security.authorization import Action
 from quire.serving.admin import openapi
-from quire.serving.admin.app import routes
 from quire.serving.admin.refusals import REFUSALS
+from quire.serving.admin.resources import routes
 from quire.serving.admin.route import NAMESPACE, REQUEST, TOPIC, TOPIC_NAME, Argument, Route, body, query
 from quire.serving.broker import Broker
 from tests.serving.admin.conftest import Rest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 
-from quire.serving.admin.app import routes
+from quire.serving.admin.resources import routes
 from quire.serving.broker import Broker
 from tests.serving.admin.conftest import Rest
 

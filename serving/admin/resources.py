@@ -1,0 +1,48 @@
+"""All resources of the REST interface, in the order in which a request finds its row."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from quire.serving.admin import (
+    absent,
+    brokers,
+    lookup,
+    messages,
+    namespaces,
+    openapi,
+    overview,
+    permissions,
+    policies,
+    schemas,
+    storage,
+    subscriptions,
+    tables,
+    tenants,
+    topics,
+)
+from quire.serving.admin.route import Route
+from quire.serving.broker import Broker
+
+RESOURCES = (
+    absent,
+    brokers,
+    overview,
+    storage,
+    tenants,
+    namespaces,
+    permissions,
+    policies,
+    tables,
+    topics,
+    subscriptions,
+    messages,
+    schemas,
+    lookup,
+)
+
+
+def routes(broker: Broker) -> list[Route]:
+    """Every row, the document of them all among them."""
+    found = [route for resource in RESOURCES for route in resource.routes(broker)]
+    return [*found, openapi.route(found, version("quire"), asks_who=broker.registry.guard is not None)]

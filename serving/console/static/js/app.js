@@ -1,0 +1,128 @@
+// Begins the console: who is here, the navigation, and which page stands at which `#/…`.
+//
+// A page is `(root, parameters, query) => { stop() }`: it fills `root` and keeps it fresh until it is stopped.
+
+import { credentials, get } from "./api.js";
+import { el, fill } from "./dom.js";
+import { cluster } from "./pages/cluster.js";
+import { logIn } from "./pages/log_in.js";
+import { namespaces } from "./pages/namespaces.js";
+import { topics } from "./pages/topics.js";
+import { topicLink } from "./links.js";
+import { applyTheme, themeButton } from "./theme.js";
+
+const PAGES = [
+  ["cluster", cluster],
+  ["topics", namespaces],
+  ["topics/:tenant/:namespace", topics],
+];
+const NAVIGATION = [
+  ["cluster", "Cluster"],
+  ["topics", "Topics"],
+];
+
+const main = document.getElementById("main");
+let current = null;
+let who = null;
+
+/** `#/topics/public/default?page=2` as the page, its parameters and its query; the first page for what is none. */
+function found(hash) {
+  const [where, search = ""] = hash.replace(/^#\/?/, "").split("?");
+  const parts = (where || "cluster").split("/").map(decoded);
+  for (const [pattern, page] of PAGES) {
+    const wanted = pattern.split("/");
+    if (wanted.length !== parts.length) continue;
+    if (wanted.every((one, at) => one.startsWith(":") || one === parts[at])) {
+      const named = wanted.map((one, at) => [one.slice(1), parts[at]]).filter((_, at) => wanted[at].startsWith(":"));
+      return { page, parameters: Object.fromEntries(named), query: new URLSearchParams(search), section: parts[0] };
+    }
+  }
+  return null;
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+function show() {
+  const place = found(location.hash);
+  current?.stop();
+  current = null;
+  if (!place) return unknown();
+  document.querySelectorAll("#nav a").forEach((link) => {
+    if (link.dataset.section === place.section || (place.section === "topic" && link.dataset.section === "topics"))
+      link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  });
+  const root = el("div", { class: "page" });
+  fill(main, root);
+  current = place.page(root, place.parameters, place.query, who);
+}
+
+function unknown() {
+  fill(main, el("div", { class: "page" }, el("h1", {}, "There is no such page"), el("p", {}, el("a", { href: "#/cluster" }, "To the cluster"))));
+}
+
+function frame() {
+  fill(document.getElementById("nav"), NAVIGATION.map(([section, title]) => el("a", { href: `#/${section}`, "data-section": section }, title)));
+  const search = el("input", { type: "search", id: "go", placeholder: "Go to topic…", "aria-label": "Go to a topic", autocomplete: "off", spellcheck: "false" });
+  const form = el("form", { role: "search", onsubmit: go }, search);
+  function go(event) {
+    event.preventDefault();
+    if (search.value.trim()) location.hash = topicLink(search.value.trim());
+    search.value = "";
+    search.blur();
+  }
+  const role = who?.role ? el("span", { class: "role", title: "Logged in as" }, who.role) : null;
+  const out = who?.asksWho && credentials.get() ? el("button", { type: "button", onclick: logOut }, "Log out") : null;
+  fill(document.getElementById("tools"), form, role, themeButton(), out);
+}
+
+function logOut() {
+  credentials.forget();
+  who = null;
+  askWho();
+}
+
+function askWho() {
+  current?.stop();
+  current = null;
+  frame();
+  logIn(main, begin);
+}
+
+/** Whoever is not let in is asked who he is; whatever else is wrong, the page says when it asks for what it shows. */
+async function begin() {
+  try {
+    who = await get("/quire/v1/whoami");
+  } catch (error) {
+    if (error.status === 401) return askWho();
+    who = null;
+  }
+  frame();
+  show();
+}
+
+applyTheme();
+addEventListener("hashchange", () => {
+  show();
+  main.focus({ preventScroll: true });
+  scrollTo(0, 0);
+});
+addEventListener("quire:changed", () => current?.refresh?.());
+addEventListener("quire:log-in", askWho);
+addEventListener("keydown", (event) => {
+  if (event.key === "/" && !/^(INPUT|TEXTAREA|SELECT)$/.test(event.target.nodeName) && !document.querySelector("dialog")) {
+    event.preventDefault();
+    document.getElementById("go")?.focus();
+  }
+});
+document.querySelector(".skip").onclick = (event) => {
+  event.preventDefault();
+  main.focus();
+};
+begin();

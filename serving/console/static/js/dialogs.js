@@ -1,0 +1,88 @@
+// Questions before something is done, and what became of it.
+//
+// Nothing is changed without a question that names what is changed. What cannot be taken back asks to type its name.
+// A dialog is the browser's own: it holds the focus, Escape leaves it, and the focus comes back to where it was.
+
+import { el, fill } from "./dom.js";
+
+/**
+ * Ask, then `act(values)`; what that raises is shown in the dialog, which stays. `fields` are
+ * `{ name, label, kind, value, options, hint, required }`; `mustType`: a text that must be typed.
+ */
+export function question({ title, text, button, danger = false, fields = [], mustType = "", act }) {
+  const wrong = el("p", { class: "wrong", role: "alert" });
+  const go = el("button", { type: "submit", class: danger ? "danger" : "primary" }, button);
+  const inputs = fields.map(input);
+  const typed = mustType ? el("input", { id: "typed", autocomplete: "off", spellcheck: "false" }) : null;
+  if (typed) {
+    go.disabled = true;
+    typed.oninput = () => (go.disabled = typed.value !== mustType);
+  }
+  const form = el(
+    "form",
+    { method: "dialog" },
+    el("h2", { id: "asked" }, title),
+    text ? [text].flat().map((one) => el("p", {}, one)) : null,
+    inputs.map((one) => one.node),
+    typed ? el("label", { for: "typed", class: "field" }, "Type ", el("code", {}, mustType), " to go on", typed) : null,
+    wrong,
+    el("div", { class: "dialog-foot" }, el("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), go),
+  );
+  const dialog = el("dialog", { "aria-labelledby": "asked" }, form);
+  form.onsubmit = async (event) => {
+    event.preventDefault();
+    go.disabled = true;
+    fill(wrong);
+    try {
+      const said = await act(Object.fromEntries(inputs.map((one) => [one.name, one.value()])));
+      dialog.close();
+      tell(typeof said === "string" ? said : "Done");
+      dispatchEvent(new CustomEvent("quire:changed"));
+    } catch (error) {
+      if (error.status === 401) {
+        dialog.close();
+        dispatchEvent(new CustomEvent("quire:log-in"));
+        return;
+      }
+      if (error.status === undefined && !error.isInput) console.error(error);
+      wrong.textContent = error.message;
+      go.disabled = false;
+    }
+  };
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+  (inputs[0]?.control ?? typed ?? go).focus();
+  return dialog;
+}
+
+/** An error of what was typed. */
+export function inputError(text) {
+  return Object.assign(new Error(text), { isInput: true });
+}
+
+function input({ name, label, kind = "text", value = "", options = null, hint = "", required = false }) {
+  const id = `field-${name}`, described = hint ? `${id}-hint` : null;
+  const common = { id, required, "aria-describedby": described };
+  let control;
+  if (options) {
+    control = el("select", common, options.map(([key, text]) => el("option", { value: key, selected: key === value }, text)));
+  } else if (kind === "area") {
+    control = el("textarea", { ...common, rows: 8, spellcheck: "false" }, value);
+  } else if (kind === "check") {
+    control = el("input", { ...common, type: "checkbox", checked: value });
+  } else {
+    control = el("input", { ...common, type: kind, value, autocomplete: "off", spellcheck: "false", step: kind === "datetime-local" ? 1 : null });
+  }
+  const field = kind === "check" ? [control, " ", label] : [label, control];
+  const node = el("label", { class: `field ${kind}`, for: id }, field, hint ? el("span", { class: "hint", id: described }, hint) : null);
+  return { name, node, control, value: () => (kind === "check" ? control.checked : control.value) };
+}
+
+/** Say shortly what was done, without taking the focus. */
+export function tell(text) {
+  const place = document.getElementById("told");
+  const note = el("p", {}, text);
+  place.append(note);
+  setTimeout(() => note.remove(), 5_000);
+}

@@ -1,0 +1,24 @@
+// Where things are in the console, and in REST.
+
+import { path } from "./api.js";
+
+/** The four parts of a topic's full name, or of a short one as clients write it; null for what is none. */
+export function parts(name) {
+  const match = /^(persistent|non-persistent):\/\/([^/]+)\/([^/]+)\/(.+)$/s.exec(name);
+  if (match) return { domain: match[1], tenant: match[2], namespace: match[3], topic: match[4] };
+  if (name.includes("://")) return null;
+  const [tenant, namespace, ...rest] = name.split("/");
+  if (rest.length) return { domain: "persistent", tenant, namespace, topic: rest.join("/") };
+  return { domain: "persistent", tenant: "public", namespace: "default", topic: name };
+}
+
+export function topicLink(name, tab = "") {
+  const one = parts(name) ?? { domain: "persistent", tenant: "public", namespace: "default", topic: name };
+  return path`#/topic/${one.domain}/${one.tenant}/${one.namespace}/${one.topic}` + (tab ? `/${tab}` : "");
+}
+
+export const namespaceLink = (tenant, namespace) => path`#/topics/${tenant}/${namespace}`;
+
+export const namespacePath = ({ tenant, namespace }) => path`/admin/v2/namespaces/${tenant}/${namespace}`;
+export const topicPath = (one) => path`/admin/v2/${one.domain}/${one.tenant}/${one.namespace}/${one.topic}`;
+export const quirePath = (one) => path`/quire/v1/topics/${one.domain}/${one.tenant}/${one.namespace}/${one.topic}`;

@@ -1,0 +1,147 @@
+// The cluster at a glance: what comes in, brokers, bookies and their disks, what repair and the archive do.
+
+import { ask, get, path } from "../api.js";
+import { question } from "../dialogs.js";
+import { el } from "../dom.js";
+import { ago, byteRate, bytes, count, plural, rate, short } from "../format.js";
+import { live } from "../live.js";
+import { History, button, code, facts, meter, muted, panel, pill, table, tile, tiles } from "../parts.js";
+
+export function cluster(root) {
+  const history = new History();
+  return live(
+    root,
+    (signal) => get("/quire/v1/overview", { signal }),
+    (data) => view(data, history),
+  );
+}
+
+function view(data, history) {
+  const sum = (name) => data.brokers.reduce((all, one) => all + (one.now?.[name] ?? 0), 0);
+  const messages = sum("msgRateIn"), incoming = sum("msgThroughputIn");
+  const writable = data.bookies.filter((one) => one.state === "up").length;
+  const answering = data.brokers.filter((one) => one.now).length;
+  return [
+    el("h1", {}, "Cluster ", muted(data.cluster)),
+    tiles(
+      tile("Messages in", rate(messages), { curve: history.add("messages", messages) }),
+      tile("Bytes in", byteRate(incoming), { curve: history.add("bytes", incoming) }),
+      tile("Topics in use", count(data.brokers.reduce((all, one) => all + one.topics, 0)), { note: plural(sum("connections"), "connection") }),
+      tile("Brokers", `${answering}/${data.brokers.length}`, { note: "answer", kind: answering < data.brokers.length ? "warn" : "" }),
+      tile("Bookies", `${writable}/${data.bookies.length}`, { note: "take writes", kind: writable < data.bookies.length ? "warn" : "" }),
+    ),
+    warnings(data),
+    panel("Brokers", brokers(data.brokers)),
+    panel("Bookies", bookies(data.bookies)),
+    el("div", { class: "pair" }, repair(data.repair), archive(data.archive)),
+  ];
+}
+
+function warnings(data) {
+  const found = [
+    ...data.silent,
+    ...data.brokers.flatMap((one) => [...(one.now?.whyNotReady ?? []), ...(one.now?.warnings ?? [])].map((each) => `${one.broker}: ${each}`)),
+  ];
+  if (!found.length) return null;
+  return el("div", { class: "notice warn", role: "alert" }, el("strong", {}, "Look at this"), el("ul", {}, found.map((one) => el("li", {}, one))));
+}
+
+const brokers = (rows) =>
+  table(
+    "Brokers",
+    [
+      { title: "Broker", cell: (one) => el("strong", {}, one.broker) },
+      { title: "State", cell: state },
+      { title: "Messages in", kind: "num", cell: (one) => rate(one.now?.msgRateIn) },
+      { title: "Bytes in", kind: "num", cell: (one) => byteRate(one.now?.msgThroughputIn) },
+      { title: "Topics", kind: "num", cell: (one) => count(one.topics) },
+      { title: "Bundles", kind: "num", cell: (one) => count(one.bundles) },
+      { title: "Connections", kind: "num", cell: (one) => count(one.now?.connections) },
+      { title: "Load", kind: "num", cell: (one) => short(one.load) },
+      { title: "Version", cell: (one) => one.now?.version ?? "–" },
+    ],
+    rows,
+    (one) => one.broker,
+    "No broker is registered.",
+  );
+
+function state(one) {
+  if (!one.now) return pill("silent", "bad");
+  return one.now.whyNotReady.length ? pill("not ready", "warn") : pill("ready", "ok");
+}
+
+const KINDS = { up: "ok", "read-only": "warn", draining: "busy", "draining, absent": "warn", absent: "bad", lost: "bad", "given up": "none" };
+
+const bookies = (rows) =>
+  table(
+    "Bookies",
+    [
+      { title: "Bookie", cell: (one) => [el("strong", {}, one.address || "in this process"), one.rack ? muted(` ${one.rack}`) : null] },
+      { title: "State", cell: (one) => pill(one.state, KINDS[one.state] ?? "none") },
+      { title: "Disk", cell: disk },
+      { title: "Damaged copies", kind: "num", cell: (one) => count(one.damagedCopies) },
+      { title: "Ledgers to move", kind: "num", cell: (one) => count(one.ledgersLeft) },
+      { title: "Note", cell: (one) => el("span", { class: "note" }, one.note || "–") },
+      { title: "", kind: "act", cell: bookieActions },
+    ],
+    rows,
+    (one) => one.uuid,
+    "No bookie is registered.",
+  );
+
+function disk(one) {
+  if (!one.totalBytes) return "–";
+  return meter(1 - one.freeBytes / one.totalBytes, `${bytes(one.freeBytes)} free of ${bytes(one.totalBytes)}`);
+}
+
+function bookieActions(one) {
+  const act = (what) => () => ask("PUT", path`/quire/v1/bookies/${one.uuid}/` + what);
+  if (one.state.startsWith("draining") || one.state === "given up")
+    return button("Keep", () => question({ title: `Keep bookie ${one.address}?`, text: "It takes new entries again; what was copied stays copied.", button: "Keep", act: act("keep") }));
+  if (one.state === "absent" || one.state === "lost")
+    return button("Recover", () =>
+      question({ title: `Give bookie ${one.address} up?`, text: "What it held is copied at once from the others. Do this if it never comes back.", button: "Copy what it held", danger: true, act: act("recover") }));
+  return button("Decommission", () =>
+    question({ title: `Decommission bookie ${one.address}?`, text: "It takes nothing new, what it holds is copied to others, and then it leaves the cluster.", button: "Decommission", danger: true, act: act("decommission") }));
+}
+
+function repair(one) {
+  const leaving = Object.values(one.left ?? {}).reduce((all, each) => all + each, 0);
+  if (!one.coordinator) return panel("Repair", el("p", { class: "empty" }, "Nobody coordinates repair: there are no bookies to copy between."));
+  const lost = Object.keys(one.lostLedgers ?? {});
+  return panel(
+    "Repair",
+    facts([
+      ["State", pill(one.state, one.state === "idle" ? "ok" : "busy")],
+      ["Coordinator", one.coordinator || "–"],
+      ["Looked at", `${count(one.checked)} of ${plural(one.ledgers, "ledger")}`],
+      ["Mended", `${plural(one.repaired, "ledger")}, ${bytes(one.bytesCopied)}`],
+      leaving ? ["Still to move", plural(leaving, "ledger")] : null,
+      one.unplaced ? ["Without a place", pill(plural(one.unplaced, "ledger"), "warn")] : null,
+      one.failed ? ["Failed", el("span", { class: "bad-text" }, `${plural(one.failed, "ledger")}: ${one.error}`)] : null,
+      ["Lost ledgers", lost.length ? pill(plural(lost.length, "ledger"), "bad") : "none"],
+      ["Told", ago(one.updatedMs)],
+    ]),
+    { actions: button("Check all ledgers", checkAll) },
+  );
+}
+
+const checkAll = () =>
+  question({
+    title: "Check all ledgers now?",
+    text: "The coordinator looks whether each ledger has its copies, and makes what is missing.",
+    button: "Check",
+    act: () => ask("POST", "/quire/v1/repair/run"),
+  });
+
+function archive(one) {
+  if (!one) return panel("Archive", el("p", { class: "empty" }, "There is no archive: bookies keep what topics keep."));
+  return panel(
+    "Archive",
+    facts([
+      ["Archived here since the start", `${plural(one.archived, "segment")}, ${bytes(one.archived_bytes)}`],
+      ["Waiting", count(one.waiting)],
+      ["Failing", one.failing?.length ? el("ul", {}, one.failing.map((each) => el("li", {}, code(String(each))))) : "nothing"],
+    ]),
+  );
+}

@@ -1,0 +1,144 @@
+// The topics of a namespace: pages that the broker cuts, by name or by what is busiest.
+
+import { ask, get, path, query as asQuery } from "../api.js";
+import { question } from "../dialogs.js";
+import { el } from "../dom.js";
+import { byteRate, bytes, count, plural, rate, short } from "../format.js";
+import { namespaceLink, topicLink, topicPath } from "../links.js";
+import { live } from "../live.js";
+import { button, crumbs, muted, pill, table } from "../parts.js";
+
+const ROWS = 50;
+const ORDERS = [
+  ["name", "by name"],
+  ["in", "most in"],
+  ["out", "most out"],
+  ["backlog", "largest backlog"],
+  ["size", "largest"],
+];
+
+export function topics(root, place, query) {
+  const state = {
+    contains: query.get("contains") ?? "",
+    sort: query.get("sort") ?? "name",
+    domain: query.get("domain") ?? "persistent",
+    page: Math.max(1, Number(query.get("page")) || 1),
+  };
+  const load = (signal) =>
+    get(
+      path`/quire/v1/namespaces/${place.tenant}/${place.namespace}/topics` +
+        asQuery({ contains: state.contains, sort: state.sort, domain: state.domain, offset: (state.page - 1) * ROWS, limit: ROWS }),
+      { signal },
+    );
+  const shown = live(root, load, (data) => view(data, place, state, change));
+
+  /** What is shown stays in the address, so that it can be kept and shared; the page is not begun anew for it. */
+  function change(values) {
+    Object.assign(state, { page: 1 }, values);
+    history.replaceState(null, "", here(place, state));
+    shown.refresh();
+  }
+  return shown;
+}
+
+function here(place, state) {
+  const { contains, sort, domain, page } = state;
+  return namespaceLink(place.tenant, place.namespace) +
+    asQuery({ contains, sort: sort === "name" ? "" : sort, domain: domain === "persistent" ? "" : domain, page: page === 1 ? "" : page });
+}
+
+function view(data, place, state, change) {
+  return [
+    crumbs(["Namespaces", "#/topics"], [`${place.tenant}/${place.namespace}`]),
+    el("div", { class: "head" }, el("h1", {}, `${place.tenant}/${place.namespace}`), el("div", { class: "actions" }, button("New topic", () => create(place)))),
+    filters(state, change),
+    data.silent.length ? el("div", { class: "notice warn" }, el("strong", {}, "Not all brokers answer"), el("p", {}, data.silent.join("; "))) : null,
+    el("section", { class: "panel" }, rows(data.topics, place, state), pager(data, state, change)),
+  ];
+}
+
+let typing = 0;
+
+function filters(state, change) {
+  const typed = (event) => {
+    const contains = event.target.value;
+    clearTimeout(typing);
+    typing = setTimeout(() => change({ contains }), 200);
+  };
+  return el(
+    "form",
+    { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() },
+    el("input", { type: "search", name: "contains", value: state.contains, placeholder: "Name contains…", "aria-label": "Name contains", oninput: typed, autocomplete: "off", spellcheck: "false" }),
+    choice("Order", ORDERS, state.sort, (sort) => change({ sort })),
+    choice("Kind", [["persistent", "persistent"], ["non-persistent", "non-persistent"]], state.domain, (domain) => change({ domain })),
+  );
+}
+
+function choice(label, options, value, act) {
+  return el("select", { "aria-label": label, onchange: (event) => act(event.target.value) }, options.map(([key, text]) => el("option", { value: key, selected: key === value }, text)));
+}
+
+function rows(topics, place, state) {
+  const empty = state.contains
+    ? `No topic's name contains “${state.contains}”.`
+    : state.sort !== "name"
+      ? "No topic is in use now."
+      : "There are no topics yet. Clients make them by using them.";
+  return table(
+    "Topics",
+    [
+      { title: "Topic", kind: "name", cell: (one) => name(one, place) },
+      { title: "In", kind: "num", cell: (one) => rate(one.msgRateIn) },
+      { title: "Bytes in", kind: "num wide", cell: (one) => byteRate(one.msgThroughputIn) },
+      { title: "Out", kind: "num", cell: (one) => rate(one.msgRateOut) },
+      { title: "Stored", kind: "num", cell: (one) => bytes(one.storageSize) },
+      { title: "Backlog", kind: "num", cell: (one) => (one.backlog ? short(one.backlog) : "–") },
+      { title: "Producers", kind: "num wide", cell: (one) => count(one.producers) },
+      { title: "Consumers", kind: "num wide", cell: (one) => count(one.consumers) },
+      { title: "State", cell: state_ },
+    ],
+    topics,
+    (one) => one.topic,
+    empty,
+  );
+}
+
+function name(one, place) {
+  const local = one.topic.slice(one.topic.indexOf("://") + 3 + place.tenant.length + place.namespace.length + 2);
+  return [el("a", { href: topicLink(one.topic) }, local), one.partitions ? muted(` ${plural(one.partitions, "partition")}`) : null];
+}
+
+function state_(one) {
+  if (!one.isLoaded) return muted("at rest");
+  if (one.blockedReason) return el("span", { class: "pill warn", title: one.blockedReason }, "blocked");
+  return pill("in use", "ok");
+}
+
+function pager(data, state, change) {
+  const last = Math.max(1, Math.ceil(data.total / ROWS)), first = (state.page - 1) * ROWS;
+  const to = (page) => () => change({ page });
+  return el(
+    "div",
+    { class: "pager" },
+    el("span", { class: "quiet" }, data.total ? `${count(first + 1)}–${count(Math.min(first + ROWS, data.total))} of ${count(data.total)}` : "none"),
+    button("Previous", to(state.page - 1), { disabled: state.page <= 1 }),
+    button("Next", to(state.page + 1), { disabled: state.page >= last }),
+  );
+}
+
+const create = (place) =>
+  question({
+    title: `New topic in ${place.tenant}/${place.namespace}`,
+    button: "Make it",
+    fields: [
+      { name: "topic", label: "Name", required: true },
+      { name: "partitions", label: "Partitions", kind: "number", value: "0", hint: "0: a topic without partitions" },
+    ],
+    act: async ({ topic, partitions }) => {
+      const where = topicPath({ domain: "persistent", ...place, topic });
+      if (Number(partitions) > 0) await ask("PUT", `${where}/partitions`, Number(partitions));
+      else await ask("PUT", where);
+      location.hash = topicLink(`persistent://${place.tenant}/${place.namespace}/${topic}`);
+      return `Topic ${topic} is there`;
+    },
+  });

@@ -1,0 +1,29 @@
+// Light or dark: as the system has it, until somebody chooses here; that is remembered in this browser.
+
+import { el } from "./dom.js";
+
+const KEY = "quire.theme";
+const NEXT = { auto: "light", light: "dark", dark: "auto" };
+const SIGNS = { auto: "◐", light: "☀", dark: "☾" };
+
+const chosen = () => (NEXT[localStorage.getItem(KEY)] ? localStorage.getItem(KEY) : "auto");
+
+export function applyTheme() {
+  document.documentElement.dataset.theme = chosen();
+}
+
+export function themeButton() {
+  const one = el("button", { type: "button", class: "theme", onclick: turn });
+  const label = () => {
+    one.textContent = SIGNS[chosen()];
+    one.title = `Colours: ${chosen()}`;
+    one.setAttribute("aria-label", `Colours: ${chosen()}; change to ${NEXT[chosen()]}`);
+  };
+  function turn() {
+    localStorage.setItem(KEY, NEXT[chosen()]);
+    applyTheme();
+    label();
+  }
+  label();
+  return one;
+}

@@ -1,0 +1,151 @@
+"""A person at the console: opens pages, reads, clicks and types in a real Chromium without a window.
+
+Its calls block, so they are made in threads: `await in_thread(lambda: work(page))`. Whatever the browser complains of,
+a script that fails or something that the page's policy forbids, fails the test at its end.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+SEE_S = 10.0
+CHROMIUM, DRIVER = "chromium", "chromedriver"
+
+
+class Page:
+    """One tab at the console of the broker at `url`."""
+
+    def __init__(self, driver: Any, url: str) -> None:
+        self.driver = driver
+        self.url = url
+        self.expected: tuple[str, ...] = ()
+        """Parts of complaints that belong to the test, such as of an answer that it is about."""
+
+    def open(self, place: str) -> None:
+        """A page anew, as by a link from elsewhere."""
+        self.driver.get("about:blank")
+        self.driver.get(f"{self.url}/console/#/{place}")
+
+    def text(self) -> str:
+        return str(self.driver.execute_script("return document.body.innerText"))
+
+    def see(self, *texts: str, gone: bool = False) -> None:
+        """Wait until the page shows all of `texts` (none of them, with `gone`)."""
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        def is_so(_: Any) -> bool:
+            shown = self.text()
+            return all((text in shown) is not gone for text in texts)
+
+        try:
+            WebDriverWait(self.driver, SEE_S, 0.05).until(is_so)
+        except Exception as error:
+            raise AssertionError(f"{'still' if gone else 'never'} {texts} in:\n{self.text()}") from error
+
+    def click(self, text: str, inside: str = "body") -> None:
+        """A button, a link or a summary with just this text, the first that can be clicked."""
+        self._find(
+            f"//*[self::button or self::a or self::summary][normalize-space()={quoted(text)}]", inside
+        ).click()
+
+    def click_in_row(self, row: str, text: str) -> None:
+        """In the row of a table, or the panel, that says `row`."""
+        self._find(
+            f"//*[self::tr or self::details or self::section][contains(normalize-space(), {quoted(row)})]"
+            f"//button[normalize-space()={quoted(text)}]"
+        ).click()
+
+    def fill(self, label: str, value: str) -> None:
+        """What a label, or a description for those who do not see, calls so."""
+        from selenium.webdriver.support.ui import Select
+
+        field = self._find(
+            f"//label[contains(normalize-space(), {quoted(label)})]//*[self::input or self::select or self::textarea]"
+            f" | //*[@aria-label={quoted(label)}]"
+        )
+        if field.tag_name == "select":
+            Select(field).select_by_visible_text(value)
+        elif field.get_attribute("type") == "checkbox":
+            if field.is_selected() != (value == "yes"):
+                field.click()
+        else:
+            field.clear()
+            field.send_keys(value)
+
+    def answer(self, button: str, **fields: str) -> None:
+        """Fill in the open dialog (`_` in names of fields for spaces) and press its button; it closes."""
+        for label, value in fields.items():
+            self.fill(label.replace("_", " "), value)
+        self.click(button, "dialog")
+        self.wait_for("!document.querySelector('dialog')", "the dialog stays open")
+
+    def wait_for(self, script: str, problem: str) -> None:
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        try:
+            WebDriverWait(self.driver, SEE_S, 0.05).until(
+                lambda driver: driver.execute_script(f"return {script}")
+            )
+        except Exception as error:
+            raise AssertionError(f"{problem}:\n{self.text()}") from error
+
+    def keys(self, *keys: str) -> None:
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        ActionChains(self.driver).send_keys(*keys).perform()
+
+    def _find(self, xpath: str, inside: str = "body") -> Any:
+        from selenium.webdriver.common.by import By
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        def shown(driver: Any) -> Any:
+            found = driver.find_elements(By.XPATH, f"//{inside}{xpath}")
+            return next((one for one in found if one.is_displayed() and one.is_enabled()), None)
+
+        try:
+            return WebDriverWait(self.driver, SEE_S, 0.05).until(shown)
+        except Exception as error:
+            raise AssertionError(f"there is no {xpath} in:\n{self.text()}") from error
+
+    def complaints(self) -> list[str]:
+        """What the browser's console says since this was asked last."""
+        lines = [str(one["message"]) for one in self.driver.get_log("browser")]
+        return [line for line in lines if not any(part in line for part in self.expected)]
+
+
+def quoted(text: str) -> str:
+    """A text in an XPath expression."""
+    if '"' not in text:
+        return f'"{text}"'
+    return "concat(" + ", '\"', ".join(f'"{part}"' for part in text.split('"')) + ")"
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """A driver. Skips the test where selenium, Chromium or its driver is not installed."""
+    webdriver = pytest.importorskip("selenium.webdriver")
+    browser, driver = shutil.which(CHROMIUM), shutil.which(DRIVER)
+    if browser is None or driver is None:
+        pytest.skip("no Chromium here: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    # Containers give a browser neither a sandbox of its own nor much shared memory.
+    for flag in (
+        "headless=new",
+        "no-sandbox",
+        "disable-dev-shm-usage",
+        "disable-gpu",
+        "window-size=1280,1400",
+    ):
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    made = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    try:
+        yield made
+    finally:
+        made.quit()
