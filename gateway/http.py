@@ -28,6 +28,7 @@ from quire.metadata.records import BrokerRecord
 from quire.runtime import probes
 from quire.runtime.errors import NotAuthenticated, NotAuthorized, QuireError, Unavailable
 from quire.runtime.network import peer_address
+from quire.runtime.other_sites import REFUSAL, TOLD_BY, is_from_another_site
 from quire.runtime.tls import peer_certificate
 
 log = logging.getLogger(__name__)
@@ -85,6 +86,8 @@ class Forwarding:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Any request, whoever sends it; where clients log in here, it is asked first who that is."""
+        if is_from_another_site(request.method, request.headers):
+            return _refusal(403, REFUSAL)
         try:
             headers = await self._presented(request)
         except (NotAuthenticated, NotAuthorized) as error:
@@ -107,6 +110,8 @@ class Forwarding:
         return proxy.headers(headers, identity, presented.request)
 
     async def _forward(self, request: web.Request, headers: CIMultiDict[str]) -> web.StreamResponse:
+        for told in TOLD_BY:
+            headers.popall(told, None)  # it is about the name that this gateway was asked by
         body = await request.read()
         failed = ""
         for _ in range(ATTEMPTS_MAX):

@@ -154,6 +154,8 @@ CORES = (
     "serving/topic/lifecycle/states.py",
     "serving/topic/lifecycle/retention.py",
     "serving/schema/avro.py",
+    "serving/schema/avro_values.py",
+    "serving/schema/reading.py",
     "serving/schema/definition.py",
     "serving/schema/compatibility.py",
     "serving/model/rates.py",

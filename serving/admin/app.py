@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from aiohttp import web
 
 from quire.runtime import probes
+from quire.serving.admin.following import PEERS
 from quire.serving.admin.login import GUARD, logged_in, name_request
 from quire.serving.admin.refusals import LIMITS_MET, REQUEST_BYTES_MAX, errors_as_json
 from quire.serving.admin.resources import routes
@@ -18,6 +19,7 @@ def make_app(broker: Broker, more_metrics: Sequence[probes.MetricSource] = ()) -
     """The REST interface of one broker. `more_metrics` are those of its process's other parts."""
     middlewares = [errors_as_json] if broker.registry.guard is None else [errors_as_json, logged_in]
     application = web.Application(middlewares=middlewares, client_max_size=REQUEST_BYTES_MAX)
+    application[PEERS] = broker.fan_out.peers
     application[LIMITS_MET] = broker.services.limits_met
     if broker.registry.guard is not None:
         application[GUARD] = broker.registry.guard

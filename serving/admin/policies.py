@@ -16,7 +16,15 @@ from msgspec.structs import replace
 from quire.metadata.records import Policies
 from quire.runtime.errors import ConfigurationError
 from quire.security.authorization import Action
-from quire.serving.admin.policy_json import POLICIES, QUOTAS, Iceberg, PolicyJson, Quota, quotas_shown
+from quire.serving.admin.policy_json import (
+    POLICIES,
+    QUOTAS,
+    Iceberg,
+    PolicyJson,
+    Quota,
+    quotas_shown,
+    topic_policies_shown,
+)
 from quire.serving.admin.route import (
     NAMESPACE,
     OF_NAMESPACE,
@@ -32,6 +40,7 @@ from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 
 TOPIC = "/admin/v2/{domain:persistent}/{tenant}/{namespace}/{topic}"
+OF_TOPIC = "/quire/v1/topics/{domain:persistent}/{tenant}/{namespace}/{topic}"
 REFRESH = "/quire/v1/policies/{tenant}/{namespace}"
 """What one broker asks of the others when it has changed a policy: to heed it before the change is answered."""
 
@@ -73,12 +82,18 @@ def routes(broker: Broker) -> Sequence[Route]:
         found = await policies.with_iceberg()
         return [{"topic": str(name), **Iceberg.show(policy)} for name, policy in found.items()]
 
+    async def of_both(topic: TopicName) -> dict[str, Any]:
+        """All policies of a topic by the words of their paths: what it prescribes itself, and what holds."""
+        own, applied = await policies.of_topic(topic), await policies.applied(topic)
+        return {"prescribed": topic_policies_shown(own), "applied": topic_policies_shown(applied)}
+
     async def forget(topic: TopicName) -> None:
         """All but its permissions, which are granted and revoked."""
         await policies.change_topic(topic, lambda old: Policies(permissions=old.permissions))
 
     found = [
         Route("DELETE", f"{TOPIC}/policies", forget, TOPIC_NAME, may=Action.ADMINISTER),
+        Route("GET", f"{OF_TOPIC}/policies", of_both, TOPIC_NAME, may=Action.ADMINISTER),
         Route("GET", ICEBERG, tables, may=Action.SUPERUSER),
         Route("PUT", REFRESH, policies.refresh, *OF_NAMESPACE, query("topic", _topic), may=Action.SUPERUSER),
     ]

@@ -423,6 +423,18 @@ def shown(prescribed: Policies, cluster: str) -> dict[str, Any]:
     return {**found, "backlogQuota": quotas, "backlog_quota_map": quotas} if quotas else found
 
 
+def topic_policies_shown(prescribed: Any) -> dict[str, Any]:
+    """Of a topic, `Policies` or what holds, by the last words of their paths; what is not prescribed is null."""
+    found = {
+        policy.topic_word: None
+        if (value := getattr(prescribed, policy.field)) is None
+        else policy.shape.show(value)
+        for policy in POLICIES
+        if policy.topic_word
+    }
+    return {**found, "backlogQuota": quotas_shown(prescribed)}
+
+
 def quotas_shown(prescribed: Any) -> dict[str, Any] | None:
     """Both quotas by their types, None when there is none."""
     quotas = {

@@ -1,7 +1,8 @@
 """Errors as a client of the REST interface sees them: a status, and JSON with one field, `reason`.
 
 Pulsar's tools expect it so. A request for a topic of another broker is redirected there (307), as Pulsar does. A body
-that is not what the resource takes is 400; nothing was changed then.
+that is not what the resource takes is 400; nothing was changed then. What another site's page would change is refused
+before anything else is looked at.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from quire.runtime.errors import (
     Unavailable,
     VersionConflict,
 )
+from quire.runtime.other_sites import REFUSAL, is_from_another_site
 from quire.serving.admin.requests import Absent
 from quire.serving.cluster.catalogue import NoPartition
 from quire.serving.cluster.port import NotOwner
@@ -73,6 +75,8 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    if is_from_another_site(request.method, request.headers):
+        return _refusal(403, REFUSAL)
     try:
         return await handler(request)
     except web.HTTPException as error:

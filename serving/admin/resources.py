@@ -12,6 +12,7 @@ from quire.serving.admin import (
     namespaces,
     openapi,
     overview,
+    peek,
     permissions,
     policies,
     schemas,
@@ -37,6 +38,7 @@ RESOURCES = (
     topics,
     subscriptions,
     messages,
+    peek,
     schemas,
     lookup,
 )

@@ -26,8 +26,10 @@ from msgspec import Meta
 
 from quire.runtime.errors import ConfigurationError
 from quire.security.authorization import Action
+from quire.serving.admin.following import followed
 from quire.serving.admin.login import permitted
 from quire.serving.admin.requests import json_of, natural
+from quire.serving.cluster.port import NotOwner
 from quire.serving.names import TopicName
 
 Word = Annotated[str, Meta(min_length=1)]
@@ -98,7 +100,13 @@ class Route(web.AbstractRouteDef):
         return web.route(self.method, self.path, self.handle).register(router)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        return await permitted(request, self.may, self._carry_out)
+        return await permitted(request, self.may, self._carry_out_or_follow)
+
+    async def _carry_out_or_follow(self, request: web.Request) -> web.StreamResponse:
+        try:
+            return await self._carry_out(request)
+        except NotOwner as elsewhere:
+            return await followed(request, elsewhere)
 
     async def _carry_out(self, request: web.Request) -> web.StreamResponse:
         read = [(one.keyword, await one.read(request)) for one in self.arguments]

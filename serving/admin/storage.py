@@ -42,6 +42,7 @@ def _of_topics(broker: Broker) -> Sequence[Route]:
     return (
         Route("GET", f"{TOPIC}/segments", broker.admin.statistics.segments, TOPIC_NAME, may=Action.CONSUME),
         Route("GET", f"{TOPIC}/blocks", blocks, *span, TOPIC_NAME, may=Action.CONSUME),
+        Route("PUT", f"{TOPIC}/seal", broker.admin.topics.seal, TOPIC_NAME, may=Action.ADMINISTER),
         Route("GET", f"{TOPIC}/explain", broker.admin.statistics.explain, TOPIC_NAME, may=Action.LOOKUP),
     )
 

@@ -26,6 +26,6 @@ else would), `topic_lists` (tells clients of new ones).
 
 Then what clients ask, `client_topics`, and what operators ask. `fan_out` asks each partition of a topic, and each of
 the other brokers, by `peers`; `addresses` is where this one is reached. `partitioned` lets a topic with partitions
-grow, `deletion` deletes topics. `admin` lists the rest: `topic_admin`, `topic_table`, `statistics`,
+grow, `deletion` deletes topics. `admin` lists the rest: `topic_admin`, `topic_table`, `peeking`, `statistics`,
 `subscription_admin`, `policy_admin`, `archive_admin`.
 """

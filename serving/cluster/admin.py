@@ -9,6 +9,7 @@ from quire.serving.cluster.deletion import Deletion
 from quire.serving.cluster.fan_out import FanOut
 from quire.serving.cluster.offloading import Offloading
 from quire.serving.cluster.partitioned import Partitioned
+from quire.serving.cluster.peeking import Peeking
 from quire.serving.cluster.policy_admin import PolicyAdmin
 from quire.serving.cluster.policy_updates import PolicyUpdates
 from quire.serving.cluster.registry import Registry
@@ -31,6 +32,7 @@ class Admin:
         offloading: Offloading | None,
     ) -> None:
         self.topics = TopicAdmin(registry, deletion, fan_out)
+        self.peeking = Peeking(registry, fan_out)
         self.table = TopicTable(registry, services, fan_out)
         self.statistics = Statistics(registry, services, fan_out, offloading)
         self.subscriptions = SubscriptionAdmin(registry, partitioned, fan_out)

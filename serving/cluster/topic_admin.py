@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -92,6 +93,13 @@ class TopicAdmin:
         """No more messages, for good. Returns the last position."""
         await self._fan_out.refuse_parent(name, "an end")
         return await (await self._registry.open_persistent(name)).terminate()
+
+    async def seal(self, name: TopicName) -> None:
+        """End the segment that is written to and go on in a new one, so that it can be archived; an empty one stays."""
+        await self._fan_out.refuse_parent(name, "the end of a segment")
+        rolling = (await self._registry.open_persistent(name)).log.writing.roll()
+        if rolling is not None:
+            await asyncio.shield(rolling)
 
     async def terminate_partitions(self, name: TopicName) -> dict[int, Position]:
         """The same for every partition; returns the last position of each, by its number."""

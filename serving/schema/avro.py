@@ -67,7 +67,7 @@ class AvroType:
     fields: list[Field] = field(default_factory=list)
     branches: list[AvroType] = field(default_factory=list)
     items: AvroType | None = None
-    symbols: frozenset[str] = frozenset()
+    symbols: tuple[str, ...] = ()
     has_default: bool = False
     """An enum that reads symbols it does not know."""
     size: int = 0
@@ -169,7 +169,7 @@ class _Parser:
         symbols = value.get("symbols")
         if not isinstance(symbols, list) or not all(isinstance(one, str) for one in symbols):
             raise AvroError(f"{at or 'it'} is an enum and needs a list of symbols")
-        made.symbols = frozenset(symbols)
+        made.symbols = tuple(symbols)
         made.has_default = value.get("default") in symbols
         return made
 
@@ -312,7 +312,7 @@ def _named_refusal(reader: AvroType, writer: AvroType) -> str:
         return f"{_shown(writer)} cannot be read as {_shown(reader)}, which has another name"
     if reader.size != writer.size:
         return f"{_shown(writer)} has {writer.size} bytes, and {reader.size} are to be read"
-    unknown = sorted(writer.symbols - reader.symbols)
+    unknown = sorted(set(writer.symbols) - set(reader.symbols))
     if unknown and not reader.has_default:
         return f"symbol {unknown[0]!r} of {_shown(writer)} is not known to the reader"
     return ""

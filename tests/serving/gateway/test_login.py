@@ -206,3 +206,29 @@ async def test_a_relay_that_ends_leaves_no_timer_for_its_credentials(proxy: Fron
     await in_thread(client.close)
     await until_empty(proxy)
     assert all(one is not None and one.cancelled() for one in timers)
+
+
+async def test_the_console_is_there_before_log_in_and_asks_by_the_gateway(proxy: Front) -> None:
+    async with aiohttp.ClientSession() as session:
+        for path in ("/console", "/console/", "/console/js/app.js"):
+            async with session.get(proxy.http_url + path) as answer:
+                assert answer.status == 200 and "Content-Security-Policy" in answer.headers, path
+        async with session.get(proxy.http_url + "/console/../quire/v1/whoami") as answer:
+            assert answer.status == 401
+        headers = {"Authorization": f"Bearer {token('app')}"}
+        async with session.get(proxy.http_url + "/quire/v1/whoami", headers=headers) as answer:
+            assert (await answer.json())["role"] == "app"
+
+
+async def test_another_sites_page_changes_nothing(proxy: Front) -> None:
+    """Nor is a page of this site refused by the broker, which is asked by another name."""
+    own = {"Authorization": f"Bearer {token('app')}"}
+    subscription = proxy.http_url + STATS.replace("/stats", "/subscription/s")
+    async with aiohttp.ClientSession() as session:
+        for headers, expected in (
+            ({"Origin": "http://elsewhere"}, 403),
+            ({"Sec-Fetch-Site": "cross-site"}, 403),
+            ({"Origin": proxy.http_url}, 204),
+        ):
+            async with session.put(subscription, headers={**own, **headers}) as answer:
+                assert answer.status == expected, await answer.text()

@@ -92,3 +92,38 @@ async def test_a_broker_that_presents_nothing_is_refused_by_others(tmp_path: Pat
         assert {line["event"] for line in lines} == {"login-failed"}
     finally:
         await brokers.close()
+
+
+async def test_a_page_that_cannot_follow_has_the_owner_asked_for_it(brokers: Brokers) -> None:
+    """With the caller's permissions, which the broker that is asked looks at, and the answer of the owner."""
+    one, two = await brokers.start(), await brokers.start()
+    await one.broker.namespaces.change("public", "default", granting(reader=("consume",)))
+    client = brokers.client(authentication=pulsar.AuthenticationToken(token("admin")))
+    names = [f"t-{number}" for number in range(8)]
+    for name in names:
+        producer = await asyncio.to_thread(client.create_producer, name)
+        await asyncio.to_thread(producer.send, b"hello")
+    assert {brokers.owner(f"persistent://public/default/{name}") for name in names} == {one, two}
+    looks = "/quire/v1/topics/persistent/public/default/{}/messages"
+
+    async def status(role: str, method: str, where: str, body: Any = None) -> tuple[int, Any]:
+        headers = {"Authorization": f"Bearer {token(role)}", "X-Quire-Follow": "true"}
+        url = one.broker.addresses.http_url + where
+        options: dict[str, Any] = {"headers": headers, "json": body, "allow_redirects": False}
+        async with aiohttp.ClientSession() as session, session.request(method, url, **options) as answer:
+            return answer.status, await answer.json() if answer.content_length else None
+
+    for name in names:
+        found, (look,) = await status("reader", "GET", looks.format(name))
+        assert found == 200 and look["text"] == "hello"
+        assert (await status("nobody", "GET", looks.format(name)))[0] == 403
+        assert (await status("reader", "PUT", path(name, "/unload")))[0] == 403
+        assert (await status("reader", "PUT", path(name, "/subscription/s"), "earliest"))[0] == 204
+        found, why = await status("reader", "GET", path(name, "/subscription/none/position/1"))
+        assert found == 404 and "none" in why["reason"]
+    page = (await status("reader", "GET", "/quire/v1/namespaces/public/default/topics"))[1]
+    assert [row["producers"] for row in page["topics"]] == [1] * 8, "of both brokers"
+    overview = (await status("admin", "GET", "/quire/v1/overview"))[1]
+    assert (
+        all(row["now"]["connections"] >= 1 for row in overview["brokers"]) and len(overview["brokers"]) == 2
+    )
