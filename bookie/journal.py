@@ -32,9 +32,11 @@ from quire.bookie.journal_core import (
 )
 from quire.bookie.journal_replay import Apply, JournalReplay
 from quire.bookie.segment_pool import Segment, SegmentPool
+from quire.runtime.clock import Clock, SystemClock
 from quire.runtime.disk import Worker, aligned_buffer, pages_up
 from quire.runtime.errors import DiskError, DiskFull, QuireError
 from quire.runtime.limits import JOURNAL_GROUP_BYTES_MAX
+from quire.runtime.metrics import Histogram
 from quire.wire.block import Buffer
 from quire.wire.bookie import AddDone, Status
 
@@ -56,6 +58,7 @@ class Journal:
         *,
         group_bytes_max: int = JOURNAL_GROUP_BYTES_MAX,
         durable: bool = True,
+        clock: Clock | None = None,
     ) -> None:
         self._pool = pool
         self._writer = writer
@@ -66,6 +69,9 @@ class Journal:
         self._waiting_for_room: asyncio.TimerHandle | None = None
         self._may_wait = True
         self.failure: QuireError | None = None
+        self._clock = clock or SystemClock()
+        self.sync_s = Histogram()
+        """How long the disk took for each group."""
         self.groups_written = 0
         self.bytes_written = 0
 
@@ -151,18 +157,22 @@ class Journal:
         self._memory.seek(0)
         size_bytes = encode_group(group, segment.header, self._memory.write, self._view)
 
-        def write() -> None:
+        def write() -> float:
+            began_s = self._clock.monotonic()
             if is_fresh:
                 segment.write_header()
             segment.opened().write(self._view[:size_bytes], segment.position, durable=self._durable)
+            return self._clock.monotonic() - began_s
 
-        def written(_: None, error: BaseException | None) -> None:
+        def written(took_s: float | None, error: BaseException | None) -> None:
             if isinstance(error, DiskFull) and not segment.exists:
                 self._wait_for_room(group, segment)
                 return
             if error is not None:
                 self._fail(error)
                 return
+            assert took_s is not None
+            self.sync_s.observe(took_s)
             segment.position += size_bytes
             self.bytes_written += size_bytes
             if is_fresh:

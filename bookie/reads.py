@@ -30,9 +30,11 @@ from quire.bookie.neighbours import CompareDone
 from quire.bookie.read_cache import BlockReader
 from quire.bookie.scrub import Checked
 from quire.bookie.write_cache import WriteCache
+from quire.runtime.clock import Clock
 from quire.runtime.disk import Worker
 from quire.runtime.errors import CorruptionError, DiskError, QuireError
 from quire.runtime.limits import READ_BYTES_MAX
+from quire.runtime.metrics import Histogram
 from quire.wire.block import Buffer, read_header, same_bytes
 from quire.wire.bookie import (
     BookieId,
@@ -57,6 +59,7 @@ class Reads:
         health: Health,
         loss: str,
         cache_bytes: int,
+        clock: Clock,
     ) -> None:
         self._cache = cache
         self._storage = storage
@@ -64,11 +67,14 @@ class Reads:
         self._identity = identity
         self._health = health
         self._loss = loss
-        self._blocks = BlockReader(storage.index, storage.logs, cache_bytes=cache_bytes)
+        self.blocks = BlockReader(storage.index, storage.logs, cache_bytes=cache_bytes)
+        self._clock = clock
+        self.read_s = Histogram()
+        """How long each read of blocks took, from memory or disk."""
 
     def forget(self, ledger_id: int) -> None:
         """Of a deleted ledger nothing is kept in memory."""
-        self._blocks.forget(ledger_id)
+        self.blocks.forget(ledger_id)
 
     # -- blocks ------------------------------------------------------------------------------------------
     async def read(self, request: ReadRequest) -> ReadResponse:
@@ -78,6 +84,7 @@ class Reads:
             return self._nothing(self._never_heard(request))
         if state.tombstone_version is not None:
             return ReadResponse(Status.DELETED, state.lac)
+        began_s = self._clock.monotonic()
         try:
             blocks = await self._find(state, request.first_entry, min(request.bytes_max, READ_BYTES_MAX))
         except (QuireError, OSError) as error:
@@ -85,6 +92,7 @@ class Reads:
                 return ReadResponse(Status.DELETED, state.lac)
             self._health.read_failed(error, request.ledger_id, request.first_entry)
             return ReadResponse(Status.IO_ERROR, state.lac, detail=str(error))
+        self.read_s.observe(self._clock.monotonic() - began_s)
         if blocks:
             return ReadResponse(Status.OK, state.lac, blocks)
         return self._nothing(self._absent(state, request.bookie), state.lac)
@@ -112,11 +120,11 @@ class Reads:
     async def _find_flushed(self, ledger_id: int, first_entry: int, bytes_max: int) -> list[Buffer]:
         """From the cache at once; else on the ledger's thread, which then reads ahead while the answer travels."""
         thread = self._thread_of(ledger_id)
-        blocks = self._blocks.peek(ledger_id, first_entry, bytes_max)
+        blocks = self.blocks.peek(ledger_id, first_entry, bytes_max)
         if not blocks:
-            blocks = await thread.run(partial(self._blocks.read, ledger_id, first_entry, bytes_max))
-        if self._blocks.wants_ahead(ledger_id):
-            thread.submit(partial(self._blocks.read_ahead, ledger_id), lambda _, error: None)
+            blocks = await thread.run(partial(self.blocks.read, ledger_id, first_entry, bytes_max))
+        if self.blocks.wants_ahead(ledger_id):
+            thread.submit(partial(self.blocks.read_ahead, ledger_id), lambda _, error: None)
         return blocks
 
     def _thread_of(self, ledger_id: int) -> Worker:
@@ -131,7 +139,7 @@ class Reads:
         A recovery may write it because it rotted or cannot be read: then the disk is to be asked, not the cache.
         """
         if recovery:
-            self._blocks.forget(ledger_id)
+            self.blocks.forget(ledger_id)
 
         def compared(found: list[Buffer] | None, error: BaseException | None) -> None:
             is_damaged = isinstance(error, CorruptionError | DiskError)
@@ -143,7 +151,7 @@ class Reads:
             else:
                 done(Status.OK if found and same_bytes(found[0], block) else Status.CONFLICT)
 
-        read = partial(self._blocks.read, ledger_id, first_entry, 1)
+        read = partial(self.blocks.read, ledger_id, first_entry, 1)
         self._thread_of(ledger_id).submit(read, compared)
 
     def _restore(self, ledger_id: int, first_entry: int, block: Buffer, done: CompareDone) -> None:

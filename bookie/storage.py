@@ -96,7 +96,7 @@ class Storage:
         )
         journal.open(identity.bookie_id.incarnation, flusher.journal_full, health.journal_failed)
         self._reads = reads = Reads(
-            cache, storage, readers, identity, health, recovery.loss, settings.read_cache_bytes
+            cache, storage, readers, identity, health, recovery.loss, settings.read_cache_bytes, self._clock
         )
         intake = Intake(
             cache, storage.index, journal, health, flusher, reads, settings.journal_group_bytes_max
@@ -118,6 +118,7 @@ class Storage:
             writer,
             group_bytes_max=settings.journal_group_bytes_max,
             durable=not settings.unsafe_no_sync,
+            clock=self._clock,
         )
 
     def _worker(self, name: str) -> Worker:
@@ -164,16 +165,21 @@ class Storage:
         """Read and verify the flushed run that holds `entry`, or the next one; past every cache."""
         return await self._reads.check_run(ledger_id, entry)
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, Any]:
         """What it tells Prometheus: sizes in bytes, counts since the start."""
-        space = self.health.space()
+        space, blocks = self.health.space(), self._reads.blocks
         return {
             "quire_bookie_ledgers": len(self.cache.ledgers),
             "quire_bookie_unflushed_bytes": self.bytes_unflushed,
             "quire_bookie_journal_groups_total": self._journal.groups_written,
             "quire_bookie_journal_bytes_total": self._journal.bytes_written,
             "quire_bookie_journal_live_bytes": self._journal.bytes_live,
+            "quire_bookie_journal_sync_latency_seconds": self._journal.sync_s,
             "quire_bookie_checkpoints_total": self._flusher.checkpoints,
+            "quire_bookie_read_latency_seconds": self._reads.read_s,
+            "quire_bookie_read_cache_hits_total": blocks.hits,
+            "quire_bookie_read_cache_misses_total": blocks.misses,
+            "quire_bookie_read_cache_bytes": blocks.cached_bytes,
             "quire_bookie_disk_free_bytes": space.free_bytes,
             "quire_bookie_disk_size_bytes": space.total_bytes,
             "quire_bookie_read_only": self.health.is_read_only,

@@ -27,7 +27,7 @@ from quire.metadata.open import look_at as look_at_metadata
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.memory import keep_heap
-from quire.runtime.probes import MetricSource
+from quire.runtime.metrics import MetricSource
 from quire.runtime.settings import Loaded
 from quire.runtime.watchdog import Watchdog
 from quire.security.configuration import load as load_security

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +50,7 @@ from quire.runtime.disk import RealDisk
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import BYTES_IN_FLIGHT_MAX
 from quire.runtime.memory import keep_heap
+from quire.runtime.metrics import Values
 from quire.runtime.settings import BYTES, MILLISECONDS, Loaded, is_loopback, parse_address, setting
 from quire.runtime.watchdog import Watchdog
 from quire.security.configuration import Configuration
@@ -149,9 +150,10 @@ class Bookie:
     def warnings(self) -> Sequence[str]:
         return [lost] if (lost := self.storage.lost_at_start) else []
 
-    def metrics(self) -> Mapping[str, float]:
+    def metrics(self) -> Values:
         found = self.storage.metrics()
         found["quire_bookie_bytes_in_flight"] = self.budget.used_bytes
+        found["quire_bookie_bytes_in_flight_max"] = self.budget.limit_bytes
         found["quire_bookie_damage_reported_total"] = self.reports.reported
         found |= self.store.counts.metrics()
         found["quire_bookie_retired"] = self.registration.is_retired
@@ -248,7 +250,7 @@ def _look_who_comes_in(
 
 def _app(running: Bookie, watchdog: Watchdog) -> web.Application:
     application = web.Application()
-    application.add_routes(probes.routes(running, [watchdog.metrics]))
+    application.add_routes(probes.routes(running, probes.Scrapes([running.metrics, watchdog.metrics])))
     return application
 
 

@@ -44,7 +44,7 @@ from quire.runtime import log
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.memory import keep_heap
-from quire.runtime.probes import MetricSource
+from quire.runtime.metrics import MetricSource
 from quire.runtime.settings import Loaded, format_address, parse_address, setting
 from quire.security import tls
 from quire.security.configuration import load as load_security
@@ -160,7 +160,9 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         if doors.http is not None:
             told.http_url = advertised_http(process.http_advertise, service_url, doors.http_url)
         told.http_url_tls = http_url_tls(settings.advertise_tls, doors)
-        metrics: list[MetricSource] = [watchdog.metrics]
+        repair = Repair(store, directory, clock, SystemRandom(), configuration.repair.values, name)
+        repair.on_open(running.ownerless.want)
+        metrics: list[MetricSource] = [watchdog.metrics, repair.metrics]
         if settings.archive_sidecars and running.offloading is not None:
             metrics += await parts.sidecars(process.archive, running.offloading.offloader)
         await parts.serve_http(make_app(running, metrics), doors.http, doors.http_tls)
@@ -168,8 +170,6 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         parts.push_async_callback(running.stop)
         if (publishing := audit_topic(secured, running.addresses)) is not None:
             await parts.start(publishing)
-        repair = Repair(store, directory, clock, SystemRandom(), configuration.repair.values, name)
-        repair.on_open(running.ownerless.want)
         await parts.start(repair)
         keep_heap()
         yield running

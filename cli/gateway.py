@@ -98,7 +98,7 @@ async def gateway(settings: GatewaySettings) -> AsyncIterator[Sequence[str]]:
     inside = tls.between_processes(security)
     allow_open_files(2 * settings.connections_max)  # each has one to a broker
     async with Parts() as parts:
-        watchdog = parts.watch_loop("quire_gateway")
+        watchdog = parts.watch_loop()
         doors = open_doors(parts, settings.listen, settings.http, security)
         to_metadata = inside.client.current if inside else None
         store = await parts.metadata(settings.metadata, watchdog, to_metadata, security.metadata.login)

@@ -27,7 +27,7 @@ from quire.runtime.credentials import NOBODY, Credentials
 from quire.runtime.errors import ConfigurationError, Unavailable
 from quire.runtime.http_door import HttpDoor
 from quire.runtime.limits import HTTP_CONNECTIONS_MAX, HTTP_SILENT_S
-from quire.runtime.probes import MetricSource
+from quire.runtime.metrics import MetricSource
 from quire.runtime.settings import format_address, parse_address
 from quire.runtime.watchdog import Watchdog
 from quire.security.configuration import Configuration
@@ -62,9 +62,9 @@ class Parts(AsyncExitStack):
         self.callback(sock.close)
         return sock
 
-    def watch_loop(self, prefix: str = "quire") -> Watchdog:
-        """A watchdog of this process's loop; `prefix` begins its metrics' names."""
-        watchdog = Watchdog(prefix)
+    def watch_loop(self) -> Watchdog:
+        """A watchdog of this process's loop."""
+        watchdog = Watchdog()
         watchdog.start()
         self.callback(watchdog.stop)
         return watchdog

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import Final
@@ -20,6 +20,7 @@ from quire.metadata.store import MetadataStore
 from quire.runtime.errors import TooMany
 from quire.runtime.http_door import HttpDoor
 from quire.runtime.limits import HTTP_SILENT_S
+from quire.runtime.metrics import MetricSource, Values
 from quire.runtime.tasks import Tasks
 from quire.security.authentication import LOOK_EACH_S
 from quire.security.configuration import COUNTED, Configuration
@@ -48,7 +49,7 @@ class Gateway:
         store: MetadataStore,
         rng: Random,
         connections_max: int,
-        more_metrics: Callable[[], Mapping[str, float]] = dict,
+        more_metrics: MetricSource = dict,
         tls: FollowedContext | None = None,
         security: Security | None = None,
     ) -> None:
@@ -128,12 +129,12 @@ class Gateway:
             await self._http.cleanup()
         await self.brokers.stop()
 
-    def metrics(self) -> Mapping[str, float]:
+    def metrics(self) -> Values:
         return {
             "quire_gateway_connections": len(self.connections),
             "quire_gateway_connections_total": self.connections.total,
             "quire_gateway_connections_logging_in": self.connections.logging_in,
-            **{f"quire_gateway_limits_{limit}_met_total": count for limit, count in self._limits_met.items()},
+            "quire_gateway_limits_met_total": {(limit,): count for limit, count in self._limits_met.items()},
             "quire_gateway_relayed_bytes_total": self._relayed_bytes,
             "quire_gateway_lookups_total": self._lookups,
             "quire_gateway_brokers": len(self.brokers.all()),

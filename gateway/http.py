@@ -11,24 +11,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from ssl import SSLContext
 from typing import Final
 
 import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
-from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import Metric
-from prometheus_client.parser import text_string_to_metric_families
 
 from quire.gateway.brokers import Brokers
 from quire.gateway.login import ORIGINAL_PRINCIPAL, Proxy
 from quire.metadata.records import BrokerRecord
-from quire.runtime import probes
+from quire.runtime import exposition, probes
 from quire.runtime.errors import NotAuthenticated, NotAuthorized, QuireError, Unavailable
+from quire.runtime.metrics import MetricSource
 from quire.runtime.network import peer_address
 from quire.runtime.other_sites import REFUSAL, TOLD_BY, is_from_another_site
+from quire.runtime.slices import Slices
 from quire.runtime.tls import peer_certificate
 
 log = logging.getLogger(__name__)
@@ -47,9 +46,7 @@ _HOP_BY_HOP: Final = frozenset(
 )
 
 
-def make_app(
-    brokers: Brokers, own_metrics: Callable[[], Mapping[str, float]], proxy: Proxy | None = None
-) -> web.Application:
+def make_app(brokers: Brokers, own_metrics: MetricSource, proxy: Proxy | None = None) -> web.Application:
     """The aiohttp application of one gateway."""
     application = web.Application(client_max_size=REQUEST_BYTES_MAX)
     forwarding = Forwarding(brokers, proxy)
@@ -185,40 +182,38 @@ def _refusal(status: int, reason: str) -> web.Response:
 class Metrics:
     """What Prometheus finds here: the whole cluster in one scrape."""
 
-    def __init__(
-        self, brokers: Brokers, own: Callable[[], Mapping[str, float]], forwarding: Forwarding
-    ) -> None:
+    def __init__(self, brokers: Brokers, own: MetricSource, forwarding: Forwarding) -> None:
         self._brokers = brokers
-        self._own = own
+        self._slices = Slices()
+        self._own = probes.Scrapes([own], slices=self._slices)
         self._forwarding = forwarding
 
-    async def handle(self, _: web.Request) -> web.Response:
+    async def handle(self, request: web.Request) -> web.Response:
+        """Brokers are shown the credentials of whoever asks: they tell names to some alone (`probes.Scrapes`)."""
+        open_metrics = exposition.wants_open_metrics(request.headers.get("Accept", ""))
+        kind = exposition.OPEN_METRICS if open_metrics else exposition.PROMETHEUS
+        headers = {name: request.headers[name] for name in ("Authorization",) if name in request.headers}
         brokers = self._brokers.all()
-        texts = await asyncio.gather(*(self._ask(broker) for broker in brokers))
-        families: dict[str, Metric] = {}
+        texts = await asyncio.gather(
+            *(self._ask(broker, {**headers, "Accept": kind}) for broker in brokers),
+        )
+        joined = exposition.Joined()
+        joined.add((await self._own.text(open_metrics=open_metrics)).splitlines())
         for broker, text in zip(brokers, texts, strict=True):
-            _join(families, text, broker.broker_id)
-        registry = CollectorRegistry()
-        ProcessCollector(registry=registry, namespace="quire_gateway")
-        found = [*map(probes.family, self._own().items()), *families.values()]
-        registry.register(probes.Families(lambda: found))
-        return probes.exposition(registry)
+            label = f'broker="{broker.broker_id}"'
+            async for lines in self._slices.parts(text.splitlines(), exposition.LINES_A_PIECE):
+                joined.add(list(lines), label)
+        body = joined.text(open_metrics=open_metrics).encode()
+        return web.Response(body=body, headers={"Content-Type": kind})
 
-    async def _ask(self, broker: BrokerRecord) -> str:
+    async def _ask(self, broker: BrokerRecord, headers: Mapping[str, str]) -> str:
         """One broker's metrics; nothing when it does not answer, which is what its absence says."""
         assert self._forwarding.client is not None
+        client, tls = self._forwarding.client, self._forwarding.tls
         try:
             async with asyncio.timeout(METRICS_S):
                 url = self._brokers.http_url_of(broker) + "/metrics"
-                async with self._forwarding.client.get(url, ssl=self._forwarding.tls) as answer:
+                async with client.get(url, headers=headers, ssl=tls) as answer:
                     return await answer.text() if answer.status == 200 else ""
         except (aiohttp.ClientError, TimeoutError):
             return ""
-
-
-def _join(families: dict[str, Metric], text: str, broker_id: str) -> None:
-    for found in text_string_to_metric_families(text):
-        family = families.setdefault(found.name, Metric(found.name, found.documentation, found.type))
-        family.samples += [
-            sample._replace(labels={**sample.labels, "broker": broker_id}) for sample in found.samples
-        ]

@@ -22,7 +22,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from quire.ledger import flushed, loss, placement, recovery, states
 from quire.ledger.directory import BookieDirectory
@@ -176,6 +176,16 @@ class Ledgers:
     def found_elsewhere(self, ledger_id: int) -> None:
         """What bookies have lost of the ledger was read from the archive: it is no loss."""
         self._parts.replicas.found_elsewhere(ledger_id)
+
+    def metrics(self) -> dict[str, Any]:
+        available = self.available()
+        return {
+            "quire_ledger_bookies_available": len(available),
+            "quire_ledger_bookies_writable": sum(not one.read_only for one in available),
+            "quire_ledger_lost_ledgers": len(self.lost()),
+            "quire_ledger_lagging_bytes": self.bytes_lagging,
+            "quire_ledger_read_latency_seconds": self._parts.replicas.read_s,
+        }
 
     def lost(self) -> dict[int, LostForGood]:
         """Ledgers of which this process has met an entry that is lost for good, lately."""

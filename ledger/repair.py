@@ -39,6 +39,7 @@ from quire.metadata.records import LedgerRecord, RepairRecord
 from quire.metadata.store import MetadataStore
 from quire.runtime.clock import Clock
 from quire.runtime.errors import QuireError, Unavailable
+from quire.runtime.metrics import Values
 from quire.runtime.tasks import Tasks
 
 _log = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ class Repair:
         self._unwatch: Callable[[], None] | None = None
         self._is_stale = True
         self._worklist = Worklist()
-        copier = Copier(store, bookies, clock, Pace(settings.repair_bytes_per_s))
+        self._copier = copier = Copier(store, bookies, clock, Pace(settings.repair_bytes_per_s))
         self._progress = Progress(store, copier, clock, name)
         deletion = Deletion(store, bookies)
         self._replicator = Replicator(store, copier, deletion, self._progress, self._worklist, rng.random)
@@ -93,6 +94,21 @@ class Repair:
     def status(self) -> RepairRecord:
         """What this process did as coordinator. The cluster's is at `paths.REPAIR_PROGRESS`."""
         return self._progress.record
+
+    def metrics(self) -> Values:
+        """Of the queue as its coordinator knows it: whoever is none knows nothing."""
+        worklist, record = self._worklist, self._progress.record
+        states = tuple(WorkState) if self.is_coordinator else ()
+        return {
+            "quire_repair_coordinator": self.is_coordinator,
+            "quire_repair_ledgers_underreplicated": worklist.count(*states),
+            "quire_repair_ledgers_unplaced": record.unplaced if states else 0,
+            "quire_repair_ledgers_open": record.open if states else 0,
+            "quire_repair_ledgers_lost": len(worklist.lost) if states else 0,
+            "quire_repair_bookies_lost": len(record.lost) if states else 0,
+            "quire_repair_bookies_absent": len(record.absent) if states else 0,
+            "quire_repair_copied_bytes_total": self._copier.bytes_copied,
+        }
 
     def on_open(self, listener: Callable[[LedgerRecord], None]) -> None:
         """Tell `listener` each open ledger that must be closed before it can be repaired."""

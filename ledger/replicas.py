@@ -21,6 +21,7 @@ from quire.ledger.patience import Patience
 from quire.ledger.placement import Quarantine
 from quire.runtime.clock import Clock
 from quire.runtime.errors import LostForGood
+from quire.runtime.metrics import Histogram
 from quire.wire.bookie import BookieId
 
 _log = logging.getLogger(__name__)
@@ -62,6 +63,8 @@ class Replicas:
         self._quarantine = quarantine
         self._rack = rack
         self._patience: dict[BookieId, Patience] = {}
+        self.read_s = Histogram()
+        """How long each answer to a read took."""
         self._told: dict[tuple[BookieId, int, int], float] = {}
         self._lost: dict[int, _Met] = {}
         self.on_damage: DamageListener = lambda bookie, ledger_id, entry, what: None
@@ -85,6 +88,7 @@ class Replicas:
         if patience is None:
             patience = self._patience[bookie] = Patience()
         patience.observe(seconds)
+        self.read_s.observe(seconds)
 
     def report(self, bookie: BookieId, ledger_id: int, entry: int, what: str) -> None:
         """A copy is damaged or missing."""

@@ -1,25 +1,29 @@
 """`/health`, `/metrics`: what every process answers orchestrators and Prometheus.
 
-Counters are plain numbers that the rooms keep; they are turned into Prometheus' text only when somebody asks.
+Metrics are numbers that the rooms keep; they become text (`exposition`) only when somebody asks, in pieces, each in a
+turn of the event loop of its own (`slices`). Who asks while that is under way gets the same text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from importlib.metadata import version
+from typing import Any, Final, Protocol
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.registry import Collector
+from prometheus_client import ProcessCollector
 
-MetricSource = Callable[[], Mapping[str, float]]
-"""Counters (`…_total`) and gauges by their full name."""
-
+from quire.runtime.exposition import OPEN_METRICS, PROMETHEUS, pieces, wants_open_metrics
+from quire.runtime.metric_table import BY_NAME
+from quire.runtime.metrics import MetricSource, Values
+from quire.runtime.slices import Slices
 
 PATHS = ("/health", "/health/live", "/health/ready", "/metrics", "/metrics/")
-"""What everybody may ask: it tells of the process, and of nothing that is kept in it."""
+"""What everybody may ask: it tells of the process, and of nothing that is kept in it but to `Scrapes.may_see_names`."""
+
+
+Sources = Sequence[MetricSource]
 
 
 class Probed(Protocol):
@@ -33,22 +37,85 @@ class Probed(Protocol):
         """What a person should look at though it is ready, with what to do."""
         ...
 
-    def metrics(self) -> Mapping[str, float]:
-        """Counters and gauges by their full name."""
+    def metrics(self) -> Values:
+        """By names of the table."""
         ...
 
 
-def routes(target: Probed, more_metrics: Sequence[MetricSource] = ()) -> list[web.RouteDef]:
-    """Of a process whose metrics are its own alone."""
-    sources = (target.metrics, *more_metrics)
-    registry = CollectorRegistry()
-    registry.register(Families(lambda: map(family, (pair for one in sources for pair in one().items()))))
-    ProcessCollector(registry=registry)
+async def _nothing() -> Values:
+    return {}
 
-    async def metrics(_: web.Request) -> web.Response:
-        return exposition(registry)
 
-    return routes_with(metrics, target.why_not_ready, target.warnings)
+async def _everybody(_: web.Request) -> bool:
+    return True
+
+
+class Scrapes:
+    """Answers `/metrics`. `names` has what tells of namespaces and topics, for whom `may_see_names` lets see them."""
+
+    def __init__(
+        self,
+        sources: Sources,
+        names: Callable[[], Awaitable[Values]] = _nothing,
+        may_see_names: Callable[[web.Request], Awaitable[bool]] = _everybody,
+        slices: Slices | None = None,
+    ) -> None:
+        self._sources = (_build, _Process().metrics, *sources)
+        self._names = names
+        self._may_see_names = may_see_names
+        self._slices = slices or Slices()
+        self._under_way: dict[tuple[bool, bool], asyncio.Task[str]] = {}
+
+    async def handle(self, request: web.Request) -> web.Response:
+        open_metrics = wants_open_metrics(request.headers.get("Accept", ""))
+        text = await self.text(open_metrics=open_metrics, with_names=await self._may_see_names(request))
+        kind = OPEN_METRICS if open_metrics else PROMETHEUS
+        return web.Response(body=text.encode(), headers={"Content-Type": kind})
+
+    async def text(self, *, open_metrics: bool, with_names: bool = True) -> str:
+        key = open_metrics, with_names
+        task = self._under_way.get(key)
+        if task is None:
+            task = self._under_way[key] = asyncio.ensure_future(self._write(open_metrics, with_names))
+            task.add_done_callback(lambda _: self._under_way.pop(key))
+        return await asyncio.shield(task)
+
+    async def _write(self, open_metrics: bool, with_names: bool) -> str:
+        values = {name: value for source in self._sources for name, value in source().items()}
+        if with_names:
+            values |= await self._names()
+        found = []
+        for piece in pieces(values, open_metrics=open_metrics):
+            found.append(piece)
+            await self._slices.turn()
+        return "".join(found)
+
+
+class _Process:
+    """Its CPU time, memory and files, as Prometheus' own client reads them."""
+
+    def __init__(self) -> None:
+        self._collector = ProcessCollector(registry=None)
+
+    def metrics(self) -> Values:
+        return dict(self._samples())
+
+    def _samples(self) -> Iterator[tuple[str, float]]:
+        for family in self._collector.collect():
+            for sample in family.samples:
+                if sample.name in BY_NAME:
+                    yield sample.name, sample.value
+
+
+def _build() -> Values:
+    return {"quire_build_info": {(VERSION,): 1}}
+
+
+VERSION: Final = version("quire")
+
+
+def routes(target: Probed, scrapes: Scrapes) -> list[web.RouteDef]:
+    return routes_with(scrapes.handle, target.why_not_ready, target.warnings)
 
 
 def routes_with(
@@ -70,28 +137,3 @@ def routes_with(
 
     handlers = (ready, live, ready, metrics, metrics)
     return [web.get(path, handler) for path, handler in zip(PATHS, handlers, strict=True)]
-
-
-class Families(Collector):
-    """What `families` returns, whenever somebody asks."""
-
-    def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        yield from self._families()
-
-    def describe(self) -> Iterable[Metric]:
-        return []
-
-
-def family(metric: tuple[str, float]) -> Metric:
-    """A counter (`…_total`) or a gauge, by its full name."""
-    name, value = metric
-    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-    return kind(name, name.replace("_", " "), value)
-
-
-def exposition(registry: CollectorRegistry) -> web.Response:
-    """Prometheus' text."""
-    return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})

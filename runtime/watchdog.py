@@ -23,6 +23,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
+from quire.runtime.metrics import Histogram, Values
+
 BEAT_S: Final = 0.05
 STALL_S: Final = 0.2
 LOG_AGAIN_S: Final = 10.0
@@ -32,15 +34,16 @@ STACK_CALLS: Final = 15
 LATE_S: Final = 0.05
 """The longest turn that we allow ourselves; beats that are later than this are counted."""
 
+SPAN_S: Final = 30.0
+"""The largest lag is that of the last one to two of these: nobody who asks takes it from others who do."""
+
 _log = logging.getLogger("quire.watchdog")
 
 
 class Watchdog:
     """`start` and `stop` are called on the loop that is watched."""
 
-    def __init__(self, prefix: str = "quire") -> None:
-        """`prefix` begins the metrics' names."""
-        self._prefix = prefix
+    def __init__(self) -> None:
         self._beats = 0
         self._due_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -48,8 +51,10 @@ class Watchdog:
         self._thread: threading.Thread | None = None
         self._is_stopped = threading.Event()
         self._listeners: list[tuple[Callable[[], float], Callable[[], None]]] = []
-        self._lag_s_total = 0.0
-        self._lag_s_max = 0.0
+        self.lag_s = Histogram()
+        self._lags_max = [0.0] * 2
+        """The largest of this span of `SPAN_S`, and of the one before."""
+        self._span_ends_at = 0.0
         self._late_total = 0
         self._stalls_total = 0
 
@@ -69,15 +74,16 @@ class Watchdog:
         """Call `act` on the watchdog's thread, once for each stall that is as long as `after_s` says."""
         self._listeners.append((after_s, act))
 
-    def metrics(self) -> dict[str, float]:
-        """By their full names. The largest lag is that since the last call."""
-        prefix, largest, self._lag_s_max = self._prefix, self._lag_s_max, 0.0
+    def lag_s_max(self) -> float:
+        """The latest that a beat was in the last one to two spans."""
+        return max(self._lags_max)
+
+    def metrics(self) -> Values:
         return {
-            f"{prefix}_loop_beats_total": self._beats,
-            f"{prefix}_loop_late_beats_total": self._late_total,
-            f"{prefix}_loop_lag_seconds_total": self._lag_s_total,
-            f"{prefix}_loop_lag_seconds_max": largest,
-            f"{prefix}_loop_stalls_total": self._stalls_total,
+            "quire_loop_lag_seconds": self.lag_s,
+            "quire_loop_lag_max_seconds": self.lag_s_max(),
+            "quire_loop_late_beats_total": self._late_total,
+            "quire_loop_stalls_total": self._stalls_total,
         }
 
     # -- on the loop -----------------------------------------------------------------------------------
@@ -86,8 +92,11 @@ class Watchdog:
         now = time.monotonic()
         lag_s = max(0.0, now - self._due_at)
         self._beats += 1
-        self._lag_s_total += lag_s
-        self._lag_s_max = max(self._lag_s_max, lag_s)
+        self.lag_s.observe(lag_s)
+        if now >= self._span_ends_at:
+            self._lags_max = [0.0, self._lags_max[0]]
+            self._span_ends_at = now + SPAN_S
+        self._lags_max[0] = max(self._lags_max[0], lag_s)
         self._late_total += lag_s > LATE_S
         self._due_at = now + BEAT_S
         self._timer = asyncio.get_running_loop().call_later(BEAT_S, self._beat)

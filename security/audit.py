@@ -35,6 +35,7 @@ from typing import Final
 
 from quire.runtime.clock import Clock, iso_time
 from quire.runtime.errors import ConfigurationError
+from quire.runtime.metrics import Values
 from quire.runtime.network import network_of
 from quire.security.configuration import Audit
 from quire.security.identity import Identity
@@ -84,10 +85,9 @@ class AuditLog:
         self._second = 0
         self._of_this_second: Counter[str] = Counter()
 
-    def metrics(self) -> Mapping[str, float]:
+    def metrics(self) -> Values:
         """How often what was to be written down; also what was not."""
-        events = self.events_total.items()
-        return {f"quire_security_{event.replace('-', '_')}_total": count for event, count in events}
+        return {"quire_security_events_total": {(event,): n for event, n in self.events_total.items()}}
 
     def record(
         self,

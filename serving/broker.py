@@ -23,9 +23,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from quire.runtime.metrics import Values
 from quire.security.listener import TlsListener
 from quire.serving.cluster.addresses import Addresses
 from quire.serving.cluster.admin import Admin
@@ -37,7 +38,6 @@ from quire.serving.cluster.local_bundles import LocalBundles
 from quire.serving.cluster.offloading import Offloading
 from quire.serving.cluster.ownerless import Ownerless
 from quire.serving.cluster.partitioned import Partitioned
-from quire.serving.cluster.policy_updates import PolicyUpdates
 from quire.serving.cluster.port import Ownership, SoleOwner
 from quire.serving.cluster.registry import Registry
 from quire.serving.cluster.rounds import Rounds
@@ -69,7 +69,6 @@ class Broker:
         boundaries = split_evenly(settings.namespace_bundles)
         self.namespaces = Namespaces(store, settings.cluster, boundaries, ledgers.delete, services.limits)
         self.registry = registry = Registry(services, self.namespaces, owns)
-        policy_updates = PolicyUpdates(registry, services.tasks)
         self.fan_out = FanOut(registry, owns, self.addresses, services.to_brokers)
         if services.security is not None:
             self.fan_out.peers.credentials = services.security.credentials
@@ -93,7 +92,6 @@ class Broker:
         self.admin = Admin(
             services,
             registry,
-            policy_updates,
             self.partitioned,
             self.deletion,
             self.fan_out,
@@ -161,17 +159,15 @@ class Broker:
         """What a person should look at though the broker serves: what was lost for good, and how to go on."""
         return [str(error) for error in self.services.ledgers.lost().values()][:WARNINGS_MAX]
 
-    def metrics(self) -> Mapping[str, float]:
-        """Counters and gauges by their full name."""
-        totals = self.registry.totals.sum()
+    def metrics(self) -> Values:
+        """Of the whole broker; `admin.metrics` has those of its namespaces and topics."""
         return {
             **self.sessions.metrics(),
             "quire_serving_topics_loaded": len(self.registry),
             "quire_serving_bundles_damaged": len(self.registry.bundles.damaged),
-            "quire_serving_messages_in_total": totals.messages_in,
-            "quire_serving_bytes_in_total": totals.bytes_in,
+            **self.admin.metrics.of_broker(),
             "quire_serving_tail_cache_bytes": self.services.tail_cache.bytes_used,
-            "quire_ledger_lost_ledgers": len(self.services.ledgers.lost()),
+            **self.services.ledgers.metrics(),
             **({} if self.offloading is None else self.offloading.metrics()),
             **self.services.store.counts.metrics(),
             **self.ownership.metrics(),

@@ -119,6 +119,10 @@ class BrokerSettings:
         unit=MILLISECONDS,
     )
     topic_loads_max: int = setting(200, "Topics that are loaded at the same time; more wait.")
+    metrics_topics_max: int = setting(
+        1_000,
+        "Up to so many topics and subscriptions /metrics tells of each; with more, or 0, of namespaces alone.",
+    )
     archive_delay_ms: int = setting(
         60_000, "A sealed segment waits this long before it is archived.", unit=MILLISECONDS
     )
@@ -166,8 +170,9 @@ class BrokerSettings:
         for name in (*positive, *more):
             if getattr(self, name) <= 0:
                 raise ConfigurationError(f"{name} must be greater than 0")
-        if self.topic_idle_ms_max < 0:
-            raise ConfigurationError("topic_idle_ms_max must be 0 (never) or more")
+        for name in ("topic_idle_ms_max", "metrics_topics_max"):
+            if getattr(self, name) < 0:
+                raise ConfigurationError(f"{name} must be 0 (never) or more")
         if not MESSAGE_BYTES_MIN <= self.message_bytes_max <= MESSAGE_BYTES_MAX:
             raise ConfigurationError(
                 f"message_bytes_max must be from {MESSAGE_BYTES_MIN} to {MESSAGE_BYTES_MAX}; clients chunk the rest"

@@ -33,6 +33,7 @@ from quire.objects.store import ObjectStore
 from quire.runtime.clock import Clock
 from quire.runtime.errors import CorruptionError, DiskFull, NotFound, OutcomeUnknown, QuireError, Unavailable
 from quire.runtime.limits import MIB
+from quire.runtime.metrics import Histogram
 from quire.tiering.read_back import ArchiveCache, ArchiveReader, Chunk, fetch_runs, load_index
 from quire.tiering.segment_object import Index, Row, SegmentBuilder, SegmentError, footer_crc
 from quire.wire.block import Buffer, peek
@@ -82,10 +83,12 @@ class Archive:
         unique: Callable[[], str] = lambda: uuid4().hex,
     ) -> None:
         self.store = store
-        self.cache = cache or ArchiveCache()
+        self.cache = cache or ArchiveCache(clock=clock)
         self._clock = clock
         self._unique = unique
         self._others: dict[str, ObjectStore] = {}
+        self.upload_s = Histogram()
+        """How long it took to upload and verify a segment."""
         self.damaged: dict[str, str] = {}
         """What is wrong with objects that were met damaged or missing, by name."""
 
@@ -104,6 +107,7 @@ class Archive:
                 f"{self.store.url} has room for {max(0, room_bytes)} bytes, and segment {segment.ledger_id} of {topic} "
                 f"has {segment.bytes}; free space on that disk, or give the archive another one"
             )
+        began_s = self._clock.monotonic()
         name = f"{PREFIX}{segment.ledger_id:016x}-{self._unique()}"
         upload = _SegmentUpload(topic, segment, reader)
         try:
@@ -123,6 +127,7 @@ class Archive:
             await self.verify(pointer)
         except NotFound as error:
             raise Unavailable(f"segment {segment.ledger_id} of {topic} was not uploaded: {error}") from error
+        self.upload_s.observe(self._clock.monotonic() - began_s)
         return pointer
 
     def open(self, pointer: ArchivePointer) -> ArchiveReader:

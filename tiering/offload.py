@@ -229,6 +229,11 @@ class Offloader:
         """Why the next actions of a topic's segments failed the last time, by ledger."""
         return {key[1]: incident.error for key, incident in self._incidents.items() if key[0] == topic}
 
+    @property
+    def failing(self) -> int:
+        """Segments whose last action failed."""
+        return len(self._incidents)
+
     def status(self) -> dict[str, Any]:
         """What is under way and what fails, for people."""
         return {

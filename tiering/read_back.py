@@ -23,7 +23,9 @@ from typing import Final
 from quire.metadata.records import ArchivePointer
 from quire.objects.fetched import Fetched
 from quire.objects.store import BlockingStore, ObjectStore
+from quire.runtime.clock import Clock, SystemClock
 from quire.runtime.limits import ARCHIVE_CACHE_BYTES, ARCHIVE_INDEX_CACHE_BYTES
+from quire.runtime.metrics import Histogram
 from quire.tiering.segment_object import (
     FOOTER_BYTES,
     TAIL_GUESS_BYTES,
@@ -98,8 +100,14 @@ class ArchiveCache:
     """All methods on the loop."""
 
     def __init__(
-        self, chunk_bytes_max: int = ARCHIVE_CACHE_BYTES, index_bytes_max: int = ARCHIVE_INDEX_CACHE_BYTES
+        self,
+        chunk_bytes_max: int = ARCHIVE_CACHE_BYTES,
+        index_bytes_max: int = ARCHIVE_INDEX_CACHE_BYTES,
+        clock: Clock | None = None,
     ) -> None:
+        self._clock = clock or SystemClock()
+        self.read_s = Histogram()
+        """How long each read of a chunk from the store took."""
         self._indexes: Fetched[Index] = Fetched(index_bytes_max, lambda index: index.memory_bytes)
         self._chunks: Fetched[Chunk] = Fetched(chunk_bytes_max, lambda chunk: len(chunk.content))
 
@@ -116,7 +124,7 @@ class ArchiveCache:
         """The runs of the object that begin within stretch number `stretch`; there must be one."""
         key = (store.url, index.object_name, stretch)
         return self._chunks.get(key) or await self._chunks.fetch(
-            key, lambda: _load_chunk(store, index, stretch)
+            key, lambda: self._load(store, index, stretch)
         )
 
     def fetch_ahead(self, store: ObjectStore, index: Index, stretch: int) -> None:
@@ -124,7 +132,13 @@ class ArchiveCache:
         key = (store.url, index.object_name, stretch)
         # Looking at what is there already makes it younger than the chunk being read, which is needed no longer.
         if self._chunks.get(key) is None and _rows_of(index, stretch, store.read_bytes_best):
-            self._chunks.fetch_ahead(key, lambda: _load_chunk(store, index, stretch))
+            self._chunks.fetch_ahead(key, lambda: self._load(store, index, stretch))
+
+    async def _load(self, store: ObjectStore, index: Index, stretch: int) -> Chunk:
+        began_s = self._clock.monotonic()
+        chunk = await _load_chunk(store, index, stretch)
+        self.read_s.observe(self._clock.monotonic() - began_s)
+        return chunk
 
     async def close(self) -> None:
         """End what is on its way and forget all."""

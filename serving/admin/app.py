@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from aiohttp import web
 
 from quire.runtime import probes
 from quire.serving.admin.following import PEERS
-from quire.serving.admin.login import GUARD, logged_in, name_request
+from quire.serving.admin.login import GUARD, logged_in, name_request, sees_all
 from quire.serving.admin.refusals import LIMITS_MET, REQUEST_BYTES_MAX, errors_as_json
 from quire.serving.admin.resources import routes
 from quire.serving.broker import Broker
 from quire.serving.console import pages
 
 
-def make_app(broker: Broker, more_metrics: Sequence[probes.MetricSource] = ()) -> web.Application:
+def make_app(broker: Broker, more_metrics: probes.Sources = ()) -> web.Application:
     """The REST interface of one broker. `more_metrics` are those of its process's other parts."""
     middlewares = [errors_as_json] if broker.registry.guard is None else [errors_as_json, logged_in]
     application = web.Application(middlewares=middlewares, client_max_size=REQUEST_BYTES_MAX)
@@ -25,6 +23,9 @@ def make_app(broker: Broker, more_metrics: Sequence[probes.MetricSource] = ()) -
         application[GUARD] = broker.registry.guard
         application.on_response_prepare.append(name_request)
     application.add_routes(routes(broker))
-    application.add_routes(probes.routes(broker, more_metrics))
+    scrapes = probes.Scrapes(
+        [broker.metrics, *more_metrics], broker.admin.metrics.collect, sees_all, broker.services.slices
+    )
+    application.add_routes(probes.routes(broker, scrapes))
     application.add_routes(pages.routes())
     return application

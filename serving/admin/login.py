@@ -44,6 +44,25 @@ async def logged_in(request: web.Request, handler: _Handler) -> web.StreamRespon
     return await handler(request)
 
 
+async def sees_all(request: web.Request) -> bool:
+    """Whether a probe may tell this caller the names of topics: a superuser, or anybody where nobody logs in.
+
+    Who presents nothing is no failure to log in: the rest of what a probe tells is for everybody.
+    """
+    guard = request.app.get(GUARD)
+    if guard is None:
+        return True
+    headers, certificate = request.headers, peer_certificate(request.transport)
+    if "Authorization" not in headers and not certificate:
+        return False
+    presented = guard.authentication.in_request(headers, certificate, peer_address(request.transport))
+    try:
+        identity = await guard.log_in(presented, headers.get(ORIGINAL_PRINCIPAL, ""))
+    except QuireError:
+        return False
+    return guard.authorization.is_superuser(identity)
+
+
 async def name_request(request: web.Request, answer: web.StreamResponse) -> None:
     """Say in every answer what the audit log calls the request."""
     presented = request.get(_PRESENTED)

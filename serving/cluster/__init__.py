@@ -18,7 +18,7 @@ the topic's record. Read in this order:
 
 Then the topics of this broker: `topic_records` (their records), `catalogue` (which there are), `topics_limit` (and how
 many a namespace may have), `bundles` (what
-those of one bundle share), `bundle_totals` (what they took in), `topic_ownership` (whose they are), `topic_loader`
+those of one bundle share), `bundle_totals` (what they did), `topic_ownership` (whose they are), `topic_loader`
 (loads one), `registry` (all that are loaded), `policy_updates` (they get other policies), `local_bundles` (what
 ownership asks of them). What is done with them: `offloading` and `offload_target` (their segments go to the archive),
 `idle_topics` (who is unloaded), `rounds` (all that is done every few seconds), `ownerless` (closes ledgers that nobody
@@ -26,6 +26,6 @@ else would), `topic_lists` (tells clients of new ones).
 
 Then what clients ask, `client_topics`, and what operators ask. `fan_out` asks each partition of a topic, and each of
 the other brokers, by `peers`; `addresses` is where this one is reached. `partitioned` lets a topic with partitions
-grow, `deletion` deletes topics. `admin` lists the rest: `topic_admin`, `topic_table`, `peeking`, `statistics`,
-`subscription_admin`, `policy_admin`, `archive_admin`.
+grow, `deletion` deletes topics. `topic_metrics` has the numbers of all that is loaded. `admin` lists the rest:
+`topic_admin`, `topic_table`, `peeking`, `statistics`, `subscription_admin`, `policy_admin`, `archive_admin`.
 """

@@ -16,6 +16,7 @@ from quire.serving.cluster.registry import Registry
 from quire.serving.cluster.statistics import Statistics
 from quire.serving.cluster.subscription_admin import SubscriptionAdmin
 from quire.serving.cluster.topic_admin import TopicAdmin
+from quire.serving.cluster.topic_metrics import TopicMetrics
 from quire.serving.cluster.topic_table import TopicTable
 from quire.serving.topic.services import Services
 
@@ -25,7 +26,6 @@ class Admin:
         self,
         services: Services,
         registry: Registry,
-        policy_updates: PolicyUpdates,
         partitioned: Partitioned,
         deletion: Deletion,
         fan_out: FanOut,
@@ -36,7 +36,8 @@ class Admin:
         self.table = TopicTable(registry, services, fan_out)
         self.statistics = Statistics(registry, services, fan_out, offloading)
         self.subscriptions = SubscriptionAdmin(registry, partitioned, fan_out)
-        self.policies = PolicyAdmin(registry, policy_updates, fan_out)
+        self.policies = PolicyAdmin(registry, PolicyUpdates(registry, services.tasks), fan_out)
         self.archive = ArchiveAdmin(offloading, fan_out)
         self.bookies = Bookies(services.ledgers)
+        self.metrics = TopicMetrics(registry, services)
         self.losses = Losses(services.ledgers, services.archive)

@@ -1,4 +1,4 @@
-"""What the topics of each bundle took in, for metrics and for balance: counted by the topics, added up here."""
+"""What the topics of each bundle did, for metrics and for balance: counted by the topics, added up here."""
 
 from __future__ import annotations
 
@@ -23,9 +23,18 @@ class BundleTotals:
         return self._totals.setdefault(bundle, Totals())
 
     def sum(self) -> Totals:
-        """What all topics took in since the start."""
-        every = self._totals.values()
-        return Totals(sum(one.messages_in for one in every), sum(one.bytes_in for one in every))
+        """What all topics did since the start."""
+        total = Totals()
+        for one in self._totals.values():
+            total.add(one)
+        return total
+
+    def by_namespace(self) -> dict[str, Totals]:
+        """The same for each namespace (`tenant/namespace`) that had topics here."""
+        found: dict[str, Totals] = {}
+        for bundle, one in self._totals.items():
+            found.setdefault(bundle.rpartition("/")[0], Totals()).add(one)
+        return found
 
     def loads(self, topics: Mapping[str, int]) -> dict[str, BundleLoad]:
         """What bundles cost, by their numbers of loaded `topics`."""

@@ -21,8 +21,11 @@ from quire.ledger.state_log import StateLog, StateLogOwner
 from quire.metadata import paths
 from quire.metadata.records import NamespaceRecord
 from quire.metadata.store import MetadataStore
+from quire.runtime.clock import Clock
 from quire.runtime.errors import CorruptionError, QuireError
 from quire.runtime.tasks import promise
+from quire.serving.cluster.bundle_totals import BundleTotals
+from quire.serving.model.rates import Totals
 from quire.serving.model.request import Done
 from quire.serving.names import TopicName
 from quire.serving.subscription.cursor import cursor_record
@@ -45,9 +48,9 @@ class Bundle:
     log: StateLog
     """From `open` on."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, clock: Clock, totals: Totals) -> None:
         self.name = name
-        self.cursors = CursorStore()
+        self.cursors = CursorStore(clock, totals)
         self._dedup = DedupStore()
 
     async def open(self, ledgers: Ledgers, on_failed: Callable[[QuireError], None]) -> None:
@@ -107,8 +110,9 @@ class Bundle:
 class Bundles:
     """The bundles that this broker has open."""
 
-    def __init__(self, ledgers: Ledgers, store: MetadataStore) -> None:
+    def __init__(self, ledgers: Ledgers, store: MetadataStore, totals: BundleTotals) -> None:
         self._ledgers = ledgers
+        self._totals = totals
         self._store = store
         self.on_failed: Callable[[str], None] = lambda _: None
         """Is told of each whose state log takes no more writes."""
@@ -135,7 +139,7 @@ class Bundles:
         return opening is not None and _has_succeeded(opening)
 
     async def _begin(self, name: str, namespace: NamespaceRecord) -> Bundle:
-        bundle = Bundle(name)
+        bundle = Bundle(name, self._ledgers.clock, self._totals.of(name))
 
         def failed(error: QuireError) -> None:
             _log.error("the state log of bundle %s failed, its topics are loaded again: %s", name, error)

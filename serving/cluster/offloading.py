@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from quire.metadata.records import ArchivePointer, SegmentRecord
 from quire.runtime.errors import CorruptionError, Fenced, NotFound, QuireError
+from quire.runtime.metrics import Values
 from quire.serving.cluster.offload_target import LoadedSegments
 from quire.serving.cluster.peers import added_up
 from quire.serving.cluster.port import NotOwner
@@ -92,14 +93,18 @@ class Offloading:
         except QuireError:
             return False  # trimmed meanwhile, or it cannot be told now
 
-    def metrics(self) -> dict[str, float]:
-        totals = self.offloader.totals
+    def metrics(self) -> Values:
+        totals, archive = self.offloader.totals, self._archive
         return {
             "quire_tiering_segments_archived_total": totals.archived,
             "quire_tiering_bytes_archived_total": totals.archived_bytes,
             "quire_tiering_segments_released_total": totals.released,
             "quire_tiering_segments_waiting": totals.waiting,
-            "quire_tiering_objects_damaged": len(self._archive.damaged),
+            "quire_tiering_segments_failing": self.offloader.failing,
+            "quire_tiering_objects_damaged": len(archive.damaged),
+            "quire_tiering_upload_latency_seconds": archive.upload_s,
+            "quire_tiering_read_latency_seconds": archive.cache.read_s,
+            "quire_tiering_cache_bytes": archive.cache.bytes_held,
         }
 
     async def verify(self, *, delete_orphans: bool) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from quire.runtime.errors import Unavailable
+from quire.runtime.metrics import Values
 from quire.serving.cluster.addresses import Addresses
 
 
@@ -157,7 +158,7 @@ class Ownership(Protocol):
         """Each bundle's owner, since when and why, by the last reports."""
         ...
 
-    def metrics(self) -> Mapping[str, float]: ...
+    def metrics(self) -> Values: ...
 
 
 class SoleOwner:
@@ -240,5 +241,5 @@ class SoleOwner:
             for bundle, one in sorted(self._host.bundle_loads().items())
         ]
 
-    def metrics(self) -> Mapping[str, float]:
+    def metrics(self) -> Values:
         return {}

@@ -58,9 +58,9 @@ class Registry:
             TopicsLimit(self.lists, self._topics, services.limits.topics_per_namespace),
             creates=services.settings.auto_topic_creation,
         )
-        self.bundles = Bundles(services.ledgers, services.store)
-        self.ownership = TopicOwnership(namespaces, ownership)
         self.totals = BundleTotals(services.clock)
+        self.bundles = Bundles(services.ledgers, services.store, self.totals)
+        self.ownership = TopicOwnership(namespaces, ownership)
         self._loader = TopicLoader(
             services, self.catalogue, self.bundles, self.ownership, self.policies, self.totals, self._lost
         )

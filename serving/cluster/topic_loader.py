@@ -105,10 +105,10 @@ class TopicLoader:
         services, applied = self._services, await self._applied(name)
         log = LedgerLog(str(name), services, snapshot, applied, bundle)
         generation = snapshot.record.generation
+        totals = self._totals.of(bundle.name)
         subscriptions = Subscriptions(
             log, bundle.cursors, generation, services.clock, name.partition, self._read_limit
         )
-        totals = self._totals.of(bundle.name)
         return Topic(name, services, applied, log, subscriptions, totals, self._lost)
 
     async def _make_non_persistent(
@@ -118,8 +118,8 @@ class TopicLoader:
         await self._catalogue.permit_without_record(name, namespace, create)
         services, applied = self._services, await self._applied(name)
         log = NullLog(str(name), services.clock, applied)
-        subscriptions = NonPersistentSubscriptions(log, services.clock, name.partition)
         totals = self._totals.of(bundle_of(namespace, name))
+        subscriptions = NonPersistentSubscriptions(log, services.clock, name.partition, totals)
         topic = Topic(name, services, applied, log, subscriptions, totals, self._lost)
         await topic.load()
         return topic

@@ -67,6 +67,9 @@ class SegmentView(NamedTuple):
     first_index: int
     messages: int
     bytes: int
+    first_clock_ms: int = 0
+    last_clock_ms: int = 0
+    """When the broker took its first and its last block; 0: that is not told."""
 
 
 class TopicPort(Protocol):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
+
+from quire.runtime.metrics import Histogram
 
 WINDOW_S: Final = 10.0
 """A rate is over the time since the last look, but at least over this long, once a counter is that old."""
@@ -11,10 +13,29 @@ WINDOW_S: Final = 10.0
 
 @dataclass(slots=True)
 class Totals:
-    """What all topics of a bundle took in since the broker started; unlike a topic's own counters these never fall."""
+    """What all topics of a bundle did since the broker started; unlike a topic's own counters these never fall."""
 
     messages_in: int = 0
     bytes_in: int = 0
+    messages_out: int = 0
+    bytes_out: int = 0
+    redelivered: int = 0
+    acked: int = 0
+    publish_s: Histogram = field(default_factory=Histogram)
+    dispatch_s: Histogram = field(default_factory=Histogram)
+    ack_s: Histogram = field(default_factory=Histogram)
+
+    def add(self, other: Totals) -> None:
+        """Count what `other` counted as well."""
+        self.messages_in += other.messages_in
+        self.bytes_in += other.bytes_in
+        self.messages_out += other.messages_out
+        self.bytes_out += other.bytes_out
+        self.redelivered += other.redelivered
+        self.acked += other.acked
+        self.publish_s.add(other.publish_s)
+        self.dispatch_s.add(other.dispatch_s)
+        self.ack_s.add(other.ack_s)
 
 
 class Rate:
@@ -53,11 +74,14 @@ class Received:
         self._rate = Rate()
         self._totals = totals
 
-    def count(self, messages: int, byte_count: int) -> None:
+    def count(self, messages: int, byte_count: int, took_s: float) -> None:
+        """A block; `took_s` from the arrival of its oldest message on."""
         self.messages += messages
         self.bytes += byte_count
-        self._totals.messages_in += messages
-        self._totals.bytes_in += byte_count
+        totals = self._totals
+        totals.messages_in += messages
+        totals.bytes_in += byte_count
+        totals.publish_s.observe(took_s, messages)
 
     def per_second(self, now: float) -> tuple[float, ...]:
         """Messages and bytes. `now` in seconds, monotonic."""

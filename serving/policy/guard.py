@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from quire.runtime.errors import NotAuthenticated, NotAuthorized, NotFound, QuireError, Unavailable
+from quire.runtime.metrics import Values
 from quire.security.authentication import Authentication
 from quire.security.authorization import NOTHING_GRANTED, Action, Decision, Grants, Place
 from quire.security.identity import Identity, Presented
@@ -41,7 +42,7 @@ class Guard:
         self._changed: set[tuple[str, str]] = set()
         policies.on_change(lambda tenant, namespace: self._changed.add((tenant, namespace)))
 
-    def metrics(self) -> Mapping[str, float]:
+    def metrics(self) -> Values:
         """What was written down, by events."""
         return self.audit.metrics()
 

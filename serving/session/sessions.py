@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping
 from typing import Final
 from zlib import crc32
 
 from quire.runtime.clock import Clock
 from quire.runtime.errors import ConfigurationError
+from quire.runtime.metrics import Values
 from quire.runtime.settings import format_address, parse_address
 from quire.runtime.slices import Share
 from quire.runtime.tasks import Tasks
@@ -163,13 +163,13 @@ class Sessions:
         """One that no other producer of the cluster has."""
         return self._names.next()
 
-    def metrics(self) -> Mapping[str, float]:
+    def metrics(self) -> Values:
         """Counters and gauges by their full name. Counters never fall: what closes leaves its count in them."""
         fast, slow = self._sends_of_closed
         tls = [one for one in self._listeners if isinstance(one, TlsListener)]
         return {
             **({} if self.guard is None else self.guard.metrics()),
-            **{f"quire_serving_limits_{limit}_met_total": count for limit, count in self.limits_met.items()},
+            "quire_serving_limits_met_total": {(limit,): count for limit, count in self.limits_met.items()},
             "quire_serving_tls_handshakes_total": sum(one.handshakes_total for one in tls),
             "quire_serving_tls_handshakes_failed_total": sum(one.handshakes_failed_total for one in tls),
             "quire_serving_tls_handshakes_under_way": sum(one.handshakes_under_way for one in tls),

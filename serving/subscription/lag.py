@@ -12,6 +12,7 @@ not to be exact, and the next question goes on from where this one came to.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from quire.runtime.errors import QuireError
@@ -43,6 +44,31 @@ async def bytes_from(topic: TopicPort, index: ByteIndex, position: Position) -> 
         if segment.ledger_id == position.ledger_id and position.entry_id < 0:
             after += segment.bytes
     return Bytes(after, True)
+
+
+def estimated_bytes_from(segments: Sequence[SegmentView], index: ByteIndex, position: Position) -> int:
+    """The same as `bytes_from` without reading anything: interpolated where blocks would have to be."""
+    found = 0
+    for segment in segments:
+        if segment.ledger_id > position.ledger_id:
+            found += segment.bytes
+        elif segment.ledger_id == position.ledger_id and position.entry_id <= segment.last_entry:
+            end = Point(segment.last_entry + 1, segment.bytes)
+            before, after = index.around(segment.ledger_id, max(0, position.entry_id), end)
+            share = (position.entry_id - before.entry_id) / (after.entry_id - before.entry_id)
+            found += segment.bytes - before.offset - round(max(0.0, share) * (after.offset - before.offset))
+    return found
+
+
+def estimated_clock_ms(segments: Sequence[SegmentView], position: Position) -> int:
+    """When the broker took the entry at `position`, as if a segment's came at even intervals; 0: nothing tells."""
+    for segment in segments:
+        if segment.ledger_id == position.ledger_id and 0 <= position.entry_id <= segment.last_entry:
+            share = position.entry_id / max(1, segment.last_entry)
+            return segment.first_clock_ms + round(share * (segment.last_clock_ms - segment.first_clock_ms))
+        if segment.ledger_id > position.ledger_id:
+            return segment.first_clock_ms
+    return 0
 
 
 async def _bytes_before(topic: TopicPort, index: ByteIndex, segment: SegmentView, entry_id: int) -> Bytes:

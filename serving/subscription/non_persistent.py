@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from quire.runtime.clock import Clock
 from quire.serving.model.ports import NotAllowed, Position, TopicPort
 from quire.serving.model.positions import preceding
+from quire.serving.model.rates import Totals
 from quire.serving.model.request import SubscribeRequest
 from quire.serving.subscription.cursor.cursor import Cursor, CursorKey
 from quire.serving.subscription.cursor.cursor_store import CursorStore
@@ -72,8 +73,10 @@ class NonPersistentSubscriptions(Subscriptions):
     PUMP: ClassVar[type[Pump]] = NonPersistentPump
     SUBSCRIPTION: ClassVar[type[Subscription]] = NonPersistentSubscription
 
-    def __init__(self, topic: TopicPort, clock: Clock, partition: int = -1) -> None:
-        super().__init__(topic, CursorStore(), 0, clock, partition)
+    def __init__(
+        self, topic: TopicPort, clock: Clock, partition: int = -1, totals: Totals | None = None
+    ) -> None:
+        super().__init__(topic, CursorStore(clock, totals), 0, clock, partition)
 
     async def create(self, name: str, **_: Any) -> Subscription:
         raise NotAllowed(f"a subscription of {self._topic.name}, which keeps nothing, begins with a consumer")

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from sys import maxsize
 
 from pyroaring import BitMap
 
@@ -67,7 +68,7 @@ class Pump:
         self.source = BlockSource(topic, self, tasks, read_limit or ReadLimit())
         self.delayed = DelayedDelivery(cursor, store, clock, self.wake)
         self._limiter: DispatchRateLimiter | None = None
-        self.meter = Meter()
+        self.meter = Meter(store.totals)
         self.lost_messages = 0
         """Messages that were lost and given up, and passed over since the topic was loaded."""
         self._output: dict[Consumer, list[Buffer]] = {}
@@ -154,18 +155,21 @@ class Pump:
             wanted = self.dispatcher.wanted()
             assert wanted is not None
             view = limiter.cut(view, wanted)
-        total = messages = 0
+        total = messages = messages_again = 0
         for delivery in self.dispatcher.offer(view):
             parts = frames(delivery, self._partition)
             size = sum(map(len, parts))
             total += size
             messages += delivery.messages
             again = delivery.redelivery_count > 0
+            messages_again += delivery.messages if again else 0
             delivery.consumer.meter.count(delivery.messages, size, redelivered=again)
-            self.meter.count(delivery.messages, size, redelivered=again)
             self._output.setdefault(delivery.consumer, []).extend(parts)
         if limiter is not None:
             limiter.passed(messages, total)
+        if messages:
+            waited_ms = self._clock.now_ms() - (view.header.clock_ms or maxsize)
+            self.meter.count_block(messages, messages_again, total, waited_ms)
         return total
 
     def _deliver(self) -> None:
@@ -238,7 +242,7 @@ class Pump:
             return
         self._store.changed(cursor, done)
         acked = unacked - dispatcher.read.unacked
-        self.meter.acked += acked
+        self.meter.count_acked(acked)
         consumer.meter.acked += acked
         if cursor.mark_delete != before:
             self.tell_end()

@@ -7,11 +7,12 @@ passed over. Where blocks that a number needs cannot be read, it is estimated, a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from quire.runtime.clock import Clock, iso_time
 from quire.runtime.errors import QuireError
-from quire.serving.model.ports import Position, TopicPort
+from quire.serving.model.ports import Position, SegmentView, TopicPort
 from quire.serving.subscription import counting, lag
 from quire.serving.subscription.byte_index import ByteIndex
 from quire.serving.subscription.delivery.consumer import Consumer
@@ -32,6 +33,23 @@ class Glance(NamedTuple):
     """"" also while a read is in progress, which ends by itself."""
 
 
+class Sample(NamedTuple):
+    """A subscription in numbers for metrics: what need not be read for is exact, the rest estimated."""
+
+    consumers: int
+    messages_out: int
+    bytes_out: int
+    redelivered: int
+    acked: int
+    backlog_messages: int
+    backlog_bytes: int
+    backlog_age_s: float
+    unacked: int
+    delayed: int
+    blocked: str
+    """Why it is sent nothing though it has a backlog, of `blocked.REASONS`; else ""."""
+
+
 class SubscriptionStats:
     """What a subscription can say of itself. `topic` is the topic itself, of which `pump` may read a compacted view."""
 
@@ -49,6 +67,33 @@ class SubscriptionStats:
     async def backlog(self) -> int:
         """Messages that are confirmed and not acknowledged, exactly."""
         return await counting.backlog(self._pump.topic, self._pump.dispatcher.read)
+
+    def sample(self, segments: Sequence[SegmentView], now_ms: int) -> Sample:
+        """`segments` are the topic's. Reads nothing, so it is the same work however far behind the subscription is."""
+        pump, read = self._pump, self._pump.dispatcher.read
+        meter, mark_delete = pump.meter, pump.dispatcher.cursor.mark_delete
+        backlog = size = 0
+        age_s = 0.0
+        if segments and mark_delete < (segments[-1].ledger_id, segments[-1].last_entry):
+            backlog = counting.estimate(pump.topic, read)
+            position = pump.segments.clamp(pump.segments.following(mark_delete))
+            size = lag.estimated_bytes_from(segments, self._byte_index, position)
+            clock_ms = lag.estimated_clock_ms(segments, position)
+            age_s = max(0, now_ms - clock_ms) / 1000 if clock_ms else 0.0
+        reason = self._blocked_reason() if backlog else ""
+        return Sample(
+            len(pump.dispatcher.consumers),
+            meter.messages_out,
+            meter.bytes_out,
+            meter.redelivered,
+            meter.acked,
+            backlog,
+            size,
+            age_s,
+            read.unacked,
+            len(pump.delayed),
+            blocked.label_of(reason),
+        )
 
     async def describe(self) -> dict[str, Any]:
         """As Pulsar's subscription stats."""

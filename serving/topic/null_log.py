@@ -68,10 +68,12 @@ class NullPublisher:
         self.next = Position(first.ledger_id, first.entry_id + count)
         self.next_index = first_index + messages
         producer.write(b"".join(receipt_run(*first, heads)))
-        now_ms = self._clock.now_ms()
+        now_ms, came_s = self._clock.now_ms(), self._clock.monotonic()
         block = blocks.cut(*first, first.entry_id - 1, now_ms, first_index, entries, counts)
         byte_count = sum(map(len, entries))
-        self.on_confirmed([InFlightBlock(first, first_index, now_ms, block, [], count, messages, byte_count)])
+        flight = InFlightBlock(first, first_index, now_ms, block, [], count, messages, byte_count)
+        flight.came_s = came_s
+        self.on_confirmed([flight])
 
     def when_answered(self, done: Done) -> None:
         """Everything is answered at once."""

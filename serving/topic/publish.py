@@ -53,7 +53,7 @@ class PendingEntries:
     `after` is called behind the receipt of the last of them.
     """
 
-    __slots__ = ("after", "byte_count", "counts", "entries", "heads", "producer")
+    __slots__ = ("after", "byte_count", "came_s", "counts", "entries", "heads", "producer")
 
     def __init__(
         self,
@@ -62,8 +62,11 @@ class PendingEntries:
         entries: list[bytes],
         counts: list[int] | None,
         byte_count: int,
+        came_s: float,
     ) -> None:
         self.producer = producer
+        self.came_s = came_s
+        """When the first of them came."""
         self.heads = heads
         self.entries = entries
         self.counts = counts
@@ -83,7 +86,9 @@ class PendingEntries:
     def split(self, at: int, byte_count: int) -> PendingEntries:
         """Cut off the first `at` entries, which have `byte_count` bytes, and answer them."""
         counts = self.counts[:at] if self.counts else None
-        front = PendingEntries(self.producer, self.heads[:at], self.entries[:at], counts, byte_count)
+        front = PendingEntries(
+            self.producer, self.heads[:at], self.entries[:at], counts, byte_count, self.came_s
+        )
         # In place: what stays may be long, and is not to be walked once per block.
         del self.heads[:at], self.entries[:at]
         if self.counts:
@@ -98,6 +103,7 @@ class InFlightBlock:
     __slots__ = (
         "block",
         "byte_count",
+        "came_s",
         "clock_ms",
         "entry_count",
         "first_entry",
@@ -120,6 +126,8 @@ class InFlightBlock:
         message_count: int,
         byte_count: int,
     ) -> None:
+        self.came_s = parts[0].came_s if parts else 0.0
+        """When the oldest of its entries came."""
         self.ledger_id, self.first_entry = first
         self.last_entry = self.first_entry + entry_count - 1
         self.first_index = first_index
@@ -176,7 +184,7 @@ class Turn:
     """The end of a turn of the event loop, shared by all topics of a broker."""
 
     def __init__(self, clock: Clock, call_soon: Callable[[Callable[[], None]], object]) -> None:
-        self._clock = clock
+        self.clock = clock
         self._call_soon = call_soon
         self._due: list[Publisher] = []
         self._cut: list[InFlightBlock] = []
@@ -189,7 +197,7 @@ class Turn:
 
     def _end(self) -> None:
         due, self._due = self._due, []
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         for publisher in due:
             try:
                 publisher.cut(now_ms, self._cut)
@@ -286,7 +294,8 @@ class Publisher:
         if waiting and waiting[-1].producer is producer and waiting[-1].after is None:
             waiting[-1].extend(heads, entries, counts, byte_count)
         else:
-            waiting.append(PendingEntries(producer, heads, entries, counts, byte_count))
+            came_s = self._turn.clock.monotonic()
+            waiting.append(PendingEntries(producer, heads, entries, counts, byte_count, came_s))
         if not self._armed:
             self._arm()
 

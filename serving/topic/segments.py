@@ -55,7 +55,15 @@ class Active:
         )
 
     def view(self) -> SegmentView:
-        return SegmentView(self.ledger_id, self.last_entry, self.first_index, self.messages, self.bytes)
+        return SegmentView(
+            self.ledger_id,
+            self.last_entry,
+            self.first_index,
+            self.messages,
+            self.bytes,
+            self.first_clock_ms,
+            self.last_clock_ms,
+        )
 
 
 class Segments:
@@ -70,7 +78,15 @@ class Segments:
         self.snapshot = snapshot
         self._sealed = [segment for segment in snapshot.segments if segment.is_sealed]
         self._views = [
-            SegmentView(one.ledger_id, one.last_entry, one.first_index, one.messages, one.bytes)
+            SegmentView(
+                one.ledger_id,
+                one.last_entry,
+                one.first_index,
+                one.messages,
+                one.bytes,
+                one.first_clock_ms,
+                one.last_clock_ms,
+            )
             for one in self._sealed
         ]
         self._ids = [one.ledger_id for one in self._sealed]

@@ -38,10 +38,10 @@ async def test_a_loop_that_stands_is_told_of_with_its_stack(caplog: pytest.LogCa
     assert any("stands_still_here" in (record.stack_info or "") for record in caplog.records)
     metrics = watchdog.metrics()
     assert metrics["quire_loop_stalls_total"] == 1
-    assert metrics["quire_loop_lag_seconds_max"] >= STALL_S
-    assert metrics["quire_loop_lag_seconds_total"] >= STALL_S
-    assert metrics["quire_loop_late_beats_total"] >= 1
-    assert watchdog.metrics()["quire_loop_lag_seconds_max"] < metrics["quire_loop_lag_seconds_max"]
+    assert watchdog.lag_s_max() >= STALL_S, "whoever asked before"
+    assert watchdog.lag_s.sum >= STALL_S and sum(watchdog.lag_s.counts[-4:]) >= 1
+    late = metrics["quire_loop_late_beats_total"]
+    assert isinstance(late, int) and late >= 1
     watchdog.stop()
 
 

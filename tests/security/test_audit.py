@@ -112,4 +112,4 @@ def test_what_a_topic_does_not_take_is_bounded_and_told(monkeypatch: pytest.Monk
     log.record("changed", APP, "", "PUT", outcome="10")
     told, last = map(json.loads, log.unpublished)
     assert told["event"] == "not-published" and told["outcome"].startswith("7 lines")
-    assert last["outcome"] == "10" and log.metrics()["quire_security_not_published_total"] == 7
+    assert last["outcome"] == "10" and log.metrics()["quire_security_events_total"]["not-published",] == 7

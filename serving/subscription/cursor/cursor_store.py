@@ -27,9 +27,11 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Protocol
 
+from quire.runtime.clock import Clock, SystemClock
 from quire.runtime.errors import AlreadyExists, QuireError
 from quire.runtime.tasks import promise
 from quire.serving.model.ports import Position, was_unloaded
+from quire.serving.model.rates import Totals
 from quire.serving.model.request import Done
 from quire.serving.subscription.cursor import cursor_record
 from quire.serving.subscription.cursor.cursor import Cursor, CursorKey
@@ -49,9 +51,14 @@ class Log(Protocol):
 
 
 class CursorStore:
-    """The cursors of one bundle. `apply` and `snapshot` are for the log; `attach` it before any change."""
+    """The cursors of one bundle. `apply` and `snapshot` are for the log; `attach` it before any change.
 
-    def __init__(self) -> None:
+    `totals` has what its subscriptions did, and how long what was acknowledged in a turn took to be durable.
+    """
+
+    def __init__(self, clock: Clock | None = None, totals: Totals | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self.totals = totals or Totals()
         self._cursors: dict[int, Cursor | bytes] = {}
         """By their ids; laid down (bytes) what its record says wholly and nobody uses."""
         self._by_topic: dict[str, tuple[int, ...]] = {}
@@ -181,6 +188,8 @@ class CursorStore:
 
     def _write(self) -> None:
         waiting, self._waiting = self._waiting, {}
+        if waiting:
+            waiting[next(reversed(waiting))].append(self._timer())
         for cursor_id, dones in waiting.items():
             done, cursor = _all_of(dones), self._take_up(cursor_id)
             try:
@@ -194,6 +203,15 @@ class CursorStore:
                 cursor.is_reset = True
                 if done is not None:
                     done(QuireError(f"the cursor cannot be written: {error!r}"))
+
+    def _timer(self) -> Done:
+        began_s = self._clock.monotonic()
+
+        def written(error: QuireError | None) -> None:
+            if error is None:
+                self.totals.ack_s.observe(self._clock.monotonic() - began_s)
+
+        return written
 
     def _records(self, cursor_id: int, cursor: Cursor) -> list[bytes]:
         if not cursor.is_reset:

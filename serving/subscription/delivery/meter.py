@@ -6,15 +6,21 @@ it covers between one and two spans of a caller who looks often.
 
 from __future__ import annotations
 
+from quire.serving.model.rates import Totals
+
 SPAN_S = 10.0
 
 
 class Meter:
-    """Messages and bytes that went out, messages that went out again, and messages that were acknowledged."""
+    """Messages and bytes that went out, messages that went out again, and messages that were acknowledged.
 
-    __slots__ = ("_before", "_last", "acked", "bytes_out", "messages_out", "redelivered")
+    A subscription's counts for its bundle as well: `totals`.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_before", "_last", "_totals", "acked", "bytes_out", "messages_out", "redelivered")
+
+    def __init__(self, totals: Totals | None = None) -> None:
+        self._totals = totals
         self.messages_out = 0
         self.bytes_out = 0
         self.redelivered = 0
@@ -27,6 +33,28 @@ class Meter:
         self.bytes_out += bytes_out
         if redelivered:
             self.redelivered += messages
+
+    def count_block(self, messages: int, messages_again: int, bytes_out: int, waited_ms: int) -> None:
+        """What was sent of one block, `messages_again` of them not for the first time.
+
+        `waited_ms`: since the broker took it; negative when nothing tells.
+        """
+        self.messages_out += messages
+        self.bytes_out += bytes_out
+        self.redelivered += messages_again
+        totals = self._totals
+        if totals is None:
+            return
+        totals.messages_out += messages
+        totals.bytes_out += bytes_out
+        totals.redelivered += messages_again
+        if waited_ms >= 0 and messages > messages_again:
+            totals.dispatch_s.observe(waited_ms / 1000, messages - messages_again)
+
+    def count_acked(self, messages: int) -> None:
+        self.acked += messages
+        if self._totals is not None:
+            self._totals.acked += messages
 
     def stats(self, now_s: float) -> dict[str, float]:
         """Totals and rates per second, by Pulsar's names. `now_s` is monotonic."""

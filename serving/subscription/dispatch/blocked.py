@@ -7,6 +7,8 @@ of a subscription   "" when all is dispatched; that the rest waits for its time;
 
 from __future__ import annotations
 
+from typing import Final
+
 from quire.serving.subscription.delivery.consumer import Consumer
 from quire.serving.subscription.dispatch.dispatcher import Dispatcher
 from quire.serving.subscription.dispatch.key_shared import KeyShared
@@ -26,6 +28,31 @@ DRAINING = "keys wait until the consumer that had them before acknowledges"
 NO_OWNER = "keys wait for a consumer that names their slots"
 CHUNKS = "chunks wait for the consumer that has the first of their message"
 LOOK_AHEAD = "too many messages wait for consumers that take none"
+
+LABELS: Final = {
+    "": "",
+    NO_CONSUMER: "no_consumer",
+    NO_PERMITS: "no_permits",
+    NOT_WRITABLE: "not_writable",
+    UNACKED: "unacked",
+    RATE_LIMITED: "rate_limited",
+    DELAYED: "delayed",
+    READING: "reading",
+    DRAINING: "draining",
+    NO_OWNER: "no_owner",
+    CHUNKS: "chunks",
+    LOOK_AHEAD: "look_ahead",
+}
+FAILING: Final = "reading fails: "
+REASONS: Final = (*filter(None, LABELS.values()), "read_error", "several")
+"""Every value of the label `reason` of metrics."""
+
+
+def label_of(reason: str) -> str:
+    """One word for a metric's label; "" when nothing is blocked."""
+    if reason.startswith(FAILING):
+        return "read_error"
+    return LABELS.get(reason, "several")
 
 
 def of_consumer(dispatcher: Dispatcher, consumer: Consumer) -> str:
@@ -59,7 +86,7 @@ def of_subscription(
     if dispatcher.wanted() is not None and not (
         is_all_read and dispatcher.wanted() == dispatcher.read.position
     ):
-        return f"reading fails: {read_error}" if read_error else READING
+        return f"{FAILING}{read_error}" if read_error else READING
     if isinstance(dispatcher, KeyShared):
         return _of_keys(dispatcher)
     return CHUNKS if isinstance(dispatcher, Shared) and dispatcher.queue.aside else ""

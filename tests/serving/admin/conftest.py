@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -56,6 +57,12 @@ class Rest:
 
 @pytest.fixture
 async def rest(broker: Broker) -> AsyncIterator[Rest]:
+    async with serving_rest(broker) as served:
+        yield served
+
+
+@asynccontextmanager
+async def serving_rest(broker: Broker) -> AsyncIterator[Rest]:
     runner = web.AppRunner(make_app(broker), access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -92,7 +92,7 @@ async def test_what_is_lost_for_good_is_told_everywhere_with_what_to_do(
     assert step in row["lostForGood"] and row["lostMessages"] == 0
     health = await rest.get("/health/ready")
     assert health.status == 200 and step in health.body["warnings"][0]
-    assert "quire_ledger_lost_ledgers 1.0" in (await rest.get("/metrics")).body
+    assert "quire_ledger_lost_ledgers 1\n" in (await rest.get("/metrics")).body
     listed = await in_thread(lambda: quire("ledgers", "lost", "--admin-url", rest.url))
     assert step in listed.out and NAME in listed.out
     listed = await in_thread(lambda: quire("bookies", "list", "--admin-url", rest.url))

@@ -78,7 +78,7 @@ async def refused(client: Client, frame: bytes, code: int) -> str:
 
 
 def count(broker: Broker, limit: str) -> float:
-    return broker.metrics()[f"quire_serving_limits_{limit}_met_total"]
+    return broker.metrics()["quire_serving_limits_met_total"][limit,]
 
 
 # -- topics ----------------------------------------------------------------------------------------------

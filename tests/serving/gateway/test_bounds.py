@@ -183,7 +183,7 @@ async def test_silent_connections_drop_one_another_and_no_client(front: Front, s
     with pytest.raises(EOFError):
         await silent[0].next()
     assert len(front.gateway.connections) <= 10
-    assert front.gateway.metrics()["quire_gateway_limits_connections_logging_in_met_total"] >= 6
+    assert front.gateway.metrics()["quire_gateway_limits_met_total"]["connections_logging_in",] >= 6
     for one in silent:
         one.close()
 
@@ -202,7 +202,7 @@ async def test_an_address_has_so_many_connections(front: Front, script: Any) -> 
         first.close()
         await until(lambda: len(limited.gateway.connections) == 1)
         await limited.lookups()
-        assert limited.gateway.metrics()["quire_gateway_limits_connections_per_address_met_total"] == 1
+        assert limited.gateway.metrics()["quire_gateway_limits_met_total"]["connections_per_address",] == 1
     finally:
         await limited.stop()
 
@@ -222,6 +222,6 @@ async def test_who_asks_too_fast_waits(monkeypatch: pytest.MonkeyPatch) -> None:
         client.write(b"".join(map(partitions, range(190))))
         await until(lambda: only(limited)._lookups.asked == 190)
         assert asyncio.get_running_loop().time() - began >= 0.8
-        assert limited.gateway.metrics()["quire_gateway_limits_requests_per_s_met_total"] >= 1
+        assert limited.gateway.metrics()["quire_gateway_limits_met_total"]["requests_per_s",] >= 1
     finally:
         await limited.stop()

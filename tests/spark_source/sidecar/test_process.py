@@ -367,6 +367,6 @@ def test_a_server_builds_them_also_after_a_kill(tmp_path: Path) -> None:
         server.process.kill()
     with standalone(tmp_path) as server:
         _wait(lambda: _listed(server.http_url) == ["there"])
-        _wait(lambda: "quire_tiering_sidecars_built_total 1.0" in _metrics(server.http_url))
+        _wait(lambda: "quire_tiering_sidecars_built_total 1\n" in _metrics(server.http_url))
         assert quire("topics", "delete", "t", "--admin-url", server.http_url).code == 0
     _wait(lambda: not list((tmp_path / "data" / "archive" / "segments").iterdir()))

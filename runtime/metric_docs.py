@@ -1,0 +1,108 @@
+"""`docs/metrics.md`, made from the table: `python -m quire.runtime.metric_docs > docs/metrics.md`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Final
+
+from quire.runtime.metric_table import ALL, METRICS, NAMESPACES_SHOWN_MAX
+from quire.runtime.metrics import LATENCY_S, Metric
+
+_HEAD: Final = """\
+# Metrics
+
+Made from [`runtime/metric_table.py`](../runtime/metric_table.py) by `python -m quire.runtime.metric_docs`; a test \
+keeps it true.
+
+`GET /metrics` of a broker (`--http`), a bookie (`--http`) and a gateway is Prometheus' text, and OpenMetrics 1.0 for \
+who asks for that (`Accept: application/openmetrics-text`), as Prometheus does. `quire standalone` has what a broker \
+and a bookie have. A gateway's has all brokers' as well, each sample with a label `broker`.
+
+- **Of what**: a broker tells of itself (`quire_serving_…`), of each namespace, and, while it serves no more than \
+`--metrics-topics-max` topics (1,000; 0: never), of each topic and subscription. Of namespaces it tells while there \
+are no more than {namespaces}; `quire_serving_left_out` says what is missing. Ten thousand topics make less than 2 MB, \
+computed in slices between which messages go on.
+- **Who may ask**: everybody who reaches the port. Where clients log in, names of namespaces, topics and subscriptions \
+are told only to whoever presents the credentials of a superuser: give Prometheus a token (`authorization`).
+- **Counters** only grow while a broker runs, those of namespaces also when topics are unloaded. Those of topics and \
+subscriptions begin anew with each load.
+- **Latencies** are histograms with the bounds {bounds} s, kept for namespaces, not for each topic.
+- **Cost**: nothing is counted for each message, but for each block, group or turn of the event loop.
+
+"""
+
+_PULSAR: Final = (
+    ("pulsar_topics_count", "quire_namespace_topics"),
+    ("pulsar_subscriptions_count", "quire_namespace_subscriptions, quire_topic_subscriptions"),
+    ("pulsar_producers_count", "quire_topic_producers, quire_namespace_producers"),
+    ("pulsar_consumers_count", "quire_subscription_consumers, quire_namespace_consumers"),
+    ("pulsar_in_messages_total, pulsar_rate_in", "quire_topic_messages_in_total, and rate() of it"),
+    ("pulsar_in_bytes_total, pulsar_throughput_in", "quire_topic_bytes_in_total, and rate() of it"),
+    ("pulsar_out_messages_total, pulsar_rate_out", "quire_subscription_messages_out_total, and rate() of it"),
+    ("pulsar_out_bytes_total, pulsar_throughput_out", "quire_subscription_bytes_out_total, and rate() of it"),
+    ("pulsar_msg_backlog, pulsar_subscription_back_log", "quire_subscription_backlog_messages"),
+    ("pulsar_storage_backlog_size", "quire_subscription_backlog_bytes"),
+    ("pulsar_storage_backlog_age_seconds", "quire_subscription_backlog_age_seconds"),
+    ("pulsar_subscription_unacked_messages", "quire_subscription_unacked_messages"),
+    ("pulsar_subscription_blocked_on_unacked_messages", 'quire_subscription_blocked{reason="unacked"}'),
+    ("pulsar_subscription_delayed", "quire_subscription_delayed_messages"),
+    ("pulsar_subscription_msg_rate_redeliver", "rate() of quire_subscription_messages_redelivered_total"),
+    ("pulsar_storage_size", "quire_topic_storage_bytes"),
+    ("pulsar_storage_offloaded_size", "quire_topic_archived_bytes"),
+    ("pulsar_storage_write_latency_le_…", "quire_namespace_publish_latency_seconds"),
+    (
+        "pulsar_broker_lookup_…, pulsar_active_connections",
+        "quire_gateway_lookups_total, quire_serving_connections",
+    ),
+    ("bookie_journal_JOURNAL_SYNC", "quire_bookie_journal_sync_latency_seconds"),
+    ("bookkeeper_server_READ_ENTRY", "quire_bookie_read_latency_seconds"),
+    ("bookie_SERVER_STATUS", "1 - quire_bookie_read_only"),
+    ("bookie_ledger_dir_…_usage", "quire_bookie_disk_free_bytes / quire_bookie_disk_size_bytes"),
+    ("auditor_NUM_UNDER_REPLICATED_LEDGERS", "quire_repair_ledgers_underreplicated"),
+)
+
+
+def document() -> Iterator[str]:
+    """The lines of `docs/metrics.md`."""
+    bounds = ", ".join(f"{bound:g}" for bound in LATENCY_S)
+    yield from _HEAD.format(namespaces=NAMESPACES_SHOWN_MAX, bounds=bounds).splitlines()
+    for room, metrics in groupby(METRICS, key=_room):
+        yield from (
+            "",
+            f"## {room}",
+            "",
+            "| name | kind | unit | labels | of | |",
+            "|---|---|---|---|---|---|",
+        )
+        for one in metrics:
+            labels, of = ", ".join(one.labels), "all" if one.of == ALL else ", ".join(one.of)
+            yield f"| `{one.name}` | {one.kind} | {one.unit} | {labels} | {of} | {one.help} |"
+    yield from ("", "## What Pulsar's and BookKeeper's are here", "", "| there | here |", "|---|---|")
+    yield from (f"| {there} | {here} |" for there, here in _PULSAR)
+
+
+def _room(metric: Metric) -> str:
+    prefix, room = metric.name.split("_")[:2]
+    return _ROOMS[room if prefix == "quire" else prefix]
+
+
+_ROOMS: Final = {
+    "build": "Every process",
+    "loop": "Every process",
+    "process": "Every process",
+    "metadata": "The metadata store",
+    "security": "Security",
+    "serving": "Brokers",
+    "namespace": "Namespaces",
+    "topic": "Topics",
+    "subscription": "Subscriptions",
+    "ledger": "Ledgers",
+    "repair": "Repair",
+    "tiering": "The archive",
+    "bookie": "Bookies",
+    "gateway": "Gateways",
+}
+
+if __name__ == "__main__":
+    print("\n".join(document()))
