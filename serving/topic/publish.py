@@ -184,20 +184,31 @@ class Turn:
     """The end of a turn of the event loop, shared by all topics of a broker."""
 
     def __init__(self, clock: Clock, call_soon: Callable[[Callable[[], None]], object]) -> None:
-        self.clock = clock
+        self._clock = clock
         self._call_soon = call_soon
+        self._now_s = -1.0
         self._due: list[Publisher] = []
         self._cut: list[InFlightBlock] = []
 
     def add(self, publisher: Publisher) -> None:
         """Let `publisher` cut when this turn is over. To be called once per publisher and turn."""
+        if self._now_s < 0:
+            self.now_s()
         self._due.append(publisher)
-        if len(self._due) == 1:
+
+    def now_s(self) -> float:
+        """The monotonic time as of this turn: looked at when it is first asked for. Thousands ask."""
+        if self._now_s < 0:
+            self._now_s = self._clock.monotonic()
             self._call_soon(self._end)
+        return self._now_s
 
     def _end(self) -> None:
+        self._now_s = -1.0
         due, self._due = self._due, []
-        now_ms = self.clock.now_ms()
+        if not due:
+            return
+        now_ms = self._clock.now_ms()
         for publisher in due:
             try:
                 publisher.cut(now_ms, self._cut)
@@ -294,7 +305,7 @@ class Publisher:
         if waiting and waiting[-1].producer is producer and waiting[-1].after is None:
             waiting[-1].extend(heads, entries, counts, byte_count)
         else:
-            came_s = self._turn.clock.monotonic()
+            came_s = self._turn.now_s()
             waiting.append(PendingEntries(producer, heads, entries, counts, byte_count, came_s))
         if not self._armed:
             self._arm()

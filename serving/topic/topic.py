@@ -65,7 +65,7 @@ class Topic(Generic[LogT]):
         self.upkeep = Upkeep(services.clock)
         self.idle = IdleUnload(services)
         self.received = Received(totals)
-        self._clock = services.clock
+        self._turn = services.turn
         self.state = State.LOADING
         self._is_terminating = False
         self._on_lost = on_lost
@@ -243,7 +243,7 @@ class Topic(Generic[LogT]):
         subscriptions = self.subscriptions
         is_read = len(subscriptions) > 0
         self.log.keep(flights, at_hand=is_read)
-        now_s = self._clock.monotonic()
+        now_s = self._turn.now_s()
         for flight in flights:
             self.received.count(flight.message_count, flight.byte_count, now_s - flight.came_s)
         if is_read:
