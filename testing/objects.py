@@ -50,7 +50,7 @@ class MemoryBlockingStore:
         return None
 
     def begin(self, name: str) -> _MemoryUpload:
-        return self.faulty("begin", lambda: _MemoryUpload(self, name, self._clock))
+        return self.faulty("begin", lambda: _MemoryUpload(self, name, self._clock.now_ms()))
 
     def get_range(self, name: str, offset: int, length: int) -> Buffer:
         def get() -> Buffer:
@@ -98,6 +98,12 @@ class MemoryBlockingStore:
             work()
         raise error
 
+    def appear(self, name: str, content: bytes) -> None:
+        """Keep a finished upload, unless its name is taken."""
+        if name in self.objects:
+            raise AlreadyExists(f"object {self.url}{name} exists already")
+        self.objects[name] = (content, self._clock.now_ms())
+
     def _content(self, name: str) -> bytes:
         if name not in self.objects:
             raise NotFound(f"there is no object {self.url}{name}")
@@ -105,12 +111,11 @@ class MemoryBlockingStore:
 
 
 class _MemoryUpload:
-    def __init__(self, store: MemoryBlockingStore, name: str, clock: Clock) -> None:
+    def __init__(self, store: MemoryBlockingStore, name: str, begun_ms: int) -> None:
         self._store = store
         self._name = name
-        self._clock = clock
         self._content = bytearray()
-        store.uploads[id(self)] = (name, clock.now_ms())
+        store.uploads[id(self)] = (name, begun_ms)
 
     def write(self, parts: Sequence[Buffer]) -> None:
         self._store.faulty("write", lambda: self._content.extend(b"".join(parts)))
@@ -122,9 +127,7 @@ class _MemoryUpload:
         self._store.uploads.pop(id(self), None)
 
     def _appear(self) -> None:
-        if self._name in self._store.objects:
-            raise AlreadyExists(f"object {self._store.url}{self._name} exists already")
-        self._store.objects[self._name] = (bytes(self._content), self._clock.now_ms())
+        self._store.appear(self._name, bytes(self._content))
         self.abort()
 
 

@@ -20,7 +20,9 @@ FOLDERS = {
     if folder.is_dir() and any(folder.glob("*.*"))
 }
 
-ROOMS = "runtime wire metadata security bookie ledger objects tiering serving client gateway spark_source cli".split()
+ROOMS = (
+    "runtime wire metadata security bookie ledger objects wal tiering serving client gateway spark_source cli"
+).split()
 OUR_WORDS_MAX = 20
 
 
