@@ -201,7 +201,6 @@ def a_tombstone_does_not_fence() -> Iterator[None]:
 @mutation("24", "ledger")
 def a_refused_block_is_journalled() -> Iterator[None]:
     """A request of which some blocks are refused is journalled whole."""
-    append = Journal.append
     answer = Intake._answer_mixed
 
     def answer_and_journal(self: Intake, blocks: Sequence[Any], verdicts: Any, done: AddDone) -> None:
@@ -211,7 +210,7 @@ def a_refused_block_is_journalled() -> Iterator[None]:
             if isinstance(verdict, Status) and verdict is not Status.OK
         ]
         if refused:
-            append(self._journal, refused, sum(map(len, refused)), lambda statuses: None, ())
+            self._journal.append(refused, sum(map(len, refused)), lambda statuses: None, ())
         answer(self, blocks, verdicts, done)
 
     with patch.object(Intake, "_answer_mixed", answer_and_journal):
