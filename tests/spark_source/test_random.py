@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from random import Random, SystemRandom
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import pulsar
@@ -41,6 +41,8 @@ PLANS = int(os.environ.get("QUIRE_SPARK_PLANS", "30"))
 SEED = int(os.environ.get("QUIRE_SPARK_SEED", SystemRandom().getrandbits(32)))
 SECONDS_MAX = 60.0 * max(1, PLANS // 30)
 READ_EVERY = 10
+PACE = min(4.0, max(1.0, PLANS / 30))
+"""In long runs writers rest longer, for each reading reads all that there is."""
 TOPIC = "persistent://public/once/topic"
 PATH = "persistent/public/once/topic"
 CODECS = [getattr(pulsar.CompressionType, name) for name in ("NONE", "LZ4", "ZLib", "ZSTD", "SNAPPY")]
@@ -124,7 +126,7 @@ class Writer:
                 deliver_after=timedelta(seconds=5) if is_delayed else None,
             )
             number += 1
-            time.sleep(self._pause_s * self._rng.random())
+            time.sleep(PACE * self._pause_s * self._rng.random())
 
     def close(self) -> None:
         self._stop.set()
@@ -133,13 +135,21 @@ class Writer:
         self._producer.close()
 
 
-def check(rows: list[dict[str, Any]], receipts: set[str], sent: Sent) -> None:
+class Row(NamedTuple):
+    """What is checked of a message: all values together would be gigabytes."""
+
+    index: int
+    name: str
+    checksum: int
+
+
+def check(rows: list[Row], receipts: set[str], sent: Sent) -> None:
     """The rows of one plan; `receipts` are those from before it."""
-    names = [dict(row["properties"])["name"] for row in rows]
+    names = [row.name for row in rows]
     assert len(set(names)) == len(names), "a message comes twice"
     assert not receipts.difference(names), "an acknowledged message is missing"
-    assert [crc32(row["value"]) for row in rows] == [sent.checksums[name] for name in names]
-    indexes = [row["message_index"] for row in rows]
+    assert [row.checksum for row in rows] == [sent.checksums[name] for name in names]
+    indexes = [row.index for row in rows]
     assert indexes == sorted(set(indexes)), "rows are not in order"
     last: dict[str, int] = {}
     for name in names:
@@ -148,12 +158,14 @@ def check(rows: list[dict[str, Any]], receipts: set[str], sent: Sent) -> None:
         last[producer] = int(number)
 
 
-def read(reader: QuireReader, tasks: list[InputPartition]) -> list[dict[str, Any]]:
-    batches = [batch for task in tasks for batch in reader.read(task)]
-    found: list[dict[str, Any]] = pa.Table.from_batches(
-        batches, schema.arrow(reader.options.columns)
-    ).to_pylist()
-    return found
+def read(reader: QuireReader, tasks: list[InputPartition]) -> list[Row]:
+    fields = schema.arrow(reader.options.columns)
+    return [
+        Row(row["message_index"], dict(row["properties"])["name"], crc32(row["value"]))
+        for task in tasks
+        for batch in reader.read(task)
+        for row in pa.Table.from_batches([batch], fields).to_pylist()
+    ]
 
 
 async def trouble(cluster: Cluster, rng: Random) -> None:
@@ -216,7 +228,7 @@ async def test_every_plan_has_what_was_acknowledged(tmp_path: Path, monkeypatch:
             check(rows, sent.receipts, sent)
             stock = await asyncio.to_thread(read_all, client, keys)
     assert plans >= 10 and len(rows) > 100
-    assert [(dict(row["properties"])["name"], crc32(row["value"])) for row in rows] == stock
+    assert [(row.name, row.checksum) for row in rows] == stock
 
 
 def read_all(client: pulsar.Client, keys: pulsar.CryptoKeyReader) -> list[tuple[str, int]]:
