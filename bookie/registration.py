@@ -23,6 +23,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from quire import __version__
 from quire.bookie.storage import Storage
 from quire.metadata import paths
 from quire.metadata.bookie_states import BookieEvent, after
@@ -68,6 +69,7 @@ def describe(storage: Storage, address: str = "", rack: str = "") -> BookieRecor
         short_of_space=health.is_short_of_space,
         free_bytes=space.free_bytes,
         total_bytes=space.total_bytes,
+        version=__version__,
     )
 
 

@@ -48,6 +48,7 @@ def list_bookies(admin: Admin) -> Answer:
         "bookie": "uuid",
         "address": "address",
         "rack": "rack",
+        "version": "version",
         "state": "state",
         "free": lambda row: size(row["freeBytes"]),
         "of": lambda row: size(row["totalBytes"]),

@@ -45,6 +45,7 @@ def list_brokers(admin: Admin) -> Answer:
         "topics": "topics",
         "load": "load",
         "rest": "httpUrl",
+        "version": "version",
     }
     return Answer(rows, table_of(rows, columns, right=("bundles", "topics", "load")))
 

@@ -157,6 +157,7 @@ def _describe(
         "incarnation": record.incarnation,
         "address": record.address,
         "rack": record.rack,
+        "version": record.version,
         "state": "lost" if state == "absent" and is_lost else state,
         "freeBytes": record.free_bytes,
         "totalBytes": record.total_bytes,

@@ -380,6 +380,8 @@ class BookieRecord(Record, frozen=True):
     intent: BookieIntent = BookieIntent.STAY
     tls: bool = False
     """It takes TLS at its address."""
+    version: str = ""
+    """Of Quire; "" are those before it was told. Whoever decides by it decides wrong: it is for people."""
 
 
 class DamageRecord(Record, frozen=True):
@@ -441,6 +443,8 @@ class BrokerRecord(Record, frozen=True):
     """As `service_url`, for clients that speak TLS. One of the two may be empty: that port is closed."""
     http_url_tls: str = ""
     listeners_tls: dict[str, str] = {}
+    version: str = ""
+    """As a bookie's."""
 
 
 class OwnerRecord(Record, frozen=True):

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, is_dataclass
-from importlib.metadata import version
 from typing import Any, Final, NoReturn
 
 from aiohttp import web
 from msgspec import Struct
 
+from quire import __version__
 from quire.runtime.errors import ConfigurationError, NotFound, Unavailable
 from quire.security.authorization import Action
 from quire.serving.admin.requests import Absent, fields_of
@@ -40,7 +40,7 @@ def _this_one(broker: Broker) -> Sequence[Route]:
         return web.Response(text="ok")
 
     def running() -> Text:
-        return web.Response(text=version("quire"))
+        return web.Response(text=__version__)
 
     return (
         Route("GET", f"{BROKERS}/health", health, may=Action.OPEN),

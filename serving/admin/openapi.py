@@ -20,6 +20,7 @@ from typing import Annotated, Any, Final, NoReturn, Union, get_args, get_origin,
 import msgspec
 from aiohttp import web
 
+from quire import __version__
 from quire.security.authorization import Action
 from quire.serving.admin.refusals import REFUSALS, Refusal
 from quire.serving.admin.route import Argument, Route
@@ -47,12 +48,12 @@ _IN_PATH: Final = re.compile(r"\{(\w+)(?::((?:[^{}]|\{[^{}]*\})*))?\}")
 _ALTERNATIVES: Final = re.compile(r"[\w-]+(?:\|[\w-]+)*")
 
 
-def route(rows: Sequence[Route], version: str, *, asks_who: bool) -> Route:
+def route(rows: Sequence[Route], *, asks_who: bool) -> Route:
     """The row that shows the document of `rows` and of itself; `asks_who`: whether callers have to log in."""
 
     @cache
     def encoded() -> bytes:
-        return msgspec.json.encode(document([*rows, this], version, asks_who=asks_who))
+        return msgspec.json.encode(document([*rows, this], __version__, asks_who=asks_who))
 
     def show() -> Annotated[web.Response, "application/json"]:
         """This document."""

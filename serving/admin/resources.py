@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
 from quire.serving.admin import (
     absent,
     brokers,
@@ -47,4 +45,4 @@ RESOURCES = (
 def routes(broker: Broker) -> list[Route]:
     """Every row, the document of them all among them."""
     found = [route for resource in RESOURCES for route in resource.routes(broker)]
-    return [*found, openapi.route(found, version("quire"), asks_who=broker.registry.guard is not None)]
+    return [*found, openapi.route(found, asks_who=broker.registry.guard is not None)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from quire import __version__
 from quire.runtime.errors import Unavailable
 from quire.runtime.metrics import Values
 from quire.serving.cluster.addresses import Addresses
@@ -221,6 +222,7 @@ class SoleOwner:
                 "serviceUrlTls": own.service_url_tls,
                 "httpUrl": own.http_url,
                 "httpUrlTls": own.http_url_tls,
+                "version": __version__,
                 "bundles": len(loads),
                 "topics": sum(one.topics for one in loads),
                 "load": round(sum(one.load for one in loads), 1),

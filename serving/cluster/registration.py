@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from quire import __version__
 from quire.metadata import paths
 from quire.metadata.lease import Lease, LeaseState
 from quire.metadata.records import BrokerRecord, encode
@@ -70,6 +71,7 @@ class BrokerRegistration:
             service_url_tls=addresses.service_url_tls,
             http_url_tls=addresses.http_url_tls,
             listeners_tls=dict(addresses.listeners_tls),
+            version=__version__,
         )
         self.lease = Lease(
             self._store, paths.broker(self.broker_id), encode(self.me), self._clock, self._changed

@@ -148,6 +148,7 @@ def _broker_row(broker: BrokerRecord, report: Mapping[str, BundleReport]) -> dic
         "serviceUrlTls": broker.service_url_tls,
         "httpUrl": broker.http_url,
         "httpUrlTls": broker.http_url_tls,
+        "version": broker.version,
         "startedMs": broker.started_ms,
         "bundles": len(report),
         "topics": sum(one.topics for one in report.values()),
