@@ -54,11 +54,10 @@ class Page:
         ).click()
 
     def click_in_row(self, row: str, text: str) -> None:
-        """In the row of a table, or the panel, that says `row`."""
-        self._find(
-            f"//*[self::tr or self::details or self::section][contains(normalize-space(), {quoted(row)})]"
-            f"//button[normalize-space()={quoted(text)}]"
-        ).click()
+        """In the row of a table that says `row`; in the panel that does, where no row does."""
+        says = f"[contains(normalize-space(), {quoted(row)})]"
+        button = f"//button[normalize-space()={quoted(text)}]"
+        self._find(f"//tr{says}{button} | //section{says}[not(.//tr{says}{button})]{button}").click()
 
     def fill(self, label: str, value: str) -> None:
         """What a label, or a description for those who do not see, calls so."""
@@ -104,7 +103,7 @@ class Page:
         from selenium.webdriver.support.ui import WebDriverWait
 
         def shown(driver: Any) -> Any:
-            found = driver.find_elements(By.XPATH, f"//{inside}{xpath}")
+            found = driver.find_elements(By.XPATH, xpath.replace("//", f"//{inside}//", 1))
             return next((one for one in found if one.is_displayed() and one.is_enabled()), None)
 
         try:

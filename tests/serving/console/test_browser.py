@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-import pulsar
+from pathlib import Path
 
+import pulsar
+import pytest
+from msgspec.structs import replace
+
+from quire.metadata import paths
+from quire.metadata.records import Policies, encode
 from quire.serving.broker import Broker
+from quire.serving.console.pages import POLICY
+from quire.serving.names import TopicName
 from tests.serving.admin.conftest import TOPIC, Rest
-from tests.serving.conftest import in_thread
+from tests.serving.conftest import BrokerHouse, in_thread
 from tests.serving.console.browser import Page
+from tests.serving.security import PASSWORD, security, token
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -72,3 +81,300 @@ async def test_a_broker_that_does_not_answer_is_told_and_waited_for(page: Page, 
         page.see("Not up to date", gone=True)
 
     await in_thread(look)
+
+
+NAME = "topic/persistent/public/default/orders"
+EVIL = '<script>document.title="taken"</script><img src=x onerror="document.title=1">'
+
+
+def use(client: pulsar.Client) -> list[object]:
+    """A topic with a consumer that takes nothing, and a message of which every part is hostile."""
+    shared = pulsar.ConsumerType.Shared
+    consumer = client.subscribe("orders", EVIL, shared, receiver_queue_size=1)
+    producer = client.create_producer("orders", producer_name=EVIL)
+    for number in range(5):
+        producer.send(b'{"order": %d}' % number)
+    producer.send(EVIL.encode(), {EVIL: EVIL}, partition_key=EVIL)
+    return [consumer, producer]
+
+
+async def test_each_part_of_a_topic_shows_what_others_wrote_as_text(
+    page: Page, rest: Rest, client: pulsar.Client
+) -> None:
+    _used = await in_thread(lambda: use(client))
+
+    def look() -> None:
+        page.open(NAME)
+        page.see("Messages in", "Producers", EVIL)
+        page.click("Segments")
+        page.see("Why they are still here", "it is written to", "What Spark reads")
+        page.click("Subscriptions")
+        page.see(EVIL, "Gets nothing, because", "no permits", "Pulsar-CPP")
+        page.click("Messages")
+        page.see(EVIL, '"order": 4', "key")
+        page.click("Schemas")
+        page.see("It has no schema")
+        page.click("Policies")
+        page.see("retention", "namespace or broker")
+        assert page.driver.title == "Quire"
+        assert (
+            page.driver.execute_script("return document.querySelectorAll('main img, main script').length")
+            == 0
+        )
+
+    await in_thread(look)
+
+
+async def test_what_is_done_to_a_topic_by_hand(page: Page, rest: Rest, client: pulsar.Client) -> None:
+    _used = await in_thread(lambda: use(client))
+    where = "/admin/v2/persistent/public/default/orders"
+
+    def subscribe() -> None:
+        page.open(f"{NAME}/subscriptions")
+        page.see(EVIL)
+        page.click("New subscription")
+        page.answer("Make it", Name="audit", Begins_at="the oldest message")
+        page.see("audit", "Exclusive")
+        page.click_in_row("audit", "Skip")
+        page.fill("How many", "2")
+        page.answer("Skip")
+        page.see("4 messages")
+        page.click_in_row("audit", "Seek")
+        page.answer("Move", To="the oldest message")
+        page.see("6 messages")
+        page.click_in_row("audit", "Seek")
+        page.fill("To", "a place, LEDGER:ENTRY")
+        page.fill("Place", "nowhere")
+        page.click("Move", "dialog")
+        page.see("A place is LEDGER:ENTRY")
+        page.keys("\ue00c")  # Escape
+        page.wait_for("!document.querySelector('dialog')", "Escape leaves no dialog")
+
+    await in_thread(subscribe)
+    assert (await rest.get(f"{where}/subscriptions")).body == sorted(["audit", EVIL])
+
+    def change() -> None:
+        page.click("Messages")
+        page.see('"order": 0')
+        page.click("Seal")
+        page.answer("Seal")
+        page.click("Policies")
+        page.see("retention")
+        page.click_in_row("maxProducers", "Set")
+        page.answer("Set", Value="3")
+        page.see("this topic")
+        page.click_in_row("maxProducers", "Remove")
+        page.answer("Remove")
+        page.see("this topic", gone=True)
+        page.click("Schemas")
+        page.see("It has no schema")
+        page.click("New version")
+        page.answer("Add it", Type="STRING")
+        page.see("Version 0")
+        page.click("Unload")
+        page.answer("Unload")
+        page.click("Subscriptions")
+        page.see("audit")
+        page.click_in_row("audit", "Delete")
+        page.answer("Delete", Type="audit")
+        page.see("audit", gone=True)
+
+    await in_thread(change)
+    ledgers = (await rest.get(f"{where}/internalStats")).body["ledgers"]
+    assert ledgers[0]["messages"] == 6 and ledgers[0]["state"] != "active"
+
+    def delete() -> None:
+        page.expected = ("/orders/stats",)  # which may be asked for while it is being deleted
+        page.click("Delete")
+        page.fill("Even while", "yes")
+        page.answer("Delete", Type="orders")
+        page.see("There are no topics yet")
+
+    await in_thread(delete)
+    assert (await rest.get(f"{where}/stats")).status == 404
+
+
+async def test_the_archive_and_the_bookies_are_worked_on_by_hand(
+    page: Page, rest: Rest, client: pulsar.Client
+) -> None:
+    _used = await in_thread(lambda: use(client))
+
+    def work() -> None:
+        page.open("archive")
+        page.see("Segments of all topics")
+        page.click("Archive now")
+        page.fill("Also what", "yes")
+        page.answer("Archive")
+        page.see("1 segment archived, 0 failed")
+        page.click("Verify")
+        page.answer("Verify")
+        page.see("0 objects damaged")
+        page.click("Repair")
+        page.answer("Repair")
+        page.see("0 segments repaired")
+        page.click("Cluster")
+        page.see("Bookies")
+
+    await in_thread(work)
+
+
+async def test_a_bookie_is_decommissioned_and_kept(page: Page, rest: Rest, house: BrokerHouse) -> None:
+    cluster = house.cluster
+    for each in cluster.bookies:
+        record = replace(each.record(), address=f"host-{each.bookie.uuid[-1]}:3181", total_bytes=1 << 40)
+        cluster.directory.join(record, each)
+        await cluster.store.create(paths.bookie(record.uuid), encode(record))
+    bookie = "host-0:3181"
+
+    def work() -> None:
+        page.open("cluster")
+        page.see(bookie)
+        page.click_in_row(bookie, "Decommission")
+        page.answer("Decommission")
+        page.see("draining")
+        page.click_in_row(bookie, "Keep")
+        page.answer("Keep")
+        page.see("draining", gone=True)
+
+    await in_thread(work)
+
+
+async def test_tenants_and_namespaces_are_made_and_deleted(page: Page, rest: Rest) -> None:
+    def work() -> None:
+        page.open("topics")
+        page.click("New tenant")
+        page.answer("Make it", Name="shop")
+        page.click("New namespace")
+        page.answer("Make it", Tenant="shop", Name="orders")
+        page.see("shop/orders")
+        page.click_in_row("shop/orders", "Delete")
+        page.fill("Type", "shop/other")
+        assert page.driver.execute_script("return document.querySelector('dialog [type=submit]').disabled")
+        page.answer("Delete", Type="shop/orders")
+        page.see("shop/orders", gone=True)
+
+    await in_thread(work)
+    assert (await rest.get("/admin/v2/namespaces/shop")).body == []
+
+
+async def test_the_policy_stops_what_a_page_must_not_do(page: Page) -> None:
+    def attempt() -> None:
+        page.expected = ("Content Security Policy", "TrustedHTML", "violates the following")
+        page.open("cluster")
+        page.see("Brokers")
+        for script in (
+            "const one = document.createElement('script'); one.textContent = 'window.taken = 1';"
+            " document.head.append(one)",
+            "document.body.insertAdjacentHTML('beforeend', '<p>taken</p>')",
+            "const one = document.createElement('div'); one.setAttribute('onclick', 'window.taken = 1');"
+            " document.body.append(one); one.click()",
+            "document.body.innerHTML = '<p>taken</p>'",
+        ):
+            page.driver.execute_script(f"try {{ {script} }} catch (error) {{}}")
+        elsewhere = "return fetch('http://127.0.0.2:1/').then(() => 'asked', () => 'refused')"
+        assert page.driver.execute_script(elsewhere) == "refused"
+        assert page.driver.execute_script("return window.taken") is None
+        assert "taken" not in page.text()
+        assert any("Content Security Policy" in one["message"] for one in page.driver.get_log("browser"))
+
+    assert "connect-src 'self'" in POLICY
+    await in_thread(attempt)
+
+
+async def test_it_is_used_by_keyboard_and_on_a_phone(page: Page, rest: Rest) -> None:
+    await rest.put(TOPIC, {})
+
+    def look() -> None:
+        page.open("cluster")
+        page.see("Brokers")
+        page.keys("/")
+        page.keys("orders", "\ue007")  # Enter
+        page.see("orders", "Unload")
+        for place in (
+            "cluster",
+            "topics/public/default",
+            NAME,
+            f"{NAME}/segments",
+            f"{NAME}/policies",
+            "archive",
+        ):
+            page.driver.execute_cdp_cmd(
+                "Emulation.setDeviceMetricsOverride",
+                {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True},
+            )
+            page.open(place)
+            page.wait_for("document.querySelector('.panel')", "nothing is shown")
+            wide = page.driver.execute_script("return document.documentElement.scrollWidth")
+            assert wide <= 390, f"{place} is {wide} wide"
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+    await in_thread(look)
+
+
+async def test_the_colours_are_the_systems_until_one_chooses(page: Page) -> None:
+    def look() -> None:
+        def back() -> str:
+            return str(page.driver.execute_script("return getComputedStyle(document.body).backgroundColor"))
+
+        page.open("cluster")
+        page.see("Brokers")
+        light = back()
+        emulate = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", emulate)
+        dark = back()
+        assert dark != light
+        page.click("◐")
+        assert back() == light
+        page.click("☀")
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+        assert back() == dark
+        page.open("topics")
+        page.see("Namespaces")
+        assert back() == dark, "it is remembered"
+
+    await in_thread(look)
+
+
+class TestSecured:
+    @pytest.fixture
+    async def broker(self, house: BrokerHouse, tmp_path: Path) -> Broker:
+        house.security = security(tmp_path)
+        broker = await house.start()
+        reader = Policies(permissions={"reader": ("consume",)})
+        await broker.namespaces.change("public", "default", lambda _: reader)
+        await broker.registry.records.create(TopicName.parse("orders"))
+        return broker
+
+    async def test_who_is_asked_for_his_name_may_what_his_role_may(self, page: Page, broker: Broker) -> None:
+        def look() -> None:
+            page.expected = ("401 (Unauthorized)", "403 (Forbidden)")
+            page.open("topics/public/default")
+            page.see("Log in", "Token")
+            page.fill("Token", "no token")
+            page.click("Log in", "form")
+            page.see("token")
+            assert page.driver.execute_script("return sessionStorage.length") == 0
+            page.fill("Token", token("reader"))
+            page.click("Log in", "form")
+            page.see("orders", "reader", "Log out")
+            page.click("Cluster")
+            page.see("You may not see this", "only superusers may")
+            page.click("Topics")
+            page.see("public/default", "use it")
+            page.click("public/default")
+            page.click("orders")
+            page.click("Unload")
+            page.click("Unload", "dialog")
+            page.see("reader may not administer")
+            page.keys("\ue00c")
+            page.click("Log out")
+            page.see("Log in", "Token")
+            assert page.driver.execute_script("return document.cookie") == ""
+            page.fill("User", "admin")
+            page.fill("Password", PASSWORD)
+            page.click("Log in", "form")
+            page.see("admin", "orders")
+            page.click("Cluster")
+            page.see("Brokers", "Bookies")
+
+        await in_thread(look)

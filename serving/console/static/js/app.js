@@ -4,9 +4,11 @@
 
 import { credentials, get } from "./api.js";
 import { el, fill } from "./dom.js";
+import { archive } from "./pages/archive.js";
 import { cluster } from "./pages/cluster.js";
 import { logIn } from "./pages/log_in.js";
 import { namespaces } from "./pages/namespaces.js";
+import { topic } from "./pages/topic.js";
 import { topics } from "./pages/topics.js";
 import { topicLink } from "./links.js";
 import { applyTheme, themeButton } from "./theme.js";
@@ -15,10 +17,14 @@ const PAGES = [
   ["cluster", cluster],
   ["topics", namespaces],
   ["topics/:tenant/:namespace", topics],
+  ["topic/:domain/:tenant/:namespace/:topic", topic],
+  ["topic/:domain/:tenant/:namespace/:topic/:part", topic],
+  ["archive", archive],
 ];
 const NAVIGATION = [
   ["cluster", "Cluster"],
   ["topics", "Topics"],
+  ["archive", "Archive"],
 ];
 
 const main = document.getElementById("main");

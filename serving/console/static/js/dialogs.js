@@ -33,11 +33,12 @@ export function question({ title, text, button, danger = false, fields = [], mus
     event.preventDefault();
     go.disabled = true;
     fill(wrong);
+    const before = location.hash;
     try {
       const said = await act(Object.fromEntries(inputs.map((one) => [one.name, one.value()])));
       dialog.close();
       tell(typeof said === "string" ? said : "Done");
-      dispatchEvent(new CustomEvent("quire:changed"));
+      if (location.hash === before) dispatchEvent(new CustomEvent("quire:changed"));
     } catch (error) {
       if (error.status === 401) {
         dialog.close();
@@ -70,7 +71,7 @@ function input({ name, label, kind = "text", value = "", options = null, hint = 
   } else if (kind === "area") {
     control = el("textarea", { ...common, rows: 8, spellcheck: "false" }, value);
   } else if (kind === "check") {
-    control = el("input", { ...common, type: "checkbox", checked: value });
+    control = el("input", { ...common, type: "checkbox", checked: value === true });
   } else {
     control = el("input", { ...common, type: kind, value, autocomplete: "off", spellcheck: "false", step: kind === "datetime-local" ? 1 : null });
   }

@@ -1,0 +1,44 @@
+// The versions of a topic's schema, newest first.
+
+import { ask, get, path } from "../api.js";
+import { question } from "../dialogs.js";
+import { el } from "../dom.js";
+import { time } from "../format.js";
+import { live } from "../live.js";
+import { button, muted, panel, pill } from "../parts.js";
+
+const KINDS = ["JSON", "AVRO", "STRING", "PROTOBUF", "PROTOBUF_NATIVE", "KEY_VALUE", "INT32", "INT64", "DOUBLE", "BOOLEAN"];
+
+export function schemas(root, place) {
+  const where = path`/admin/v2/schemas/${place.tenant}/${place.namespace}/${place.topic}`;
+  return live(root, (signal) => get(`${where}/schemas`, { signal }), (said) => view(said.getSchemaResponses, where), { everyMs: 10_000 });
+}
+
+function view(all, where) {
+  const add = () =>
+    question({
+      title: "New version of the schema",
+      button: "Add it",
+      fields: [
+        { name: "type", label: "Type", options: KINDS.map((one) => [one, one]) },
+        { name: "schema", label: "Definition", kind: "area", hint: "Of records: an Avro definition in JSON." },
+      ],
+      act: async ({ type, schema }) => `It is version ${(await ask("POST", `${where}/schema`, { type, schema })).version}`,
+    });
+  const remove = () =>
+    question({ title: "Delete the schema?", text: "All versions end for what comes next; messages that were written by them can be read.", button: "Delete", danger: true, mustType: "delete", act: async () => { await ask("DELETE", `${where}/schema`); } });
+  return [
+    el("div", { class: "head" }, muted("Messages are decoded by the version that they were written with."), el("div", { class: "actions" }, button("New version", add), all.length ? button("Delete", remove) : null)),
+    all.length ? [...all].reverse().map(version) : el("section", { class: "panel" }, el("p", { class: "empty" }, "It has no schema: messages are bytes.")),
+  ];
+}
+
+const version = (one) => panel(`Version ${one.version}`, one.data ? el("pre", { class: "definition", tabindex: 0 }, pretty(one.data)) : null, { actions: [pill(one.type), muted(time(one.timestamp))] });
+
+function pretty(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
+}

@@ -1,0 +1,144 @@
+// A topic's subscriptions: how far behind each is, who consumes, why it gets nothing; and what moves a cursor.
+
+import { ask, get, path } from "../api.js";
+import { inputError, question } from "../dialogs.js";
+import { el } from "../dom.js";
+import { ago, bytes, count, duration, plural, rate, short } from "../format.js";
+import { topicLink, topicPath } from "../links.js";
+import { live } from "../live.js";
+import { button, facts, muted, panel, pill, table } from "../parts.js";
+
+export function subscriptions(root, place) {
+  return live(root, (signal) => get(`${topicPath(place)}/stats`, { signal }), (stats) => view(stats, place));
+}
+
+function view(stats, place) {
+  const all = Object.entries(stats.subscriptions).sort(([a], [b]) => (a < b ? -1 : 1));
+  return [
+    el("div", { class: "head" }, muted(plural(all.length, "subscription")), place.domain === "persistent" ? button("New subscription", () => create(place)) : null),
+    all.length ? all.map(([name, one]) => subscription(name, one, place)) : el("section", { class: "panel" }, el("p", { class: "empty" }, "Nobody subscribes to it.")),
+  ];
+}
+
+function subscription(name, one, place) {
+  const marks = [
+    pill(one.type),
+    one.isDurable ? null : pill("not durable"),
+    one.blockedReason ? pill("blocked", "warn") : one.msgBacklog ? null : pill("up to date", "ok"),
+  ];
+  const shown = panel(name, [
+    facts([
+      one.blockedReason ? ["Gets nothing, because", el("span", { class: "warn-text" }, one.blockedReason)] : null,
+      ["Backlog", `${one.msgBacklogExact === false ? "about " : ""}${plural(one.msgBacklog, "message")}, ${bytes(one.backlogSize)}`],
+      one.oldestBacklogMessageAgeSeconds >= 0 ? ["Oldest of them", `${duration(one.oldestBacklogMessageAgeSeconds)} old`] : null,
+      ["Out", `${rate(one.msgRateOut)}${one.msgRateRedeliver ? `, of which again ${rate(one.msgRateRedeliver)}` : ""}`],
+      ["Not acknowledged yet", count(one.unackedMessages)],
+      one.msgDelayed ? ["Delayed", count(one.msgDelayed)] : null,
+      one.lostMessages ? ["Lost", pill(plural(one.lostMessages, "message"), "bad")] : null,
+      one.lastReadError ? ["Reading fails", el("span", { class: "bad-text" }, one.lastReadError)] : null,
+    ]),
+    consumers(one),
+  ], { actions: [marks, one.isDurable === false ? null : acts(name, place)] });
+  shown.dataset.key = `subscription ${name}`;
+  return shown;
+}
+
+const consumers = (one) =>
+  table(
+    "Consumers",
+    [
+      { title: "Consumer", kind: "name", cell: (each) => [each.consumerName || muted("without a name"), each.consumerName && each.consumerName === one.activeConsumerName ? [" ", pill("active", "ok")] : null] },
+      { title: "Out", kind: "num", cell: (each) => rate(each.msgRateOut) },
+      { title: "Permits", kind: "num", cell: (each) => short(each.availablePermits) },
+      { title: "Unacknowledged", kind: "num", cell: (each) => count(each.unackedMessages) },
+      { title: "Waits, because", cell: (each) => each.blockedReason || "–" },
+      { title: "Address", cell: (each) => each.address || "–" },
+      { title: "Client", kind: "wide", cell: (each) => each.clientVersion || "–" },
+      { title: "Connected", kind: "wide", cell: (each) => muted(ago(Date.parse(each.connectedSince))) },
+    ],
+    one.consumers,
+    (each) => `${each.address} ${each.consumerName} ${each.connectedSince}`,
+    "No consumer is connected.",
+  );
+
+function acts(name, place) {
+  const where = topicPath(place) + path`/subscription/${name}`;
+  return [
+    el("a", { class: "button", href: `${topicLink(place.name, "messages")}?subscription=${encodeURIComponent(name)}` }, "Peek"),
+    button("Seek", () => seek(name, where)),
+    button("Skip", () => skip(name, where)),
+    button("Delete", () =>
+      question({
+        title: `Delete subscription ${name}?`,
+        text: "What it has not acknowledged is kept for it no longer.",
+        button: "Delete",
+        danger: true,
+        mustType: name,
+        fields: [{ name: "force", label: "Even while it has consumers", kind: "check" }],
+        act: ({ force }) => ask("DELETE", `${where}?force=${force}`),
+      }),
+    ),
+  ];
+}
+
+const WHERE = [
+  ["earliest", "the oldest message"],
+  ["latest", "the end"],
+  ["time", "a time"],
+  ["place", "a place, LEDGER:ENTRY"],
+];
+
+const seek = (name, where) =>
+  question({
+    title: `Move subscription ${name}?`,
+    text: "Its consumers are disconnected and come back. Backwards, messages are delivered again; forwards, those between are not.",
+    button: "Move",
+    fields: [
+      { name: "to", label: "To", options: WHERE },
+      { name: "time", label: "Time, UTC", kind: "datetime-local" },
+      { name: "place", label: "Place" },
+    ],
+    act: ({ to, time, place }) => {
+      if (to === "time") return ask("POST", `${where}/resetcursor/${moment(time)}`);
+      return ask("POST", `${where}/resetcursor`, to === "place" ? position(place) : to);
+    },
+  });
+
+function moment(text) {
+  const ms = Date.parse(`${text}Z`);
+  if (Number.isNaN(ms)) throw inputError("Say which time");
+  return ms;
+}
+
+function position(text) {
+  const match = /^(\d+):(\d+)$/.exec(text.trim());
+  if (!match) throw inputError("A place is LEDGER:ENTRY, such as 12:340");
+  return { ledgerId: match[1], entryId: match[2] };
+}
+
+const skip = (name, where) =>
+  question({
+    title: `Skip messages of ${name}?`,
+    text: "They count as acknowledged, and are not delivered.",
+    button: "Skip",
+    danger: true,
+    fields: [
+      { name: "all", label: "The whole backlog", kind: "check" },
+      { name: "number", label: "How many", kind: "number", value: "1" },
+    ],
+    act: ({ all, number }) => {
+      if (!all && !(Number(number) > 0)) throw inputError("Say how many");
+      return ask("POST", all ? `${where}/skip_all` : `${where}/skip/${Math.floor(Number(number))}`);
+    },
+  });
+
+const create = (place) =>
+  question({
+    title: `New subscription of ${place.topic}`,
+    button: "Make it",
+    fields: [
+      { name: "subscription", label: "Name", required: true },
+      { name: "from", label: "Begins at", options: WHERE.slice(0, 2) },
+    ],
+    act: ({ subscription, from }) => ask("PUT", topicPath(place) + path`/subscription/${subscription}`, from),
+  });
