@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pulsar
 import pytest
@@ -87,7 +88,7 @@ NAME = "topic/persistent/public/default/orders"
 EVIL = '<script>document.title="taken"</script><img src=x onerror="document.title=1">'
 
 
-def use(client: pulsar.Client) -> list[object]:
+def use(client: pulsar.Client) -> list[Any]:
     """A topic with a consumer that takes nothing, and a message of which every part is hostile."""
     shared = pulsar.ConsumerType.Shared
     consumer = client.subscribe("orders", EVIL, shared, receiver_queue_size=1)
@@ -126,7 +127,7 @@ async def test_each_part_of_a_topic_shows_what_others_wrote_as_text(
 
 
 async def test_what_is_done_to_a_topic_by_hand(page: Page, rest: Rest, client: pulsar.Client) -> None:
-    _used = await in_thread(lambda: use(client))
+    used = await in_thread(lambda: use(client))
     where = "/admin/v2/persistent/public/default/orders"
 
     def subscribe() -> None:
@@ -190,6 +191,8 @@ async def test_what_is_done_to_a_topic_by_hand(page: Page, rest: Rest, client: p
         page.answer("Delete", Type="orders")
         page.see("There are no topics yet")
 
+    for one in used:
+        await in_thread(one.close)  # or it would come back, and make the topic anew
     await in_thread(delete)
     assert (await rest.get(f"{where}/stats")).status == 404
 
