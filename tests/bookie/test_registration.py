@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from msgspec.structs import replace
 
+from quire import __version__
 from quire.bookie.registration import Registration
 from quire.metadata import paths
 from quire.metadata.records import BookieIntent, BookieRecord, decode, encode
@@ -55,6 +56,13 @@ async def want(store: MemoryStore, node: Node, intent: BookieIntent) -> None:
     path = paths.bookie(node.id.uuid)
     record = decode(BookieRecord, (await store.get(path)).value, path)
     await store.put(path, encode(replace(record, intent=intent)), -1)
+
+
+async def test_others_see_which_version_it_is(
+    node: Node, store: MemoryStore, registration: Registration
+) -> None:
+    record = await seen(store, node)
+    assert record is not None and record.version == __version__
 
 
 async def test_a_lost_session_registers_again(

@@ -10,6 +10,8 @@ from pathlib import Path
 import pulsar
 import pytest
 
+from quire import __version__
+
 from .local import Cluster, running
 
 TOPIC = "persistent://public/default/t"
@@ -48,6 +50,12 @@ def read_all(client: pulsar.Client) -> list[int]:
 def client_of(cluster: Cluster) -> pulsar.Client:
     quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     return pulsar.Client(cluster.service_url, logger=quiet, operation_timeout_seconds=60)
+
+
+async def test_every_member_tells_its_version(cluster: Cluster) -> None:
+    for kind, count in (("brokers", 2), ("bookies", 3)):
+        rows = await cluster.rest("GET", f"/quire/v1/{kind}")
+        assert [row["version"] for row in rows] == [__version__] * count
 
 
 @pytest.mark.chaos
