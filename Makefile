@@ -7,7 +7,7 @@ ROOMS := runtime wire metadata security bookie ledger objects wal tiering servin
 # Spark looks for data sources through the folders of the path, where an editable install shows no modules.
 SHOW_TO_SPARK = ln -sf "$(CURDIR)/pyspark_quire.py" "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/"
 
-.PHONY: run demo test spark-matrix chaos simulate mutations model fuzz check typecheck format proto bench helm wheel clean
+.PHONY: run demo test spark-matrix chaos simulate mutations model fuzz check typecheck format proto bench helm monitoring wheel clean
 
 run: $(VENV)/.run
 	@$(BIN)/quire standalone
@@ -58,7 +58,7 @@ check: $(VENV)/.dev typecheck
 	$(BIN)/ruff format --check .
 
 # Type checkers do not follow the mapping in pyproject.toml, so the rooms are linked into one folder for them.
-TYPED_TESTS := tests.chaos tests.fuzz tests.history tests.model tests.simulation bench
+TYPED_TESTS := tests.chaos tests.fuzz tests.history tests.model tests.simulation bench deploy.monitoring
 typecheck: build/typed/quire
 	MYPYPATH=build/typed:. $(BIN)/mypy --cache-dir build/mypy \
 		$(if $(ROOM),-p quire.$(ROOM),-p quire $(addprefix -p ,$(TYPED_TESTS)))
@@ -106,6 +106,10 @@ $(VENV)/.dev: pyproject.toml
 helm:
 	GOBIN=$(CURDIR)/build/bin go install helm.sh/helm/v3/cmd/helm@v3.22.0
 	GOBIN=$(CURDIR)/build/bin go install github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0
+
+# Alert rules and the dashboard, after a change of runtime/metric_table.py or of the script itself.
+monitoring: $(VENV)/.dev
+	$(BIN)/python -m deploy.monitoring.generate
 
 wheel: $(VENV)/.run
 	$(BIN)/python -m pip wheel -q --no-deps -w dist .

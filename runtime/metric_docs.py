@@ -28,6 +28,8 @@ are told only to whoever presents the credentials of a superuser: give Prometheu
 - **Counters** only grow while a broker runs, those of namespaces also when topics are unloaded. Those of topics and \
 subscriptions begin anew with each load.
 - **Latencies** are histograms with the bounds {bounds} s, kept for namespaces, not for each topic.
+- **Charts and alerts** are made from the same table: [Grafana and \
+Prometheus](../deploy/README.md#grafana-and-prometheus).
 - **Cost**: nothing is counted for each message, but for each block, group or turn of the event loop.
 
 """
@@ -67,7 +69,7 @@ def document() -> Iterator[str]:
     """The lines of `docs/metrics.md`."""
     bounds = ", ".join(f"{bound:g}" for bound in LATENCY_S)
     yield from _HEAD.format(namespaces=NAMESPACES_SHOWN_MAX, bounds=bounds).splitlines()
-    for room, metrics in groupby(METRICS, key=_room):
+    for room, metrics in groupby(METRICS, key=room_of):
         yield from (
             "",
             f"## {room}",
@@ -82,7 +84,8 @@ def document() -> Iterator[str]:
     yield from (f"| {there} | {here} |" for there, here in _PULSAR)
 
 
-def _room(metric: Metric) -> str:
+def room_of(metric: Metric) -> str:
+    """Under which heading a metric stands."""
     prefix, room = metric.name.split("_")[:2]
     return _ROOMS[room if prefix == "quire" else prefix]
 

@@ -30,6 +30,8 @@ COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text
 SERVICES: dict[str, Any] = COMPOSE["services"]
 OF_QUIRE = [name for name, one in SERVICES.items() if (one.get("command") or [""])[0] in SUBCOMMANDS]
 SCALED = ("broker", "bookie")
+MONITORING = [name for name, one in SERVICES.items() if one.get("profiles") == ["monitoring"]]
+"""Made by others: `healthy` and a build of ours are not in their images, and they read files of the clone."""
 
 
 def options_of(subcommand: str) -> set[str]:
@@ -89,7 +91,20 @@ def test_every_container_is_unprivileged_and_writes_to_volumes_only(name: str) -
     assert service["user"].split(":")[0] != "0"
     assert service["read_only"] and service["cap_drop"] == ["ALL"]
     for volume in service.get("volumes", []):
-        assert volume.split(":")[0] in COMPOSE["volumes"], "only named volumes"
+        source, _, access = volume.split(":") if volume.endswith(":ro") else (*volume.split(":"), "rw")
+        if access == "ro" and name in MONITORING:
+            assert (ROOT / source).is_file(), "what is mounted is there"
+        else:
+            assert source in COMPOSE["volumes"], "only named volumes are written"
+
+
+def test_prometheus_asks_services_that_are_there_at_their_ports() -> None:
+    config = yaml.safe_load((ROOT / "deploy/monitoring/prometheus.yml").read_text())
+    for job in config["scrape_configs"]:
+        (found,) = job["dns_sd_configs"]
+        (name,) = found["names"]
+        assert job["job_name"] == f"quire-{name}" and f"0.0.0.0:{found['port']}" in SERVICES[name]["command"]
+    assert sorted(MONITORING) == ["grafana", "prometheus"]
 
 
 def test_a_bookie_has_two_volumes() -> None:
@@ -98,7 +113,8 @@ def test_a_bookie_has_two_volumes() -> None:
 
 @pytest.mark.parametrize("name", [name for name in SERVICES if name != "spark"])
 def test_every_server_is_checked_and_started_again(name: str) -> None:
-    assert SERVICES[name]["healthcheck"]["test"][:2] == ["CMD", "healthy"]
+    asks = "wget" if name in MONITORING else "healthy"
+    assert SERVICES[name]["healthcheck"]["test"][:2] == ["CMD", asks]
     assert SERVICES[name]["restart"] == "unless-stopped"
 
 
@@ -173,8 +189,8 @@ def test_the_images_copy_what_the_build_context_holds() -> None:
     listed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"]
     assert set(packages.values()) <= listed
-    for service in SERVICES.values():
-        assert (ROOT / service["build"]["dockerfile"]).is_file()
+    for name in SERVICES.keys() - set(MONITORING):
+        assert (ROOT / SERVICES[name]["build"]["dockerfile"]).is_file()
 
 
 def test_requirements_are_those_of_the_project() -> None:
