@@ -35,6 +35,8 @@ def p99_of(histogram: str) -> str:
 CRITICAL, WARNING = "critical", "warning"
 AT: Final = "{{ $labels.instance }}"
 NS: Final = "namespace {{ $labels.namespace }}"
+OURS: Final = '{job=~"quire-.*"}'
+"""Of what every process that Prometheus scrapes has."""
 STUCK: Final = "unacked|no_permits|not_writable|draining|no_owner|chunks|look_ahead"
 FREE: Final = "quire_bookie_disk_free_bytes / quire_bookie_disk_size_bytes"
 
@@ -42,12 +44,12 @@ FREE: Final = "quire_bookie_disk_free_bytes / quire_bookie_disk_size_bytes"
 ALERTS: Final[dict[str, tuple[Alert, ...]]] = {
     "quire-processes": (
         Alert("QuireDown", CRITICAL, "1m",
-              'up{job=~"quire-.*"}', "== 0",
+              f"up{OURS}", "== 0",
               f"{AT} does not answer",
               "See whether the process runs and what its log ends with, and start it again. Whatever it had "
               "confirmed is kept; brokers' topics move to others by themselves."),
         Alert("QuireStartsAgain", WARNING, "0m",
-              "changes(process_start_time_seconds[30m])", "> 2",
+              f'changes(process_start_time_seconds{OURS}[30m])', "> 2",
               f"{AT} starts again and again",
               "Read the end of its log before each start: memory (the kernel's log names what it killed), a "
               "disk, or the metadata store."),
@@ -57,7 +59,7 @@ ALERTS: Final[dict[str, tuple[Alert, ...]]] = {
               "Its log has the stack of each stall. Where that shows nothing long, the machine has too "
               "little CPU, or it swaps: move bundles away (quire brokers unload) or add brokers."),
         Alert("QuireFilesRunOut", WARNING, "5m",
-              "process_open_fds / process_max_fds", "> 0.8",
+              f"process_open_fds{OURS} / process_max_fds", "> 0.8",
               f"{AT} has opened most of the files that it may",
               "Raise LimitNOFILE of its unit (ulimit -n) and start it again, or find the client that opens "
               "so many connections."),
@@ -80,8 +82,8 @@ ALERTS: Final[dict[str, tuple[Alert, ...]]] = {
         Alert("QuireBundlesDamaged", CRITICAL, "0m",
               "quire_serving_bundles_damaged", "> 0",
               f"{AT} has bundles whose state cannot be read: their topics are not served",
-              "Its log names the bundle and the ledger. Bring back every bookie that is away, then unload "
-              "the bundle (quire brokers unload), which loads it anew."),
+              "Its log names the bundle, its topics and what cannot be read. Bring back every bookie that is away; it "
+              "is read again whenever a client asks for one of the topics."),
         Alert("QuireSessionInDoubt", CRITICAL, "1m",
               "quire_serving_session_in_doubt", "== 1",
               f"{AT} cannot tell whether its bundles are its own and confirms nothing",

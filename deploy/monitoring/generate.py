@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from deploy.monitoring.alerts import ALERTS
+from deploy.monitoring.alerts import ALERTS, OURS
 from quire.runtime.metric_docs import room_of
 from quire.runtime.metric_table import BY_NAME, METRICS
 from quire.runtime.metrics import Kind, Metric
@@ -27,7 +27,7 @@ from quire.runtime.metrics import Kind, Metric
 HERE: Final = Path(__file__).parent
 MADE: Final = "Made by deploy/monitoring/generate.py: change that, and run `make monitoring`."
 RATE: Final = "[$__rate_interval]"
-CHOSEN: Final = 'namespace=~"$namespace"'
+CHOSEN: Final = '{namespace=~"$namespace"}'
 QUANTILES: Final = (0.5, 0.99)
 TOP: Final = 10
 UNITS: Final = {"seconds": "s", "bytes": "bytes", "messages": "short", "": "short"}
@@ -87,7 +87,7 @@ def queries_of(metric: Metric, by: Sequence[str], *, named: bool) -> Iterator[Qu
     legend = " ".join(
         ([metric.family.removeprefix("quire_")] if named else []) + [f"{{{{{one}}}}}" for one in by]
     )
-    chosen = "{" + CHOSEN + "}" if "namespace" in metric.labels else ""
+    chosen = CHOSEN if "namespace" in metric.labels else OURS if metric.name.startswith("process_") else ""
     if metric.kind is Kind.HISTOGRAM:
         inner = f"sum by ({', '.join((*by, 'le'))}) (rate({metric.name}_bucket{chosen}{RATE}))"
         for share in QUANTILES:
@@ -112,9 +112,7 @@ NAMESPACE, TOPIC, SUBSCRIPTION = ("namespace",), ("topic",), ("topic", "subscrip
 
 ROWS: Final[dict[str, tuple[Panel, ...]]] = {
     "Cluster": (
-        Panel(
-            "Processes that answer", "short", [Query('sum by (job) (up{job=~"quire-.*"})', "{{job}}")], "stat"
-        ),
+        Panel("Processes that answer", "short", [Query(f"sum by (job) (up{OURS})", "{{job}}")], "stat"),
         Panel("Versions", "short", [Query("count by (version) (quire_build_info)", "{{version}}")], "stat"),
         chart(
             "Ledgers below their copies", "quire_repair_ledgers_underreplicated", "quire_repair_ledgers_lost"
