@@ -32,6 +32,8 @@ from quire.runtime.errors import QuireError
 from quire.wire.block import BlockError, BlockHeader, Buffer, brief, peek, same_bytes, verify
 from quire.wire.bookie import AddDone, AddRequest, Status
 
+OK: Final = Status.OK
+
 
 class _InEntryLog(NamedTuple):
     """The verdict must wait until the block that lies in the entry log was read."""
@@ -106,8 +108,10 @@ class Intake:
             self._journal.barrier(done, (Status.BAD_REQUEST,) * len(blocks))
             return
         recovery, refuses = request.recovery, self._refuses(request)
-        take = self._take if request.is_sealed_here else self._prove_and_take
-        verdicts = [take(block, recovery, refuses) for block in blocks]
+        if request.is_sealed_here:
+            verdicts = self._take(blocks, recovery, refuses)
+        else:
+            verdicts = [self._prove_and_take(block, recovery, refuses) for block in blocks]
         if not any(verdicts):  # all are new: Status.OK is 0, and so is every verdict
             self._journal.append(blocks, size_bytes, done, verdicts)  # type: ignore[arg-type]
             return
@@ -121,30 +125,38 @@ class Intake:
             header = verify(block)
         except BlockError:
             return Status.BAD_BLOCK
-        return self._take(block, recovery, refuses) if header.length == len(block) else Status.BAD_BLOCK
+        if header.length != len(block):
+            return Status.BAD_BLOCK
+        return self._take((block,), recovery, refuses)[0]
 
-    def _take(self, block: Buffer, recovery: bool, refuses: bool) -> Status | _InEntryLog | _Duplicate:
-        """Judge one block; when it is new, put it into the memtable and answer OK. Once per block."""
-        count, ledger_id, first_entry, lac, _ = brief(block)
-        state = self._ledgers.get(ledger_id)
-        if state is None:
-            if refuses:
-                return (
-                    self._judge(LedgerState(ledger_id), peek(block), block, recovery, refuses)
-                    or Status.READ_ONLY
-                )
-            state = self._ledgers[ledger_id] = LedgerState(ledger_id)
-        last_entry = first_entry + count - 1
-        if first_entry <= state.last_entry or state.is_closed_to_writers or refuses:
-            verdict = self._judge(state, peek(block), block, recovery, refuses)
-            if verdict is not None:
-                return verdict
-        if last_entry > state.last_entry:
-            state.last_entry = last_entry
-        if lac > state.lac:
-            state.lac = lac
-        self._cache.active.add(ledger_id, first_entry, last_entry, block)
-        return Status.OK
+    def _take(
+        self, blocks: Sequence[Buffer], recovery: bool, refuses: bool
+    ) -> list[Status | _InEntryLog | _Duplicate]:
+        """Judge blocks in order; put each that is new into the memtable. One loop: this is done for every block."""
+        ledgers, keep = self._ledgers, self._cache.active.add
+        verdicts: list[Status | _InEntryLog | _Duplicate] = []
+        for block in blocks:
+            count, ledger_id, first_entry, lac, _ = brief(block)
+            last_entry = first_entry + count - 1
+            state = ledgers.get(ledger_id)
+            if state is None:
+                if refuses:
+                    judged = self._judge(LedgerState(ledger_id), peek(block), block, recovery, refuses)
+                    verdicts.append(judged or Status.READ_ONLY)
+                    continue
+                state = ledgers[ledger_id] = LedgerState(ledger_id)
+            if first_entry <= state.last_entry or state.is_closed_to_writers or refuses:
+                verdict = self._judge(state, peek(block), block, recovery, refuses)
+                if verdict is not None:
+                    verdicts.append(verdict)
+                    continue
+            if last_entry > state.last_entry:
+                state.last_entry = last_entry
+            if lac > state.lac:
+                state.lac = lac
+            keep(ledger_id, first_entry, last_entry, block)
+            verdicts.append(OK)
+        return verdicts
 
     def _judge(
         self, state: LedgerState, header: BlockHeader, block: Buffer, recovery: bool, refuses: bool

@@ -18,21 +18,19 @@ from quire.wire.block import Buffer
 class LedgerBlocks:
     """The blocks of one ledger, in order, as three columns of equal length."""
 
-    __slots__ = ("blocks", "firsts", "lasts", "size_bytes")
+    __slots__ = ("blocks", "firsts", "lasts")
 
     def __init__(self) -> None:
         self.firsts: list[int] = []
         self.lasts: list[int] = []
         self.blocks: list[Buffer] = []
-        self.size_bytes = 0
 
-    def add(self, first_entry: int, last_entry: int, block: Buffer) -> None:
-        self.size_bytes += len(block)
-        if not self.lasts or first_entry > self.lasts[-1]:
-            self.firsts.append(first_entry)
-            self.lasts.append(last_entry)
-            self.blocks.append(block)
-            return
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self.blocks))
+
+    def insert(self, first_entry: int, last_entry: int, block: Buffer) -> None:
+        """Add a block that may not be the last."""
         place = bisect_left(self.firsts, first_entry)
         self.firsts.insert(place, first_entry)
         self.lasts.insert(place, last_entry)
@@ -64,8 +62,14 @@ class Memtable:
         found = self.ledgers.get(ledger_id)
         if found is None:
             found = self.ledgers[ledger_id] = LedgerBlocks()
-        found.add(first_entry, last_entry, block)
         self.size_bytes += len(block)
+        lasts = found.lasts
+        if lasts and first_entry <= lasts[-1]:
+            found.insert(first_entry, last_entry, block)
+            return
+        found.firsts.append(first_entry)
+        lasts.append(last_entry)
+        found.blocks.append(block)
 
     def overlapping(self, ledger_id: int, first_entry: int, last_entry: int) -> Buffer | None:
         """Some block of the ledger that holds an entry of the range, or None."""

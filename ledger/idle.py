@@ -9,7 +9,8 @@ kept, because rule 7 of recovery rests on it and it is cheap where it matters: a
 group with one fdatasync, however many topics they are of. Many leave in portions: a thousand at once would hold up
 whoever publishes meanwhile by a dozen milliseconds (bench/many_clients.py).
 
-One timer serves all writers of a process. Per confirmation it costs one entry in a dict.
+One timer serves all writers of a process. A writer is told when it is young, so that of its confirmations only the
+first in each interval is an entry in a dict.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ PORTION_INTERVAL_S: Final = 0.025
 
 class Idler(Protocol):
     """What this file knows of a writer."""
+
+    is_young: bool
+    """It was touched in this interval: it need not be again."""
 
     @property
     def error(self) -> QuireError | None:
@@ -52,7 +56,9 @@ class IdleLacs:
         """Set while some of the silent wait for their portion."""
 
     def touch(self, writer: Idler) -> None:
+        """It confirmed something."""
         self._young[writer] = None
+        writer.is_young = True
         if self._timer is None:
             self._arm()
 
@@ -71,6 +77,8 @@ class IdleLacs:
 
     def _tick(self) -> None:
         self._timer = None
+        for writer in self._young:
+            writer.is_young = False
         self._silent.update((writer, None) for writer in self._old if writer not in self._young)
         self._old, self._young = self._young, {}
         if self._old:

@@ -84,17 +84,24 @@ def _distribute(lane: _Lane, statuses: Sequence[Status]) -> None:
     """All answers first, then one `advance` per writer: no callback before all acks are counted."""
     assert len(statuses) == len(lane.blocks)
     touched: dict[WriterCore, None] = {}
-    for pending, replica, status in zip(lane.pendings, lane.replicas, statuses, strict=True):
-        touched[core := replica.core] = None
-        if status is Status.OK:  # as `answered` does it, without a call for each block
+    if any(statuses):
+        _count(lane, statuses, touched)
+    else:  # all are OK, which is 0: as `answered` does it, without a call for each block
+        for pending, replica in zip(lane.pendings, lane.replicas, strict=True):
             pending.acks |= replica.bit
-            continue
-        try:
-            core.answered(pending, replica, status)
-        except Exception:
-            _log.exception("the owner of ledger %d failed on an answer", core.ledger_id)
+            touched[replica.core] = None
     for core in touched:
         try:
             core.advance()
         except Exception:
             _log.exception("the owner of ledger %d failed on a confirmation", core.ledger_id)
+
+
+def _count(lane: _Lane, statuses: Sequence[Status], touched: dict[WriterCore, None]) -> None:
+    """Answers of which some are refusals."""
+    for pending, replica, status in zip(lane.pendings, lane.replicas, statuses, strict=True):
+        touched[core := replica.core] = None
+        try:
+            core.answered(pending, replica, status)
+        except Exception:
+            _log.exception("the owner of ledger %d failed on an answer", core.ledger_id)

@@ -19,6 +19,7 @@ from quire.ledger import states
 from quire.ledger.parts import LedgerContext
 from quire.ledger.recovery_core import CutOff, RecoveryCore
 from quire.ledger.writer import BlockWriter
+from quire.ledger.writer_core import Pending
 from quire.metadata import paths
 from quire.metadata.records import Fragment, Hole, LedgerRecord, LedgerState, decode, encode
 from quire.runtime.errors import (
@@ -197,7 +198,7 @@ class _Recovery:
     def write(self, found: Buffer, header: BlockHeader) -> None:
         if self._rewriter is None:
             self._rewriter = _Rewriter(self._parts, self._record, self, header.first_entry)
-        self._rewriter.core.add(found, header.last_entry)
+        self._rewriter.core.add(Pending(found, header.last_entry))
 
     def end(self, last_entry: int) -> None:
         if not self._ended.done():

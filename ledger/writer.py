@@ -125,6 +125,9 @@ class LedgerWriter(BlockWriter):
             parts, record, parts.priority_outbox if states.has_priority(record) else parts.outbox
         )
         self.ledger_id = record.ledger_id
+        self.write: Final = self.core.add
+        """As `add`, for who makes the block's `Pending`."""
+        self.is_young = False
         settings = parts.settings
         self._node = OwnedNode(
             parts.store,
@@ -137,7 +140,6 @@ class LedgerWriter(BlockWriter):
         )
         self._listener = listener
         self._ended = ended
-        self._bytes = 0
         self._error: QuireError | None = None
         self._drained: asyncio.Future[None] | None = None
         self._is_closing = False
@@ -168,7 +170,7 @@ class LedgerWriter(BlockWriter):
     @property
     def was_given_blocks(self) -> bool:
         """A ledger without a confirmed entry may have blocks all the same, when its writer failed."""
-        return self._bytes > 0
+        return self.core.bytes_added > 0
 
     def add(self, block: Buffer, header_last_entry: int) -> None:
         """Write the next block, whose last entry is `header_last_entry`; never blocks.
@@ -177,9 +179,7 @@ class LedgerWriter(BlockWriter):
         that of those before it.
         """
         assert not self._is_closing
-        if self._error is None:
-            self._bytes += len(block)
-            self.core.add(block, header_last_entry)
+        self.write(Pending(block, header_last_entry))
 
     async def drain(self) -> None:
         """Wait for what is pending; nothing may be added any more. Failed meanwhile, `close` will say so."""
@@ -234,7 +234,8 @@ class LedgerWriter(BlockWriter):
 
     # -- effects ---------------------------------------------------------------------------------------
     def confirmed(self, last_entry: int) -> None:
-        self._parts.idle.touch(self)
+        if not self.is_young:
+            self._parts.idle.touch(self)
         self._listener.confirmed(last_entry)
         if self._drained is not None and not self.core.blocks_pending:
             self._wake()
@@ -257,7 +258,7 @@ class LedgerWriter(BlockWriter):
     # -- metadata, one change at a time ----------------------------------------------------------------
     async def _close(self, atomically_with: Sequence[Step]) -> None:
         core, now_ms = self.core, self._parts.clock.now_ms()
-        end = states.closed(self._record, core.fragments, core.last_confirmed, self._bytes, now_ms)
+        end = states.closed(self._record, core.fragments, core.last_confirmed, core.bytes_added, now_ms)
         try:
             await self._put(end, atomically_with)
             self._error = Fenced(f"ledger {self.ledger_id} is closed")

@@ -6,7 +6,7 @@ what becomes of what comes:
     state      an answer                a bookie lost                 a block
     STEADY     confirms a prefix        arms a change                 is sent to every live replica
     CHANGING   is counted, and waits    is kept for the next change   is sent to the replicas that stay
-    ENDED      is ignored               is ignored                    is refused (assertion)
+    ENDED      is ignored               is ignored                    is dropped
 
 - A block is confirmed when `ack_quorum` bookies of the fragment have it and everything before it is confirmed (rule 1).
 - Every place in an ensemble is a `Replica` with a bit of its own, never used again: acks are counted per (bookie,
@@ -70,7 +70,10 @@ TRANSITIONS: Final = Transitions(
 
 
 class Pending:
-    """A block on its way. `acks`: the bits of the replicas that have it on disk."""
+    """A block on its way. `acks`: the bits of the replicas that have it on disk.
+
+    Who writes may add what it wants to know of the block itself.
+    """
 
     __slots__ = ("acks", "block", "last_entry")
 
@@ -154,8 +157,8 @@ class Lagging:
         lag.bytes += byte_count
         return lag.bytes > lag.bytes_max
 
-    def release(self, awaited: int) -> int:
-        """Stop counting blocks that nobody owes an answer for; returns their bytes."""
+    def release(self, awaited: int) -> None:
+        """Stop counting blocks that nobody owes an answer for."""
         released = block_bytes = 0
         for pending in self.blocks:
             if pending.acks & awaited != awaited:
@@ -164,7 +167,6 @@ class Lagging:
             block_bytes += len(pending.block)
         del self.blocks[:released]
         self.of_process.bytes -= block_bytes
-        return block_bytes
 
 
 class WriterEffects(Protocol):
@@ -224,7 +226,7 @@ class WriterCore:
         self.ack_quorum = ack_quorum
         self.state = State.STEADY
         self.last_confirmed = next_entry - 1
-        self.bytes_pending = 0
+        self.bytes_added = 0
         self.changes = 0
         self._changes_max = changes_max
         self._effects: WriterEffects = proxy(effects)
@@ -243,6 +245,11 @@ class WriterCore:
         return len(self._unconfirmed)
 
     @property
+    def bytes_pending(self) -> int:
+        """Bytes of blocks that not every live replica has answered: confirmed ones may be among them."""
+        return sum(len(pending.block) for pending in (*self._lagging.blocks, *self._unconfirmed))
+
+    @property
     def last_added(self) -> int:
         """Last entry that was added, while this is not ended; the last confirmed one when nothing else is here."""
         return self._unconfirmed[-1].last_entry if self._unconfirmed else self.last_confirmed
@@ -259,14 +266,14 @@ class WriterCore:
         return not self._lagging.blocks and not self._ensemble.failed()
 
     # -- events ----------------------------------------------------------------------------------------
-    def add(self, block: Buffer, last_entry: int) -> None:
-        """The next block, whose last entry is `last_entry`."""
+    def add(self, pending: Pending) -> None:
+        """The next block. After the end it is dropped: its outcome is as unknown as that of those before it."""
+        if self.state is State.ENDED:
+            return
         queue, send = self._unconfirmed, self._send
-        assert self.state is not State.ENDED
-        assert last_entry > (queue[-1].last_entry if queue else self.last_confirmed)
-        pending = Pending(block, last_entry)
+        assert pending.last_entry > (queue[-1].last_entry if queue else self.last_confirmed)
         queue.append(pending)
-        self.bytes_pending += len(block)
+        self.bytes_added += len(pending.block)
         for replica in self._ensemble.replicas:
             if replica.is_live:
                 send(pending, replica)
@@ -291,9 +298,7 @@ class WriterCore:
             if (pending.acks & counted).bit_count() < quorum:
                 break
             confirmed += 1
-            if pending.acks & awaited == awaited:
-                self.bytes_pending -= len(pending.block)
-            else:
+            if pending.acks & awaited != awaited:
                 lagging.blocks.append(pending)
                 lagging_bytes += len(pending.block)
         if confirmed:
@@ -370,7 +375,6 @@ class WriterCore:
         self._change = None
         self._unconfirmed.clear()
         self._lagging.release(0)
-        self.bytes_pending = 0
 
     # -- inside ----------------------------------------------------------------------------------------
     def _enter(self, kept: list[Replica], added: Sequence[BookieId]) -> list[Replica]:
@@ -383,7 +387,7 @@ class WriterCore:
         return fresh
 
     def _release(self) -> None:
-        self.bytes_pending -= self._lagging.release(self._ensemble.awaited)
+        self._lagging.release(self._ensemble.awaited)
 
     def _leave_behind(self) -> None:
         """Too much waits for slow bookies: lose those that the oldest block waits for, as far as a quorum stays."""

@@ -71,6 +71,7 @@ if _SWAP:
 _ONES_BYTES: Final = _ONES.tobytes()
 
 _BLANK: Final = bytes(HEADER_BYTES)
+_ONE_HEADER_BYTES: Final = HEADER_BYTES + TABLE_ROW_BYTES
 
 assert _PREFIX.size == _CHECKED_OFFSET
 assert _PREFIX.size + _CHECKED.size == HEADER_BYTES
@@ -116,9 +117,16 @@ def cut(
     The entries are copied once. The block is not to be changed afterwards, whatever its type allows.
     """
     count = len(entries)
+    if count == 1:  # the cheap path that many quiet topics take: no arrays, one pack
+        entry = entries[0]
+        size = len(entry)
+        messages = 1 if message_counts is None else message_counts[0]
+        length = _ONE_HEADER_BYTES + size
+        row = _ONE_ROW.pack(
+            crc32c(entry), length, 1, ledger_id, first_entry, lac, clock_ms, first_index, size, messages
+        )
+        return b"".join((_PREFIX.pack(MAGIC, VERSION, 0, crc32c(row)), row, entry))
     assert 0 < count <= COUNT_MAX
-    if count == 1:
-        return _cut_one(ledger_id, first_entry, lac, clock_ms, first_index, entries[0], message_counts)
     ends = array("I", accumulate(map(len, entries)))
     if _SWAP:
         ends.byteswap()
@@ -155,32 +163,6 @@ def blank(
 def is_blank(header: BlockHeader) -> bool:
     """Whether the block stands for lost entries: there is nothing in it to read."""
     return header.length == header.entries_offset
-
-
-def _cut_one(
-    ledger_id: int,
-    first_entry: int,
-    lac: int,
-    clock_ms: int,
-    first_index: int,
-    entry: Buffer,
-    message_counts: Sequence[int] | None,
-) -> bytes:
-    """The cheap path that many quiet topics take: no arrays, one pack."""
-    size = len(entry)
-    checked = _ONE_ROW.pack(
-        crc32c(entry),
-        HEADER_BYTES + TABLE_ROW_BYTES + size,
-        1,
-        ledger_id,
-        first_entry,
-        lac,
-        clock_ms,
-        first_index,
-        size,
-        1 if message_counts is None else message_counts[0],
-    )
-    return b"".join((_PREFIX.pack(MAGIC, VERSION, 0, crc32c(checked)), checked, entry))
 
 
 def _message_column(count: int, message_counts: Sequence[int] | None) -> bytes:

@@ -27,6 +27,7 @@ FEW: Final = 6
 """Receipts up to which each is made by itself."""
 
 _join: Final = b"".join
+_LAST: Final = varint.LAST
 
 # A head is the `08 producer 10 sequence` of a SEND, at most 22 bytes; with the message id below 64.
 _RECEIPT_PREFIXES: Final = tuple(_SIZES.pack(n + 8, n + 4) + b"\x08\x07\x3a%c" % n for n in range(64))
@@ -60,8 +61,6 @@ def _ledger_field(ledger_id: int) -> bytes:
 
 def receipts(ledger_id: int, first_entry: int, heads: Sequence[bytes]) -> bytes:
     """What `receipt_run` makes, as one piece, in the way that is cheapest for so many."""
-    if len(heads) == 1:
-        return receipt(ledger_id, first_entry, heads[0])
     if len(heads) <= FEW:
         return _join([receipt(ledger_id, entry_id, head) for entry_id, head in enumerate(heads, first_entry)])
     return _join(receipt_run(ledger_id, first_entry, heads))
@@ -70,7 +69,7 @@ def receipts(ledger_id: int, first_entry: int, heads: Sequence[bytes]) -> bytes:
 def receipt(ledger_id: int, entry_id: int, head: bytes) -> bytes:
     """One SEND_RECEIPT, the cheap way for blocks of one entry; see `receipt_run`."""
     ledger = _ledger_field(ledger_id)
-    entry = varint.LAST[entry_id] if entry_id < 128 else varint.encode(entry_id)
+    entry = _LAST[entry_id] if entry_id < 128 else varint.encode(entry_id)
     id_bytes = len(ledger) + len(entry)
     return _join((_RECEIPT_PREFIXES[2 + id_bytes + len(head)], head, _ID_PREFIXES[id_bytes], ledger, entry))
 

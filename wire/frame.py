@@ -21,8 +21,8 @@ Frames are recognised in two tiers.
     with two varints. Two `unpack_from` and one masked compare per 8 bytes prove it: constants must be equal,
     and the top bits of the varints' bytes must say where each ends. A `_Shape` has the masks for one pair
     of varint lengths. Within a run the mask proves the producer id too, so that the same compare says
-    "the next entry of this run". Producer ids of 1-5 bytes and sequence ids of 1-10 are covered, together up
-    to 14 bytes.
+    "the next entry of this run"; a run goes on behind plain SENDs of other producers. Producer ids of 1-5 bytes
+    and sequence ids of 1-10 are covered, together up to 14 bytes.
 (b) A SEND that also tells its number of messages and its highest sequence id, as every batch does, is
     recognised by one regular expression over the command.
 (c) Everything else goes through protobuf: chunks, transactions, all other commands, and whatever the tiers
@@ -69,19 +69,22 @@ class FrameError(ProtocolError):
 
 
 class SendRun:
-    """Consecutive SENDs of one producer, all with a right checksum, none special (see `Send`).
+    """SENDs of one producer with no other command between them, all with a right checksum, none special (see `Send`).
+
+    Plain SENDs of other producers do not end a run: producers have no order among each other.
 
     `heads` are the bytes `08 producer-id 10 sequence-id` of each, as `entry_frames.receipt_run` takes them;
     `entries` the bytes from each entry's magic on.
     """
 
-    __slots__ = ("_counts", "_highest", "entries", "heads", "producer_id")
+    __slots__ = ("_highest", "counts", "entries", "heads", "producer_id")
 
     def __init__(self, producer_id: int) -> None:
         self.producer_id = producer_id
         self.heads: list[bytes] = []
         self.entries: list[bytes] = []
-        self._counts: list[int] | None = None
+        self.counts: list[int] | None = None
+        """The number of messages of each entry; None when each holds one."""
         self._highest: dict[int, int] | None = None
 
     def __len__(self) -> int:
@@ -89,13 +92,6 @@ class SendRun:
 
     def __repr__(self) -> str:
         return f"SendRun(producer {self.producer_id}, {len(self)} entries)"
-
-    @property
-    def counts(self) -> list[int] | None:
-        """The number of messages of each entry; None when each holds one."""
-        if self._counts is not None:
-            self._fill_counts(self._counts)
-        return self._counts
 
     @property
     def byte_count(self) -> int:
@@ -112,18 +108,17 @@ class SendRun:
         run.heads = [self.heads[at] for at in chosen]
         run.entries = [self.entries[at] for at in chosen]
         if counts is not None:
-            run._counts = [counts[at] for at in chosen]
+            run.counts = [counts[at] for at in chosen]
         if highest is not None:
             run._highest = {to: highest[at] for to, at in enumerate(chosen) if at in highest}
         return run
 
     def _add(self, head: bytes, entry: bytes, count: int, highest: int) -> None:
         """Take a SEND that did not come by tier (a); `highest` is 0 when it told no highest sequence id."""
-        if count != 1:
-            if self._counts is None:
-                self._counts = []
-            self._fill_counts(self._counts)
-            self._counts.append(count)
+        if count != 1 and self.counts is None:
+            self.counts = [1] * len(self.entries)
+        if self.counts is not None:
+            self.counts.append(count)
         if highest:
             if self._highest is None:
                 self._highest = {}
@@ -131,9 +126,10 @@ class SendRun:
         self.heads.append(head)
         self.entries.append(entry)
 
-    def _fill_counts(self, counts: list[int]) -> None:
-        """Count one message for each entry since the last one that was counted."""
-        counts += [1] * (len(self.entries) - len(counts))
+    def _count_plain(self) -> None:
+        """Entries were added by tier (a), which holds one message each."""
+        if self.counts is not None:
+            self.counts += [1] * (len(self.entries) - len(self.counts))
 
 
 class Send(NamedTuple):
@@ -186,14 +182,14 @@ _HEAD_OFFSET: Final = 12
 class _Shape(NamedTuple):
     """A pair of varint lengths: the masks that prove it, and where the entry begins in the frame.
 
-    The producer's part of `front_mask` proves only the form; `_run_masks` narrows it to one producer.
+    The producer's part of `front_mask` proves only the form; `run_mask` is narrower, to one producer.
     """
 
     front_mask: int
     front: int
     back_mask: int
     back: int
-    producer_mask: int
+    run_mask: int
     entry_offset: int
 
 
@@ -206,7 +202,7 @@ def _shape(producer_bytes: int, sequence_bytes: int) -> _Shape:
         front=int.from_bytes(want[:8], "big"),
         back_mask=int.from_bytes(mask[8:], "big"),
         back=int.from_bytes(want[8:], "big"),
-        producer_mask=int.from_bytes((b"\0" + b"\xff" * producer_bytes).ljust(8, b"\0"), "big"),
+        run_mask=int.from_bytes((b"\xff" * (1 + producer_bytes) + mask[1 + producer_bytes :])[:8], "big"),
         entry_offset=_HEAD_OFFSET + 2 + producer_bytes + sequence_bytes,
     )
 
@@ -344,9 +340,13 @@ class FrameCutter(FrameBuffer[Cut]):
         buffer, view, start, end = self._buffer, self._view, self._start, self._end
         read_opening, read_entry = _OPENING.unpack_from, _ENTRY_OPENING.unpack_from
         shape: _Shape | None = None
-        run: SendRun | None = None
+        runs: dict[int, SendRun] = {}
+        last = cuts[-1] if cuts else None
+        if isinstance(last, SendRun):
+            runs[last.producer_id] = last
         run_opening = front_mask = front_wanted = back_mask = back_wanted = entry_offset = -1
         total_max = self.frame_bytes_max - 4
+        is_other = True
         count = 0
         while end - start >= _OPENING_BYTES:
             total, opening, front, back = read_opening(buffer, start)
@@ -369,22 +369,31 @@ class FrameCutter(FrameBuffer[Cut]):
                         break
                     run_opening, entry_offset = opening, shape.entry_offset
                     back_mask, back_wanted = shape.back_mask, shape.back
-                front_mask = shape.front_mask | shape.producer_mask
-                front_wanted = front & front_mask
-                run = None
+                    run_mask = shape.run_mask
+                front_mask, front_wanted = run_mask, front & run_mask
+                is_other = True
             entry_start = start + entry_offset
             if frame_end - entry_start < ENTRY_BYTES_MIN:
                 break
             magic, crc = read_entry(buffer, entry_start)
             if magic != ENTRY_MAGIC or crc32c(view[entry_start + 6 : frame_end]) != crc:
                 break
-            if run is None:
-                run = _run_for(cuts, varint.decode(buffer, start + _HEAD_OFFSET + 1)[0])
-                add_head, add_entry = run.heads.append, run.entries.append
-            add_head(view[start + _HEAD_OFFSET : entry_start].tobytes())
-            add_entry(view[entry_start:frame_end].tobytes())
+            if is_other:
+                is_other = False
+                producer_id = buffer[start + _HEAD_OFFSET + 1]
+                if producer_id > 127:
+                    producer_id = varint.decode(buffer, start + _HEAD_OFFSET + 1)[0]
+                run = runs.get(producer_id)
+                if run is None:
+                    run = runs[producer_id] = SendRun(producer_id)
+                    cuts.append(run)
+                heads, entries = run.heads, run.entries
+            heads.append(view[start + _HEAD_OFFSET : entry_start].tobytes())
+            entries.append(view[entry_start:frame_end].tobytes())
             start = frame_end
             count += 1
+        if isinstance(last, SendRun):
+            last._count_plain()
         self._start = start
         self.fast_sends += count
 

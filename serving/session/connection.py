@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from quire.runtime.errors import ProtocolError, QuireError, TooMany
@@ -150,21 +150,23 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- commands --------------------------------------------------------------------------------------
 
-    def carry_out(self, cut: Cut) -> None:
-        """What came just now, or has waited in its lane."""
-        if type(cut) is SendRun:
-            producer = self.producers.get(cut.producer_id)
-            # A producer that was closed from here may have sent on; the client will send it again elsewhere.
-            if producer is not None:
-                producer.publish(cut)
-        elif isinstance(cut, Command):
-            self._command(cut)
-        elif isinstance(cut, Send):
-            producer = self.producers.get(cut.producer_id)
-            if producer is not None:
-                producer.publish_special(cut)
-        else:
-            raise ProtocolError("a client sent a MESSAGE")
+    def carry_out(self, cuts: Sequence[Cut]) -> None:
+        """What came just now, or has waited in its lane.
+
+        A producer that was closed from here may have sent on; the client will send it again elsewhere.
+        """
+        producers = self.producers
+        for cut in cuts:
+            if type(cut) is SendRun:
+                if (producer := producers.get(cut.producer_id)) is not None:
+                    producer.publish(cut)
+            elif isinstance(cut, Command):
+                self._command(cut)
+            elif isinstance(cut, Send):
+                if (producer := producers.get(cut.producer_id)) is not None:
+                    producer.publish_special(cut)
+            else:
+                raise ProtocolError("a client sent a MESSAGE")
 
     def _command(self, command: Command) -> None:
         handler = self._table.get(command.kind)

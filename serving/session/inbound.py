@@ -135,8 +135,7 @@ class Inbound:
                     self._weigh_frame(
                         len(cuts), cutter.sends - sends, has_producers=bool(connection.producers)
                     )
-                for cut in cuts:
-                    connection.carry_out(cut)
+                connection.carry_out(cuts)
             finally:
                 connection.acknowledge_gathered()
         except Exception as error:

@@ -161,9 +161,9 @@ class Lane:
                 waits, weight = self._waiting.popleft()
                 if isinstance(waits, _Packed):
                     bytes_max -= weight
-                    connection.carry_out(Command(waits.kind, waits.made_by.FromString(waits.raw)))
+                    connection.carry_out((Command(waits.kind, waits.made_by.FromString(waits.raw)),))
                 else:
-                    connection.carry_out(waits)
+                    connection.carry_out((waits,))
                 connection.held.release(weight)
             connection.acknowledge_gathered()
         except Exception as error:

@@ -8,7 +8,7 @@ Its parts know one thing each, and who wants one of them asks it by itself:
     dedup         what was sent twice                  trimming    what may go
     compaction    the last message of each key
 
-To subscriptions it is a `TopicPort`. It knows its topic by callbacks alone (`listen`), and they are weak: a topic that
+To subscriptions it is a `TopicPort`. It knows its topic as who listens (`listen`) alone, and weakly: a topic that
 nobody has any more is gone at once, with its log.
 """
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
+from weakref import ref
 
 from msgspec.structs import replace
 
@@ -32,7 +33,7 @@ from quire.serving.topic.compaction.compaction import Compaction
 from quire.serving.topic.deduplication import Deduplication, DedupLog
 from quire.serving.topic.lifecycle.trimming import Trimming
 from quire.serving.topic.meta_store import MetaStore
-from quire.serving.topic.publish import InFlightBlock, Publisher
+from quire.serving.topic.publish import InFlightBlock, Listener, Publisher
 from quire.serving.topic.reading import TopicReader
 from quire.serving.topic.services import Services
 from quire.serving.topic.writing import Writing
@@ -67,6 +68,7 @@ class LedgerLog:
         )
         self.writing = Writing(name, services, meta_store, publisher, applied)
         self.reader = reader = TopicReader(segments, services.ledgers, services.archive)
+        self._segment_bytes_max = services.settings.segment_bytes_max
         self.tail = services.tail_cache.tail()
         self._dedup_log = dedup_log
         self.dedup = (
@@ -77,9 +79,9 @@ class LedgerLog:
         self.compaction = Compaction(name, meta_store, reader, applied, services)
         self.trimming = Trimming(name, meta_store, self.compaction, applied, services)
 
-    def listen(self, confirmed: Callable[[Sequence[InFlightBlock]], None], lost: Callable[[], None]) -> None:
-        """Say what is called with blocks that are durable, all of a turn in order, and when the topic is lost."""
-        self.publisher.on_confirmed = confirmed
+    def listen(self, listener: Listener, lost: Callable[[], None]) -> None:
+        """Say who is told of blocks that are durable, and what is called when the topic is lost."""
+        self.publisher.listener = ref(listener)
         self.meta_store.on_lost = self.writing.on_lost = lost
 
     # -- life ------------------------------------------------------------------------------------------
@@ -142,7 +144,8 @@ class LedgerLog:
             active.bytes += len(flight.block)
             if at_hand:
                 self.tail.put(flight.first, flight.last_entry, flight.block)
-        self.writing.roll_if_full()
+        if active.bytes >= self._segment_bytes_max:
+            self.writing.roll()
         if self.dedup is not None:
             self.dedup.written(sum(flight.entry_count for flight in flights))
 

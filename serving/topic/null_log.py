@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
+from weakref import ref
 
 from msgspec.structs import replace
 
@@ -29,7 +30,7 @@ from quire.serving.policy.applied import AppliedPolicies
 from quire.serving.policy.rate_limiter import DispatchLimits
 from quire.serving.policy.resolved import TopicPolicies
 from quire.serving.topic.producers import NO_EPOCH, ProducerPort
-from quire.serving.topic.publish import InFlightBlock
+from quire.serving.topic.publish import InFlightBlock, Listener
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
 from quire.wire.entry_frames import receipt_run
@@ -46,7 +47,7 @@ class NullPublisher:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.on_confirmed: Callable[[Sequence[InFlightBlock]], None] = lambda flights: None
+        self.listener: Callable[[], Listener | None] = lambda: None
         self.next: Position = Position(clock.now_ms(), 0)
         self.next_index = 0
 
@@ -73,7 +74,8 @@ class NullPublisher:
         byte_count = sum(map(len, entries))
         flight = InFlightBlock(first, first_index, now_ms, block, [], count, messages, byte_count)
         flight.came_s = came_s
-        self.on_confirmed([flight])
+        if (listener := self.listener()) is not None:
+            listener.confirmed([flight])
 
     def when_answered(self, done: Done) -> None:
         """Everything is answered at once."""
@@ -102,9 +104,9 @@ class NullLog:
         self.publisher = NullPublisher(clock)
         self._applied = applied
 
-    def listen(self, confirmed: Callable[[Sequence[InFlightBlock]], None], lost: Callable[[], None]) -> None:
+    def listen(self, listener: Listener, lost: Callable[[], None]) -> None:
         """It cannot be lost: no other broker can have it."""
-        self.publisher.on_confirmed = confirmed
+        self.publisher.listener = ref(listener)
 
     # -- life: there is nothing to read, to write or to delete ---------------------------------------------
 

@@ -22,9 +22,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
 from quire.ledger.writer import LedgerWriter
+from quire.ledger.writer_core import Pending
 from quire.runtime.clock import Clock
 from quire.runtime.limits import (
     BLOCK_BYTES_MAX,
@@ -38,11 +39,13 @@ from quire.serving.topic.producers import ProducerPort
 from quire.serving.topic.tenant_shares import TenantShare
 from quire.wire import block as blocks
 from quire.wire.block import Buffer
-from quire.wire.entry_frames import receipts
+from quire.wire.entry_frames import receipt, receipts
 
 NO_ENTRY: Final = 2**64 - 1
 """Ledger and entry of the receipt of a duplicate: it has no place of its own. Clients read it as -1."""
 
+_NONE: Final[list[PendingEntries]] = []
+"""The parts of a block that has its receipts."""
 
 _log = logging.getLogger(__name__)
 
@@ -50,10 +53,10 @@ _log = logging.getLogger(__name__)
 class PendingEntries:
     """Entries of one producer that wait to be cut; `counts` is None when each holds one message. Owns its lists.
 
-    `after` is called behind the receipt of the last of them.
+    `receipts` are all of theirs as one piece of bytes, once they are cut; `after` is called behind the last.
     """
 
-    __slots__ = ("after", "byte_count", "came_s", "counts", "entries", "heads", "producer")
+    __slots__ = ("after", "byte_count", "came_s", "counts", "entries", "heads", "producer", "receipts")
 
     def __init__(
         self,
@@ -71,6 +74,7 @@ class PendingEntries:
         self.entries = entries
         self.counts = counts
         self.byte_count = byte_count
+        self.receipts = b""
         self.after: list[Done] | None = None
 
     def extend(
@@ -97,22 +101,19 @@ class PendingEntries:
         return front
 
 
-class InFlightBlock:
+class InFlightBlock(Pending):
     """A block that was handed to the writer: what it was made of, to answer it or to cut it again."""
 
     __slots__ = (
-        "block",
         "byte_count",
         "came_s",
         "clock_ms",
         "entry_count",
         "first_entry",
         "first_index",
-        "last_entry",
         "ledger_id",
         "message_count",
         "parts",
-        "receipts",
     )
 
     def __init__(
@@ -130,6 +131,7 @@ class InFlightBlock:
         """When the oldest of its entries came."""
         self.ledger_id, self.first_entry = first
         self.last_entry = self.first_entry + entry_count - 1
+        self.acks = 0
         self.first_index = first_index
         self.clock_ms = clock_ms
         self.block = block
@@ -137,47 +139,56 @@ class InFlightBlock:
         self.entry_count = entry_count
         self.message_count = message_count
         self.byte_count = byte_count
-        self.receipts: list[bytes] | None = None
 
     @property
     def first(self) -> Position:
         return Position(self.ledger_id, self.first_entry)
 
-    def build_receipts(self) -> list[bytes]:
-        """The receipts of each part, as one piece of bytes; built once."""
-        if self.receipts is None:
-            self.receipts = built = []
-            ledger_id, entry = self.ledger_id, self.first_entry
-            for part in self.parts:
-                heads = part.heads
-                built.append(receipts(ledger_id, entry, heads))
+    def build_receipts(self) -> None:
+        """Those of each part."""
+        ledger_id, entry = self.ledger_id, self.first_entry
+        for part in self.parts:
+            heads = part.heads
+            if len(heads) == 1:
+                part.receipts = receipt(ledger_id, entry, heads[0])
+                entry += 1
+            else:
+                part.receipts = receipts(ledger_id, entry, heads)
                 entry += len(heads)
-        return self.receipts
 
-    def answer(self) -> None:
-        """Write the receipts, and call what waited behind them."""
-        for part, piece in zip(self.parts, self.build_receipts(), strict=True):
-            part.producer.write(piece)
-            if part.after:
-                for done in part.after:
-                    try:
-                        done()
-                    except Exception:
-                        # The block is durable and has its receipts: it counts, whoever failed behind it.
-                        _log.exception(
-                            "what waited for entry %d of ledger %d failed",
-                            self.last_entry,
-                            self.ledger_id,
-                        )
+    def receipts_of(self, part: PendingEntries) -> bytes:
+        self.build_receipts()
+        return part.receipts
+
+    def tell(self, waiting: list[Done]) -> None:
+        """The receipts are written: call what waited behind them."""
+        for done in waiting:
+            try:
+                done()
+            except Exception:
+                # The block is durable and has its receipts: it counts, whoever failed behind it.
+                _log.exception(
+                    "what waited for entry %d of ledger %d failed", self.last_entry, self.ledger_id
+                )
 
     def undo(self) -> list[PendingEntries]:
         """The parts as they waited before, their entries taken out of the block again."""
         entries = [bytes(entry) for entry in blocks.entries(self.block, blocks.peek(self.block))]
+        parts, self.parts = self.parts, []
         start = 0
-        for part in self.parts:
+        for part in parts:
             part.entries = entries[start : start + len(part.heads)]
+            part.receipts = b""
             start += len(part.heads)
-        return self.parts
+        return parts
+
+
+class Listener(Protocol):
+    """Who is told what became of what was published. Publishers know it weakly, for it has them."""
+
+    def confirmed(self, flights: Sequence[InFlightBlock]) -> None:
+        """Blocks are durable, all that were confirmed in this turn and in order, and their receipts are written."""
+        ...
 
 
 class Turn:
@@ -240,15 +251,15 @@ class Publisher:
         "_waiting",
         "_writer",
         "held_bytes",
+        "listener",
         "next_index",
-        "on_confirmed",
     )
 
     def __init__(self, turn: Turn, share: TenantShare) -> None:
         self._turn = turn
         self._share = share
-        self.on_confirmed: Callable[[Sequence[InFlightBlock]], None] = lambda flights: None
-        """Called with the blocks that were confirmed in a turn, in order, after their receipts were written."""
+        self.listener: Callable[[], Listener | None] = lambda: None
+        """A weak reference."""
         self._writer: LedgerWriter | None = None
         self._waiting: list[PendingEntries] = []
         self._flights: list[InFlightBlock] = []
@@ -295,8 +306,9 @@ class Publisher:
         self, producer: ProducerPort, heads: list[bytes], entries: list[bytes], counts: list[int] | None
     ) -> None:
         """Queue entries behind everything published before. The lists are the publisher's from here on."""
-        byte_count = sum(map(len, entries))
-        weight = byte_count + ENTRY_OVERHEAD_BYTES * len(entries)
+        count = len(entries)
+        byte_count = len(entries[0]) if count == 1 else sum(map(len, entries))
+        weight = byte_count + ENTRY_OVERHEAD_BYTES * count
         share = self._share
         share.held_bytes += weight
         share.budget.held_bytes += weight
@@ -354,10 +366,17 @@ class Publisher:
             flight = self._cut_one(writer.ledger_id)
             flights.append(flight)
             made.append(flight)
-            writer.add(flight.block, flight.last_entry)
+            writer.write(flight)
 
     def _cut_one(self, ledger_id: int) -> InFlightBlock:
-        parts, entries, counts, byte_count = self._gather()
+        waiting = self._waiting
+        part = waiting[0]
+        if len(waiting) == 1 and part.byte_count <= BLOCK_BYTES_MAX and len(part.heads) <= BLOCK_ENTRIES_MAX:
+            self._waiting = []
+            parts, entries, counts, byte_count = waiting, part.entries, part.counts, part.byte_count
+            part.entries = []  # they will be in the block; the part must not keep them alive
+        else:
+            parts, entries, counts, byte_count = self._gather()
         entry_count = len(entries)
         message_count = entry_count if counts is None else sum(counts)
         first_entry, first_index, clock_ms = self._next_entry, self.next_index, self._clock_ms
@@ -380,11 +399,6 @@ class Publisher:
     def _gather(self) -> tuple[list[PendingEntries], list[bytes], list[int] | None, int]:
         """Take one block's worth from the front: (parts, entries, counts, bytes of the entries)."""
         part = self._next_part(BLOCK_BYTES_MAX, BLOCK_ENTRIES_MAX)
-        assert part is not None
-        if not self._waiting:
-            # The entries will be in the block; the part must not keep them alive.
-            alone, part.entries = part.entries, []
-            return [part], alone, part.counts, part.byte_count
         parts: list[PendingEntries] = []
         entries: list[bytes] = []
         byte_count = 0
@@ -417,20 +431,28 @@ class Publisher:
     def confirmed(self, last_entry: int) -> None:
         """Every block up to the one that ends with `last_entry` is durable."""
         flights = self._flights
-        weight = 0
-        answered: list[InFlightBlock] = []
-        self._confirmed_entry = max(self._confirmed_entry, last_entry)
+        weight = answered = 0
+        if last_entry > self._confirmed_entry:
+            self._confirmed_entry = last_entry
         try:
-            while flights and flights[0].last_entry <= last_entry:
-                flight = flights.pop(0)
+            for flight in flights:
+                if flight.last_entry > last_entry:
+                    break
+                answered += 1
                 weight += flight.byte_count + ENTRY_OVERHEAD_BYTES * flight.entry_count
-                answered.append(flight)
-                flight.answer()
+                for part in flight.parts:
+                    part.producer.write(part.receipts or flight.receipts_of(part))
+                    if part.after:
+                        flight.tell(part.after)
+                flight.parts = _NONE
         finally:
             if answered:
+                done = flights[:answered]
+                del flights[:answered]
                 self.held_bytes -= weight
                 self._share.give_back(weight)
-                self.on_confirmed(answered)
+                if (listener := self.listener()) is not None:
+                    listener.confirmed(done)
         if self._waiting and not self._armed:
             self._arm()
         if self._drained and 2 * self.held_bytes <= self._bytes_max:

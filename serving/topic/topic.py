@@ -59,7 +59,7 @@ class Topic(Generic[LogT]):
         self.name = log.name
         self.applied = applied
         self.log = log
-        log.listen(weakly(self._confirmed), weakly(self._lost))
+        log.listen(self, weakly(self._lost))
         self.subscriptions = subscriptions
         self.producers = Entrance(log, services.tasks)
         self.upkeep = Upkeep(services.clock)
@@ -238,8 +238,8 @@ class Topic(Generic[LogT]):
         assert stage is Stage.INSIDE, f"a producer that is {stage.value} publishes to {self.name}"
         return True
 
-    def _confirmed(self, flights: Sequence[InFlightBlock]) -> None:
-        """Blocks are durable and their receipts are written: count them, keep them, tell the subscriptions."""
+    def confirmed(self, flights: Sequence[InFlightBlock]) -> None:
+        """As `publish.Listener`: count the blocks, keep them, tell the subscriptions."""
         subscriptions = self.subscriptions
         is_read = len(subscriptions) > 0
         self.log.keep(flights, at_hand=is_read)

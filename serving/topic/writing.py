@@ -69,6 +69,7 @@ class Writing:
         self._meta_store = meta_store
         self._segments = meta_store.segments
         self._publisher = publisher
+        self.confirmed = publisher.confirmed
         self._applied = applied
         self.on_lost: Callable[[], None] = lambda: None
         self._writer: LedgerWriter | None = None
@@ -77,9 +78,6 @@ class Writing:
         self._waiting_for_room: asyncio.Task[None] | None = None
 
     # -- what the ledger's writer tells ----------------------------------------------------------------
-
-    def confirmed(self, last_entry: int) -> None:
-        self._publisher.confirmed(last_entry)
 
     def failed(self, error: QuireError) -> None:
         self._publisher.detach()
@@ -101,11 +99,6 @@ class Writing:
         """Seal the active segment and go on in a new one; None when there is nothing to seal."""
         active = self._segments.active
         return self._roll() if active is not None and active.last_entry >= 0 else None
-
-    def roll_if_full(self) -> None:
-        active = self._segments.active
-        if active is not None and active.bytes >= self._services.settings.segment_bytes_max:
-            self._roll()
 
     def roll_if_old(self) -> None:
         active, age_ms_max = self._segments.active, self._services.settings.segment_age_ms_max

@@ -101,7 +101,7 @@ class WriterStage:
 
     def event(self, words: list[str]) -> None:
         if words[0] == "add":
-            self.core.add(cut(words[1]), int(words[1].split("-")[1]))
+            self.core.add(Pending(cut(words[1]), int(words[1].split("-")[1])))
         elif words[0] == "change":
             self.core.begin_change([bookie(letter) for letter in words[1:]])
         elif words[0] == "committed":

@@ -132,7 +132,7 @@ class Stage:
 
     def add(self) -> int:
         entry = self.core.last_added + 1
-        self.core.add(cut(7, entry), entry)
+        self.core.add(Pending(cut(7, entry), entry))
         return entry
 
     def answer(self, entry: int, letters: str) -> None:

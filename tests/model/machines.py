@@ -154,7 +154,7 @@ def contents(value: Any, seen: dict[int, int]) -> Hashable:
 
 # -- events: what can happen to a core -----------------------------------------------------------------
 def add(core: WriterCore, entry: int, found: bytes) -> None:
-    core.add(found, entry)
+    core.add(Pending(found, entry))
 
 
 def answered(core: WriterCore, entry: int, bookie: int, bit: int, status: Status) -> None:

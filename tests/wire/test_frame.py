@@ -1,5 +1,6 @@
 """The cutter: every cut of a stream gives the same commands, the fast tier is taken, damage has a name."""
 
+from operator import itemgetter
 from struct import pack
 from typing import Any
 
@@ -29,20 +30,26 @@ def plain(producer: int, sequence: int, payload: bytes) -> bytes:
 
 
 def flat(cuts: list[Any]) -> list[Any]:
-    """The cuts without the borders of runs, which depend on how the stream was read."""
+    """The cuts without the borders of runs, and the order of different producers' runs that follow one another: both
+    depend on how the stream was read.
+    """
     result: list[Any] = []
+    sends: list[Any] = []
     for cut in cuts:
         if isinstance(cut, SendRun):
             counts = cut.counts or [1] * len(cut)
             ids = cut.sequence_ids()
-            result += zip([cut.producer_id] * len(cut), cut.heads, cut.entries, counts, ids, strict=True)
-        elif isinstance(cut, Delivery):
+            sends += zip([cut.producer_id] * len(cut), cut.heads, cut.entries, counts, ids, strict=True)
+            continue
+        result += sorted(sends, key=itemgetter(0))
+        sends = []
+        if isinstance(cut, Delivery):
             result.append((cut.body.SerializeToString(), *cut[1:3], str(cut.broker_metadata)))
         elif isinstance(cut, Send):
             result.append(cut)
         else:
             result.append((cut.kind, cut.body.SerializeToString()))
-    return result
+    return result + sorted(sends, key=itemgetter(0))
 
 
 def cut_in(stream: bytes, sizes: list[int]) -> list[Any]:
@@ -175,9 +182,25 @@ def test_a_batch_counts_its_messages_and_joins_the_run() -> None:
     assert (cutter.fast_sends, cutter.batch_sends, cutter.slow_sends) == (2, 1, 0)
 
 
-def test_another_producer_is_another_run() -> None:
-    cuts = FrameCutter().feed(plain(1, 1, b"a" * 9) + plain(2, 1, b"a" * 9) + plain(1, 2, b"a" * 9))
-    assert [cut.producer_id for cut in cuts] == [1, 2, 1]  # type: ignore[union-attr]
+def test_a_run_survives_sends_of_other_producers_and_ends_with_another_command() -> None:
+    first, between, last = plain(1, 127, b"a" * 9), plain(2, 1, b"a" * 9), plain(1, 128, b"a" * 9)
+    flow = commands.flow(1, 1)
+    cuts = FrameCutter().feed(first + between + last + flow + first)
+    runs = [(cut.producer_id, len(cut)) for cut in cuts if isinstance(cut, SendRun)]
+    assert runs == [(1, 2), (2, 1), (1, 1)]
+    assert isinstance(cuts[0], SendRun) and [low for low, _ in cuts[0].sequence_ids()] == [127, 128]
+    assert not isinstance(cuts[2], SendRun)
+
+
+def test_a_run_keeps_its_order_whatever_the_lengths_of_its_sequence_ids() -> None:
+    stream = b"".join(
+        plain(producer, sequence, b"a" * 9) for sequence in (5, 200, 7) for producer in (1, 300)
+    )
+    cuts = FrameCutter().feed(stream)
+    orders = {
+        cut.producer_id: [low for low, _ in cut.sequence_ids()] for cut in cuts if isinstance(cut, SendRun)
+    }
+    assert orders == {1: [5, 200, 7], 300: [5, 200, 7]} and len(cuts) == 2
 
 
 @pytest.mark.parametrize("count", [1, 5])

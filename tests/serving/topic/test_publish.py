@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.ledger.writer import LedgerWriter
+from quire.ledger.writer_core import Pending
 from quire.runtime.budget import ByteBudget
 from quire.runtime.clock import ManualClock
 from quire.runtime.errors import QuireError
@@ -34,9 +35,9 @@ class Writer:
         self.ledger_id = ledger_id
         self.blocks: list[Buffer] = []
 
-    def add(self, block: Buffer, header_last_entry: int) -> None:
-        assert blocks.verify(block).last_entry == header_last_entry
-        self.blocks.append(block)
+    def write(self, pending: Pending) -> None:
+        assert blocks.verify(pending.block).last_entry == pending.last_entry
+        self.blocks.append(pending.block)
 
     @property
     def headers(self) -> list[BlockHeader]:
@@ -82,7 +83,7 @@ class Sink:
     def __init__(self) -> None:
         self.flights: list[InFlightBlock] = []
 
-    def blocks_confirmed(self, flights: Sequence[InFlightBlock]) -> None:
+    def confirmed(self, flights: Sequence[InFlightBlock]) -> None:
         self.flights += flights
 
 
@@ -96,7 +97,7 @@ class World:
         self.sink = Sink()
         self.shares = TenantShares(self.budget)
         self.publisher = Publisher(Turn(self.clock, self.calls.append), self.shares.of("public"))
-        self.publisher.on_confirmed = lambda flights: self.sink.blocks_confirmed(flights)
+        self.publisher.listener = lambda: self.sink
         self._next = 0
 
     def attach(self, ledger_id: int, next_index: int = 0) -> Writer:
@@ -144,7 +145,7 @@ def test_receipts_only_after_confirmation_and_before_the_sink(world: World) -> N
     assert producer.written == []
     order: list[str] = []
     producer.write = lambda data, /: order.append("receipts")  # type: ignore[method-assign]
-    world.sink.blocks_confirmed = lambda flights: order.append("sink")  # type: ignore[method-assign]
+    world.sink.confirmed = lambda flights: order.append("sink")  # type: ignore[method-assign]
     world.publisher.confirmed(1)
     assert order == ["receipts", "sink"]
     assert len(writer.blocks) == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from inspect import getclosurevars
 from typing import Any
 from unittest.mock import patch
 
@@ -46,10 +45,7 @@ def a_block_is_dispatched_before_it_is_confirmed() -> Iterator[None]:
 
     def cut_and_dispatch(self: Publisher, ledger_id: int) -> Any:
         flight = cut_one(self, ledger_id)
-        owner = getclosurevars(self.on_confirmed).nonlocals.get(
-            "owner", lambda: None
-        )  # of what is called weakly
-        topic = owner()
+        topic = self.listener()
         if isinstance(topic, Topic) and not topic.is_closed:
             topic.subscriptions.confirmed([(flight.block, block.peek(flight.block))])
         return flight
