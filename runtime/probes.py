@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from importlib.metadata import version
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from aiohttp import web
 from prometheus_client import ProcessCollector
 
+from quire import __version__
 from quire.runtime.exposition import OPEN_METRICS, PROMETHEUS, pieces, wants_open_metrics
 from quire.runtime.metric_table import BY_NAME
 from quire.runtime.metrics import MetricSource, Values
@@ -108,10 +108,7 @@ class _Process:
 
 
 def _build() -> Values:
-    return {"quire_build_info": {(VERSION,): 1}}
-
-
-VERSION: Final = version("quire")
+    return {"quire_build_info": {(__version__,): 1}}
 
 
 def routes(target: Probed, scrapes: Scrapes) -> list[web.RouteDef]:

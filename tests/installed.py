@@ -7,6 +7,7 @@ and no network is needed.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -45,11 +46,15 @@ def _built(kind: str, source: Path, into: Path) -> Path:
 
 
 def install(wheel: Path, environment: Path, *extras: str) -> Path:
-    """`pip install quire[extras]` into a new environment; its folder of programs."""
+    """`pip install quire[extras]` into a new environment; its folder of programs.
+
+    Where a path of modules shows the clone, pip finds Quire there and installs nothing: so it is told of none.
+    """
     venv.create(environment)
     python = environment / "bin" / "python"
     words = ["--python", str(python), "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run([sys.executable, "-m", "pip", *words], check=True)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    subprocess.run([sys.executable, "-m", "pip", *words], cwd=environment, env=kept, check=True)
     (packages,) = environment.glob("lib/python*/site-packages")
     (info,) = packages.glob("quire-*.dist-info")
     for needed in _needed(Distribution.at(info), extras):

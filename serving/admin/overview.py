@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any, Final
 
 from aiohttp import web
 from msgspec import Struct, to_builtins
 
+from quire import __version__
 from quire.security.authorization import Action
 from quire.serving.admin.login import identity_of
 from quire.serving.admin.route import REQUEST, Route
@@ -66,7 +66,7 @@ def routes(broker: Broker) -> Sequence[Route]:
         return BrokerNow(
             broker.addresses.http_url,
             broker.addresses.http_url_tls,
-            version("quire"),
+            __version__,
             messages,
             bytes_in,
             len(broker.sessions.connections),
@@ -96,7 +96,7 @@ def routes(broker: Broker) -> Sequence[Route]:
             guard is not None,
             guard is None or identity is None or guard.authorization.is_superuser(identity),
             broker.services.settings.cluster,
-            version("quire"),
+            __version__,
         )
 
     return (

@@ -16,7 +16,7 @@ from msgspec import Struct, to_builtins
 from quire.runtime.errors import ConfigurationError
 from quire.security.authorization import Action
 from quire.serving.admin.requests import natural
-from quire.serving.admin.route import SUBSCRIPTION_NAME, TOPIC_NAME, Argument, Natural, Route, query
+from quire.serving.admin.route import SUBSCRIPTION_NAME, TOPIC_NAME, Natural, Route, query, query_number
 from quire.serving.admin.storage import TOPIC
 from quire.serving.broker import Broker
 from quire.serving.cluster.peeking import Entry
@@ -90,7 +90,7 @@ def routes(broker: Broker) -> Sequence[Route]:
         looks: list[Look] = await helpers.run(partial(_looks, found, definitions))
         return looks
 
-    count = _count()
+    count = query_number("count", "20", least=1, most=MESSAGES_MAX)
     return (
         Route(
             "GET",
@@ -118,16 +118,6 @@ def routes(broker: Broker) -> Sequence[Route]:
 
 def _json(looks: list[Look]) -> list[dict[str, Any]]:
     return [to_builtins(one) for one in looks]
-
-
-def _count() -> Argument:
-    def parse(text: str) -> int:
-        number = natural(text, "count in the query")
-        if not 1 <= number <= MESSAGES_MAX:
-            raise ConfigurationError(f"count in the query is from 1 to {MESSAGES_MAX}, not {number}")
-        return number
-
-    return query("count", parse, "20", kind=Natural)
 
 
 def _start(text: str) -> Latest | Position:

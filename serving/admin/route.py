@@ -33,10 +33,11 @@ from quire.serving.cluster.port import NotOwner
 from quire.serving.names import TopicName
 
 Word = Annotated[str, Meta(min_length=1)]
-Natural = Annotated[int, Meta(ge=0, le=10**18 - 1)]
+NATURAL_MAX: Final = 10**18 - 1
+Natural = Annotated[int, Meta(ge=0, le=NATURAL_MAX)]
 """As `requests.natural` reads it."""
 
-Positive = Annotated[int, Meta(ge=1, le=10**18 - 1)]
+Positive = Annotated[int, Meta(ge=1, le=NATURAL_MAX)]
 
 Bytes = Annotated[web.Response, "application/octet-stream"]
 Text = Annotated[web.Response, "text/plain"]
@@ -138,11 +139,17 @@ def query(
     return Argument("query", parse, (name,), kind, default, keyword=keyword)
 
 
-def query_number(name: str, default: str | None = None) -> Argument:
+def query_number(
+    name: str, default: str | None = None, *, least: int = 0, most: int = NATURAL_MAX, keyword: str = ""
+) -> Argument:
     def parse(text: str | None) -> int:
-        return natural(text or "", f"{name} in the query")
+        number = natural(text or "", f"{name} in the query")
+        if not least <= number <= most:
+            raise ConfigurationError(f"{name} in the query is from {least} to {most}, not {number}")
+        return number
 
-    return Argument("query", parse, (name,), Natural, default, is_required=default is None)
+    kind = Annotated[int, Meta(ge=least, le=most)]
+    return Argument("query", parse, (name,), kind, default, keyword=keyword, is_required=default is None)
 
 
 def flag(name: str, keyword: str = "", *, default: bool = False) -> Argument:

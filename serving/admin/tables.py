@@ -6,16 +6,14 @@ A list of namespaces shows those whose topics the caller may list: who may nothi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal, TypedDict, get_args
+from typing import Any, Final, Literal, TypedDict, get_args
 
 from aiohttp import web
-from msgspec import Meta
 
 from quire.runtime.errors import ConfigurationError
 from quire.security.authorization import Action, Place
 from quire.serving.admin.login import may
-from quire.serving.admin.requests import natural
-from quire.serving.admin.route import OF_NAMESPACE, REQUEST, Argument, Route, query
+from quire.serving.admin.route import OF_NAMESPACE, REQUEST, Argument, Route, query, query_number
 from quire.serving.broker import Broker
 from quire.serving.cluster.topic_table import ROWS_MAX, Order, TopicPage, Wanted, shown
 
@@ -58,8 +56,9 @@ def routes(broker: Broker) -> Sequence[Route]:
     contains = query("contains", str, "", keyword="contains")
     order = _one_of("sort", get_args(Order), "name", keyword="order")
     names = [query(one, str, "", keyword=one) for one in ("first", "last")]
-    offset, limit = _number("offset", "0", OFFSET_MAX), _number("limit", "50", ROWS_MAX)
-    several = _number("limit", "50", OFFSET_MAX + ROWS_MAX)
+    offset = query_number("offset", "0", most=OFFSET_MAX, keyword="offset")
+    limit = query_number("limit", "50", most=ROWS_MAX, keyword="limit")
+    several = query_number("limit", "50", most=OFFSET_MAX + ROWS_MAX, keyword="limit")
     asked = (*OF_NAMESPACE, domain, contains, order)
     return (
         Route("GET", NAMESPACES, listed, REQUEST, may=Action.OPEN),
@@ -87,13 +86,3 @@ def _one_of(name: str, words: tuple[str, ...], default: str, keyword: str = "") 
         return text
 
     return query(name, parse, default, kind=Literal[words], keyword=keyword or name)
-
-
-def _number(name: str, default: str, most: int) -> Argument:
-    def parse(text: str) -> int:
-        number = natural(text, f"{name} in the query")
-        if number > most:
-            raise ConfigurationError(f"{name} in the query is {most} at most, not {number}")
-        return number
-
-    return query(name, parse, default, kind=Annotated[int, Meta(ge=0, le=most)], keyword=name)

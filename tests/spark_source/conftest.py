@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import boto3
 import pulsar
@@ -374,10 +375,12 @@ def spark() -> Iterator[Any]:
 @contextmanager
 def spark_session(master: str, **settings: str) -> Iterator[Any]:
     """A quiet session on loopback whose workers find this tree; `settings` are Spark's, with `__` for a dot."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     root = str(Path(__file__).parents[2])
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    python = {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH")))),
+    }
     from pyspark.sql import SparkSession
 
     builder = (
@@ -391,7 +394,8 @@ def spark_session(master: str, **settings: str) -> Iterator[Any]:
     )
     for name, value in settings.items():
         builder = builder.config(name.replace("__", "."), value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
+    with patch.dict(os.environ, python):
+        session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("OFF")
+        yield session
+        session.stop()
