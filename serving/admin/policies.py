@@ -22,6 +22,7 @@ from quire.serving.admin.policy_json import (
     Iceberg,
     PolicyJson,
     Quota,
+    namespace_policies_shown,
     quotas_shown,
     topic_policies_shown,
 )
@@ -40,7 +41,8 @@ from quire.serving.broker import Broker
 from quire.serving.names import TopicName
 
 TOPIC = "/admin/v2/{domain:persistent}/{tenant}/{namespace}/{topic}"
-OF_TOPIC = "/quire/v1/topics/{domain:persistent}/{tenant}/{namespace}/{topic}"
+BY_TOPIC = "/quire/v1/topics/{domain:persistent}/{tenant}/{namespace}/{topic}/policies"
+BY_NAMESPACE = "/quire/v1/namespaces/{tenant}/{namespace}/policies"
 REFRESH = "/quire/v1/policies/{tenant}/{namespace}"
 """What one broker asks of the others when it has changed a policy: to heed it before the change is answered."""
 
@@ -87,13 +89,21 @@ def routes(broker: Broker) -> Sequence[Route]:
         own, applied = await policies.of_topic(topic), await policies.applied(topic)
         return {"prescribed": topic_policies_shown(own), "applied": topic_policies_shown(applied)}
 
+    async def of_both_levels(tenant: str, namespace: str) -> dict[str, Any]:
+        """All policies of a namespace: what it prescribes, and what holds for a topic with none of its own."""
+        prescribed = namespace_policies_shown(await of_namespace(tenant, namespace))
+        applied = namespace_policies_shown(await policies.applied_in(tenant, namespace))
+        applied = {word: prescribed[word] if value is None else value for word, value in applied.items()}
+        return {"prescribed": prescribed, "applied": applied}
+
     async def forget(topic: TopicName) -> None:
         """All but its permissions, which are granted and revoked."""
         await policies.change_topic(topic, lambda old: Policies(permissions=old.permissions))
 
     found = [
         Route("DELETE", f"{TOPIC}/policies", forget, TOPIC_NAME, may=Action.ADMINISTER),
-        Route("GET", f"{OF_TOPIC}/policies", of_both, TOPIC_NAME, may=Action.ADMINISTER),
+        Route("GET", BY_TOPIC, of_both, TOPIC_NAME, may=Action.ADMINISTER),
+        Route("GET", BY_NAMESPACE, of_both_levels, *OF_NAMESPACE, may=Action.ADMINISTER),
         Route("GET", ICEBERG, tables, may=Action.SUPERUSER),
         Route("PUT", REFRESH, policies.refresh, *OF_NAMESPACE, query("topic", _topic), may=Action.SUPERUSER),
     ]

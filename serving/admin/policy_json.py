@@ -12,6 +12,7 @@ which is meant, as Pulsar's tools do it.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, get_type_hints
 from urllib.parse import urlsplit
@@ -423,16 +424,23 @@ def shown(prescribed: Policies, cluster: str) -> dict[str, Any]:
     return {**found, "backlogQuota": quotas, "backlog_quota_map": quotas} if quotas else found
 
 
-def topic_policies_shown(prescribed: Any) -> dict[str, Any]:
+def topic_policies_shown(policies: Any) -> dict[str, Any]:
     """Of a topic, `Policies` or what holds, by the last words of their paths; what is not prescribed is null."""
+    return _by_words({policy.topic_word: policy for policy in POLICIES}, policies)
+
+
+def namespace_policies_shown(policies: Any) -> dict[str, Any]:
+    """Of a namespace, as `topic_policies_shown`; null as well what means nothing to a topic, where that is asked."""
+    return _by_words({policy.word: policy for policy in POLICIES}, policies)
+
+
+def _by_words(words: Mapping[str, PolicyJson], policies: Any) -> dict[str, Any]:
     found = {
-        policy.topic_word: None
-        if (value := getattr(prescribed, policy.field)) is None
-        else policy.shape.show(value)
-        for policy in POLICIES
-        if policy.topic_word
+        word: None if (value := getattr(policies, policy.field, None)) is None else policy.shape.show(value)
+        for word, policy in words.items()
+        if word
     }
-    return {**found, "backlogQuota": quotas_shown(prescribed)}
+    return {**found, "backlogQuota": quotas_shown(policies)}
 
 
 def quotas_shown(prescribed: Any) -> dict[str, Any] | None:

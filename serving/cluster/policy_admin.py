@@ -41,6 +41,10 @@ class PolicyAdmin:
         await self._fan_out.partitions(name)
         return await self._registry.policies.of(name)
 
+    async def applied_in(self, tenant: str, namespace: str) -> TopicPolicies:
+        """What holds for a topic of the namespace that has no policies of its own. Raises `NotFound`."""
+        return await self._registry.policies.of_namespace(tenant, namespace)
+
     async def with_iceberg(self) -> dict[TopicName, IcebergPolicy]:
         """All topics of the cluster for which an Iceberg table is kept, none of its partitions apart."""
         namespaces, found = self._registry.catalogue.namespaces, dict[TopicName, IcebergPolicy]()

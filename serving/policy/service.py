@@ -60,7 +60,15 @@ class TopicPoliciesService:
         own = followed.get(_holder(name), NO_POLICIES)  # after the last wait: both are of one moment
         if own is not NO_POLICIES:
             return resolve(self._default, prescribed, own)
-        key = (name.tenant, name.namespace)
+        return self._without_own(name.tenant, name.namespace, prescribed)
+
+    async def of_namespace(self, tenant: str, namespace: str) -> TopicPolicies:
+        """What holds for its topics without policies of their own. Raises as `of`."""
+        prescribed = (await self._namespaces.get(tenant, namespace)).policies
+        return self._without_own(tenant, namespace, prescribed)
+
+    def _without_own(self, tenant: str, namespace: str, prescribed: Policies) -> TopicPolicies:
+        key = (tenant, namespace)
         made = self._of_namespaces.get(key)
         if made is None or made[0] is not prescribed:
             made = self._of_namespaces[key] = prescribed, resolve(self._default, prescribed)

@@ -111,3 +111,13 @@ async def test_policies_that_are_prescribed_and_that_hold(rest: Rest) -> None:
     found = (await rest.get("/quire/v1/topics/persistent/public/default/orders/policies")).body
     assert found["prescribed"]["maxProducers"] == 3 and found["prescribed"]["messageTTL"] is None
     assert found["applied"]["messageTTL"] == 60 and found["applied"]["maxProducers"] == 3
+
+
+async def test_policies_of_a_namespace_and_what_holds_in_it(rest: Rest) -> None:
+    await rest.post("/admin/v2/namespaces/public/default/messageTTL", 60)
+    await rest.post("/admin/v2/namespaces/public/default/maxTopicsPerNamespace", 9)
+    found = (await rest.get("/quire/v1/namespaces/public/default/policies")).body
+    assert found["prescribed"]["messageTTL"] == 60 and found["prescribed"]["maxConsumersPerTopic"] is None
+    assert found["applied"]["messageTTL"] == 60 and found["applied"]["maxTopicsPerNamespace"] == 9
+    assert found["applied"]["maxConsumersPerTopic"] == 0
+    assert (await rest.get("/quire/v1/namespaces/public/nowhere/policies")).status == 404

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from quire.metadata import paths
-from quire.metadata.records import Policies, encode
+from quire.metadata.records import BookieIntent, BookieRecord, Policies, decode, encode
 from quire.serving.broker import Broker
 from quire.serving.console.pages import POLICY
 from quire.serving.names import TopicName
@@ -129,6 +129,7 @@ async def test_each_part_of_a_topic_shows_what_others_wrote_as_text(
 async def test_what_is_done_to_a_topic_by_hand(page: Page, rest: Rest, client: pulsar.Client) -> None:
     used = await in_thread(lambda: use(client))
     where = "/admin/v2/persistent/public/default/orders"
+    ledger = (await rest.get(f"{where}/internalStats")).body["ledgers"][0]["ledgerId"]
 
     def subscribe() -> None:
         page.open(f"{NAME}/subscriptions")
@@ -148,6 +149,10 @@ async def test_what_is_done_to_a_topic_by_hand(page: Page, rest: Rest, client: p
         page.fill("Place", "nowhere")
         page.click("Move", "dialog")
         page.see("A place is LEDGER:ENTRY")
+        page.answer("Move", Place=f"{ledger}:3")
+        page.see("3 messages")
+        page.click_in_row("audit", "Seek")
+        page.fill("To", "the end")
         page.keys("\ue00c")  # Escape
         page.wait_for("!document.querySelector('dialog')", "Escape leaves no dialog")
 
@@ -167,11 +172,6 @@ async def test_what_is_done_to_a_topic_by_hand(page: Page, rest: Rest, client: p
         page.click_in_row("maxProducers", "Remove")
         page.answer("Remove")
         page.see("this topic", gone=True)
-        page.click("Schemas")
-        page.see("It has no schema")
-        page.click("New version")
-        page.answer("Add it", Type="STRING")
-        page.see("Version 0")
         page.click("Unload")
         page.answer("Unload")
         page.click("Subscriptions")
@@ -195,6 +195,29 @@ async def test_what_is_done_to_a_topic_by_hand(page: Page, rest: Rest, client: p
         await in_thread(one.close)  # or it would come back, and make the topic anew
     await in_thread(delete)
     assert (await rest.get(f"{where}/stats")).status == 404
+
+
+async def test_a_schema_is_added_and_deleted(page: Page, rest: Rest) -> None:
+    await rest.put(TOPIC, {})
+    where = "/admin/v2/schemas/public/default/orders/schema"
+
+    def add() -> None:
+        page.open(f"{NAME}/schemas")
+        page.see("It has no schema")
+        page.click("New version")
+        page.answer("Add it", Type="STRING")
+        page.see("Version 0")
+
+    await in_thread(add)
+    assert (await rest.get(where)).body["type"] == "STRING"
+
+    def delete() -> None:
+        page.click("Delete", "div[@class='inside']")
+        page.answer("Delete", Type="delete")
+        page.see("It has no schema")
+
+    await in_thread(delete)
+    assert (await rest.get(where)).status == 404
 
 
 async def test_the_archive_and_the_bookies_are_worked_on_by_hand(
@@ -240,6 +263,18 @@ async def test_a_bookie_is_decommissioned_and_kept(page: Page, rest: Rest, house
         page.see("draining", gone=True)
 
     await in_thread(work)
+    uuid = cluster.bookies[0].bookie.uuid
+    cluster.directory.leave(uuid)
+
+    def give_up() -> None:
+        page.see("absent")
+        page.click_in_row(bookie, "Recover")
+        page.answer("Copy what it held")
+        page.see("given up")
+
+    await in_thread(give_up)
+    said = decode(BookieRecord, (await cluster.store.get(paths.bookie(uuid))).value, bookie)
+    assert said.intent is BookieIntent.GIVE_UP
 
 
 async def test_tenants_and_namespaces_are_made_and_deleted(page: Page, rest: Rest) -> None:
@@ -258,6 +293,34 @@ async def test_tenants_and_namespaces_are_made_and_deleted(page: Page, rest: Res
 
     await in_thread(work)
     assert (await rest.get("/admin/v2/namespaces/shop")).body == []
+
+
+async def test_what_a_namespace_prescribes_is_set_and_removed(page: Page, rest: Rest) -> None:
+    where = "/admin/v2/namespaces/public/default/messageTTL"
+
+    def prescribe() -> None:
+        page.open("topics/public/default")
+        page.click("Policies")
+        page.see("messageTTL", "broker")
+        page.click_in_row("messageTTL", "Set")
+        page.fill("Value", "never")
+        page.click("Set", "dialog")
+        page.see("This is no JSON")
+        page.answer("Set", Value="60")
+        page.see("this namespace")
+
+    await in_thread(prescribe)
+    assert (await rest.get(where)).body == 60
+
+    def remove() -> None:
+        page.click_in_row("messageTTL", "Remove")
+        page.answer("Remove")
+        page.see("this namespace", gone=True)
+        page.click("Topics", "main")
+        page.see("There are no topics yet")
+
+    await in_thread(remove)
+    assert (await rest.get(where)).status == 204
 
 
 async def test_the_policy_stops_what_a_page_must_not_do(page: Page) -> None:

@@ -7,16 +7,17 @@ import { el, fill } from "./dom.js";
 import { archive } from "./pages/archive.js";
 import { cluster } from "./pages/cluster.js";
 import { logIn } from "./pages/log_in.js";
+import { namespace } from "./pages/namespace.js";
 import { namespaces } from "./pages/namespaces.js";
 import { topic } from "./pages/topic.js";
-import { topics } from "./pages/topics.js";
 import { topicLink } from "./links.js";
 import { applyTheme, themeButton } from "./theme.js";
 
 const PAGES = [
   ["cluster", cluster],
   ["topics", namespaces],
-  ["topics/:tenant/:namespace", topics],
+  ["topics/:tenant/:namespace", namespace],
+  ["topics/:tenant/:namespace/:part", namespace],
   ["topic/:domain/:tenant/:namespace/:topic", topic],
   ["topic/:domain/:tenant/:namespace/:topic/:part", topic],
   ["archive", archive],

@@ -17,8 +17,9 @@ export function topicLink(name, tab = "") {
   return path`#/topic/${one.domain}/${one.tenant}/${one.namespace}/${one.topic}` + (tab ? `/${tab}` : "");
 }
 
-export const namespaceLink = (tenant, namespace) => path`#/topics/${tenant}/${namespace}`;
+export const namespaceLink = (tenant, namespace, tab = "") => path`#/topics/${tenant}/${namespace}` + (tab ? `/${tab}` : "");
 
 export const namespacePath = ({ tenant, namespace }) => path`/admin/v2/namespaces/${tenant}/${namespace}`;
 export const topicPath = (one) => path`/admin/v2/${one.domain}/${one.tenant}/${one.namespace}/${one.topic}`;
+export const quireNamespacePath = ({ tenant, namespace }) => path`/quire/v1/namespaces/${tenant}/${namespace}`;
 export const quirePath = (one) => path`/quire/v1/topics/${one.domain}/${one.tenant}/${one.namespace}/${one.topic}`;

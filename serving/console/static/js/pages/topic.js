@@ -7,8 +7,8 @@ import { ago, byteRate, bytes, count, plural, rate, short } from "../format.js";
 import { namespaceLink, quirePath, topicLink, topicPath } from "../links.js";
 import { live } from "../live.js";
 import { History, button, crumbs, facts, muted, panel, pill, table, tabs, tile, tiles } from "../parts.js";
+import { ofTopic, policies } from "./policies.js";
 import { messages } from "./topic_messages.js";
-import { policies } from "./topic_policies.js";
 import { schemas } from "./topic_schemas.js";
 import { segments } from "./topic_segments.js";
 import { subscriptions } from "./topic_subscriptions.js";
@@ -19,7 +19,7 @@ const PARTS = [
   ["subscriptions", "Subscriptions", subscriptions],
   ["messages", "Messages", messages],
   ["schemas", "Schemas", schemas],
-  ["policies", "Policies", policies],
+  ["policies", "Policies", (root, place) => policies(root, ofTopic(place))],
 ];
 
 export function topic(root, place, query) {

@@ -6,7 +6,7 @@ import { el } from "../dom.js";
 import { byteRate, bytes, count, plural, rate, short } from "../format.js";
 import { namespaceLink, topicLink, topicPath } from "../links.js";
 import { live } from "../live.js";
-import { button, crumbs, muted, pill, table } from "../parts.js";
+import { button, muted, pill, table } from "../parts.js";
 
 const ROWS = 50;
 const ORDERS = [
@@ -49,8 +49,6 @@ function here(place, state) {
 
 function view(data, place, state, change) {
   return [
-    crumbs(["Namespaces", "#/topics"], [`${place.tenant}/${place.namespace}`]),
-    el("div", { class: "head" }, el("h1", {}, `${place.tenant}/${place.namespace}`), el("div", { class: "actions" }, button("New topic", () => create(place)))),
     filters(state, change),
     data.silent.length ? el("div", { class: "notice warn" }, el("strong", {}, "Not all brokers answer"), el("p", {}, data.silent.join("; "))) : null,
     el("section", { class: "panel" }, rows(data.topics, place, state), pager(data, state, change)),
@@ -126,7 +124,7 @@ function pager(data, state, change) {
   );
 }
 
-const create = (place) =>
+export const create = (place) =>
   question({
     title: `New topic in ${place.tenant}/${place.namespace}`,
     button: "Make it",
