@@ -33,6 +33,7 @@ class Topic:
     """The least that subscriptions need: every block is confirmed and none is kept."""
 
     name = "persistent://public/default/bench"
+    tracing = None
     last_confirmed = Position(1, -1)
     confirmed_index = 0
     is_terminated = False

@@ -4,8 +4,8 @@
 
 Processes: `standalone` (by `assemble`: a broker, a bookie, a metadata store and an archive in one), `broker`,
 `bookie`, `gateway`, `zookeeper`, and `local`, which runs a cluster as child `processes`. What they share: `parts` (what
-they are made of), `settings` (flags, environment and file), `audit_topic` (the audit log, published), `until_signal`
-(run, say `ready`, stop cleanly).
+they are made of), `settings` (flags, environment and file), `audit_topic` (the audit log, published), `telemetry`
+(what a collector is sent), `until_signal` (run, say `ready`, stop cleanly).
 
 For people: `topics`, `subscriptions`, `schemas`, `brokers`, `bookies`, `ledgers`, `archive` and `config` ask or change
 (`noun` asks a broker for them, `moments` reads times); `produce`, `consume` and `check` are clients (`client_command`,

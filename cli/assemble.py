@@ -20,6 +20,7 @@ from quire.cli.audit_topic import audit_topic
 from quire.cli.doors import http_url_tls, open_doors, with_tls
 from quire.cli.parts import Parts, allow_open_files
 from quire.cli.settings import Given, StandaloneSettings, check_file
+from quire.cli.telemetry import send_metrics, tracing
 from quire.ledger.directory import LocalDirectory
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.settings import LedgerSettings
@@ -29,9 +30,10 @@ from quire.runtime.errors import ConfigurationError
 from quire.runtime.memory import keep_heap
 from quire.runtime.metrics import MetricSource
 from quire.runtime.settings import Loaded
+from quire.runtime.telemetry import TelemetrySettings
 from quire.runtime.watchdog import Watchdog
 from quire.security.configuration import load as load_security
-from quire.serving.admin.app import make_app
+from quire.serving.admin.app import SCRAPES, make_app
 from quire.serving.broker import Broker
 from quire.serving.cluster.addresses import Addresses
 from quire.serving.settings import BrokerSettings
@@ -40,7 +42,7 @@ from quire.serving.topic.services import Services
 STANDALONE_DEFAULTS = {"write_quorum": 1, "ack_quorum": 1}
 """Where one process alone differs from a cluster: there is one bookie."""
 
-STANDALONE_KINDS = (StandaloneSettings, BrokerSettings, BookieSettings, LedgerSettings)
+STANDALONE_KINDS = (StandaloneSettings, BrokerSettings, BookieSettings, LedgerSettings, TelemetrySettings)
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,11 @@ class StandaloneConfiguration:
     broker: Loaded[BrokerSettings]
     bookie: Loaded[BookieSettings]
     ledger: Loaded[LedgerSettings]
+    telemetry: Loaded[TelemetrySettings]
 
     @property
     def all(self) -> tuple[Loaded[Any], ...]:
-        return (self.process, self.broker, self.bookie, self.ledger)
+        return (self.process, self.broker, self.bookie, self.ledger, self.telemetry)
 
 
 def load_standalone(given: Given) -> StandaloneConfiguration:
@@ -77,6 +80,7 @@ def load_standalone(given: Given) -> StandaloneConfiguration:
         given.load(BrokerSettings),
         given.load(BookieSettings, places),
         ledger,
+        given.load(TelemetrySettings),
     )
 
 
@@ -101,6 +105,7 @@ class Standalone:
 async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[Standalone]:
     """Broker, bookie, metadata and archive in this process, running inside the `async with`."""
     process, broker_settings = configuration.process.values, configuration.broker.values
+    telemetry = configuration.telemetry.values
     clock = SystemClock()
     security = load_security(process.security)
     allow_open_files(broker_settings.connections_max)
@@ -119,7 +124,9 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
         directory.join(lambda: describe(storage), storage)
         ledgers = Ledgers(store, directory, clock, SystemRandom(), configuration.ledger.values)
         parts.push_async_callback(ledgers.stop)
-        broker = Broker(Services(broker_settings, store, ledgers, archive, clock, security=secured))
+        traced = tracing(parts, telemetry, "standalone", doors.service_url, clock)
+        services = Services(broker_settings, store, ledgers, archive, clock, tracing=traced, security=secured)
+        broker = Broker(services)
         broker.services.budget.add_gauge(lambda: storage.bytes_unflushed)
         storage.on_flushed(broker.services.budget.look_again)
         broker.watch(lambda: storage.health.why_not_ready)
@@ -128,7 +135,9 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
         metrics: list[MetricSource] = [storage.metrics, watchdog.metrics]
         if broker_settings.archive_sidecars and broker.offloading is not None:
             metrics += await parts.sidecars(process.archive, broker.offloading.offloader)
-        await parts.serve_http(make_app(broker, metrics), doors.http, doors.http_tls)
+        application = make_app(broker, metrics)
+        await parts.serve_http(application, doors.http, doors.http_tls)
+        await send_metrics(parts, telemetry, "standalone", doors.service_url, application[SCRAPES])
         await broker.start(doors.clients, doors.clients_tls)
         parts.push_async_callback(broker.stop)
         if (publishing := audit_topic(secured, broker.addresses)) is not None:

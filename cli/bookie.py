@@ -40,6 +40,7 @@ from quire.cli.settings import (
     check_log_level,
     settings_options,
 )
+from quire.cli.telemetry import send_metrics
 from quire.cli.until_signal import run_until_signal, say_ready, told_to_stop, until_cancelled
 from quire.metadata.store import MetadataStore
 from quire.metadata.underreplicated import Reports
@@ -52,7 +53,7 @@ from quire.runtime.limits import BYTES_IN_FLIGHT_MAX
 from quire.runtime.memory import keep_heap
 from quire.runtime.metrics import Values
 from quire.runtime.settings import BYTES, MILLISECONDS, Loaded, is_loopback, parse_address, setting
-from quire.runtime.watchdog import Watchdog
+from quire.runtime.telemetry import TelemetrySettings
 from quire.security.configuration import Configuration
 from quire.security.configuration import load as load_security
 from quire.security.listener import TlsListener
@@ -114,19 +115,22 @@ class BookieProcessSettings:
             )
 
 
-KINDS = (BookieProcessSettings, BookieSettings)
+KINDS = (BookieProcessSettings, BookieSettings, TelemetrySettings)
 
 
 @dataclass(frozen=True)
 class BookieConfiguration:
     process: Loaded[BookieProcessSettings]
     storage: Loaded[BookieSettings]
+    telemetry: Loaded[TelemetrySettings]
 
 
 def load(given: Given) -> BookieConfiguration:
     """Flags, environment and file as settings. Raises `ConfigurationError`."""
     check_file(given.config, *KINDS)
-    return BookieConfiguration(given.load(BookieProcessSettings), given.load(BookieSettings))
+    return BookieConfiguration(
+        given.load(BookieProcessSettings), given.load(BookieSettings), given.load(TelemetrySettings)
+    )
 
 
 @dataclass(frozen=True)
@@ -200,8 +204,10 @@ async def bookie(configuration: BookieConfiguration) -> AsyncIterator[Bookie]:
         if http is not None:
             http_url = url_of("http", http)
         running = Bookie(store, storage, registration, drain, reports, scrub, budget, address, http_url)
+        scrapes = probes.Scrapes([running.metrics, watchdog.metrics])
         if http_url:
-            await parts.serve_http(_app(running, watchdog), http, http_tls)
+            await parts.serve_http(_app(running, scrapes), http, http_tls)
+        await send_metrics(parts, configuration.telemetry.values, "bookie", address, scrapes)
         await parts.start(registration)
         keep_heap()
         yield running
@@ -248,9 +254,9 @@ def _look_who_comes_in(
         )
 
 
-def _app(running: Bookie, watchdog: Watchdog) -> web.Application:
+def _app(running: Bookie, scrapes: probes.Scrapes) -> web.Application:
     application = web.Application()
-    application.add_routes(probes.routes(running, probes.Scrapes([running.metrics, watchdog.metrics])))
+    application.add_routes(probes.routes(running, scrapes))
     return application
 
 

@@ -31,6 +31,7 @@ from quire.cli.settings import (
     check_log_level,
     settings_options,
 )
+from quire.cli.telemetry import send_metrics, tracing
 from quire.cli.until_signal import ready, run_until_signal
 from quire.ledger.bookie_client import BookieClient
 from quire.ledger.directory import ClusterDirectory
@@ -46,9 +47,10 @@ from quire.runtime.errors import ConfigurationError
 from quire.runtime.memory import keep_heap
 from quire.runtime.metrics import MetricSource
 from quire.runtime.settings import Loaded, format_address, parse_address, setting
+from quire.runtime.telemetry import TelemetrySettings
 from quire.security import tls
 from quire.security.configuration import load as load_security
-from quire.serving.admin.app import make_app
+from quire.serving.admin.app import SCRAPES, make_app
 from quire.serving.broker import Broker
 from quire.serving.cluster.ownership import ClusterOwnership
 from quire.serving.settings import BrokerSettings
@@ -90,7 +92,7 @@ class BrokerProcessSettings:
         parse_address(self.http, "http")
 
 
-KINDS = (BrokerProcessSettings, BrokerSettings, LedgerSettings, RepairSettings)
+KINDS = (BrokerProcessSettings, BrokerSettings, LedgerSettings, RepairSettings, TelemetrySettings)
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class BrokerConfiguration:
     broker: Loaded[BrokerSettings]
     ledger: Loaded[LedgerSettings]
     repair: Loaded[RepairSettings]
+    telemetry: Loaded[TelemetrySettings]
 
 
 def load(given: Given) -> BrokerConfiguration:
@@ -109,6 +112,7 @@ def load(given: Given) -> BrokerConfiguration:
         given.load(BrokerSettings, CLUSTER_DEFAULTS),
         given.load(LedgerSettings),
         given.load(RepairSettings),
+        given.load(TelemetrySettings),
     )
 
 
@@ -116,6 +120,7 @@ def load(given: Given) -> BrokerConfiguration:
 async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
     """A broker of a cluster in this process, taking part inside the `async with`."""
     process, settings = configuration.process.values, configuration.broker.values
+    telemetry = configuration.telemetry.values
     security = load_security(process.security)
     inside = tls.between_processes(security)
     clock = SystemClock()
@@ -152,7 +157,14 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
             store, clock, name, moves_per_minute_max=process.balance_moves_per_minute_max
         )
         services = Services(
-            settings, store, ledgers, archive, clock, tls.to_brokers(security), security=secured
+            settings,
+            store,
+            ledgers,
+            archive,
+            clock,
+            tls.to_brokers(security),
+            tracing=tracing(parts, telemetry, "broker", name, clock),
+            security=secured,
         )
         running = Broker(services, ownership)
         running.services.budget.add_gauge(lambda: ledgers.bytes_lagging)
@@ -165,7 +177,9 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         metrics: list[MetricSource] = [watchdog.metrics, repair.metrics]
         if settings.archive_sidecars and running.offloading is not None:
             metrics += await parts.sidecars(process.archive, running.offloading.offloader)
-        await parts.serve_http(make_app(running, metrics), doors.http, doors.http_tls)
+        application = make_app(running, metrics)
+        await parts.serve_http(application, doors.http, doors.http_tls)
+        await send_metrics(parts, telemetry, "broker", name, application[SCRAPES])
         await running.start(doors.clients, doors.clients_tls)
         parts.push_async_callback(running.stop)
         if (publishing := audit_topic(secured, running.addresses)) is not None:

@@ -24,7 +24,7 @@ PROCESSES: Final[Mapping[str, tuple[tuple[type, ...], Mapping[str, Any]]]] = {
     "standalone": (STANDALONE_KINDS, STANDALONE_DEFAULTS),
     "broker": (broker.KINDS, broker.CLUSTER_DEFAULTS),
     "bookie": (bookie.KINDS, {}),
-    "gateway": ((gateway.GatewaySettings,), {}),
+    "gateway": (gateway.KINDS, {}),
 }
 """The settings of each, and where its defaults are its own."""
 

@@ -21,6 +21,7 @@ from quire.cli.settings import (
     check_log_level,
     settings_options,
 )
+from quire.cli.telemetry import send_metrics
 from quire.cli.until_signal import ready, run_until_signal
 from quire.gateway.gateway import Gateway
 from quire.metadata.cluster import find_cluster
@@ -29,7 +30,9 @@ from quire.runtime import log
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import CONNECTIONS_MAX
+from quire.runtime.probes import Scrapes
 from quire.runtime.settings import parse_address, setting
+from quire.runtime.telemetry import TelemetrySettings
 from quire.security import tls
 from quire.security.configuration import load as load_security
 
@@ -62,8 +65,11 @@ class GatewaySettings:
             raise ConfigurationError("connections_max must be greater than 0")
 
 
+KINDS = (GatewaySettings, TelemetrySettings)
+
+
 @click.command("gateway")
-@settings_options(GatewaySettings)
+@settings_options(*KINDS)
 def command(config: Path | None, **flags: Any) -> None:
     """Give clients one address when they cannot reach brokers by name.
 
@@ -74,19 +80,22 @@ def command(config: Path | None, **flags: Any) -> None:
     Example:
       quire gateway --metadata zk://zookeeper:2181/quire --listen 0.0.0.0:6650 --http 0.0.0.0:8080
     """
-    check_file(config, GatewaySettings)
-    settings = Given(flags, config).load(GatewaySettings).values
+    check_file(config, *KINDS)
+    given = Given(flags, config)
+    settings = given.load(GatewaySettings).values
     log.configure(settings.log_level, as_json=settings.log_json)
-    run_until_signal(_run(settings))
+    run_until_signal(_run(settings, given.load(TelemetrySettings).values))
 
 
-async def _run(settings: GatewaySettings) -> None:
-    async with gateway(settings) as urls:
+async def _run(settings: GatewaySettings, telemetry: TelemetrySettings) -> None:
+    async with gateway(settings, telemetry) as urls:
         await ready(*urls)
 
 
 @asynccontextmanager
-async def gateway(settings: GatewaySettings) -> AsyncIterator[Sequence[str]]:
+async def gateway(
+    settings: GatewaySettings, telemetry: TelemetrySettings | None = None
+) -> AsyncIterator[Sequence[str]]:
     """A gateway running inside the `async with`: its `pulsar://` and `http://` addresses, then those with TLS."""
     look_at(settings.metadata)
     security = load_security(settings.security)
@@ -115,4 +124,7 @@ async def gateway(settings: GatewaySettings) -> AsyncIterator[Sequence[str]]:
         )
         parts.push_async_callback(running.stop)
         await running.start(doors.clients, doors.http, doors.clients_tls, doors.http_tls)
+        await send_metrics(
+            parts, telemetry or TelemetrySettings(), "gateway", doors.urls[0], Scrapes([running.metrics])
+        )
         yield doors.urls

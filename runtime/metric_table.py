@@ -112,6 +112,12 @@ METRICS: Final = (
     Metric(
         "quire_serving_slow_sends_total", C, BROKER, "Messages that took the slow way through the parser."
     ),
+    Metric(
+        "quire_serving_untraced_total",
+        C,
+        BROKER,
+        "Blocks and deliveries in which nobody looked for traces, because tracing was behind.",
+    ),
     Metric("quire_serving_topics_loaded", G, BROKER, "Topics that this broker serves now."),
     Metric("quire_serving_bundles_owned", G, BROKER, "Bundles that this broker owns."),
     Metric(

@@ -80,12 +80,14 @@ class Scrapes:
             task.add_done_callback(lambda _: self._under_way.pop(key))
         return await asyncio.shield(task)
 
+    async def values(self, *, with_names: bool = True) -> Values:
+        """By names of the table."""
+        found = {name: value for source in self._sources for name, value in source().items()}
+        return {**found, **(await self._names() if with_names else {})}
+
     async def _write(self, open_metrics: bool, with_names: bool) -> str:
-        values = {name: value for source in self._sources for name, value in source().items()}
-        if with_names:
-            values |= await self._names()
         found = []
-        for piece in pieces(values, open_metrics=open_metrics):
+        for piece in pieces(await self.values(with_names=with_names), open_metrics=open_metrics):
             found.append(piece)
             await self._slices.turn()
         return "".join(found)

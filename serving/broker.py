@@ -170,5 +170,6 @@ class Broker:
             **self.services.ledgers.metrics(),
             **({} if self.offloading is None else self.offloading.metrics()),
             **self.services.store.counts.metrics(),
+            **({} if self.services.tracing is None else self.services.tracing.metrics()),
             **self.ownership.metrics(),
         }

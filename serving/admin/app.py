@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from aiohttp import web
 
 from quire.runtime import probes
@@ -11,6 +13,9 @@ from quire.serving.admin.refusals import LIMITS_MET, REQUEST_BYTES_MAX, errors_a
 from quire.serving.admin.resources import routes
 from quire.serving.broker import Broker
 from quire.serving.console import pages
+
+SCRAPES: Final = web.AppKey("SCRAPES", probes.Scrapes)
+"""What `/metrics` says, for who sends it elsewhere."""
 
 
 def make_app(broker: Broker, more_metrics: probes.Sources = ()) -> web.Application:
@@ -26,6 +31,7 @@ def make_app(broker: Broker, more_metrics: probes.Sources = ()) -> web.Applicati
     scrapes = probes.Scrapes(
         [broker.metrics, *more_metrics], broker.admin.metrics.collect, sees_all, broker.services.slices
     )
+    application[SCRAPES] = scrapes
     application.add_routes(probes.routes(broker, scrapes))
     application.add_routes(pages.routes())
     return application

@@ -117,7 +117,7 @@ class TopicLoader:
         """A topic without a record, and so without anything to load."""
         await self._catalogue.permit_without_record(name, namespace, create)
         services, applied = self._services, await self._applied(name)
-        log = NullLog(str(name), services.clock, applied)
+        log = NullLog(str(name), services.clock, applied, services.tracing)
         totals = self._totals.of(bundle_of(namespace, name))
         subscriptions = NonPersistentSubscriptions(log, services.clock, name.partition, totals)
         topic = Topic(name, services, applied, log, subscriptions, totals, self._lost)

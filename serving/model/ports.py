@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 from pyroaring import BitMap
 
 from quire.runtime.errors import QuireError, TooMany, Unavailable
+from quire.serving.model.tracing import Tracing
 from quire.serving.policy.rate_limiter import DispatchLimits
 from quire.serving.policy.resolved import TopicPolicies
 from quire.wire import pulsar_pb2 as pb
@@ -76,6 +77,11 @@ class TopicPort(Protocol):
     """A loaded topic, as its subscriptions see it."""
 
     name: str
+
+    @property
+    def tracing(self) -> Tracing | None:
+        """Who is told of entries that were dispatched, if anybody."""
+        ...
 
     @property
     def policies(self) -> TopicPolicies:

@@ -36,7 +36,7 @@ from quire.serving.subscription.cursor.cursor_store import CursorStore
 from quire.serving.subscription.delayed.delayed_delivery import DelayedDelivery
 from quire.serving.subscription.delivery.block_source import BlockSource, ReadLimit
 from quire.serving.subscription.delivery.consumer import Consumer
-from quire.serving.subscription.delivery.delivery import BlockView, frames
+from quire.serving.subscription.delivery.delivery import BlockView, frames, numbered_entries
 from quire.serving.subscription.delivery.meter import Meter
 from quire.serving.subscription.dispatch.kinds import changed_to, dispatcher_of
 from quire.serving.subscription.dispatch_rate_limiter import DispatchRateLimiter
@@ -165,6 +165,15 @@ class Pump:
             messages_again += delivery.messages if again else 0
             delivery.consumer.meter.count(delivery.messages, size, redelivered=again)
             self._output.setdefault(delivery.consumer, []).extend(parts)
+            if (tracing := self._topic.tracing) is not None:
+                tracing.delivered(
+                    self._topic.name,
+                    self.dispatcher.cursor.key.subscription,
+                    view.ledger_id,
+                    numbered_entries(delivery),
+                    delivery.remaining,
+                    delivery.redelivery_count,
+                )
         if limiter is not None:
             limiter.passed(messages, total)
         if messages:

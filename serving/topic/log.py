@@ -58,6 +58,7 @@ class LedgerLog:
         dedup_log: DedupLog,
     ) -> None:
         self.name = name
+        self.tracing: Final = services.tracing
         self.topic_epoch: Final = snapshot.record.topic_epoch
         """As it was before the load."""
         self._applied = applied

@@ -26,6 +26,7 @@ from quire.metadata.records import DelayedDeliveryPolicy
 from quire.runtime.clock import Clock
 from quire.runtime.limits import BLOCK_ENTRIES_MAX
 from quire.serving.model.ports import EARLIEST, Done, Position, SegmentView
+from quire.serving.model.tracing import Tracing
 from quire.serving.policy.applied import AppliedPolicies
 from quire.serving.policy.rate_limiter import DispatchLimits
 from quire.serving.policy.resolved import TopicPolicies
@@ -99,8 +100,11 @@ class NullLog:
     is_terminated: Final = False
     last_confirmed: Final = EARLIEST
 
-    def __init__(self, name: str, clock: Clock, applied: AppliedPolicies) -> None:
+    def __init__(
+        self, name: str, clock: Clock, applied: AppliedPolicies, tracing: Tracing | None = None
+    ) -> None:
         self.name = name
+        self.tracing: Final = tracing
         self.publisher = NullPublisher(clock)
         self._applied = applied
 

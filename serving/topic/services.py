@@ -18,6 +18,7 @@ from quire.runtime.threads import DaemonThreads
 from quire.security.configuration import COUNTED, Limits
 from quire.security.security import Security
 from quire.security.tls import FollowedContext
+from quire.serving.model.tracing import Tracing
 from quire.serving.policy.rate_limiter import BrokerLimiters
 from quire.serving.settings import BrokerSettings
 from quire.serving.topic.publish import Turn
@@ -51,6 +52,8 @@ class Services:
     """The turns of the event loop for long work."""
     helpers: DaemonThreads = field(default_factory=lambda: DaemonThreads(HELPERS, "quire-helper"))
     """They do all that decodes what clients sent, or may take long."""
+    tracing: Tracing | None = None
+    """None: nobody asks for traces."""
     security: Security | None = None
     """None: everybody may do everything."""
     limits_met: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(COUNTED, 0)))

@@ -246,6 +246,8 @@ class Topic(Generic[LogT]):
         now_s = self._turn.now_s()
         for flight in flights:
             self.received.count(flight.message_count, flight.byte_count, now_s - flight.came_s)
+        if self.log.tracing is not None:
+            self.log.tracing.published(self.name, flights, now_s)
         if is_read:
             subscriptions.confirmed([(flight.block, blocks.peek(flight.block)) for flight in flights])
 

@@ -255,6 +255,13 @@ def _entry_metadata(delivery: Delivery) -> list[bytes]:
     return prefixes
 
 
+def numbered_entries(delivery: Delivery) -> list[tuple[int, memoryview]]:
+    """The entries of a delivery with their ids."""
+    first = delivery.view.first_entry
+    offsets = delivery.offsets or range(delivery.start, delivery.stop)
+    return [(first + offset, entry) for offset, entry in zip(offsets, _entries(delivery)[0], strict=True)]
+
+
 def _entries(delivery: Delivery) -> tuple[list[memoryview], list[int]]:
     """The entries of a delivery as views, and their lengths in bytes."""
     entries, lengths = delivery.view.all_entries()

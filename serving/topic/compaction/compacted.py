@@ -118,6 +118,7 @@ class CompactedView:
         self._topic = topic
         self._compacted = compacted
         self.name = topic.name
+        self.tracing = topic.tracing
         record = compacted.record
         # Indexes count gaps as one message each, and meet the topic's own behind the horizon.
         self._masks: dict[Position, tuple[int, int]] = {}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from quire.runtime.errors import NotFound, QuireError
 from quire.serving.model.ports import Position, SegmentView
 from quire.serving.model.positions import following
+from quire.serving.model.tracing import Tracing
 from quire.serving.policy.rate_limiter import DispatchLimits
 from quire.serving.policy.resolved import TopicPolicies
 from quire.wire import block, commands, message
@@ -43,6 +44,7 @@ class FakeTopic:
 
     def __init__(self, name: str = "persistent://public/default/t") -> None:
         self.name = name
+        self.tracing: Tracing | None = None
         self.blocks: list[Buffer] = []
         self.ledgers: list[int] = [1]
         self.index = 0

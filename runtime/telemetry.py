@@ -1,0 +1,172 @@
+"""OpenTelemetry: metrics and traces by OTLP over HTTP, for who asks for it (`pip install 'quire[otel]'`).
+
+    --otel-endpoint URL ─┬─▶ metrics: all that /metrics says, every minute          URL/v1/metrics
+                         └─▶ a tracer, for who has something to trace                URL/v1/traces
+
+The metrics are those of the table (`metric_table`), so this has no instruments of its own: what a scrape would read is
+put into OTLP's words. A name has no `_total` there, for the kind says it, and units are OTLP's.
+
+What else there is to say (headers, certificates, compression, attributes of the resource) is said by OpenTelemetry's
+own variables, `OTEL_EXPORTER_OTLP_HEADERS` and others. Nothing of OpenTelemetry is imported without an endpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from quire import __version__
+from quire.runtime.errors import ConfigurationError
+from quire.runtime.metric_table import BY_NAME
+from quire.runtime.metrics import Histogram, Kind, Labels, Value, Values
+from quire.runtime.probes import Scrapes
+from quire.runtime.settings import MILLISECONDS, setting
+from quire.runtime.tasks import Tasks
+from quire.runtime.threads import DaemonThreads
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics import export as otlp
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+
+_UNITS: Final = {"seconds": "s", "bytes": "By", "messages": "{message}", "ratio": "1"}
+_END_S: Final = 2.0
+"""How long a process that ends waits for what is being sent."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TelemetrySettings:
+    """What is sent to a collector of OpenTelemetry."""
+
+    otel_endpoint: str = setting(
+        "",
+        "Collector that metrics and traces are sent to by OTLP over HTTP, such as http://127.0.0.1:4318; empty: none.",
+    )
+    otel_metrics_ms: int = setting(
+        60_000, "How often metrics are sent to otel_endpoint; 0: never.", unit=MILLISECONDS
+    )
+    otel_trace_one_in: int = setting(
+        1, "Of the messages that their sender traces, one in so many gets spans of the broker; 0: none."
+    )
+
+    def validate(self) -> None:
+        """Raises `ConfigurationError`."""
+        if self.otel_metrics_ms < 0 or self.otel_trace_one_in < 0:
+            raise ConfigurationError("otel_metrics_ms and otel_trace_one_in must not be negative")
+        if not self.otel_endpoint:
+            return
+        parts = urlsplit(self.otel_endpoint)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise ConfigurationError(
+                f"otel_endpoint {self.otel_endpoint!r} is no URL such as http://HOST:4318"
+            )
+        try:
+            import opentelemetry.exporter.otlp.proto.http  # noqa: F401
+        except ImportError:
+            raise ConfigurationError("otel_endpoint needs OpenTelemetry: pip install 'quire[otel]'") from None
+
+    def url(self, signal: str) -> str:
+        return f"{self.otel_endpoint.rstrip('/')}/v1/{signal}"
+
+
+def resource(service: str, instance: str) -> Resource:
+    """Whose metrics and spans they are; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say otherwise."""
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+
+    own = {"service.name": service, "service.instance.id": instance, "service.version": __version__}
+    return Resource.create(own).merge(OTELResourceDetector().detect())
+
+
+def tracer_provider(settings: TelemetrySettings, of: Resource) -> TracerProvider:
+    """Makes spans below those that their sender samples, and sends them in the background. To be shut down."""
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
+
+    sampler = ParentBased(
+        root=ALWAYS_OFF, remote_parent_sampled=TraceIdRatioBased(1 / settings.otel_trace_one_in)
+    )
+    provider = TracerProvider(sampler=sampler, resource=of, shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(settings.url("traces"))))
+    return provider
+
+
+class MetricsSender:
+    """Sends what `scrapes` would answer, from `start` to `stop`, one after another."""
+
+    def __init__(self, settings: TelemetrySettings, of: Resource, scrapes: Scrapes) -> None:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+
+        self._interval_s = settings.otel_metrics_ms / 1000
+        self._resource = of
+        self._scrapes = scrapes
+        self._exporter = OTLPMetricExporter(settings.url("metrics"))
+        self._began_ns = time.time_ns()
+        self._threads = DaemonThreads(1, "quire-otel")  # the exporter blocks, and tries again
+        self._tasks = Tasks("otel")
+
+    def start(self) -> None:
+        self._tasks.start(self._run(), "metrics")
+
+    async def stop(self) -> None:
+        await self._tasks.stop()
+        self._exporter.shutdown(0)
+        await asyncio.to_thread(self._threads.close, _END_S)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            values = await self._scrapes.values()
+            try:
+                await self._threads.run(lambda values=values: self._send(values))  # type: ignore[misc]
+            except Exception:
+                _log.exception("metrics could not be sent; the next ones are")
+
+    def _send(self, values: Values) -> None:
+        """What goes wrong on the way the exporter logs itself."""
+        from opentelemetry.sdk.metrics import export as otlp
+        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+        metrics = list(in_otlp(values, self._began_ns, time.time_ns()))
+        of_scope = otlp.ScopeMetrics(InstrumentationScope("quire", __version__), metrics, "")
+        self._exporter.export(otlp.MetricsData([otlp.ResourceMetrics(self._resource, [of_scope], "")]))
+
+
+def in_otlp(values: Values, began_ns: int, now_ns: int) -> Iterator[otlp.Metric]:
+    """Each metric in OTLP's words, in the order of the table."""
+    from opentelemetry.sdk.metrics import export as otlp
+
+    none: Any = None  # neither the least nor the greatest is kept; the exporter leaves out what is None
+    for name, metric in BY_NAME.items():
+        if name not in values:
+            continue
+        value = values[name]
+        rows: Mapping[Labels, Value] = value if isinstance(value, Mapping) else {(): value}
+        numbers: list[otlp.NumberDataPoint] = []
+        histograms: list[otlp.HistogramDataPoint] = []
+        for labels, one in rows.items():
+            of = dict(zip(metric.labels, labels, strict=True)), began_ns, now_ns
+            if isinstance(one, Histogram):
+                counts = tuple(one.counts)
+                histograms.append(
+                    otlp.HistogramDataPoint(*of, sum(counts), one.sum, counts, one.bounds, none, none)
+                )
+            else:
+                numbers.append(
+                    otlp.NumberDataPoint(*of, int(one) if isinstance(one, int) else one)
+                )  # no bool
+        cumulative = otlp.AggregationTemporality.CUMULATIVE
+        data: otlp.Sum | otlp.Gauge | otlp.Histogram = otlp.Gauge(numbers)
+        if metric.kind is Kind.COUNTER:
+            data = otlp.Sum(numbers, cumulative, is_monotonic=True)
+        elif metric.kind is Kind.HISTOGRAM:
+            data = otlp.Histogram(histograms, cumulative)
+        yield otlp.Metric(metric.family, metric.help, _UNITS.get(metric.unit, ""), data)
