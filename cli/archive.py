@@ -7,16 +7,18 @@ store's credentials, or its directory, and pyarrow.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 
 import click
 
 from quire.cli.noun import Noun
 from quire.cli.output import Answer, Table, size
-from quire.cli.progress import bar
+from quire.cli.progress import bar, followed
 from quire.runtime.errors import ConfigurationError, CorruptionError, QuireError, Unavailable
 from quire.runtime.rest import Admin
+
+ARCHIVE = "/quire/v1/archive"
 
 
 @click.group("archive", cls=Noun)
@@ -39,7 +41,8 @@ def command() -> None:
 @click.option("--seal", is_flag=True, help="Seal the active segments first, so that everything is archived.")
 def run(admin: Admin, seal: bool) -> Answer:
     """Archive every sealed segment now, at all brokers, and wait until it is done."""
-    report = admin.post(f"/quire/v1/archive/run?seal={str(seal).lower()}")
+    with _followed(admin, "run"):
+        report = admin.post(f"{ARCHIVE}/run?seal={str(seal).lower()}")
     error = None
     if report["failed"]:
         error = Unavailable(f"{report['failed']} segments could not be archived now: {report['errors'][0]}")
@@ -50,7 +53,7 @@ def run(admin: Admin, seal: bool) -> Answer:
 @command.verb("status", timeout_s=600)
 def status(admin: Admin) -> Answer:
     """Count the segments of all topics by state, and show what is under way."""
-    answer = admin.get("/quire/v1/archive/status")
+    answer = admin.get(f"{ARCHIVE}/status")
     states = [(state, one["segments"], one["bytes"]) for state, one in answer["segments"].items()]
     return Answer(
         answer,
@@ -65,7 +68,8 @@ def status(admin: Admin) -> Answer:
 @click.option("--delete-orphans", is_flag=True, help="Delete objects that no segment names.")
 def verify(admin: Admin, delete_orphans: bool) -> Answer:
     """Read every archived segment and check every byte; find objects that belong to none."""
-    report = admin.post(f"/quire/v1/archive/verify?delete_orphans={str(delete_orphans).lower()}")
+    with _followed(admin, "verify"):
+        report = admin.post(f"{ARCHIVE}/verify?delete_orphans={str(delete_orphans).lower()}")
     damaged, orphans = report.get("damaged", ()), report.get("orphans", ())
     error = None
     if damaged:
@@ -87,7 +91,8 @@ def repair(admin: Admin) -> Answer:
 
     Look first whether the archive is where it should be: one that is not mounted has lost everything.
     """
-    report = admin.post("/quire/v1/archive/repair")
+    with _followed(admin, "repair"):
+        report = admin.post(f"{ARCHIVE}/repair")
     error: QuireError | None = None
     if report["damaged"]:
         error = CorruptionError(
@@ -101,6 +106,16 @@ def repair(admin: Admin) -> Answer:
         *(f"{kind.removesuffix('s')}: {line}" for kind in ("damaged", "errors") for line in report[kind]),
         error=error,
     )
+
+
+def _followed(admin: Admin, what: str) -> AbstractContextManager[None]:
+    """Shows how far brokers are with `what`."""
+
+    def look() -> tuple[int, int]:
+        works = [work for work in admin.get(f"{ARCHIVE}/progress") if work["what"] == what]
+        return sum(work["done"] for work in works), sum(work["of"] for work in works)
+
+    return followed("segments", look, goes_on=f"the brokers go on; `quire archive {what}` may be run again")
 
 
 def _segments(lines: list[str]) -> str:

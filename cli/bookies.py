@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 from urllib.parse import quote
@@ -11,6 +12,7 @@ import click
 from quire.cli.ledgers import LEDGERS, losses
 from quire.cli.noun import Noun
 from quire.cli.output import Answer, Column, fields, size, table_of
+from quire.cli.progress import Show, bar
 from quire.runtime.errors import NotFound
 from quire.runtime.rest import Admin
 
@@ -142,15 +144,27 @@ def _path(bookie: str) -> str:
 
 
 def _follow(admin: Admin, uuid: str) -> None:
-    """Tell progress on standard error until the bookie's record is gone."""
-    told = ""
+    """Shows how far it is until the bookie's record is gone: a bar, or lines elsewhere than on a terminal."""
+    try:
+        with bar("ledgers copied") as show:
+            _follow_on(admin, uuid, show)
+    except KeyboardInterrupt:
+        click.echo(f"the bookie drains on; `quire bookies keep {uuid[:8]}` takes it back", err=True)
+        raise
+
+
+def _follow_on(admin: Admin, uuid: str, show: Show) -> None:
+    told, most = "", 0
     while True:
         try:
             row = admin.get(_path(uuid))
         except NotFound:
             return
+        left = row["ledgersLeft"]
+        most = max(most, left)
+        show(most - left, most)
         now = _progress(row, admin.get(REPAIR))
-        if now != told:
+        if now != told and not sys.stderr.isatty():
             click.echo(now, err=True)
             told = now
         time.sleep(_LOOK_S)

@@ -26,6 +26,7 @@ import click
 from quire.cli import profile
 from quire.cli.connection_options import connection_options
 from quire.cli.output import Answer
+from quire.cli.progress import patience
 from quire.runtime.credentials import Credentials
 from quire.runtime.errors import ConfigurationError, QuireError
 from quire.runtime.rest import DEFAULT_URL, Admin
@@ -88,7 +89,8 @@ class Noun(click.Group):
             def run(
                 admin_url: str, as_json: bool, tls: ClientTls, credentials: Credentials, **words: Any
             ) -> None:
-                ask(Admin(admin_url, timeout_s, tls=tls, credentials=credentials), **words).say(as_json)
+                admin = Admin(admin_url, timeout_s, tls=tls, credentials=credentials, meanwhile=patience)
+                ask(admin, **words).say(as_json)
 
             made = self.command(name)(run)
             # help shows the own ones first

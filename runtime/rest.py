@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from http.client import HTTPException, IncompleteRead
 from ssl import SSLCertVerificationError
@@ -79,7 +80,8 @@ class Admin:
 
     `attempts`: how often it asks in all while a broker cannot be reached or cannot answer now. Only who reads should
     give more than one. `is_neighbour`: proxies of the environment, which are for the world outside, are left out.
-    `tls` is for https:// addresses, `credentials` are presented wherever it is redirected.
+    `tls` is for https:// addresses, `credentials` are presented wherever it is redirected; `meanwhile` is entered while
+    it waits for an answer.
     Every method raises `NotFound`, `AlreadyExists`, `InUse`, `ConfigurationError`, `Unavailable`, or a plain
     `QuireError` for what failed inside the broker.
     """
@@ -93,6 +95,7 @@ class Admin:
         is_neighbour: bool = False,
         tls: ClientTls = ANY_AUTHORITY,
         credentials: Credentials = NOBODY,
+        meanwhile: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise ConfigurationError(f"{url!r} is not the HTTP address of a broker, such as {DEFAULT_URL}")
@@ -102,6 +105,7 @@ class Admin:
         self._is_neighbour = is_neighbour
         self.tls = tls
         self.credentials = credentials
+        self._meanwhile = meanwhile
 
     def get(self, path: str) -> Any:
         return self._ask("GET", path, None)
@@ -151,7 +155,7 @@ class Admin:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", **self.credentials.headers()}
         request = Request(url, data, headers, method=method)
-        with self._opener(url).open(request, timeout=self._timeout_s) as answer:
+        with self._meanwhile(), self._opener(url).open(request, timeout=self._timeout_s) as answer:
             return {name.lower(): value for name, value in answer.headers.items()}, answer.read()
 
     def _opener(self, url: str) -> OpenerDirector:

@@ -4,5 +4,6 @@
 reader; `offload` decides what to do next with a broker's segments; `inventory` lists all segments of a cluster, for
 `scrub`, which finds what is lost, damaged or nobody's. The objects lie in one of the stores of `objects/`.
 
-Read in this order: `segment_object`, `archive`, `read_back`, `offload`, `inventory`, `scrub`.
+Read in this order: `segment_object`, `archive`, `read_back`, `progress` (how far a long work is), `offload`,
+`inventory`, `scrub`.
 """

@@ -38,6 +38,7 @@ from quire.runtime.clock import Clock
 from quire.runtime.errors import CorruptionError, Fenced, NotFound, QuireError, VersionConflict
 from quire.runtime.tasks import Tasks
 from quire.tiering.archive import Archive, SegmentReader
+from quire.tiering.progress import Progress
 
 INTERVAL_S: Final = 10.0
 """How often all segments are looked at, beside `wake`."""
@@ -218,12 +219,12 @@ class Offloader:
         """End at once; an upload on its way is thrown away."""
         await self._tasks.stop()
 
-    async def run_once(self) -> OffloadReport:
+    async def run_once(self, progress: Progress | None = None) -> OffloadReport:
         """Archive every sealed segment now, flushed or not, whatever failed before, without delay.
 
         Answers when it is done.
         """
-        return await self._do_round(by_hand=True)
+        return await self._do_round(by_hand=True, progress=progress)
 
     def failures(self, topic: str) -> dict[int, str]:
         """Why the next actions of a topic's segments failed the last time, by ledger."""
@@ -256,13 +257,15 @@ class Offloader:
                 pass
             self._wake.clear()
 
-    async def _do_round(self, *, by_hand: bool) -> OffloadReport:
+    async def _do_round(self, *, by_hand: bool, progress: Progress | None = None) -> OffloadReport:
+        progress = progress or Progress("run")
         async with self._round:
             report = OffloadReport()
             jobs = deque(await self._due(0 if by_hand else self._delay_ms))
+            progress.of = len(jobs)
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(CONCURRENCY, len(jobs))):
-                    group.create_task(self._work(jobs, report, by_hand))
+                    group.create_task(self._work(jobs, report, by_hand, progress))
             self._add_up(report)
             return report
 
@@ -298,7 +301,9 @@ class Offloader:
         for key in self._incidents.keys() - seen:
             del self._incidents[key]
 
-    async def _work(self, jobs: deque[_Job], report: OffloadReport, by_hand: bool) -> None:
+    async def _work(
+        self, jobs: deque[_Job], report: OffloadReport, by_hand: bool, progress: Progress
+    ) -> None:
         while jobs:
             job = jobs.popleft()
             incident = self._incidents.get((job.topic, job.segment.ledger_id))
@@ -307,6 +312,7 @@ class Offloader:
                 continue
             async with self._watched(job, report):
                 await self._perform(job, report, by_hand)
+            progress.done += 1
 
     def _add_up(self, report: OffloadReport) -> None:
         self.totals.archived += report.archived

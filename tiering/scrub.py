@@ -23,6 +23,7 @@ from quire.runtime.clock import Clock
 from quire.runtime.errors import CorruptionError, NotFound, QuireError, Unavailable
 from quire.tiering.archive import PREFIX, Archive, object_of
 from quire.tiering.inventory import all_topics
+from quire.tiering.progress import Progress
 
 GRACE_MS: Final = 24 * 3_600_000
 """An object without a record is left alone this long: far longer than any upload and its recording take."""
@@ -78,6 +79,7 @@ async def scrub(
     *,
     grace_ms: int = GRACE_MS,
     delete_orphans: bool = False,
+    progress: Progress | None = None,
 ) -> ScrubReport:
     """Read every recorded object in full, and list what is nobody's. Raises `Unavailable` when it cannot list."""
     report = ScrubReport()
@@ -85,7 +87,13 @@ async def scrub(
     report.objects = sum(object_of(info.name) == info.name for info in listed)
     report.sidecars = len(listed) - report.objects
     recorded = await records()
-    damaged = [(one, error) for one in recorded if (error := await _prove(archive, one, report)) is not None]
+    progress = progress or Progress("verify")
+    progress.of = len(recorded)
+    damaged = []
+    for one in recorded:
+        if (error := await _prove(archive, one, report)) is not None:
+            damaged.append((one, error))
+        progress.done += 1
     named = {one.pointer.name for one in await records()} if damaged else set()
     for one, error in damaged:
         if one.pointer.name in named:  # else it was trimmed meanwhile, or uploaded again

@@ -95,6 +95,7 @@ def _of_the_cluster(broker: Broker) -> Sequence[Route]:
         ),
         Route("POST", f"{ARCHIVE}/run", archive.run, flag("seal"), here, may=Action.SUPERUSER),
         Route("GET", f"{ARCHIVE}/status", archive.status, here, may=Action.SUPERUSER),
+        Route("GET", f"{ARCHIVE}/progress", archive.progress, here, may=Action.SUPERUSER),
         Route("POST", f"{ARCHIVE}/verify", archive.verify, flag("delete_orphans"), may=Action.SUPERUSER),
         Route("POST", f"{ARCHIVE}/repair", archive.repair, here, may=Action.SUPERUSER),
     )

@@ -53,6 +53,14 @@ class ArchiveAdmin:
         status = added_up([work.status(), *answers.said, {"failing": answers.silent}])
         return {**status, "segments": await work.count_by_state()}
 
+    async def progress(self, *, here: bool) -> list[dict[str, Any]]:
+        """How far what operators asked for is: an item for each work and broker, added up by who reads it."""
+        mine = self._work().under_way.as_list()
+        if here:
+            return mine
+        answers = await self._fan_out.others("GET", f"{ARCHIVE}/progress?here=true")
+        return [*mine, *(one for said in answers.said for one in said)]
+
     async def verify(self, *, delete_orphans: bool) -> dict[str, Any]:
         """Read every object back, and find those that no record names."""
         return await self._work().verify(delete_orphans=delete_orphans)

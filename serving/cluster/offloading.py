@@ -12,7 +12,7 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from quire.metadata.records import ArchivePointer, SegmentRecord
+from quire.metadata.records import SegmentRecord
 from quire.runtime.errors import CorruptionError, Fenced, NotFound, QuireError
 from quire.runtime.metrics import Values
 from quire.serving.cluster.offload_target import LoadedSegments
@@ -22,9 +22,10 @@ from quire.serving.cluster.registry import Registry
 from quire.serving.names import TopicName
 from quire.serving.topic.services import Services
 from quire.tiering.archive import Archive
-from quire.tiering.inventory import all_topics, count_by_state
+from quire.tiering.inventory import count_by_state
 from quire.tiering.offload import Offloader, RepairReport
-from quire.tiering.scrub import recorded_segments, scrub
+from quire.tiering.progress import UnderWay
+from quire.tiering.scrub import Recorded, recorded_segments, scrub
 
 ADOPT_AFTER_S: Final = 10.0
 """Topics with work left are looked for when the rush of a start is over."""
@@ -40,6 +41,7 @@ class Offloading:
         self._namespaces = registry.catalogue.namespaces
         self._repairing = asyncio.Lock()
         self._adopting: asyncio.Task[None] | None = None
+        self.under_way = UnderWay()
         settings = services.settings
         self.target = LoadedSegments(archive, services.ledgers, registry)
         self.offloader = Offloader(
@@ -70,13 +72,16 @@ class Offloading:
 
         Topics of this broker; with `even_unowned`, those that no broker owns are taken for it, too.
         """
-        errors = [error async for error in self._load_unfinished(seal, even_unowned)]
-        if seal:
-            rolls = [
-                roll for topic in self._registry.loaded() if (roll := topic.log.writing.roll()) is not None
-            ]
-            await asyncio.gather(*rolls)
-        report = await self.offloader.run_once()
+        with self.under_way.work("run") as progress:
+            errors = [error async for error in self._load_unfinished(seal, even_unowned)]
+            if seal:
+                rolls = [
+                    roll
+                    for topic in self._registry.loaded()
+                    if (roll := topic.log.writing.roll()) is not None
+                ]
+                await asyncio.gather(*rolls)
+            report = await self.offloader.run_once(progress)
         return added_up([report.as_dict(), {"failed": len(errors), "errors": errors}])
 
     def status(self) -> dict[str, Any]:
@@ -109,12 +114,14 @@ class Offloading:
 
     async def verify(self, *, delete_orphans: bool) -> dict[str, Any]:
         """Read every object back, and find those that no record names."""
-        report = await scrub(
-            self._archive,
-            lambda: recorded_segments(self._services.store),
-            self._services.clock,
-            delete_orphans=delete_orphans,
-        )
+        with self.under_way.work("verify") as progress:
+            report = await scrub(
+                self._archive,
+                lambda: recorded_segments(self._services.store),
+                self._services.clock,
+                delete_orphans=delete_orphans,
+                progress=progress,
+            )
         return report.as_dict()
 
     async def repair(self, *, even_unowned: bool = False) -> dict[str, Any]:
@@ -123,33 +130,47 @@ class Offloading:
         With `even_unowned` also those of topics that no broker owns. What cannot be repaired is in the report.
         """
         report = RepairReport()
-        async with self._repairing:
-            async for listed in all_topics(self._services.store):
-                name = TopicName.parse(listed.record.name)
-                for segment in listed.segments:
-                    if segment.archive is None:
-                        continue
-                    try:
-                        if not even_unowned and not await self._registry.ownership.is_here(name):
-                            break
-                        await self._repair(name, segment.ledger_id, segment.archive, report)
-                    except CorruptionError as error:
-                        report.damaged.append(str(error))
-                    except (NotFound, NotOwner, Fenced):
-                        break  # it was deleted, or is looked after elsewhere
-                    except QuireError as error:
-                        report.errors.append(f"segment {segment.ledger_id} of {name}: {error}")
+        with self.under_way.work("repair") as progress:
+            async with self._repairing:
+                recorded = await recorded_segments(self._services.store)
+                mine = [one for one in recorded if await self._is_mine(one, report, even_unowned)]
+                progress.of = len(mine)
+                for one in mine:
+                    await self._repair(one, report)
+                    progress.done += 1
         return report.as_dict()
 
-    async def _repair(
-        self, name: TopicName, ledger_id: int, pointer: ArchivePointer, report: RepairReport
-    ) -> None:
-        await self._registry.ownership.require(name)
-        report.segments += 1
+    async def _is_mine(self, one: Recorded, report: RepairReport, even_unowned: bool) -> bool:
+        name = TopicName.parse(one.topic)
         try:
-            await self._archive.prove(pointer)
+            if not even_unowned:
+                return await self._registry.ownership.is_here(name)
+            await self._registry.ownership.require(name)
+        except (NotFound, NotOwner, Fenced):
+            return False
+        except QuireError as error:
+            report.errors.append(f"segment {one.ledger_id} of {name}: {error}")
+            return False
+        return True
+
+    async def _repair(self, one: Recorded, report: RepairReport) -> None:
+        name = TopicName.parse(one.topic)
+        try:
+            await self._registry.ownership.require(name)
+            report.segments += 1
+            await self._repair_if_damaged(name, one, report)
+        except CorruptionError as error:
+            report.damaged.append(str(error))
+        except (NotFound, NotOwner, Fenced):
+            pass  # it was deleted meanwhile, or is looked after elsewhere
+        except QuireError as error:
+            report.errors.append(f"segment {one.ledger_id} of {name}: {error}")
+
+    async def _repair_if_damaged(self, name: TopicName, one: Recorded, report: RepairReport) -> None:
+        try:
+            await self._archive.prove(one.pointer)
         except (NotFound, CorruptionError):
-            segment = (await self._registry.open_persistent(name)).log.segment_list.find(ledger_id)
+            segment = (await self._registry.open_persistent(name)).log.segment_list.find(one.ledger_id)
             if segment is not None and segment.archive is not None:
                 report.repaired += await self.offloader.repair(str(name), segment)
 

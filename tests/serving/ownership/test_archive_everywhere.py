@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -77,3 +78,42 @@ async def test_a_broker_that_does_not_answer_is_told_of(brokers: Brokers) -> Non
     report = await ask(one, "POST", "run")
     assert report["failed"] == 1 and f"{two.broker.addresses.http_url} does not answer" in report["errors"][0]
     assert two.broker.addresses.http_url in (await ask(one, "GET", "status"))["failing"][0]
+
+
+@pytest.mark.parametrize(
+    ("command", "step"), [("run?seal=true", "offload"), ("verify", "verify"), ("repair", "prove")]
+)
+async def test_any_broker_tells_how_far_all_are(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, command: str, step: str
+) -> None:
+    one, two = await brokers.start(), await brokers.start()
+    await publish(brokers)
+    if command != "run?seal=true":
+        await ask(one, "POST", "run?seal=true")
+    what = command.partition("?")[0]
+    go_on, begun, real = asyncio.Event(), 0, getattr(brokers.archive, step)
+
+    async def slow(*words: Any) -> Any:
+        nonlocal begun
+        begun += 1
+        if begun > 3:
+            await go_on.wait()
+        return await real(*words)
+
+    monkeypatch.setattr(brokers.archive, step, slow)
+    command_runs = asyncio.create_task(ask(one, "POST", command))
+    everywhere = {what: (3, len(TOPICS))}
+
+    async def seen(member: Member) -> dict[str, tuple[int, int]]:
+        found: dict[str, tuple[int, int]] = {}
+        for work in await ask(member, "GET", "progress"):
+            done, of = found.get(work["what"], (0, 0))
+            found[work["what"]] = (done + work["done"], of + work["of"])
+        return found
+
+    async with asyncio.timeout(10):
+        while (await seen(one), await seen(two)) != (everywhere, everywhere):
+            assert not command_runs.done()
+    go_on.set()
+    await command_runs
+    assert await seen(one) == {}
