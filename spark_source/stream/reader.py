@@ -12,8 +12,9 @@
 All but `read` happen in one process beside the driver. What happens there may be cut off between any two steps: a
 micro-batch is what its two offsets say, whoever asks again, and everything else can be asked anew.
 
-PySpark 4.0 and 4.1 call `latestOffset` without arguments: there are no limits with them, and a trigger "available now"
-reads everything in one micro-batch.
+PySpark 4.0 and 4.1 call `latestOffset` without arguments, and before `initialOffset`. So it makes the cursors itself
+where it was told no start, or they would all be taken for partitions that were added. There are no limits with them,
+and a trigger "available now" reads everything in one micro-batch, which Spark commits with the query's next run.
 """
 
 from __future__ import annotations
@@ -108,10 +109,11 @@ class QuireStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._cursor.begin_all(found, lambda one: resolve(one, self._options, self._broker))
 
     def latestOffset(self, start: Json | None = None, limit: ReadLimit | None = None) -> Json:
+        if start is None and not self._latest and self._cursor is not None:
+            self.initialOffset()
         starts = dict(self._latest) if start is None else from_json(start)
         now = self._topics.look() if self._until is None else self._until
-        for name in starts.keys() - now.keys():
-            self._lost(name, f"topic {name} is gone, with what the stream had not read of it")
+        self._gone(starts.keys() - now.keys())
         for name in now.keys() - starts.keys():
             self._added(name)
         places = {name: one.place(starts.get(name, BEGINNING)).offset for name, one in now.items()}
@@ -124,6 +126,10 @@ class QuireStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.commit(to_json(starts))  # the query ends here, and Spark does not say so
         self._latest = starts | news
         return to_json(self._latest)
+
+    def _gone(self, names: set[str]) -> None:
+        for name in names:
+            self._lost(name, f"topic {name} is gone, with what the stream had not read of it")
 
     def _added(self, name: str) -> None:
         """A partition that was not there when the stream began: retention is to leave it alone from now on."""
@@ -156,6 +162,7 @@ class QuireStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Json, end: Json) -> list[InputPartition]:
         starts, ends = from_json(start), from_json(end)
+        self._gone(starts.keys() - ends.keys())
         found = [
             task
             for name, to in ends.items()

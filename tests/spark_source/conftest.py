@@ -365,6 +365,13 @@ def client(server: Server) -> Iterator[pulsar.Client]:
     made.close()
 
 
+def at_most(rows: int) -> dict[str, str]:
+    """The limit of a micro-batch, where this version of PySpark has limits for streams."""
+    from quire.spark_source.stream.reader import HAS_LIMITS
+
+    return {"max_rows_per_trigger": str(rows)} if HAS_LIMITS else {}
+
+
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
     """A session that was told nothing of the data source."""

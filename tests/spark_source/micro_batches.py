@@ -36,6 +36,8 @@ class Query:
     """Until the driver is killed."""
     between: Callable[[], None] = lambda: None
     """What the world does between any two steps."""
+    asks_end_first: bool = False
+    """As PySpark 4.0 and 4.1 do, without saying where it begins."""
 
     def rows(self) -> list[Any]:
         return [row for batch in sorted(self.sink) for row in self.sink[batch]]
@@ -49,7 +51,7 @@ class Query:
     def run(self, value: Callable[[dict[str, Any]], Any], *, available_now: bool = True) -> None:
         """A driver's life, until nothing is new."""
         reader = QuireStreamReader(for_stream(self.options))
-        if available_now:
+        if available_now and not self.asks_end_first:
             reader.prepareForTriggerAvailableNow()
         batch = max(self.ends, default=-1)
         if batch in self.done or batch < 0:
@@ -68,9 +70,13 @@ class Query:
         return _crossed(reader.initialOffset())
 
     def _construct(self, reader: QuireStreamReader, batch: int) -> bool:
-        start = self._start(reader, batch)
-        self.step()
-        end = _crossed(reader.latestOffset(start, reader.getDefaultReadLimit()))
+        if self.asks_end_first:
+            start = json.loads(self.ends[batch - 1]) if batch - 1 in self.ends else {}
+            end = _crossed(reader.latestOffset())
+        else:
+            start = self._start(reader, batch)
+            self.step()
+            end = _crossed(reader.latestOffset(start, reader.getDefaultReadLimit()))
         if json.dumps(end) == json.dumps(start):
             return False
         self.step()

@@ -23,6 +23,7 @@ from quire.runtime.tls import ClientTls
 from quire.security.certs import Authority
 from tests.cli.running import quire
 from tests.cli.secure import Served, running
+from tests.spark_source.conftest import at_most
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -132,7 +133,7 @@ def test_a_topic_is_written_by_who_may_produce(spark: Any, served: Served) -> No
 
 def test_a_stream_from_topic_to_topic(spark: Any, served: Served, tmp_path: Path) -> None:
     before = len(read(spark, options(served, "reader", topic=COPY)))
-    reading = options(served, "reader", stream_name="job", start="earliest", max_rows_per_trigger="300")
+    reading = options(served, "reader", stream_name="job", start="earliest", **at_most(rows=300))
     frame = spark.readStream.format("quire").options(**reading).load().select("value")
     writing = frame.writeStream.format("quire").options(**options(served, "app", topic=COPY))
     query = writing.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()

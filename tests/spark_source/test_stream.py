@@ -68,9 +68,13 @@ def number(row: dict[str, Any]) -> int:
     return int(row["value"])
 
 
-def query(broker: Any, **options: str) -> Query:
+def query(broker: Any, *, asks_end_first: bool = False, **options: str) -> Query:
     given = {"service_url": broker.url, "columns": "topic,value"}
-    return Query(given | ({} if "topics_pattern" in options else {"topic": "t"}) | options)
+    named = {} if "topics_pattern" in options else {"topic": "t"}
+    return Query(given | named | options, asks_end_first=asks_end_first)
+
+
+either_order = pytest.mark.parametrize("asks_end_first", [False, True], ids=["PySpark 4.2", "PySpark 4.1"])
 
 
 @pytest.fixture(autouse=True)
@@ -101,8 +105,9 @@ def test_everything_once_and_then_what_is_new(broker: Any, topic: Topic) -> None
         ({"start": "earliest", "stream_name": "s"}, 0),
     ],
 )
-def test_starts(broker: Any, topic: Topic, options: dict[str, str], first: int) -> None:
-    stream = query(broker, **options)
+@either_order
+def test_starts(broker: Any, topic: Topic, options: dict[str, str], first: int, asks_end_first: bool) -> None:
+    stream = query(broker, asks_end_first=asks_end_first, **options)
     stream.run(number)
     topic.segment(50)
     stream.run(number)
@@ -161,12 +166,16 @@ def test_a_subscription_of_somebody_else_is_no_cursor(broker: Any, topic: Topic)
         query(broker, start="latest", stream_name="s").run(number)
 
 
-@pytest.mark.parametrize("limit", [{}, {"max_rows_per_trigger": "70"}])
-def test_a_driver_killed_between_any_two_steps(broker: Any, limit: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("limit", "asks_end_first"), [({}, False), ({"max_rows_per_trigger": "70"}, False), ({}, True)]
+)
+def test_a_driver_killed_between_any_two_steps(
+    broker: Any, limit: dict[str, str], asks_end_first: bool
+) -> None:
     """Messages come all the time, and each life of the driver is one step longer than the one before."""
     topic = Topic(broker)
     topic.segment(100, per_entry=10)
-    stream = query(broker, start="1:5", stream_name="s", **limit)
+    stream = query(broker, asks_end_first=asks_end_first, start="1:5", stream_name="s", **limit)
     for life in range(30):
         stream.steps_left = life
         try:
@@ -394,10 +403,11 @@ def test_a_checkpoint_of_another_topic(broker: Any, topic: Topic) -> None:
         stream.run(number)
 
 
-def test_a_topic_that_goes(broker: Any) -> None:
+@either_order
+def test_a_topic_that_goes(broker: Any, asks_end_first: bool) -> None:
     for name, ledger in (("a", 1), ("b", 20)):
         Topic(broker, PREFIX + name, ledger).segment(10)
-    stream = query(broker, topics_pattern="[ab]")
+    stream = query(broker, topics_pattern="[ab]", asks_end_first=asks_end_first)
     stream.run(number)
     del broker.topics[PREFIX + "a"]
     with pytest.raises(NotFound, match="topic persistent://public/default/a is gone"):

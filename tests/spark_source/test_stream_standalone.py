@@ -17,7 +17,8 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.spark_source.conftest import Server
+from quire.spark_source.stream.reader import HAS_LIMITS
+from tests.spark_source.conftest import Server, at_most
 
 pytestmark = pytest.mark.spark
 
@@ -28,7 +29,7 @@ DRIVER = """
 import json, os, sys
 from pyspark.sql import SparkSession
 
-url, topic, folder = sys.argv[1:]
+url, topic, folder, limit = sys.argv[1:]
 spark = (SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     .config("spark.driver.host", "127.0.0.1").config("spark.sql.shuffle.partitions", "2").getOrCreate())
 spark.sparkContext.setLogLevel("WARN")
@@ -40,7 +41,7 @@ def keep(frame, number):
     os.replace(f"{folder}/.new", f"{folder}/batch-{number}")
 
 (spark.readStream.format("quire").options(service_url=url, topic=topic, stream_name="killed", start="latest",
-    max_rows_per_trigger="500").load().writeStream.foreachBatch(keep)
+    **json.loads(limit)).load().writeStream.foreachBatch(keep)
     .option("checkpointLocation", f"{folder}/checkpoint").trigger(processingTime="200 milliseconds").start()
     .awaitTermination())
 """
@@ -96,16 +97,17 @@ def test_available_now_with_limits_again_and_again(
     publish(client, "now", range(1000))
     server.archive()
     publish(client, "now", range(1000, 1500))
-    frame = stream(spark, server, topic="now", stream_name="jobs", max_rows_per_trigger="400")
+    frame = stream(spark, server, topic="now", stream_name="jobs", **at_most(rows=400))
     rows = run(frame, tmp_path)
     assert sorted(int(row["value"]) for row in rows) == list(range(1500))
     assert all(int(row["value"]) == row["message_index"] for row in rows)
     offsets = sorted((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
     ends = [json.loads(path.read_text().splitlines()[-1])[f"{PREFIX}now"] for path in offsets]
-    assert [end["index"] for end in ends] == [400, 800, 1200, 1500]
-    assert backlog(server, "now", "jobs") == 0
+    assert [end["index"] for end in ends] == ([400, 800, 1200, 1500] if HAS_LIMITS else [1500])
+    uncommitted = 0 if HAS_LIMITS else 1500  # an older Spark commits with the next run
+    assert backlog(server, "now", "jobs") == uncommitted
     publish(client, "now", range(1500, 1600))
-    assert backlog(server, "now", "jobs") == 100
+    assert backlog(server, "now", "jobs") == uncommitted + 100
     rows = run(frame, tmp_path)
     assert sorted(int(row["value"]) for row in rows) == list(range(1600))
 
@@ -139,7 +141,8 @@ def test_one_second_triggers_while_partitions_are_added(
         publish(client, "grows-partition-0", range(200, 300))
         soon(lambda: count() == 300)
         assert query.exception() is None
-        soon(lambda: behind(query.lastProgress) == {f"{PREFIX}grows-partition-{i}": 0 for i in range(3)})
+        if HAS_LIMITS:  # so old is what Spark tells of the latest offset
+            soon(lambda: behind(query.lastProgress) == {f"{PREFIX}grows-partition-{i}": 0 for i in range(3)})
     rows = spark.sql("SELECT * FROM grown").collect()
     assert sorted(int(bytes(row.value)) for row in rows) == list(range(300))
     assert {row.partition for row in rows if 100 <= int(bytes(row.value)) < 200} == {2}
@@ -157,7 +160,15 @@ def driver(server: Server, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A process with a query, its JVM and its workers, that are killed in the middle of whatever they do."""
     root = str(Path(__file__).parents[2])
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": root}
-    command = [sys.executable, "-c", DRIVER, server.http_url, "killed", str(folder)]
+    command = [
+        sys.executable,
+        "-c",
+        DRIVER,
+        server.http_url,
+        "killed",
+        str(folder),
+        json.dumps(at_most(rows=500)),
+    ]
     with (folder / "driver.log").open("ab") as log:
         process = subprocess.Popen(command, env=environment, start_new_session=True, stdout=log, stderr=log)
     try:
