@@ -32,10 +32,23 @@ def entry(size: int) -> bytes:
     return b"\x0e\x01" + pack(">I", crc32c(body)) + body
 
 
-def sends(entry_size: int, count: int, first_sequence: int, producers: int = 1, messages: int = 1) -> bytes:
+def sends(
+    entry_size: int,
+    count: int,
+    first_sequence: int,
+    producers: int = 1,
+    messages: int = 1,
+    *,
+    tells_highest: bool = False,
+) -> bytes:
+    """Of batches with `messages` > 1; Java's clients tell the highest sequence id of each, the others do not."""
     one = entry(entry_size)
+    firsts = range(first_sequence, first_sequence + count * messages, messages)
     return b"".join(
-        b"".join(commands.send(i % producers, first_sequence + i, messages, one)) for i in range(count)
+        b"".join(
+            commands.send(i % producers, first, messages, one, first + messages - 1 if tells_highest else 0)
+        )
+        for i, first in enumerate(firsts)
     )
 
 
@@ -56,7 +69,11 @@ def main() -> None:
     stream = sends(1024, 20_000, 3_000_000, producers=1_000)
     show("cut a SEND of 1024 B, 1000 producers in turn", us=best_us(lambda: cut(stream), 20_000))
     batched = sends(1024, 20_000, 300, messages=100)
+    assert cut(batched).fast_sends == 20_000
     show("cut a batch's SEND of 1024 B", us=best_us(lambda: cut(batched), 20_000))
+    java = sends(1024, 20_000, 300, producers=1_000, messages=100, tells_highest=True)
+    assert cut(java).fast_sends == 20_000
+    show("cut a Java batch's SEND of 1024 B, 1000 producers in turn", us=best_us(lambda: cut(java), 20_000))
     heads = [b"\x08\x01\x10" + varint.encode(300 + i) for i in range(1_000)]
     show("a receipt", us=best_us(lambda: entry_frames.receipt_run(77, 5_000, heads), 1_000))
     show("a receipt alone", us=best_us(lambda: entry_frames.receipt_run(77, 5_000, heads[:1]), 1))

@@ -14,21 +14,21 @@
 
 Frames are recognised in two tiers.
 
-(a) A SEND that holds a producer id and a sequence id and nothing else is always these bytes:
+(a) A SEND that holds a producer id and a sequence id, and of a batch its number of messages and its highest
+    sequence id, and nothing else is always these bytes:
 
-         4 C | 08 06 32 C-4 | 08 producer.. 10 sequence.. | 0e 01 crc ...
+         4 C | 08 06 32 C-4 | 08 producer.. 10 sequence.. | (18 count..)? (30 highest..)? | 0e 01 crc ...
 
-    with two varints. Two `unpack_from` and one masked compare per 8 bytes prove it: constants must be equal,
-    and the top bits of the varints' bytes must say where each ends. A `_Shape` has the masks for one pair
-    of varint lengths. Within a run the mask proves the producer id too, so that the same compare says
-    "the next entry of this run"; a run goes on behind plain SENDs of other producers. Producer ids of 1-5 bytes
-    and sequence ids of 1-10 are covered, together up to 14 bytes.
-(b) A SEND that also tells its number of messages and its highest sequence id, as every batch does, is
-    recognised by one regular expression over the command.
-(c) Everything else goes through protobuf: chunks, transactions, all other commands, and whatever the tiers
+    with varints. Two `unpack_from` and one masked compare per 8 bytes prove the head, which is all that a SEND of
+    one message has: constants must be equal, and the top bits of the varints' bytes must say where each ends. A
+    `_Shape` has the masks for one pair of varint lengths. Within a run the mask proves the producer id too, so that
+    the same compare says "the next entry of this run"; a run goes on behind such SENDs of other producers. Producer
+    ids of 1-5 bytes and sequence ids of 1-10 are covered, together up to 14 bytes. What a batch tells behind the
+    head is read by itself (`_told`).
+(b) Everything else goes through protobuf: chunks, transactions, all other commands, and whatever the tier
     above did not recognise.
 
-`fast_sends`, `batch_sends` and `slow_sends` count the tiers: falling off one is silent and costs half the
+`fast_sends` and `slow_sends` count the tiers: falling off the first is silent and costs half the
 throughput. An entry is copied once, out of the read buffer, after its checksum was proven over the buffer.
 
 An entry that does not match its checksum is the client's or the network's damage, not a broken protocol: it
@@ -37,7 +37,6 @@ short, too large or holds no command raises `FrameError` or `CommandError`; the 
 what the same read held before it is dropped (nothing of it was acknowledged).
 """
 
-import re
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -71,7 +70,7 @@ class FrameError(ProtocolError):
 class SendRun:
     """SENDs of one producer with no other command between them, all with a right checksum, none special (see `Send`).
 
-    Plain SENDs of other producers do not end a run: producers have no order among each other.
+    SENDs of other producers do not end a run: producers have no order among each other.
 
     `heads` are the bytes `08 producer-id 10 sequence-id` of each, as `entry_frames.receipt_run` takes them;
     `entries` the bytes from each entry's magic on.
@@ -113,21 +112,20 @@ class SendRun:
             run._highest = {to: highest[at] for to, at in enumerate(chosen) if at in highest}
         return run
 
-    def _add(self, head: bytes, entry: bytes, count: int, highest: int) -> None:
-        """Take a SEND that did not come by tier (a); `highest` is 0 when it told no highest sequence id."""
-        if count != 1 and self.counts is None:
-            self.counts = [1] * len(self.entries)
-        if self.counts is not None:
+    def _tell(self, count: int, highest: int) -> None:
+        """What the newest SEND tells beside its ids; `highest` is 0 when that is no highest sequence id."""
+        if count != 1 or self.counts is not None:
+            if self.counts is None:
+                self.counts = []
+            self.counts += [1] * (len(self.entries) - 1 - len(self.counts))
             self.counts.append(count)
         if highest:
             if self._highest is None:
                 self._highest = {}
-            self._highest[len(self.heads)] = highest
-        self.heads.append(head)
-        self.entries.append(entry)
+            self._highest[len(self.heads) - 1] = highest
 
     def _count_plain(self) -> None:
-        """Entries were added by tier (a), which holds one message each."""
+        """The newest SENDs told nothing: they hold one message each."""
         if self.counts is not None:
             self.counts += [1] * (len(self.entries) - len(self.counts))
 
@@ -168,7 +166,7 @@ def _sequence_id(head: bytes) -> int:
     return varint.decode(head, varint.decode(head, 1)[1] + 1)[0]
 
 
-# -- Tier (a): what a plain SEND looks like ------------------------------------------------------------
+# -- Tier (a): what most SENDs look like ----------------------------------------------------------------
 
 # total size, then command size with `08 06 32 C-4`, then the 16 bytes from `08 producer` on
 _OPENING: Final = Struct(">IQQQ")
@@ -180,7 +178,7 @@ _HEAD_OFFSET: Final = 12
 
 
 class _Shape(NamedTuple):
-    """A pair of varint lengths: the masks that prove it, and where the entry begins in the frame.
+    """A pair of varint lengths: the masks that prove it over 16 bytes, and where the head ends in the frame.
 
     The producer's part of `front_mask` proves only the form; `run_mask` is narrower, to one producer.
     """
@@ -190,7 +188,7 @@ class _Shape(NamedTuple):
     back_mask: int
     back: int
     run_mask: int
-    entry_offset: int
+    head_end: int
 
 
 def _shape(producer_bytes: int, sequence_bytes: int) -> _Shape:
@@ -203,7 +201,7 @@ def _shape(producer_bytes: int, sequence_bytes: int) -> _Shape:
         back_mask=int.from_bytes(mask[8:], "big"),
         back=int.from_bytes(want[8:], "big"),
         run_mask=int.from_bytes((b"\xff" * (1 + producer_bytes) + mask[1 + producer_bytes :])[:8], "big"),
-        entry_offset=_HEAD_OFFSET + 2 + producer_bytes + sequence_bytes,
+        head_end=_HEAD_OFFSET + 2 + producer_bytes + sequence_bytes,
     )
 
 
@@ -212,56 +210,41 @@ def _varint_form(size: int) -> bytes:
     return b"\x80" * (size - 1) + b"\x00"
 
 
-def _shapes() -> dict[int, tuple[_Shape, ...]]:
-    """The shapes by the eight bytes that precede them: command size and `08 06 32 C-4`."""
-    found: dict[int, tuple[_Shape, ...]] = {}
-    for producer_bytes in range(1, 6):
-        for sequence_bytes in range(1, min(10, 14 - producer_bytes) + 1):
-            shape = _shape(producer_bytes, sequence_bytes)
-            command_size = shape.entry_offset - 8
-            opening = command_size << 32 | 0x080632 << 8 | command_size - 4
-            found[opening] = (*found.get(opening, ()), shape)
-    return found
+_SHAPES: Final = {
+    (producer_bytes, sequence_bytes): _shape(producer_bytes, sequence_bytes)
+    for producer_bytes in range(1, 6)
+    for sequence_bytes in range(1, min(10, 14 - producer_bytes) + 1)
+}
 
 
-_SHAPES: Final = _shapes()
-_NO_SHAPES: Final[tuple[_Shape, ...]] = ()
+def _find_shape(buffer: bytearray, start: int) -> _Shape | None:
+    """The shape of the SEND whose frame begins at `start`; None when it is none of tier (a)."""
+    head = start + _HEAD_OFFSET
+    size = buffer[start + 7]
+    if size > 127 or buffer[start + 4 : head] != b"\0\0\0%c\x08\x06\x32%c" % (size, size - 4 & 127):
+        return None
+    try:
+        sequence = varint.decode(buffer, head + 1)[1]
+        end = varint.decode(buffer, sequence + 1)[1]
+    except ValueError:
+        return None
+    shape = _SHAPES.get((sequence - head - 1, end - sequence - 1))
+    if shape is None or buffer[head] != 0x08 or buffer[sequence] != 0x10 or end > start + 8 + size:
+        return None
+    return shape
 
 
-def _find_shape(opening: int, front: int, back: int) -> _Shape | None:
-    for shape in _SHAPES.get(opening, _NO_SHAPES):
-        if front & shape.front_mask == shape.front and back & shape.back_mask == shape.back:
-            return shape
-    return None
-
-
-# -- Tier (b): what the SEND of a batch looks like -----------------------------------------------------
-
-_VARINT: Final = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
-_match_batch_send: Final = re.compile(
-    rb"\x08\x06\x32[\x00-\x7f](\x08%b\x10(%b))"
-    rb"(?:\x18(%b))?(?:\x30(%b))?" % (_VARINT, _VARINT, _VARINT, _VARINT)
-).fullmatch
-
-
-def _take_batch_send(cuts: "list[Cut]", raw: bytes, tail: memoryview) -> bool:
-    """Take the SEND whose command is `raw`, if it holds what a batch's does and nothing else."""
-    match = _match_batch_send(raw)
-    if match is None or raw[3] != len(raw) - 4:
-        return False
-    head, sequence, count, highest = match.groups()
-    producer_id = varint.decode(head, 1)[0]
-    message_count = _checked_count(varint.decode(count)[0]) if count else 1
-    highest_id = varint.decode(highest)[0] if highest else 0
-    entry, right = _entry(tail)
-    if right:
-        _run_for(cuts, producer_id)._add(head, entry, message_count, highest_id)
-    else:
-        sequence_id = varint.decode(sequence)[0]
-        cuts.append(
-            Send(producer_id, sequence_id, max(sequence_id, highest_id), message_count, head, entry, False)
-        )
-    return True
+def _told(raw: bytearray) -> tuple[int, int]:
+    """What stands behind a head: (number of messages, highest sequence id or 0); (0, 0) when it is not just that."""
+    count, highest, end = 1, 0, 0
+    try:
+        if raw[0] == 0x18:
+            count, end = varint.decode(raw, 1)
+        if end < len(raw) and raw[end] == 0x30:
+            highest, end = varint.decode(raw, end + 1)
+    except ValueError:
+        return 0, 0
+    return (count, highest) if end == len(raw) and count <= BATCH_MESSAGES_MAX else (0, 0)
 
 
 def _checked_count(count: int) -> int:
@@ -282,7 +265,6 @@ class FrameCutter(FrameBuffer[Cut]):
     __slots__ = (
         "_command_bytes_at_once",
         "_eighths_max",
-        "batch_sends",
         "fast_sends",
         "frame_bytes_max",
         "slow_sends",
@@ -305,19 +287,18 @@ class FrameCutter(FrameBuffer[Cut]):
         self._command_bytes_at_once = command_bytes_at_once
         self.frame_bytes_max = frame_bytes_max
         self.fast_sends = 0
-        self.batch_sends = 0
         self.slow_sends = 0
 
     @property
     def sends(self) -> int:
         """How many were cut so far."""
-        return self.fast_sends + self.batch_sends + self.slow_sends
+        return self.fast_sends + self.slow_sends
 
     def _cut(self) -> list[Cut]:
         cuts: list[Cut] = []
         left = self._eighths_max
         was_behind, self.is_behind = self.is_behind, False
-        self._cut_plain_sends(cuts)
+        self._cut_sends(cuts)
         start = self._start
         while left > 0 and self._cut_one(cuts, may_be_large=was_behind and not cuts):
             last = cuts[-1]
@@ -325,26 +306,25 @@ class FrameCutter(FrameBuffer[Cut]):
                 left = 0
             elif isinstance(last, Command):
                 left -= 1 if last.kind == pb.BaseCommand.ACK else 8
-            self._cut_plain_sends(cuts)
+            self._cut_sends(cuts)
             start = self._start
         self.is_behind |= left <= 0
         return cuts
 
     # -- tier (a) --
 
-    def _cut_plain_sends(self, cuts: list[Cut]) -> None:
-        """Cut plain SENDs from the start, up to a frame of another kind or an incomplete one.
+    def _cut_sends(self, cuts: list[Cut]) -> None:
+        """Cut SENDs from the start, up to a frame of another kind or an incomplete one.
 
         One loop over local variables: this is the hottest Python of the whole broker.
         """
         buffer, view, start, end = self._buffer, self._view, self._start, self._end
         read_opening, read_entry = _OPENING.unpack_from, _ENTRY_OPENING.unpack_from
-        shape: _Shape | None = None
         runs: dict[int, SendRun] = {}
-        last = cuts[-1] if cuts else None
-        if isinstance(last, SendRun):
+        if cuts and isinstance(last := cuts[-1], SendRun):
             runs[last.producer_id] = last
-        run_opening = front_mask = front_wanted = back_mask = back_wanted = entry_offset = -1
+        plain_again: list[SendRun] = []
+        run_opening = form_mask = form = front_mask = front_wanted = back_mask = back_wanted = -1
         total_max = self.frame_bytes_max - 4
         is_other = True
         count = 0
@@ -358,23 +338,22 @@ class FrameCutter(FrameBuffer[Cut]):
                 or front & front_mask != front_wanted
                 or back & back_mask != back_wanted
             ):
-                if (
-                    shape is None
-                    or opening != run_opening
-                    or front & shape.front_mask != shape.front
-                    or back & back_mask != back_wanted
-                ):
-                    shape = _find_shape(opening, front, back)
+                if opening != run_opening or front & form_mask != form or back & back_mask != back_wanted:
+                    shape = _find_shape(buffer, start)
                     if shape is None:
                         break
-                    run_opening, entry_offset = opening, shape.entry_offset
-                    back_mask, back_wanted = shape.back_mask, shape.back
-                    run_mask = shape.run_mask
+                    run_opening, entry_offset = opening, 8 + (opening >> 32)
+                    form_mask, form, back_mask, back_wanted, run_mask, head_end = shape
+                    tells = head_end != entry_offset
                 front_mask, front_wanted = run_mask, front & run_mask
                 is_other = True
             entry_start = start + entry_offset
             if frame_end - entry_start < ENTRY_BYTES_MIN:
                 break
+            if tells:
+                told = _told(buffer[start + head_end : entry_start])
+                if not told[0]:
+                    break
             magic, crc = read_entry(buffer, entry_start)
             if magic != ENTRY_MAGIC or crc32c(view[entry_start + 6 : frame_end]) != crc:
                 break
@@ -383,21 +362,25 @@ class FrameCutter(FrameBuffer[Cut]):
                 producer_id = buffer[start + _HEAD_OFFSET + 1]
                 if producer_id > 127:
                     producer_id = varint.decode(buffer, start + _HEAD_OFFSET + 1)[0]
-                run = runs.get(producer_id)
-                if run is None:
-                    run = runs[producer_id] = SendRun(producer_id)
-                    cuts.append(run)
+                if producer_id not in runs:
+                    runs[producer_id] = SendRun(producer_id)
+                    cuts.append(runs[producer_id])
+                run = runs[producer_id]
+                if run.counts is not None and not tells:
+                    plain_again.append(run)
                 heads, entries = run.heads, run.entries
-            heads.append(view[start + _HEAD_OFFSET : entry_start].tobytes())
+            heads.append(view[start + _HEAD_OFFSET : start + head_end].tobytes())
             entries.append(view[entry_start:frame_end].tobytes())
+            if tells:
+                run._tell(*told)
             start = frame_end
             count += 1
-        if isinstance(last, SendRun):
-            last._count_plain()
+        for run in plain_again:
+            run._count_plain()
         self._start = start
         self.fast_sends += count
 
-    # -- tiers (b) and (c) --
+    # -- tier (b) --
 
     def _cut_one(self, cuts: list[Cut], *, may_be_large: bool) -> bool:
         """Cut the frame at the start, whatever it is; False when it is not complete, or is large and must wait."""
@@ -423,22 +406,21 @@ class FrameCutter(FrameBuffer[Cut]):
             return False
         raw = self._view[start + 8 : command_end].tobytes()
         tail = self._view[command_end:frame_end]
-        if _take_batch_send(cuts, raw, tail):
-            self.batch_sends += 1
-        else:
-            self._take(cuts, parse(raw), tail)
+        self._take(cuts, parse(raw), tail)
         self._start = frame_end
         return True
 
     def _take(self, cuts: list[Cut], command: Command, tail: memoryview) -> None:
-        """Tier (c): a command that the parser had to read."""
+        """A command that the parser had to read."""
         body = command.body
         if isinstance(body, pb.CommandSend):
             self.slow_sends += 1
             send = _send(body, tail)
             if send.is_plain:
                 run = _run_for(cuts, send.producer_id)
-                run._add(send.head, send.entry, send.message_count, body.highest_sequence_id)
+                run.heads.append(send.head)
+                run.entries.append(send.entry)
+                run._tell(send.message_count, body.highest_sequence_id)
             else:
                 cuts.append(send)
         elif isinstance(body, pb.CommandMessage):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from struct import Struct
 from typing import Any, cast
 
@@ -65,27 +66,25 @@ def _cut(cutter: Any, raw: bytes, piece_bytes: int) -> tuple[list[Any], Protocol
 
 
 def _flat(cuts: list[Any]) -> list[Any]:
-    """Without the borders of runs, which depend on how the bytes came."""
+    """Without what depends on how the bytes came: the borders of runs, and the order of different producers' runs that
+    follow one another."""
     flat: list[Any] = []
+    sends: list[Any] = []
     for cut in cuts:
         if isinstance(cut, SendRun):
             counts = cut.counts or [1] * len(cut)
-            assert len(cut.heads) == len(cut.entries) == len(counts)
-            flat += zip(
-                [cut.producer_id] * len(cut),
-                cut.heads,
-                cut.entries,
-                counts,
-                cut.sequence_ids(),
-                strict=True,
-            )
-        elif isinstance(cut, Command):
+            ids = cut.sequence_ids()
+            sends += zip([cut.producer_id] * len(cut), cut.heads, cut.entries, counts, ids, strict=True)
+            continue
+        flat += sorted(sends, key=itemgetter(0))
+        sends = []
+        if isinstance(cut, Command):
             flat.append((cut.kind, cut.body.SerializeToString(deterministic=True)))
         elif isinstance(cut, Delivery):
             flat.append((cut.entry, cut.checksum_ok))
         else:
             flat.append(cut)
-    return flat
+    return flat + sorted(sends, key=itemgetter(0))
 
 
 def _entries(cut: Any) -> list[bytes]:

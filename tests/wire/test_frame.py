@@ -143,10 +143,8 @@ def test_plain_sends_take_the_fast_tier(producer_bytes: int, sequence_bytes: int
     assert run.sequence_ids() == [(sequence - 1, sequence - 1), (sequence, sequence)]
     assert run.entries == [entry(b"payload")] * 2
     assert run.counts is None
-    if producer_bytes + sequence_bytes <= 14:
-        assert (cutter.fast_sends, cutter.batch_sends, cutter.slow_sends) == (2, 0, 0)
-    else:
-        assert (cutter.fast_sends, cutter.batch_sends, cutter.slow_sends) == (0, 2, 0)
+    fast = 2 if producer_bytes + sequence_bytes <= 14 else 0
+    assert (cutter.fast_sends, cutter.slow_sends) == (fast, 2 - fast)
 
 
 def test_the_fast_tier_holds_over_every_growth_of_the_sequence_id() -> None:
@@ -179,7 +177,45 @@ def test_a_batch_counts_its_messages_and_joins_the_run() -> None:
     assert isinstance(run, SendRun)
     assert run.counts == [1, 10, 1]
     assert run.sequence_ids() == [(5, 5), (6, 15), (16, 16)]
-    assert (cutter.fast_sends, cutter.batch_sends, cutter.slow_sends) == (2, 1, 0)
+    assert (cutter.fast_sends, cutter.slow_sends) == (3, 0)
+
+
+@pytest.mark.parametrize("producer", [1, 300, 70_000])
+@pytest.mark.parametrize("sequence", [1, 300, 5_000_000, 1 << 41])
+@pytest.mark.parametrize("count", [2, 127, 1_000])
+@pytest.mark.parametrize("tells_highest", [False, True])
+def test_batches_take_the_fast_tier_and_their_runs_survive_other_producers(
+    producer: int, sequence: int, count: int, tells_highest: bool
+) -> None:
+    firsts = range(sequence, sequence + 3 * count, count)
+    stream = b"".join(
+        b"".join(commands.send(each, first, count, entry(b"b"), first + count - 1 if tells_highest else 0))
+        for first in firsts
+        for each in (producer, producer + 1)
+    )
+    cutter = FrameCutter()
+    runs = cutter.feed(stream + plain(producer, 7, b"c" * 20))
+    assert [len(run) for run in runs if isinstance(run, SendRun)] == [4, 3] and len(runs) == 2
+    first_run = runs[0]
+    assert isinstance(first_run, SendRun)
+    assert first_run.counts == [count] * 3 + [1]
+    assert first_run.sequence_ids() == [
+        (first, first + count - 1 if tells_highest else first) for first in firsts
+    ] + [(7, 7)]
+    assert (cutter.fast_sends, cutter.slow_sends) == (7, 0)
+
+
+def test_a_send_that_tells_anything_else_is_left_to_the_parser() -> None:
+    body = pb.CommandSend(producer_id=1, sequence_id=2, num_messages=3, highest_sequence_id=4)
+    usual = pb.BaseCommand(type=pb.BaseCommand.SEND, send=body).SerializeToString()
+    repeated = b"\x08\x06\x32%c" % (len(usual) - 4 + 2) + usual[4:] + b"\x18\x05"
+    cut_short = usual[:-1] + b"\x84"
+    cutter = FrameCutter()
+    one = entry(b"x" * 20)
+    (run,) = cutter.feed(pack(">II", len(repeated) + 4 + len(one), len(repeated)) + repeated + one)
+    assert isinstance(run, SendRun) and run.counts == [5] and cutter.slow_sends == 1
+    with pytest.raises(commands.CommandError):
+        cutter.feed(pack(">II", len(cut_short) + 4 + len(one), len(cut_short)) + cut_short + one)
 
 
 def test_a_run_survives_sends_of_other_producers_and_ends_with_another_command() -> None:

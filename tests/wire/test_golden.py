@@ -121,5 +121,5 @@ def test_the_stock_clients_batches(codec: str) -> None:
     cutter = FrameCutter()
     (run,) = cutter.feed(GOLDEN[f"stock send batch {codec}"])
     assert isinstance(run, SendRun)
-    assert (cutter.batch_sends, run.counts) == (1, [3])
+    assert (cutter.fast_sends, run.counts) == (1, [3])
     assert [m.payload for m in message.decode(run.entries[0])] == [b"batched %d" % i for i in range(3)]
