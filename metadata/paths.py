@@ -10,6 +10,7 @@
     /quire/damage/{uuid}/{ledger id}                        DamageRecord, of versions before the queue above
     /quire/repair/coordinator                               ephemeral: who repairs
     /quire/repair/progress                                  RepairRecord: what the coordinator is doing
+    /quire/wals/{uuid}                                      WalRecord of a write-ahead log on object storage
     /quire/brokers/{broker id}                              ephemeral BrokerRecord: addresses
     /quire/loads/{broker id}                                ephemeral LoadRecord: its bundles and what they cost
     /quire/tenants/{tenant}                                 TenantRecord
@@ -40,6 +41,7 @@ UNDERREPLICATED = f"{ROOT}/underreplicated"
 UNDERREPLICATED_ALL = f"{UNDERREPLICATED}/all"
 REPAIR_COORDINATOR = f"{ROOT}/repair/coordinator"
 REPAIR_PROGRESS = f"{ROOT}/repair/progress"
+WALS = f"{ROOT}/wals"
 BROKERS = f"{ROOT}/brokers"
 LOADS = f"{ROOT}/loads"
 TENANTS = f"{ROOT}/tenants"
@@ -85,6 +87,10 @@ def underreplicated_folders() -> list[str]:
 
 def underreplicated(ledger_id: int) -> str:
     return f"{UNDERREPLICATED}/{ledger_id % 16:x}/{ledger_id:016x}"
+
+
+def wal(uuid: str) -> str:
+    return f"{WALS}/{uuid}"
 
 
 def broker(broker_id: str) -> str:

@@ -384,6 +384,33 @@ class BookieRecord(Record, frozen=True):
     """Of Quire; "" are those before it was told. Whoever decides by it decides wrong: it is for people."""
 
 
+class WalState(StrEnum):
+    OPEN = "open"
+    CLOSING = "closing"
+    """Somebody looks for its end; its writer trims nothing more."""
+    CLOSED = "closed"
+
+
+class WalRecord(Record, frozen=True):
+    """A write-ahead log on object storage; see `quire.wal`. Data objects below `trim_seq` are in sets."""
+
+    uuid: str
+    broker: str
+    """Whose it is, or was: a broker's id."""
+    store: str
+    """URL of the object store, without secrets."""
+    state: WalState = WalState.OPEN
+    trim_seq: int = 0
+    end_seq: int = -1
+    """Of a closed one: nothing from here on counts. The fence lies here, if one was needed."""
+    lost: tuple[int, ...] = ()
+    """Data objects below the end that are damaged and were given up on an operator's word: readers pass over them."""
+    catalogue: str = ""
+    """Name of the object that lists its sets; empty when there are none."""
+    catalogue_crc: int = 0
+    created_ms: int = 0
+
+
 class DamageRecord(Record, frozen=True):
     """A bookie's copy of a ledger cannot be read from `entry` on; repair makes another copy."""
 

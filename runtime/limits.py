@@ -182,6 +182,10 @@ OBJECT_RESERVE_SHARE: Final = 16
 OBJECT_FETCHES_MAX: Final = 16
 """Range reads at once, over all readers of a cache: what they bring is not in its count yet."""
 
+# -- write-ahead logs on object storage -----------------------------------------------------------------
+WAL_UPLOADS_MAX: Final = 64
+"""Under way at once, of one log. If a hole was durable once, one of so many objects behind it says so."""
+
 # -- the archive ---------------------------------------------------------------------------------------
 ARCHIVE_INDEX_RUN_BYTES: Final = 64 * KIB
 ARCHIVE_CACHE_BYTES: Final = 64 * MIB

@@ -11,6 +11,7 @@ directory keeps what records without it look like.
 from __future__ import annotations
 
 import asyncio
+import struct
 from array import array
 from collections.abc import Sequence
 from enum import StrEnum
@@ -46,6 +47,8 @@ from quire.serving.topic import dedup
 from quire.serving.topic.compaction import compacted
 from quire.serving.topic.compaction.compaction import Output
 from quire.testing.disk import SimulatedDisk
+from quire.wal import wal_object
+from quire.wal.wal_object import Catalogue, SetEntry, Tombstone
 from quire.wire import block
 from quire.wire.block import Buffer
 from quire.wire.checksum import crc32c
@@ -177,6 +180,42 @@ def write_index(directory: Path, **instead: bytes) -> None:
         with env.begin(write=True, db=env.open_db(b"meta")) as txn:
             for key, name in META:
                 txn.put(key, values[name])
+
+
+# -- a write-ahead log on object storage -------------------------------------------------------------------
+WAL = "5f0c0a5e-0000-4000-8000-000000000001"
+NEXT_BLOCK = bytes(block.cut(9, 130, 129, 1_700_000_000_005, 4_003, [b"five"], [1]))
+OTHER_BLOCK = bytes(block.cut(7, 0, -1, 1_700_000_000_002, 0, [b"seven"], [1]))
+CATALOGUE = Catalogue((SetEntry(f"wal/{WAL}/set-00000001-x", 700, 0x01020304, 3, 17),), {8: 4})
+
+
+def test_objects_of_a_wal_are_read() -> None:
+    data, fence, made = (GOLDEN[f"wal {kind} 1"] for kind in ("data object", "fence", "set"))
+    header = wal_object.read_header(data, "data")
+    assert (header.kind, header.wal, *header[2:8]) == (
+        wal_object.Kind.DATA,
+        WAL,
+        17,
+        3,
+        15,
+        1_700_000_000_009,
+        3,
+        2,
+    )
+    rows, tombstones = wal_object.read_data_tail(header, data[header.tail_offset :], "data")
+    assert tombstones == {8: 4}
+    assert [row[:3] for row in struct.iter_unpack(">QQQQII", rows)] == [(7, 0, 0), (9, 128, 130)]
+    header = wal_object.read_header(fence, "fence")
+    assert (header.kind, header.seq, header.object_bytes) == (wal_object.Kind.FENCE, 18, len(fence))
+    header = wal_object.read_header(made, "set")
+    assert (header.kind, header.seq, header.trim_seq) == (wal_object.Kind.SET, 3, 17)
+    found = wal_object.read_set_tail(made, len(made), wal_object.footer_crc(made), "set")
+    assert [row[:3] + row[6:] for row in struct.iter_unpack(">QQQQIIQQ", found)] == [
+        (7, 0, 0, 0, 1_700_000_000_002),
+        (9, 128, 130, 4_000, 1_700_000_000_000),
+    ]
+    raw = GOLDEN["wal catalogue 1"]
+    assert wal_object.decode_catalogue(raw, wal_object.catalogue_crc(raw), "catalogue") == CATALOGUE
 
 
 # -- cursors and what delayed delivery found ---------------------------------------------------------------
@@ -324,6 +363,7 @@ STORED: list[type[Record]] = [
     records.Policies,
     records.SchemasRecord,
     records.BookieRecord,
+    records.WalRecord,
     records.DamageRecord,
     records.UnderreplicatedRecord,
     records.RepairRecord,
@@ -333,7 +373,7 @@ STORED: list[type[Record]] = [
 ]
 
 
-WORDS: list[type[StrEnum]] = [records.LedgerState, records.BookieIntent]
+WORDS: list[type[StrEnum]] = [records.LedgerState, records.BookieIntent, records.WalState]
 
 
 def sample(info: Any) -> Any:
@@ -402,6 +442,16 @@ BUILT = {
     "journal group 1": journal_group(),
     "entry log record": entry_log_record(),
     "bookie ledger 1": ledger_state().encode(),
+    "wal data object 1": b"".join(
+        wal_object.encode_data(
+            WAL, 17, 3, 15, 1_700_000_000_009, [BLOCK, NEXT_BLOCK, OTHER_BLOCK], [Tombstone(8, 4)]
+        )
+    ),
+    "wal fence 1": wal_object.encode_fence(WAL, 18, 1_700_000_000_010, "broker-2"),
+    "wal set 1": b"".join(
+        wal_object.encode_set(WAL, 3, 17, 1_700_000_000_011, [(7, [OTHER_BLOCK]), (9, [BLOCK, NEXT_BLOCK])])
+    ),
+    "wal catalogue 1": wal_object.encode_catalogue(CATALOGUE),
     "cursor begin 2": cursor_record.begin(5, cursor()),
     "cursor delta 2": cursor_record.delta(5, delta()),
     "cursor delete 2": cursor_record.delete(5),

@@ -1,4 +1,8 @@
-"""Ledgers on object storage: what a write-ahead log whose journal and entry logs are objects is made of.
+"""Ledgers on object storage: a write-ahead log (a *WAL*) whose journal and entry logs are objects. Being built.
 
-So far there is `probe`: what a store must offer for that.
+Each start of a broker is to begin a WAL: a UUID in the metadata store, which `ledger/` takes for a bookie. It is
+written by one process, never opened again, and closed once, by whoever needs a ledger of a broker that is gone.
+
+Read in this order: `settings`; `probe`, what a store must offer; `patience` with a store that is slow or refuses;
+`wal_object`, the bytes.
 """

@@ -29,6 +29,11 @@ class BookieId(NamedTuple):
     def __str__(self) -> str:
         return f"{self.uuid}:{self.incarnation}"
 
+    @property
+    def is_wal(self) -> bool:
+        """It is a write-ahead log on object storage (`quire.wal`), no bookie on disks."""
+        return self.uuid.startswith("wal-")
+
     @classmethod
     @lru_cache(maxsize=1024)
     def parse(cls, text: str) -> "BookieId":

@@ -1,0 +1,35 @@
+"""A store that is slow or refuses is waited for, for as long as it takes; only proof ends anything.
+
+Proof is what an answer proves: an object that is not there or is damaged, a record that somebody changed, a store that
+bars us. Else the same again, after 50 ms, and at last each five seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from quire.runtime.errors import DiskError, DiskFull, OutcomeUnknown, Unavailable
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+FIRST_WAIT_S: Final = 0.05
+LAST_WAIT_S: Final = 5.0
+TOLD_FROM_S: Final = 1.0
+"""A wait of this length is told in the log."""
+
+
+async def until_answered(work: Callable[[], Awaitable[T]], what: str) -> T:
+    """What `work()` returns, once the store answers. Raises what an answer proves."""
+    wait_s = FIRST_WAIT_S
+    while True:
+        try:
+            return await work()
+        except (Unavailable, OutcomeUnknown, DiskFull, DiskError) as error:
+            if wait_s >= TOLD_FROM_S:
+                _log.warning("%s waits for the object store: %s", what, error)
+        await asyncio.sleep(wait_s)
+        wait_s = min(2 * wait_s, LAST_WAIT_S)
