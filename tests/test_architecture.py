@@ -91,6 +91,7 @@ CORES = (
     "bookie/room.py",
     "bookie/write_cache.py",
     "wal/wal_object.py",
+    "wal/wal_core.py",
     "ledger/states.py",
     "ledger/holes.py",
     "ledger/answers.py",

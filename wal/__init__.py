@@ -4,5 +4,5 @@ Each start of a broker is to begin a WAL: a UUID in the metadata store, which `l
 written by one process, never opened again, and closed once, by whoever needs a ledger of a broker that is gone.
 
 Read in this order: `settings`; `probe`, what a store must offer; `patience` with a store that is slow or refuses;
-`wal_object`, the bytes.
+`wal_object`, the bytes; `wal_core` and its shell `object_journal`, the writing.
 """

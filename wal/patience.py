@@ -19,17 +19,21 @@ _log = logging.getLogger(__name__)
 FIRST_WAIT_S: Final = 0.05
 LAST_WAIT_S: Final = 5.0
 TOLD_FROM_S: Final = 1.0
-"""A wait of this length is told in the log."""
+"""The first wait of this length is told in the log."""
+
+UNANSWERED: Final = (Unavailable, OutcomeUnknown, DiskFull, DiskError)
+"""What a store raises that does not answer, or refuses for now."""
 
 
 async def until_answered(work: Callable[[], Awaitable[T]], what: str) -> T:
     """What `work()` returns, once the store answers. Raises what an answer proves."""
-    wait_s = FIRST_WAIT_S
+    wait_s, is_told = FIRST_WAIT_S, False
     while True:
         try:
             return await work()
-        except (Unavailable, OutcomeUnknown, DiskFull, DiskError) as error:
-            if wait_s >= TOLD_FROM_S:
-                _log.warning("%s waits for the object store: %s", what, error)
+        except UNANSWERED as error:
+            if wait_s >= TOLD_FROM_S and not is_told:
+                _log.warning("the %s waits for the object store: %s", what, error)
+                is_told = True
         await asyncio.sleep(wait_s)
         wait_s = min(2 * wait_s, LAST_WAIT_S)
