@@ -11,6 +11,7 @@
     /quire/repair/coordinator                               ephemeral: who repairs
     /quire/repair/progress                                  RepairRecord: what the coordinator is doing
     /quire/wals/{uuid}                                      WalRecord of a write-ahead log on object storage
+    /quire/wal-tombstones/{uuid}/{ledger id in 16 digits}   a ledger was deleted that has blocks there; its version
     /quire/brokers/{broker id}                              ephemeral BrokerRecord: addresses
     /quire/loads/{broker id}                                ephemeral LoadRecord: its bundles and what they cost
     /quire/tenants/{tenant}                                 TenantRecord
@@ -42,6 +43,7 @@ UNDERREPLICATED_ALL = f"{UNDERREPLICATED}/all"
 REPAIR_COORDINATOR = f"{ROOT}/repair/coordinator"
 REPAIR_PROGRESS = f"{ROOT}/repair/progress"
 WALS = f"{ROOT}/wals"
+WAL_TOMBSTONES = f"{ROOT}/wal-tombstones"
 BROKERS = f"{ROOT}/brokers"
 LOADS = f"{ROOT}/loads"
 TENANTS = f"{ROOT}/tenants"
@@ -91,6 +93,14 @@ def underreplicated(ledger_id: int) -> str:
 
 def wal(uuid: str) -> str:
     return f"{WALS}/{uuid}"
+
+
+def wal_tombstones(uuid: str) -> str:
+    return f"{WAL_TOMBSTONES}/{uuid}"
+
+
+def wal_tombstone(uuid: str, ledger_id: int) -> str:
+    return f"{wal_tombstones(uuid)}/{ledger_id:016x}"
 
 
 def broker(broker_id: str) -> str:

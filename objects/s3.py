@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from quire.objects.store import THREADS, ObjectInfo, ObjectStore
@@ -46,6 +46,17 @@ _MISCONFIGURED: Final = {
     "AuthorizationHeaderMalformed",
     "403",
 }
+
+
+class Patience(NamedTuple):
+    """How a store is called: how often at most, how long each time, how many at once."""
+
+    attempts_max: int = ATTEMPTS_MAX
+    timeout_s: int = READ_TIMEOUT_S
+    connections: int = THREADS * 2
+
+
+PATIENT: Final = Patience()
 
 
 @dataclass(frozen=True)
@@ -83,12 +94,13 @@ class S3Location:
 class S3BlockingStore:
     """A `BlockingStore` in an S3 bucket. Opening it makes no call; `prepare` does."""
 
-    def __init__(self, location: S3Location) -> None:
+    def __init__(self, location: S3Location, patience: Patience = PATIENT) -> None:
         self.url = location.url
         self.read_bytes_best = 4 * MIB
+        self._attempts_max = patience.attempts_max
         self.bucket = location.bucket
         self._prefix = location.prefix
-        self.client = _client(location)
+        self.client = _client(location, patience)
 
     def prepare(self) -> None:
         with self.mapped_errors("list", ""):
@@ -120,13 +132,13 @@ class S3BlockingStore:
         """boto3 asks again for an answer that does not come, but not for one that ends in the middle."""
         import botocore.exceptions as foreign
 
-        for attempt in range(1, ATTEMPTS_MAX + 1):
+        for attempt in range(1, self._attempts_max + 1):
             answer = self.client.get_object(Bucket=self.bucket, Key=self.key(name), Range=span)
             try:
                 content: bytes = answer["Body"].read()
                 return content
             except (foreign.BotoCoreError, foreign.HTTPClientError, OSError):
-                if attempt == ATTEMPTS_MAX:
+                if attempt == self._attempts_max:
                     raise
         raise AssertionError("it was read, or not")
 
@@ -265,7 +277,7 @@ def _map_answer(response: Any, message: str, writes: bool) -> QuireError:
     return OutcomeUnknown(message) if writes and status >= 500 else Unavailable(message)
 
 
-def _client(location: S3Location) -> Any:
+def _client(location: S3Location, patience: Patience) -> Any:
     try:
         import boto3
         from botocore.config import Config
@@ -276,9 +288,9 @@ def _client(location: S3Location) -> Any:
         ) from None
     config = Config(
         connect_timeout=CONNECT_TIMEOUT_S,
-        read_timeout=READ_TIMEOUT_S,
-        retries={"mode": "standard", "total_max_attempts": ATTEMPTS_MAX},
-        max_pool_connections=THREADS * 2,
+        read_timeout=patience.timeout_s,
+        retries={"mode": "standard", "total_max_attempts": patience.attempts_max},
+        max_pool_connections=patience.connections,
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         s3={"addressing_style": "path"} if location.endpoint else {},

@@ -186,6 +186,9 @@ OBJECT_FETCHES_MAX: Final = 16
 WAL_UPLOADS_MAX: Final = 64
 """Under way at once, of one log. If a hole was durable once, one of so many objects behind it says so."""
 
+WAL_CACHE_BYTES: Final = 64 * MIB
+"""Runs that were read from a write-ahead log's objects, over all of them."""
+
 # -- the archive ---------------------------------------------------------------------------------------
 ARCHIVE_INDEX_RUN_BYTES: Final = 64 * KIB
 ARCHIVE_CACHE_BYTES: Final = 64 * MIB

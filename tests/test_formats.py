@@ -11,7 +11,6 @@ directory keeps what records without it look like.
 from __future__ import annotations
 
 import asyncio
-import struct
 from array import array
 from collections.abc import Sequence
 from enum import StrEnum
@@ -204,15 +203,15 @@ def test_objects_of_a_wal_are_read() -> None:
     )
     rows, tombstones = wal_object.read_data_tail(header, data[header.tail_offset :], "data")
     assert tombstones == {8: 4}
-    assert [row[:3] for row in struct.iter_unpack(">QQQQII", rows)] == [(7, 0, 0), (9, 128, 130)]
+    assert [row[:3] for row in wal_object.ROW.iter_unpack(rows)] == [(7, 0, 0), (9, 128, 130)]
     header = wal_object.read_header(fence, "fence")
     assert (header.kind, header.seq, header.object_bytes) == (wal_object.Kind.FENCE, 18, len(fence))
     header = wal_object.read_header(made, "set")
     assert (header.kind, header.seq, header.trim_seq) == (wal_object.Kind.SET, 3, 17)
     found = wal_object.read_set_tail(made, len(made), wal_object.footer_crc(made), "set")
-    assert [row[:3] + row[6:] for row in struct.iter_unpack(">QQQQIIQQ", found)] == [
-        (7, 0, 0, 0, 1_700_000_000_002),
-        (9, 128, 130, 4_000, 1_700_000_000_000),
+    assert [row[:3] + row[6:] for row in wal_object.SET_ROW.iter_unpack(found)] == [
+        (7, 0, 0, 1_700_000_000_002),
+        (9, 128, 130, 1_700_000_000_005),
     ]
     raw = GOLDEN["wal catalogue 1"]
     assert wal_object.decode_catalogue(raw, wal_object.catalogue_crc(raw), "catalogue") == CATALOGUE

@@ -5,4 +5,6 @@ written by one process, never opened again, and closed once, by whoever needs a 
 
 Read in this order: `settings`; `probe`, what a store must offer; `patience` with a store that is slow or refuses;
 `wal_object`, the bytes; `wal_core` and its shell `object_journal`, the writing.
+Then `run_index`, where blocks lie, and `run_reader`, which reads them there; `set_objects`,
+where blocks stay; `context` and `own_record`, a WAL in the metadata store; `trash`, objects that nobody needs.
 """

@@ -27,7 +27,7 @@ All integers are big-endian. Data objects, fences and sets begin with a header:
     then tombstones, 24 bytes each:  kind 4 (1), ledger 8, version 8 signed, 0 4
     then rows, by ledger and first entry, one a run: blocks of one ledger that lie together, without a gap
          ledger 8, first entry 8, last entry 8, offset 8, length 4, crc 4 (CRC32C over the run)
-         and in sets: first index 8 (of the first message), clock 8 (of the first block)
+         and in sets: clock 8 (of the last block)
     then, of a set only, a footer of 32 bytes for readers that know its name and length:
          magic 8, rows offset 8, rows 4, rows crc 4, zero 4, footer crc 4 (CRC32C over the 28 before)
 
@@ -65,8 +65,8 @@ VERSION: Final = 1
 _OPENING: Final = Struct(">8sHH")
 _CHECKED: Final = Struct(">16sQQqQIIQQII")
 _TOMBSTONE: Final = Struct(">IQqI")
-_ROW: Final = Struct(">QQQQII")
-_SET_ROW: Final = Struct(">QQQQIIQQ")
+ROW: Final = Struct(">QQQQII")
+SET_ROW: Final = Struct(">QQQQIIQ")
 _FOOTER: Final = Struct(">8sQIII")
 _CRC: Final = Struct(">I")
 _CATALOGUE: Final = Struct(">8sHHI")
@@ -75,15 +75,13 @@ _SEQ: Final = re.compile(r"[0-9a-f]{16}")
 _CHECKED_OFFSET: Final = _OPENING.size + _CRC.size
 HEADER_BYTES: Final = _CHECKED_OFFSET + _CHECKED.size
 TOMBSTONE_BYTES: Final = _TOMBSTONE.size
-ROW_BYTES: Final = _ROW.size
-SET_ROW_BYTES: Final = _SET_ROW.size
 FOOTER_BYTES: Final = _FOOTER.size + _CRC.size
 FENCE_BYTES: Final = HEADER_BYTES + 64
 RUN_BYTES_MAX: Final = MIB
 TAIL_GUESS_BYTES: Final = 64 * 1024
 """A first read from the end of this many bytes finds the rows of a set of a thousand runs."""
 
-assert (HEADER_BYTES, TOMBSTONE_BYTES, ROW_BYTES, SET_ROW_BYTES, FOOTER_BYTES) == (96, 24, 40, 56, 32)
+assert (HEADER_BYTES, TOMBSTONE_BYTES, ROW.size, SET_ROW.size, FOOTER_BYTES) == (96, 24, 40, 48, 32)
 
 
 class Kind(IntEnum):
@@ -192,14 +190,14 @@ def _data_rows(blocks: Sequence[Buffer]) -> Iterable[bytes]:
         count, of_ledger, entry, _, _ = brief(block)
         if of_ledger != ledger_id or entry != next_entry or length + len(block) > RUN_BYTES_MAX:
             if length:
-                yield _ROW.pack(ledger_id, first_entry, next_entry - 1, start, length, crc)
+                yield ROW.pack(ledger_id, first_entry, next_entry - 1, start, length, crc)
             ledger_id, first_entry, start, length, crc = of_ledger, entry, offset, 0, 0
         next_entry = entry + count
         length += len(block)
         crc = crc32c(block, crc)
         offset += len(block)
     if length:
-        yield _ROW.pack(ledger_id, first_entry, next_entry - 1, start, length, crc)
+        yield ROW.pack(ledger_id, first_entry, next_entry - 1, start, length, crc)
 
 
 def encode_fence(wal: str, seq: int, clock_ms: int, closer: str) -> bytes:
@@ -245,7 +243,7 @@ def check(header: Header, wal: str, seq: int, name: str) -> None:
 def read_data_tail(header: Header, tail: Buffer, name: str) -> tuple[bytes, dict[int, int]]:
     """The rows as bytes, and the tombstones by ledger, from what lies behind the blocks. `CorruptionError`."""
     content = bytes(tail)
-    expected = TOMBSTONE_BYTES * header.tombstone_count + ROW_BYTES * header.row_count
+    expected = TOMBSTONE_BYTES * header.tombstone_count + ROW.size * header.row_count
     if len(content) != expected or crc32c(content) != header.rows_crc:
         raise CorruptionError(
             "the rows of a data object do not match their checksum", name, header.tail_offset
@@ -272,7 +270,7 @@ def encode_set(
                 crc = crc32c(block, crc)
                 length += len(block)
             span = (ledger_id, first.first_entry, last.last_entry, offset, length, crc)
-            rows.append(_SET_ROW.pack(*span, first.first_index, first.clock_ms))
+            rows.append(SET_ROW.pack(*span, last.clock_ms))
             offset += length
         blocks += of_ledger
     assert rows == sorted(rows), "ledgers in order, and blocks within"
@@ -321,14 +319,14 @@ def footer_crc(tail: Buffer) -> int:
 
 def set_tail_bytes(tail: Buffer, name: str) -> int:
     """How many of a set's last bytes are rows and footer, from the last `FOOTER_BYTES` at least. `CorruptionError`."""
-    return _read_footer(tail, name)[1] * SET_ROW_BYTES + FOOTER_BYTES
+    return _read_footer(tail, name)[1] * SET_ROW.size + FOOTER_BYTES
 
 
 def read_set_tail(tail: Buffer, object_bytes: int, crc: int, name: str) -> bytes:
     """The rows as bytes. `crc` is what the catalogue says of the footer. `CorruptionError`."""
     rows_offset, row_count, rows_crc = _read_footer(tail, name)
     end = len(tail) - FOOTER_BYTES
-    rows = bytes(tail[end - row_count * SET_ROW_BYTES : end])
+    rows = bytes(tail[end - row_count * SET_ROW.size : end])
     if footer_crc(tail) != crc or rows_offset + len(rows) + FOOTER_BYTES != object_bytes:
         raise CorruptionError("a set is not the one that was catalogued", name, object_bytes - FOOTER_BYTES)
     if crc32c(rows) != rows_crc:

@@ -15,6 +15,7 @@ from quire.wal.wal_object import (
     FOOTER_BYTES,
     HEADER_BYTES,
     RUN_BYTES_MAX,
+    SET_ROW,
     Catalogue,
     Kind,
     SetEntry,
@@ -148,7 +149,7 @@ def test_names_tell_data_objects_from_the_rest() -> None:
 def rows_of_set(content: bytes) -> list[tuple[int, ...]]:
     tail = content[-wal_object.set_tail_bytes(content[-FOOTER_BYTES:], "x") :]
     rows = wal_object.read_set_tail(tail, len(content), wal_object.footer_crc(content), "x")
-    return list(struct.iter_unpack(">QQQQIIQQ", rows))
+    return list(struct.iter_unpack(">QQQQIIQ", rows))
 
 
 def test_a_set_comes_back_by_its_rows() -> None:
@@ -156,11 +157,11 @@ def test_a_set_comes_back_by_its_rows() -> None:
     other = [made(8, number, RUN_BYTES_MAX // 2 - 200) for number in range(3)]
     content = b"".join(wal_object.encode_set(WAL, 4, 9, 77, [(3, [*first, gap]), (8, other)]))
     rows = rows_of_set(content)
-    assert [(row[0], row[1], row[2], row[6], row[7]) for row in rows] == [
-        (3, 0, 1, 0, 1_000),
-        (3, 9, 9, 90, 1_009),
-        (8, 0, 1, 0, 1_000),
-        (8, 2, 2, 20, 1_002),
+    assert [(row[0], row[1], row[2], row[6]) for row in rows] == [
+        (3, 0, 1, 1_001),
+        (3, 9, 9, 1_009),
+        (8, 0, 1, 1_001),
+        (8, 2, 2, 1_002),
     ]
     blocks = [each for row in rows for each in split(memoryview(content[row[3] : row[3] + row[4]]))]
     assert blocks == [*first, gap, *other]
@@ -178,7 +179,7 @@ def test_a_set_that_is_not_the_one_of_the_catalogue_is_damage() -> None:
         wal_object.read_set_tail(content, len(content) + 1, crc, "x")
     with pytest.raises(CorruptionError):
         wal_object.read_set_tail(content[-FOOTER_BYTES - 3 :], len(content), crc, "x")
-    for place in range(len(content) - FOOTER_BYTES - 56, len(content)):
+    for place in range(len(content) - FOOTER_BYTES - SET_ROW.size, len(content)):
         rotten = bytearray(content)
         rotten[place] ^= 1 << random.Random(place).randrange(8)
         with pytest.raises(CorruptionError):
