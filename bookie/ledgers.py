@@ -66,6 +66,10 @@ class LedgerState:
         self.flushed_last_entry = -1
         self.flushed_bytes = 0
 
+    @property
+    def is_deleted(self) -> bool:
+        return self.tombstone_version is not None
+
     def fence(self) -> None:
         self.is_fenced = True
         self.is_closed_to_writers = True

@@ -29,6 +29,8 @@ class MemoryBlockingStore:
         self.uploads: dict[int, tuple[str, int]] = {}
         """Uploads that have neither ended nor been swept: name and the time they began."""
         self.calls: list[str] = []
+        self.before: Callable[[str], None] = lambda call: None
+        """Called with the name of each call first; what it raises, the call does."""
         self._clock = clock or SystemClock()
         self._faults: dict[str, list[tuple[Exception, bool]]] = {}
 
@@ -90,6 +92,7 @@ class MemoryBlockingStore:
     def faulty(self, call: str, work: Callable[[], T]) -> T:
         """`work()`, or the fault that a test has put there."""
         self.calls.append(call)
+        self.before(call)
         faults = self._faults.get(call)
         if not faults:
             return work()

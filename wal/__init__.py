@@ -4,7 +4,8 @@ Each start of a broker is to begin a WAL: a UUID in the metadata store, which `l
 written by one process, never opened again, and closed once, by whoever needs a ledger of a broker that is gone.
 
 Read in this order: `settings`; `probe`, what a store must offer; `patience` with a store that is slow or refuses;
-`wal_object`, the bytes; `wal_core` and its shell `object_journal`, the writing.
-Then `run_index`, where blocks lie, and `run_reader`, which reads them there; `set_objects`,
-where blocks stay; `context` and `own_record`, a WAL in the metadata store; `trash`, objects that nobody needs.
+`context` and `own_record`, a WAL in the metadata store; `wal_object`, the bytes; `wal_core` and its shell
+`object_journal`, the writing. Then where blocks stay: `run_index`, in which rows of which object; `run_reader`, which
+reads them there; `set_objects`; `flusher`, from memory into sets; `trash`, objects that nobody needs; `tombstones` that
+others lay; `reads`, the way out. `storage` joins them into a node.
 """

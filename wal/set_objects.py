@@ -13,11 +13,12 @@ then says so (`adopt`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 from uuid import uuid4
 
-from quire.objects.store import ObjectStore, put_whole
+from quire.objects.store import ObjectStore
+from quire.runtime.errors import QuireError
 from quire.wal import wal_object
 from quire.wal.run_index import RunIndex, RunTable
 from quire.wal.wal_object import SET_ROW, Catalogue, SetEntry
@@ -50,6 +51,8 @@ class SetObjects:
         self._unique = unique
         self._name = ""
         self._written = 0
+        self.abandoned: list[str] = []
+        """Names of objects that may be there, and that no catalogue will name."""
         self.catalogue = Catalogue()
 
     # -- reading -----------------------------------------------------------------------------------------
@@ -86,16 +89,18 @@ class SetObjects:
 
         Raises what the store does; then another try writes another object.
         """
-        self._written += 1
-        name = wal_object.set_name(self._wal, self._written, self._unique())
-
-        def write() -> SetEntry:
-            parts = wal_object.encode_set(self._wal, first_seq, last_seq, clock_ms, runs)
-            put_whole(self._store.blocking, name, parts)
-            return SetEntry(name, sum(map(len, parts)), wal_object.footer_crc(parts[-1]), first_seq, last_seq)
-
-        entry = await self._store.run(write)
-        self._index.add(RunTable(name, await self._read_rows(entry), SET_ROW))
+        name = wal_object.set_name(self._wal, self._next_number(), self._unique())
+        parts = await self._store.run(
+            lambda: wal_object.encode_set(self._wal, first_seq, last_seq, clock_ms, runs)
+        )
+        entry = SetEntry(name, sum(map(len, parts)), wal_object.footer_crc(parts[-1]), first_seq, last_seq)
+        try:
+            await self._store.put(name, _one_by_one(parts))
+            rows = await self._read_rows(entry)
+        except QuireError:
+            self.abandoned.append(name)
+            raise
+        self._index.add(RunTable(name, rows, SET_ROW))
         return entry
 
     async def write_catalogue(
@@ -120,10 +125,15 @@ class SetObjects:
             dropped = (*dropped, self._name)
         if not catalogue.sets and not catalogue.tombstones:
             return Change("", 0, catalogue, dropped)
-        self._written += 1
-        name = wal_object.catalogue_name(self._wal, self._written, self._unique())
+        name = wal_object.catalogue_name(self._wal, self._next_number(), self._unique())
         content = wal_object.encode_catalogue(catalogue)
-        await self._store.put_whole(name, (content,))
+        try:
+            await self._store.put_whole(name, (content,))
+        except QuireError:
+            self.abandoned.append(name)
+            raise
+        dropped = (*dropped, *self.abandoned)
+        self.abandoned.clear()
         return Change(name, wal_object.catalogue_crc(content), catalogue, dropped)
 
     def adopt(self, change: Change) -> None:
@@ -141,5 +151,14 @@ class SetObjects:
                 self._index.remove(entry.name)
         self._name, self.catalogue = name, catalogue
 
+    def _next_number(self) -> int:
+        self._written += 1
+        return self._written
+
     def _place(self, name: str) -> str:
         return f"{self._store.url.partition('?')[0].rstrip('/')}/{name}"
+
+
+async def _one_by_one(parts: Sequence[Buffer]) -> AsyncIterator[Buffer]:
+    for part in parts:
+        yield part

@@ -48,4 +48,4 @@ class Trash:
             self._emptying = None
 
     async def _delete(self, name: str) -> None:
-        await until_answered(lambda: self._store.delete(name), "a deletion")
+        await until_answered(lambda: self._store.delete(name), f"deletion of {name}")

@@ -1,10 +1,12 @@
-"""One contract for every `BookiePort`: in process, over TCP, and the fake that the ledger's tests use."""
+"""One contract for every `BookiePort`: on disks, in process and over TCP; on object storage; and the fake of tests."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -12,10 +14,16 @@ from quire.bookie.server import BookieServer
 from quire.bookie.settings import BookieSettings
 from quire.bookie.storage import Storage
 from quire.ledger.bookie_client import BookieClient
+from quire.objects.open import open_for_log
 from quire.runtime.limits import MIB
 from quire.testing.bookie import MemoryBookie
+from quire.testing.metadata import MemoryStore
+from quire.testing.objects import MemoryObjectStore
+from quire.wal.own_record import OwnRecord
+from quire.wal.storage import WalStorage
 from quire.wire import block
 from quire.wire.bookie import (
+    AddDone,
     AddRequest,
     BookieId,
     BookiePort,
@@ -25,11 +33,14 @@ from quire.wire.bookie import (
     LedgerInfoRequest,
     ReadRequest,
     ReadResponse,
+    Request,
     Status,
     WriteLacRequest,
 )
+from tests.wal.context import wal_context
 
 OK = Status.OK
+R = TypeVar("R")
 
 
 class Port:
@@ -51,11 +62,40 @@ class Port:
         return await self.port.ask(ReadRequest(self.bookie, ledger_id, first_entry, bytes_max, fence))
 
 
-@pytest.fixture(params=["local", "tcp", "memory"])
+class Flushed:
+    """A WAL all of whose blocks are in sets when it is asked. A `BookiePort`."""
+
+    def __init__(self, wal: WalStorage) -> None:
+        self._wal = wal
+
+    def add(self, request: AddRequest, done: AddDone) -> None:
+        self._wal.add(request, done)
+
+    async def ask(self, request: Request[R]) -> R:
+        await self._wal.flush()
+        return await self._wal.ask(request)
+
+
+@asynccontextmanager
+async def wal_port(folder: Path | None) -> AsyncIterator[WalStorage]:
+    store = MemoryObjectStore() if folder is None else open_for_log(f"file://{folder}/wal", 4)
+    context = wal_context(store, MemoryStore())
+    wal = WalStorage(context, await OwnRecord.begin(context), lambda _wal, why: pytest.fail(str(why)))
+    wal.start()
+    yield wal
+    await wal.stop()
+    await store.close()
+
+
+@pytest.fixture(params=["local", "tcp", "memory", "wal", "wal in a directory", "wal in sets"])
 async def port(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Port]:
     if request.param == "memory":
         bookie = BookieId("00000000-0000-4000-8000-000000000001", 1)
         yield Port(MemoryBookie(bookie), bookie)
+        return
+    if request.param.startswith("wal"):
+        async with wal_port(tmp_path if "directory" in request.param else None) as wal:
+            yield Port(Flushed(wal), wal.bookie_id) if "sets" in request.param else Port(wal, wal.bookie_id)
         return
     storage = Storage(
         BookieSettings(
