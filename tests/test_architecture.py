@@ -92,6 +92,7 @@ CORES = (
     "bookie/write_cache.py",
     "wal/wal_object.py",
     "wal/wal_core.py",
+    "wal/closing_core.py",
     "ledger/states.py",
     "ledger/holes.py",
     "ledger/answers.py",

@@ -7,5 +7,6 @@ Read in this order: `settings`; `probe`, what a store must offer; `patience` wit
 `context` and `own_record`, a WAL in the metadata store; `wal_object`, the bytes; `wal_core` and its shell
 `object_journal`, the writing. Then where blocks stay: `run_index`, in which rows of which object; `run_reader`, which
 reads them there; `set_objects`; `flusher`, from memory into sets; `trash`, objects that nobody needs; `tombstones` that
-others lay; `reads`, the way out. `storage` joins them into a node.
+others lay; `reads`, the way out. `storage` joins them into a node. `closing_core` and
+`closing` are how a WAL ends.
 """

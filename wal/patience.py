@@ -33,7 +33,7 @@ async def until_answered(work: Callable[[], Awaitable[T]], what: str) -> T:
             return await work()
         except UNANSWERED as error:
             if wait_s >= TOLD_FROM_S and not is_told:
-                _log.warning("the %s waits for the object store: %s", what, error)
+                _log.warning("the %s waits for an answer: %s", what, error)
                 is_told = True
         await asyncio.sleep(wait_s)
         wait_s = min(2 * wait_s, LAST_WAIT_S)
