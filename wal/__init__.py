@@ -6,7 +6,9 @@ written by one process, never opened again, and closed once, by whoever needs a 
 Read in this order: `settings`; `probe`, what a store must offer; `patience` with a store that is slow or refuses;
 `context` and `own_record`, a WAL in the metadata store; `wal_object`, the bytes; `wal_core` and its shell
 `object_journal`, the writing. Then where blocks stay: `run_index`, in which rows of which object; `run_reader`, which
-reads them there; `set_objects`; `flusher`, from memory into sets; `trash`, objects that nobody needs; `tombstones` that
-others lay; `reads`, the way out. `storage` joins them into a node. `closing_core` and
-`closing` are how a WAL ends.
+reads them there; `set_objects`; `keeper`, the order of changes; `trash`, objects that nobody needs; `tombstones` that
+others lay; `flusher`, from memory into sets; `reads`, the way out. `storage` joins them into a node.
+
+A WAL ends: `closing_core`, `closing`. What others see of it: `view`, and `foreign`, a port to it. `directory` leads to
+the own WAL, to others' and to bookies.
 """

@@ -1,18 +1,13 @@
-"""From the memtable into sets, and what that sets free: the order that a death at any point leaves whole.
+"""From the memtable into sets: when, and what becomes of what was deleted.
 
-    freeze → the journal has the memtable's groups → the set is written and its rows are read back
-           → a catalogue that names it → the WAL's record, by version: trim, catalogue
-           → the memtable is released; data objects below the trim point and sets that nobody needs are deleted
+    freeze → the journal has the memtable's groups → the set, the catalogue, the record (`keeper`) → it is released
 
-Until the record is written everything is still in data objects, so a set or a catalogue that was written before a
-death is nobody's, and harms nobody. A store that is slow or refuses is waited for, for as long as it takes: the
-memtable stays, and when the other one is full, too, sockets are not read. A conflict at the record means that somebody
-closes this WAL: it ends, and writes nothing more.
+A flush comes when the memtable is full, when its oldest block is old, and when it is asked for. While the store does
+not answer the memtable stays, and when the other one is full, too, sockets are not read. A conflict at the record means
+that somebody closes this WAL: it ends, and writes nothing more.
 
-A flush comes when the memtable is full, when its oldest block is old, and when it is asked for. After ledgers were
-deleted, sets of which every ledger has a tombstone go, soon; for that nothing need be frozen. What a tombstone says
-is in a data object first, and in the catalogue as long as some object has a block of the ledger.
-
+What a tombstone says is in a data object first, and in the catalogue as long as some object has a block of the ledger.
+After ledgers were deleted, sets of which every ledger has a tombstone go, soon; for that nothing need be frozen.
 Others lay tombstones here, too: brokers that own a topic now whose old ledgers this WAL has (see `tombstones`). They
 are taken over into the catalogue.
 """
@@ -22,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Final
 
 from quire.bookie.memtable import Memtable
@@ -30,13 +24,10 @@ from quire.bookie.write_cache import WriteCache
 from quire.runtime.clock import Clock
 from quire.runtime.errors import QuireError, Unavailable
 from quire.runtime.tasks import Tasks
-from quire.wal import wal_object
+from quire.wal.keeper import Keeper
 from quire.wal.object_journal import ObjectJournal
-from quire.wal.own_record import OwnRecord
-from quire.wal.patience import until_answered
-from quire.wal.set_objects import Change, SetObjects
+from quire.wal.set_objects import SetObjects
 from quire.wal.tombstones import LaidByOthers
-from quire.wal.trash import Trash
 from quire.wal.wal_object import SetEntry
 from quire.wire.bookie import Status
 
@@ -59,9 +50,8 @@ class Flusher:
         cache: WriteCache,
         journal: ObjectJournal,
         sets: SetObjects,
-        record: OwnRecord,
+        keeper: Keeper,
         laid: LaidByOthers,
-        trash: Trash,
         tasks: Tasks,
         clock: Clock,
         ended: Callable[[QuireError], None],
@@ -69,15 +59,12 @@ class Flusher:
         self._cache = cache
         self._journal = journal
         self._sets = sets
-        self._record = record
+        self._keeper = keeper
         self._laid = laid
-        self._trash = trash
         self._tasks = tasks
         self._clock = clock
         self._ended = ended
         self._flushing: asyncio.Task[None] | None = None
-        self._recording = asyncio.Lock()
-        """One change of the record at a time."""
         self._dirty_since_s: float | None = None
         self._deleted: dict[int, int] = {}
         """Ledgers whose tombstones no catalogue has had yet, and the versions."""
@@ -129,7 +116,7 @@ class Flusher:
             await self._ended_flush()
         elif self._laid.waiting or self._sets.would_free(self._deleted):
             try:
-                await self._record_it([], self._trim_seq)
+                await self._change([], self._keeper.trim_seq)
             except QuireError as error:
                 self._ended(error)
 
@@ -161,11 +148,8 @@ class Flusher:
         try:
             await self.durable()
             runs = [run for run in frozen.runs() if not self._cache.ledgers[run[0]].is_deleted]
-            sets = []
-            if runs:
-                write = partial(self._sets.write_set, runs, self._trim_seq, last_seq, self._clock.now_ms())
-                sets.append(await until_answered(write, "flush of a memtable"))
-            await self._record_it(sets, last_seq + 1)
+            sets = [await self._keeper.write_set(runs, last_seq, self._clock.now_ms())] if runs else []
+            await self._change(sets, last_seq + 1)
         except QuireError as error:
             self._ended(error)
             return
@@ -178,23 +162,13 @@ class Flusher:
         for callback in self._on_flushed:
             callback()
 
-    async def _record_it(self, sets: Sequence[SetEntry], trim_seq: int) -> None:
-        """Have the record name a catalogue with these sets more; what it frees is deleted by and by."""
-        async with self._recording:
-            deleted, laid = dict(self._deleted), list(self._laid.waiting)
-            write = partial(self._sets.write_catalogue, sets, deleted, self._cache.active.ledgers)
-            change: Change = await until_answered(write, "write of a catalogue")
-            wal, former_seq = self._record.record.uuid, self._trim_seq
-            await self._record.change(
-                trim_seq=max(trim_seq, former_seq), catalogue=change.name, catalogue_crc=change.crc
-            )
-            self._sets.adopt(change)
-            self._trash.add(change.dropped)
-            self._trash.add(wal_object.data_name(wal, seq) for seq in range(former_seq, trim_seq))
-            for ledger_id in deleted:
-                self._deleted.pop(ledger_id, None)
-            if laid:
-                await self._laid.recorded([each for each in laid if each in deleted])
+    async def _change(self, sets: Sequence[SetEntry], trim_seq: int) -> None:
+        deleted, laid = dict(self._deleted), list(self._laid.waiting)
+        await self._keeper.change(sets, trim_seq, deleted, self._cache.active.ledgers)
+        for ledger_id in deleted:
+            self._deleted.pop(ledger_id, None)
+        if laid:
+            await self._laid.recorded([each for each in laid if each in deleted])
 
     async def durable(self) -> None:
         """Return when the journal has what was queued. Raises why it never will."""
@@ -202,7 +176,3 @@ class Flusher:
         self._journal.barrier(lambda statuses: waiting.set_result(statuses[0]), (Status.OK,))
         if await waiting is not Status.OK:
             raise self._journal.failure or Unavailable("the journal has ended")
-
-    @property
-    def _trim_seq(self) -> int:
-        return self._record.record.trim_seq

@@ -22,12 +22,14 @@ from typing import Any, Final, TypeVar
 from quire.bookie.intake import Intake
 from quire.bookie.requests import Requests
 from quire.bookie.write_cache import WriteCache
+from quire.metadata import paths
 from quire.metadata.records import WalState
-from quire.runtime.errors import QuireError, Unavailable
+from quire.runtime.errors import Fenced, NotFound, QuireError, Unavailable
 from quire.runtime.limits import ADD_REQUEST_BYTES_MAX
 from quire.runtime.tasks import Tasks
 from quire.wal.context import WalContext
 from quire.wal.flusher import Flusher
+from quire.wal.keeper import Keeper
 from quire.wal.object_journal import ObjectJournal
 from quire.wal.own_record import OwnRecord
 from quire.wal.reads import Reads
@@ -75,7 +77,9 @@ class WalStorage:
         self.bookie_id = BookieId(f"wal-{uuid}", 1)
         self.standing = Standing()
         self.cache = cache = WriteCache(settings.memtable_bytes)
+        self._context = context
         self._record = record
+        self._unwatch: Callable[[], None] = lambda: None
         self._on_end = on_end
         self._tasks = Tasks(f"wal {uuid[:8]}")
         self._index = RunIndex()
@@ -84,13 +88,13 @@ class WalStorage:
         )
         self._laid = LaidByOthers(context.metadata, uuid, self._tasks)
         self._trash = Trash(context.objects, self._tasks)
+        sets = SetObjects(context.objects, uuid, self._index)
         self._flusher = Flusher(
             cache,
             self.journal,
-            SetObjects(context.objects, uuid, self._index),
-            record,
+            sets,
+            Keeper(record, sets, self._trash),
             self._laid,
-            self._trash,
             self._tasks,
             context.clock,
             self.end,
@@ -102,13 +106,35 @@ class WalStorage:
         self._requests = Requests(self, cache, self.journal, self.standing, self._flusher, reads, intake)
 
     def start(self) -> None:
+        metadata, path = self._context.metadata, paths.wal(self._record.record.uuid)
+        self._unwatch = metadata.watch(path, self._record_changed)
         self._flusher.start()
         self._laid.start()
+
+    def _record_changed(self, _path: str) -> None:
+        self._tasks.start(self._look_at_record(), "look at the record")
+
+    async def _look_at_record(self) -> None:
+        """Who closes this WAL puts a fence behind its last object, which a writer that went on would outrun."""
+        try:
+            record = (await OwnRecord.read(self._context.metadata, self._record.record.uuid)).record
+        except Unavailable:
+            return  # all watchers are told when a session begins
+        except NotFound as error:
+            self._fenced(str(error))
+        else:
+            if record.state is not WalState.OPEN:
+                self._fenced(f"somebody took over what {record.broker} had")
+
+    def _fenced(self, why: str) -> None:
+        if self.journal.failure is None:
+            self.end(Fenced(why))
 
     async def stop(self) -> None:
         """Leave all in sets, and say in the record that nothing follows; a WAL that has ended is left as it is."""
         if self.journal.failure is None:
             await self._close()
+        self._unwatch()
         self._laid.stop()
         await self._tasks.stop()
         await self.journal.stop()
