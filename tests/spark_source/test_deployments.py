@@ -1,4 +1,5 @@
-"""The same program on each way to run Spark: Spark Connect, and a standalone cluster of a master and two workers."""
+"""The same program on each way to run Spark: Spark Connect, and a standalone cluster of a master and two workers, which
+have `quire`, or are sent it as an archive."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
+import tarfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -54,10 +57,13 @@ def topic(server: Server, client: pulsar.Client, request: pytest.FixtureRequest)
     return name, checksum
 
 
-def run(command: list[str], server: Server, topic: str, env: dict[str, str]) -> dict[str, Any]:
+def run(
+    command: list[str], server: Server, topic: str, env: dict[str, str], cwd: Path = ROOT
+) -> dict[str, Any]:
     ran = subprocess.run(
         [*command, str(PROGRAM), server.http_url, topic, f"{topic}-copy"],
         env=env,
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=300,
@@ -80,20 +86,46 @@ def test_a_standalone_cluster_of_a_master_and_two_workers(
     server: Server, topic: tuple[str, int], tmp_path: Path
 ) -> None:
     name, checksum = topic
-    with ExitStack() as stack:
-        port, page = stack.enter_context(master(tmp_path))
-        for number in range(2):
-            where = f"spark://127.0.0.1:{port}"
-            options = ["--host", "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", "1g"]
-            work = ["--work-dir", str(tmp_path / f"work-{number}")]
-            stack.enter_context(
-                daemon("worker.Worker", [*options, *work, where], tmp_path / f"worker-{number}")
-            )
-        wait_for_workers(page, 2)
-        submit = [str(BIN / "spark-submit"), "--master", where, "--executor-memory", "512m"]
+    with cluster(tmp_path) as url:
+        submit = [str(BIN / "spark-submit"), "--master", url, "--executor-memory", "512m"]
         found = run(submit, server, name, environment())
     assert found["kind"] == "pyspark.sql.session"
     assert found["read"] == found["written"] == {"rows": MESSAGES, "checksum": checksum}
+
+
+def test_workers_are_sent_an_environment(server: Server, topic: tuple[str, int], tmp_path: Path) -> None:
+    """As `docs/spark.md` says: the driver has its own under the name that the archive has on the executors."""
+    name, checksum = topic
+    virtual = tmp_path / "virtual"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(virtual)], check=True)
+    packages = next(virtual.glob("lib/python*/site-packages"))
+    (packages / "more.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    with tarfile.open(tmp_path / "packed.tar.gz", "w:gz") as archive:
+        archive.add(virtual, ".")
+    (tmp_path / "environment").symlink_to(virtual)
+    env = environment(PYSPARK_PYTHON="./environment/bin/python")
+    del env["PYSPARK_DRIVER_PYTHON"], env["PYTHONPATH"]
+    with cluster(tmp_path) as url:
+        submit = [str(BIN / "spark-submit"), "--master", url, "--executor-memory", "512m"]
+        submit += ["--archives", "packed.tar.gz#environment"]
+        found = run(submit, server, name, env, cwd=tmp_path)
+    assert found["read"] == found["written"] == {"rows": MESSAGES, "checksum": checksum}
+
+
+@contextmanager
+def cluster(directory: Path) -> Iterator[str]:
+    """A master and two workers of one core each, that know each other; the master's URL."""
+    with ExitStack() as stack:
+        port, page = stack.enter_context(master(directory))
+        url = f"spark://127.0.0.1:{port}"
+        for number in range(2):
+            options = ["--host", "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", "1g"]
+            work = ["--work-dir", str(directory / f"work-{number}")]
+            stack.enter_context(
+                daemon("worker.Worker", [*options, *work, url], directory / f"worker-{number}")
+            )
+        wait_for_workers(page, 2)
+        yield url
 
 
 @contextmanager
