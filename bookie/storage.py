@@ -149,6 +149,11 @@ class Storage:
         """Bytes that were accepted and are not yet in the entry log; the process's budget counts them."""
         return self.cache.size_bytes
 
+    @property
+    def why_not_ready(self) -> str:
+        """Why it takes nothing now, in a sentence; empty when all is well."""
+        return self.health.why_not_ready
+
     def on_flushed(self, callback: Callable[[], None]) -> None:
         """Call `callback` on the loop whenever `bytes_unflushed` has fallen."""
         self._flusher.on_flushed(callback)

@@ -19,10 +19,11 @@ from quire.bookie.storage import Storage
 from quire.cli.audit_topic import audit_topic
 from quire.cli.doors import http_url_tls, open_doors, with_tls
 from quire.cli.parts import Parts, allow_open_files
-from quire.cli.settings import Given, StandaloneSettings, check_file
+from quire.cli.settings import Given, StandaloneSettings, check_file, wal_defaults
 from quire.cli.telemetry import send_metrics, tracing
-from quire.ledger.directory import LocalDirectory
+from quire.ledger.directory import BookieDirectory, LocalDirectory
 from quire.ledger.ledgers import Ledgers
+from quire.ledger.parts import OwnWal
 from quire.ledger.settings import LedgerSettings
 from quire.metadata.open import look_at as look_at_metadata
 from quire.runtime.clock import SystemClock
@@ -38,11 +39,23 @@ from quire.serving.broker import Broker
 from quire.serving.cluster.addresses import Addresses
 from quire.serving.settings import BrokerSettings
 from quire.serving.topic.services import Services
+from quire.wal.directory import WalDirectory
+from quire.wal.settings import WalSettings
 
 STANDALONE_DEFAULTS = {"write_quorum": 1, "ack_quorum": 1}
 """Where one process alone differs from a cluster: there is one bookie."""
 
-STANDALONE_KINDS = (StandaloneSettings, BrokerSettings, BookieSettings, LedgerSettings, TelemetrySettings)
+STANDALONE = "standalone"
+"""Whose write-ahead logs on object storage are."""
+
+STANDALONE_KINDS = (
+    StandaloneSettings,
+    BrokerSettings,
+    BookieSettings,
+    WalSettings,
+    LedgerSettings,
+    TelemetrySettings,
+)
 
 
 @dataclass(frozen=True)
@@ -52,12 +65,13 @@ class StandaloneConfiguration:
     process: Loaded[StandaloneSettings]
     broker: Loaded[BrokerSettings]
     bookie: Loaded[BookieSettings]
+    wal: Loaded[WalSettings]
     ledger: Loaded[LedgerSettings]
     telemetry: Loaded[TelemetrySettings]
 
     @property
     def all(self) -> tuple[Loaded[Any], ...]:
-        return (self.process, self.broker, self.bookie, self.ledger, self.telemetry)
+        return (self.process, self.broker, self.bookie, self.wal, self.ledger, self.telemetry)
 
 
 def load_standalone(given: Given) -> StandaloneConfiguration:
@@ -68,17 +82,19 @@ def load_standalone(given: Given) -> StandaloneConfiguration:
     ledger = given.load(LedgerSettings, STANDALONE_DEFAULTS)
     if ledger.values.write_quorum > 1:
         raise ConfigurationError("write_quorum must be 1: there is one bookie in this process")
+    wal = given.load(WalSettings)
     places = {"journal": str(root / "journal"), "entry_log": str(root / "entries")}
     return StandaloneConfiguration(
         given.load(
             StandaloneSettings,
             {
                 "metadata": f"sqlite://{quote(str(root / 'metadata.db'))}",
-                "archive": f"file://{quote(str(root / 'archive'))}",
+                "archive": wal.values.wal or f"file://{quote(str(root / 'archive'))}",
             },
         ),
-        given.load(BrokerSettings),
+        given.load(BrokerSettings, wal_defaults(wal.values)),
         given.load(BookieSettings, places),
+        wal,
         ledger,
         given.load(TelemetrySettings),
     )
@@ -88,7 +104,7 @@ def load_standalone(given: Given) -> StandaloneConfiguration:
 class Standalone:
     """A running process: its parts, for those who look into it, and its addresses."""
 
-    storage: Storage
+    storage: Storage | WalDirectory
     broker: Broker
     addresses: Addresses
 
@@ -103,7 +119,7 @@ class Standalone:
 
 @asynccontextmanager
 async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[Standalone]:
-    """Broker, bookie, metadata and archive in this process, running inside the `async with`."""
+    """Broker, bookie or write-ahead log, metadata and archive in this process, running inside the `async with`."""
     process, broker_settings = configuration.process.values, configuration.broker.values
     telemetry = configuration.telemetry.values
     clock = SystemClock()
@@ -117,19 +133,27 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
         secured = parts.security(security, clock)
         doors.audit(secured)
         archive = await parts.archive(process.archive)
-        storage = await parts.start(Storage(configuration.bookie.values, clock=clock))
-        store = await parts.metadata(process.metadata, watchdog)
-
-        directory = LocalDirectory()
-        directory.join(lambda: describe(storage), storage)
-        ledgers = Ledgers(store, directory, clock, SystemRandom(), configuration.ledger.values)
+        storage: Storage | WalDirectory
+        directory: BookieDirectory
+        own_wal: OwnWal | None = None
+        if configuration.wal.values.wal:
+            store = await parts.metadata(process.metadata, watchdog)
+            wals = await parts.wals(configuration.wal.values, store, clock, STANDALONE, LocalDirectory())
+            storage, directory, own_wal = wals, wals, wals.own
+        else:
+            bookie = await parts.start(Storage(configuration.bookie.values, clock=clock))
+            store = await parts.metadata(process.metadata, watchdog)
+            local = LocalDirectory()
+            local.join(lambda: describe(bookie), bookie)
+            storage, directory = bookie, local
+        ledgers = Ledgers(
+            store, directory, clock, SystemRandom(), configuration.ledger.values, own_wal=own_wal
+        )
         parts.push_async_callback(ledgers.stop)
         traced = tracing(parts, telemetry, "standalone", doors.service_url, clock)
         services = Services(broker_settings, store, ledgers, archive, clock, tracing=traced, security=secured)
         broker = Broker(services)
-        broker.services.budget.add_gauge(lambda: storage.bytes_unflushed)
-        storage.on_flushed(broker.services.budget.look_again)
-        broker.watch(lambda: storage.health.why_not_ready)
+        broker.rest_on(storage)
         broker.addresses.http_url = doors.http_url
         broker.addresses.http_url_tls = http_url_tls(broker_settings.advertise_tls, doors)
         metrics: list[MetricSource] = [storage.metrics, watchdog.metrics]

@@ -30,6 +30,7 @@ from quire.cli.settings import (
     check_file,
     check_log_level,
     settings_options,
+    wal_defaults,
 )
 from quire.cli.telemetry import send_metrics, tracing
 from quire.cli.until_signal import ready, run_until_signal
@@ -38,7 +39,7 @@ from quire.ledger.directory import ClusterDirectory
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.repair import Repair
 from quire.ledger.settings import LedgerSettings, RepairSettings
-from quire.metadata.cluster import find_cluster
+from quire.metadata.cluster import begin_cluster, find_cluster
 from quire.metadata.open import look_at as look_at_metadata
 from quire.metadata.underreplicated import Reports
 from quire.runtime import log
@@ -55,6 +56,7 @@ from quire.serving.broker import Broker
 from quire.serving.cluster.ownership import ClusterOwnership
 from quire.serving.settings import BrokerSettings
 from quire.serving.topic.services import Services
+from quire.wal.settings import WalSettings
 
 CLUSTER_DEFAULTS = {"cluster": "quire", "namespace_bundles": 16}
 """Where a broker of a cluster differs from a process that is alone."""
@@ -75,6 +77,10 @@ class BrokerProcessSettings:
         "",
         "Where other brokers send REST requests, HOST:PORT; empty: the host of advertise, the port of http.",
     )
+    new_cluster: bool = setting(
+        False,
+        "With wal, begin a cluster where the metadata store holds none; else a broker refuses to start there.",
+    )
     security: str = setting("", SECURITY)
     rack: str = setting("", "Rack of this broker; replicas there are read first.")
     balance_moves_per_minute_max: int = setting(
@@ -92,13 +98,21 @@ class BrokerProcessSettings:
         parse_address(self.http, "http")
 
 
-KINDS = (BrokerProcessSettings, BrokerSettings, LedgerSettings, RepairSettings, TelemetrySettings)
+KINDS = (
+    BrokerProcessSettings,
+    BrokerSettings,
+    WalSettings,
+    LedgerSettings,
+    RepairSettings,
+    TelemetrySettings,
+)
 
 
 @dataclass(frozen=True)
 class BrokerConfiguration:
     process: Loaded[BrokerProcessSettings]
     broker: Loaded[BrokerSettings]
+    wal: Loaded[WalSettings]
     ledger: Loaded[LedgerSettings]
     repair: Loaded[RepairSettings]
     telemetry: Loaded[TelemetrySettings]
@@ -107,9 +121,13 @@ class BrokerConfiguration:
 def load(given: Given) -> BrokerConfiguration:
     """Flags, environment and file as settings. Raises `ConfigurationError`."""
     check_file(given.config, *KINDS)
+    process, wal = given.load(BrokerProcessSettings), given.load(WalSettings)
+    if process.values.new_cluster and not wal.values.wal:
+        raise ConfigurationError("new_cluster needs wal; a cluster with bookies is begun by its bookies")
     return BrokerConfiguration(
-        given.load(BrokerProcessSettings),
-        given.load(BrokerSettings, CLUSTER_DEFAULTS),
+        process,
+        given.load(BrokerSettings, {**CLUSTER_DEFAULTS, **wal_defaults(wal.values)}),
+        wal,
         given.load(LedgerSettings),
         given.load(RepairSettings),
         given.load(TelemetrySettings),
@@ -137,9 +155,16 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         archive = await parts.archive(process.archive) if process.archive else None
         to_metadata = inside.client.current if inside else None
         store = await parts.metadata(process.metadata, watchdog, to_metadata, security.metadata.login)
-        await find_cluster(store, process.metadata)
+        if process.new_cluster:
+            await begin_cluster(store, clock.now_ms())
+        else:
+            await find_cluster(store, process.metadata)
 
-        directory = await parts.start(ClusterDirectory(store, lambda bookie: BookieClient.of(bookie, inside)))
+        bookies = await parts.start(ClusterDirectory(store, lambda bookie: BookieClient.of(bookie, inside)))
+        wals = None
+        if configuration.wal.values.wal:
+            wals = await parts.wals(configuration.wal.values, store, clock, name, bookies)
+        directory = wals or bookies
         ledgers = Ledgers(
             store,
             directory,
@@ -148,6 +173,7 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
             configuration.ledger.values,
             rack=process.rack,
             lost_after_s=configuration.repair.values.repair_delay_ms / 1000,
+            own_wal=wals.own if wals is not None else None,
         )
         parts.push_async_callback(ledgers.stop)
         reports = await parts.start(Reports(store, clock))
@@ -168,6 +194,8 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         )
         running = Broker(services, ownership)
         running.services.budget.add_gauge(lambda: ledgers.bytes_lagging)
+        if wals is not None:
+            running.rest_on(wals)
         told = running.addresses
         if doors.http is not None:
             told.http_url = advertised_http(process.http_advertise, service_url, doors.http_url)
@@ -175,6 +203,8 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         repair = Repair(store, directory, clock, SystemRandom(), configuration.repair.values, name)
         repair.on_open(running.ownerless.want)
         metrics: list[MetricSource] = [watchdog.metrics, repair.metrics]
+        if wals is not None:
+            metrics.append(wals.metrics)
         if settings.archive_sidecars and running.offloading is not None:
             metrics += await parts.sidecars(process.archive, running.offloading.offloader)
         application = make_app(running, metrics)
@@ -226,6 +256,8 @@ def _port_of(url: str) -> int:
 def command(config: Path | None, **flags: Any) -> None:
     """Run one broker of a cluster.
 
+    What is published is kept by bookies, or with --wal in an object store.
+
     Stop it with SIGTERM: its topics go to the other brokers with a pause of a moment. Killing it loses nothing either;
     its topics go on when its session is over.
 
@@ -233,6 +265,8 @@ def command(config: Path | None, **flags: Any) -> None:
     Example:
       quire broker --metadata zk://zookeeper:2181/quire --archive s3://bucket/prefix \\
                    --listen 0.0.0.0:6650 --advertise pulsar://broker-1:6650 --http 0.0.0.0:8080
+      quire broker --metadata zk://zookeeper:2181/quire --wal s3://bucket/prefix --archive s3://bucket/prefix \\
+                   --new-cluster true
     """
     configuration = load(Given(flags, config))
     log.configure(configuration.process.values.log_level, as_json=configuration.process.values.log_json)

@@ -1,4 +1,4 @@
-"""`quire local`: a cluster as plain processes on one machine: ZooKeeper, bookies, brokers, a gateway.
+"""`quire local`: a cluster as plain processes on one machine: ZooKeeper, bookies or a bucket, brokers, a gateway.
 
     DIR/zookeeper/                its own ZooKeeper, unless --zookeeper names another one
     DIR/bookie-N/{journal,entries}
@@ -47,7 +47,11 @@ class LocalSettings:
     """A cluster on one machine."""
 
     brokers: int = setting(2, "Number of brokers.")
-    bookies: int = setting(3, "Number of bookies.")
+    bookies: int = setting(3, "Number of bookies; with wal 0 unless told otherwise.")
+    wal: str = setting(
+        "",
+        "Object store that keeps what is published, file:///PATH or s3://BUCKET/PREFIX; empty: the bookies.",
+    )
     data: str = setting("cluster", "Directory for everything that is kept, and for the logs.")
     zookeeper: str = setting(
         "", "ZooKeeper to use, zk://HOST:PORT/CHROOT; empty: an own one, from PySpark's jars."
@@ -59,15 +63,16 @@ class LocalSettings:
     )
     archive: str = setting(
         "",
-        "Object store for sealed segments, file:///PATH or s3://BUCKET/PREFIX; empty: in the data directory.",
+        "Object store for sealed segments, file:///PATH or s3://BUCKET/PREFIX; empty: that of wal, else in the data "
+        "directory.",
     )
     listen: str = setting("127.0.0.1:6650", "Address of the gateway for clients; port 0: any free.")
     http: str = setting("127.0.0.1:8080", "Address of the gateway for REST; port 0: any free.")
 
     def validate(self) -> None:
         """Raises `ConfigurationError`."""
-        if self.brokers < 1 or self.bookies < 1:
-            raise ConfigurationError("brokers and bookies must be at least 1")
+        if self.brokers < 1 or self.bookies < (0 if self.wal else 1):
+            raise ConfigurationError("brokers and bookies must be at least 1; with wal, bookies may be 0")
         if not self.data:
             raise ConfigurationError("data must name a directory")
         if self.zookeeper and not self.zookeeper.startswith(("zk://", "zk+ssl://")):
@@ -86,8 +91,12 @@ def command(config: Path | None, **flags: Any) -> None:
     \b
     Example:
       quire local --brokers 2 --bookies 3 --data /tmp/cluster
+      quire local --brokers 2 --wal file:///tmp/bucket --data /tmp/cluster
     """
-    settings = Given(flags, config).load(LocalSettings).values
+    given = Given(flags, config)
+    settings = given.load(LocalSettings).values
+    if settings.wal:
+        settings = given.load(LocalSettings, {"bookies": 0}).values
     run_until_signal(LocalCluster(settings).run())
 
 
@@ -153,13 +162,19 @@ class LocalCluster:
         return self._quire("bookie", number, {"metadata": metadata, "new-cluster": "true", **places})
 
     def _broker(self, number: int, metadata: str) -> Child:
-        archive = self._settings.archive or f"file://{quote(str(self._data / 'archive'))}"
-        return self._quire("broker", number, {"metadata": metadata, "archive": archive, **self._quorums()})
+        settings = self._settings
+        archive = settings.archive or settings.wal or f"file://{quote(str(self._data / 'archive'))}"
+        wal = {"wal": settings.wal, "new-cluster": "true"} if settings.wal else {}
+        return self._quire(
+            "broker", number, {"metadata": metadata, "archive": archive, **wal, **self._quorums()}
+        )
 
     def _quorums(self) -> dict[str, str]:
         """Fewer than three bookies cannot hold three copies."""
         bookies = self._settings.bookies
-        return {} if bookies >= 3 else {"write-quorum": str(bookies), "ack-quorum": str(bookies)}
+        return (
+            {} if bookies >= 3 or not bookies else {"write-quorum": str(bookies), "ack-quorum": str(bookies)}
+        )
 
     def _gateway(self, metadata: str) -> Child:
         listen, http = self._settings.listen, self._settings.http

@@ -18,15 +18,17 @@ from typing import Final, Protocol, TypeVar
 
 from aiohttp import web
 
+from quire.ledger.directory import BookieDirectory
 from quire.metadata.open import end_session_when_standing
 from quire.metadata.open import open_store as open_metadata
 from quire.metadata.store import MetadataStore
+from quire.objects.open import open_for_log
 from quire.objects.open import open_store as open_archive
 from quire.runtime.clock import Clock, SystemClock
 from quire.runtime.credentials import NOBODY, Credentials
 from quire.runtime.errors import ConfigurationError, Unavailable
 from quire.runtime.http_door import HttpDoor
-from quire.runtime.limits import HTTP_CONNECTIONS_MAX, HTTP_SILENT_S
+from quire.runtime.limits import HTTP_CONNECTIONS_MAX, HTTP_SILENT_S, WAL_CACHE_BYTES
 from quire.runtime.metrics import MetricSource
 from quire.runtime.settings import format_address, parse_address
 from quire.runtime.watchdog import Watchdog
@@ -36,6 +38,10 @@ from quire.security.security import Security, make_security
 from quire.spark_source.sidecar.process import SidecarBuilder, is_possible
 from quire.tiering.archive import Archive
 from quire.tiering.offload import Offloader
+from quire.wal.context import WalContext
+from quire.wal.directory import WalDirectory
+from quire.wal.run_reader import run_cache
+from quire.wal.settings import WalSettings
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +87,22 @@ class Parts(AsyncExitStack):
         except TimeoutError:
             log.warning("the archive at %s hangs, so nothing moves there for now", url)
         return archive
+
+    async def wals(
+        self,
+        settings: WalSettings,
+        metadata: MetadataStore,
+        clock: Clock,
+        broker: str,
+        bookies: BookieDirectory,
+    ) -> WalDirectory:
+        """Where `broker` keeps what is published, and finds what others kept. Refuses a store that cannot hold it."""
+        objects = open_for_log(settings.wal, settings.threads)
+        self.push_async_callback(objects.close)
+        cache = run_cache(WAL_CACHE_BYTES)
+        self.push_async_callback(cache.close)
+        context = WalContext(objects, metadata, cache, clock, settings, broker)
+        return await self.start(WalDirectory(context, bookies))
 
     async def sidecars(self, archive_url: str, offloader: Offloader) -> Sequence[MetricSource]:
         """Have sidecars of archived segments built, in a process of its own; returns what it counts."""

@@ -16,6 +16,7 @@ import click
 from quire.runtime import settings
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.settings import setting
+from quire.wal.settings import WalSettings
 
 S = TypeVar("S")
 
@@ -34,6 +35,11 @@ def check_cluster_store(metadata: str) -> None:
     """Raises `ConfigurationError`: a process of a cluster has no metadata store of its own."""
     if not metadata:
         raise ConfigurationError("metadata must name the cluster's store, such as zk://127.0.0.1:2181/quire")
+
+
+def wal_defaults(wal: WalSettings) -> dict[str, Any]:
+    """Where a broker with a write-ahead log on object storage differs: what is there is longer on its way."""
+    return {"bytes_in_flight_max": 2 * wal.wal_memory_bytes} if wal.wal else {}
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,8 @@ class Deletion:
         response = await self._bookies.port(bookie).ask(DeleteRequest(bookie, ledger_id, version))
         if response.status in (Status.OK, Status.DELETED, Status.NO_SUCH_LEDGER):
             return None
+        if bookie.is_wal:
+            return bookie  # it has no record as bookies have
         try:
             path = paths.bookie(bookie.uuid)
             current = placement.bookie_id(decode(BookieRecord, (await self._store.get(path)).value, path))

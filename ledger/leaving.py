@@ -48,7 +48,7 @@ class Leaving:
         """
         available = {record.uuid: record for record in self._bookies.available()}
         now = self._clock.monotonic()
-        self._absences.look({bookie.uuid for bookie in used}, available, now)
+        self._absences.look({bookie.uuid for bookie in used if not bookie.is_wal}, available, now)
         gone = self._absences.gone_for_long(now)
         unwanted = {
             each for each in used if each.uuid in gone or _is_unwanted(each, available.get(each.uuid))

@@ -28,14 +28,14 @@ from quire.ledger import flushed, loss, placement, recovery, states
 from quire.ledger.directory import BookieDirectory
 from quire.ledger.leaving import DELAY_S, Leaving
 from quire.ledger.loss import Elsewhere, Loss, Span, nowhere
-from quire.ledger.parts import LedgerContext
+from quire.ledger.parts import LedgerContext, OwnWal
 from quire.ledger.reader import LedgerReader
 from quire.ledger.replicas import DamageListener
 from quire.ledger.reported import Reported
 from quire.ledger.settings import LedgerSettings
 from quire.ledger.writer import LedgerWriter, WriterListener
 from quire.metadata import paths
-from quire.metadata.records import BookieRecord, LedgerRecord, LedgerState, decode, encode
+from quire.metadata.records import BookieRecord, LedgerRecord, LedgerState, Storage, decode, encode
 from quire.metadata.store import Create, MetadataStore, Step
 from quire.runtime.clock import Clock
 from quire.runtime.errors import (
@@ -47,6 +47,7 @@ from quire.runtime.errors import (
     Unavailable,
     VersionConflict,
 )
+from quire.wire.bookie import BookieId
 
 __all__ = ["LedgerReader", "LedgerWriter", "Ledgers", "WriterListener"]
 
@@ -77,13 +78,20 @@ class Ledgers:
         rack: str = "",
         quarantine_s: float = placement.QUARANTINE_S,
         lost_after_s: float = DELAY_S,
+        own_wal: OwnWal | None = None,
     ) -> None:
-        """`rack` is this process's own: replicas there are read first. `lost_after_s`: see `leaving`."""
+        """`rack` is this process's own: replicas there are read first. `lost_after_s`: see `leaving`.
+
+        With an `own_wal` ledgers are kept there, not on bookies, unless their creator says otherwise.
+        """
         self.store = store
         self.clock = clock
         self._ids = _Ids(store)
         self._writers: dict[int, LedgerWriter] = {}
-        self._parts = LedgerContext(store, bookies, clock, rng, settings, rack, quarantine_s)
+        self._parts = LedgerContext(
+            store, bookies, clock, rng, settings, rack, quarantine_s, own_wal or (lambda: None)
+        )
+        self._storage = Storage.BOOKIES if own_wal is None else Storage.OBJECTS
         self._leaving = Leaving(bookies, clock, lost_after_s)
         self._reported = Reported(store, self._parts.tasks, self._writers)
         self.ack_quorum = settings.ack_quorum
@@ -93,8 +101,10 @@ class Ledgers:
         """Bookies that are up, as this process sees it."""
         return self._parts.bookies.available()
 
-    def why_full(self, ack_quorum: int | None = None) -> str:
+    def why_full(self, ack_quorum: int | None = None, storage: Storage | None = None) -> str:
         """Why nothing of ordinary priority can be written now: too many disks are full; empty when it is not that."""
+        if (storage or self._storage) is Storage.OBJECTS:
+            return ""
         available = self.available()
         writable = sum(not record.read_only for record in available)
         return placement.why_full(available) if writable < (ack_quorum or self.ack_quorum) else ""
@@ -128,21 +138,19 @@ class Ledgers:
         *,
         write_quorum: int | None = None,
         ack_quorum: int | None = None,
+        storage: Storage | None = None,
         ledger_id: int | Above = ANY_ID,
         atomically_with: Sequence[Step] = (),
     ) -> LedgerWriter:
         """A new ledger, open, with a reserved id, or one that nobody has. `purpose` says whose it is.
 
+        The quorums are those of bookies; on object storage there is one copy.
+
         Raises `Unavailable` when fewer bookies than the ack quorum are up, or the metadata store does not answer
         (then a record without blocks may be left behind). With steps `atomically_with`, what refuses one of them and
         `OutcomeUnknown` are raised as they are, and there is a record only if the steps were done, too.
         """
-        settings = self._parts.settings
-        width = write_quorum or settings.write_quorum
-        quorum = ack_quorum or min(settings.ack_quorum, width)
-        if not 1 <= quorum <= width:
-            raise ConfigurationError(f"ack quorum {quorum} must lie between 1 and write quorum {width}")
-        bookies = self._parts.placement.new_ensemble(width, quorum, self.available())
+        width, quorum, bookies = self._place(write_quorum, ack_quorum, storage or self._storage)
         if isinstance(ledger_id, Above):
             ledger_id = await self.reserve(ledger_id.floor)
         record = states.opened(ledger_id, width, quorum, bookies, purpose, self.clock.now_ms())
@@ -234,6 +242,24 @@ class Ledgers:
         await self._parts.stop()
 
     # -- inside ----------------------------------------------------------------------------------------
+    def _place(
+        self, write_quorum: int | None, ack_quorum: int | None, storage: Storage
+    ) -> tuple[int, int, list[BookieId]]:
+        """Write quorum, ack quorum and ensemble of a new ledger. Raises `Unavailable`, `ConfigurationError`."""
+        if storage is Storage.OBJECTS:
+            wal = self._parts.own_wal()
+            if wal is None:
+                raise Unavailable(
+                    "this broker has no write-ahead log on object storage: start it with --wal, or see its /health"
+                )
+            return 1, 1, [wal]
+        settings = self._parts.settings
+        width = write_quorum or settings.write_quorum
+        quorum = ack_quorum or min(settings.ack_quorum, width)
+        if not 1 <= quorum <= width:
+            raise ConfigurationError(f"ack quorum {quorum} must lie between 1 and write quorum {width}")
+        return width, quorum, self._parts.placement.new_ensemble(width, quorum, self.available())
+
     async def _write_intent(self, record: LedgerRecord, atomically_with: Sequence[Step]) -> None:
         path, value = paths.ledger(record.ledger_id), encode(record)
         try:

@@ -129,13 +129,13 @@ async def _look(parts: LedgerContext, record: LedgerRecord, span: Span, elsewher
 
 
 async def _gone(parts: LedgerContext, record: LedgerRecord) -> set[str]:
-    """Bookies of the ledger, by UUID, that never come back: not up, and retired or given up.
+    """Bookies of the ledger, by UUID, that never come back: not up, and retired or given up. No write-ahead log.
 
     One that drains is not among them: it may start again at this moment, and holds what is not copied yet.
     """
     known = await known_bookies(parts.store)
     up = {each.uuid for each in parts.bookies.available()}
-    named = {bookie.uuid for bookie in states.holders(record)} - up
+    named = {bookie.uuid for bookie in states.holders(record) if not bookie.is_wal} - up
     return {uuid for uuid in named if uuid not in known or known[uuid].intent is BookieIntent.GIVE_UP}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from random import Random
 
 from quire.ledger.deletion import Deletion, Silent
@@ -14,12 +15,15 @@ from quire.ledger.placement import EnsemblePlacement, Quarantine
 from quire.ledger.replicas import Replicas
 from quire.ledger.settings import LedgerSettings
 from quire.ledger.writer_core import Lag
-from quire.metadata.records import LedgerRecord
+from quire.metadata.records import BookieRecord, LedgerRecord, Storage
 from quire.metadata.store import MetadataStore
 from quire.metadata.underreplicated import Reports
 from quire.runtime.clock import Clock
 from quire.runtime.tasks import Tasks
 from quire.wire.bookie import BookieId
+
+OwnWal = Callable[[], BookieId | None]
+"""The write-ahead log on object storage that this process writes now."""
 
 
 class LedgerContext:
@@ -34,9 +38,11 @@ class LedgerContext:
         settings: LedgerSettings,
         rack: str,
         quarantine_s: float,
+        own_wal: OwnWal,
     ) -> None:
         self.store = store
         self.bookies = bookies
+        self.own_wal = own_wal
         self.clock = clock
         self.settings = settings
         self.tasks = Tasks("ledgers")
@@ -52,6 +58,13 @@ class LedgerContext:
         self.narrow = Narrow()
         self.idle = IdleLacs(self.tasks, settings.idle_lac_ms)
         self.reports = Reports(store, clock)
+
+    def takers(self, storage: Storage) -> Sequence[BookieRecord]:
+        """Who may be asked to take new blocks."""
+        if storage is Storage.BOOKIES:
+            return self.bookies.available()
+        wal = self.own_wal()
+        return [BookieRecord(*wal)] if wal is not None else []
 
     def closed(self, record: LedgerRecord, *, is_whole: bool) -> None:
         """`record` has just been closed by this process: report it if some copy may be missing, or lack blocks.

@@ -1,7 +1,8 @@
 """What repair decides, without doing it: which copies are lost, and who shall have them instead.
 
     a copy is     when its bookie                                                     and then
-    GOOD          is up, in the incarnation that the ledger names                     stays, and is a source
+    GOOD          is up, in the incarnation that the ledger names; or is a WAL on     stays, and is a source
+                  object storage, whose copies are the store's matter
     ABSENT        is not up, for less than the delay                                  stays: a time-out is not a loss
     LEAVING       is to be drained                                                    is replaced, and is a source
     DAMAGED       is said not to have it, or not intact                               is replaced; last source
@@ -30,7 +31,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from quire.ledger import placement, states
-from quire.metadata.records import BookieIntent, BookieRecord, Fragment, LedgerRecord, LedgerState
+from quire.metadata.records import BookieIntent, BookieRecord, Fragment, LedgerRecord, LedgerState, Storage
 from quire.wire.bookie import BookieId
 
 
@@ -58,6 +59,8 @@ class View:
     """For each ledger, the bookies (str of BookieId) that reported damage of it."""
 
     def judge(self, ledger_id: int, bookie: BookieId) -> Copy:
+        if bookie.is_wal:
+            return Copy.GOOD
         known, available = self.known.get(bookie.uuid), self.available.get(bookie.uuid)
         if known is None and available is None:
             return Copy.LOST
@@ -145,8 +148,11 @@ def plan(
 
 
 def good_holders(record: LedgerRecord, view: View) -> dict[int, list[BookieId]]:
-    """For each fragment of a closed ledger that has entries, those that have a good copy, as far as one can tell."""
-    if record.state is not LedgerState.CLOSED:
+    """For each fragment of a closed ledger that has entries, those that have a good copy, as far as one can tell.
+
+    Nothing of a ledger on object storage: there is one copy.
+    """
+    if record.state is not LedgerState.CLOSED or states.storage(record) is Storage.OBJECTS:
         return {}
     return {
         index: [one for one in states.ensemble(each) if view.judge(record.ledger_id, one) is Copy.GOOD]

@@ -20,7 +20,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from quire.metadata.records import Fragment, Hole, LedgerRecord, LedgerState
+from quire.metadata.records import Fragment, Hole, LedgerRecord, LedgerState, Storage
 from quire.runtime.transitions import Transitions
 from quire.wire.bookie import BookieId
 
@@ -188,6 +188,12 @@ def last_entry_of(record: LedgerRecord, index: int) -> int:
 def all_bookies(record: LedgerRecord) -> tuple[BookieId, ...]:
     """Every bookie that a fragment names, each once."""
     return tuple(dict.fromkeys(bookie for each in record.fragments for bookie in ensemble(each)))
+
+
+def storage(record: LedgerRecord) -> Storage:
+    """What keeps the ledger's blocks; never both."""
+    on_wal = ensemble(record.fragments[-1])[0].is_wal
+    return Storage.OBJECTS if on_wal else Storage.BOOKIES
 
 
 def holders(record: LedgerRecord) -> tuple[BookieId, ...]:

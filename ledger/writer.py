@@ -98,16 +98,16 @@ class BlockWriter:
 
     def _change(self) -> None:
         core, parts = self.core, self._parts
-        live = core.live_bookies()
+        live, takers = core.live_bookies(), parts.takers(states.storage(self._record))
         replacements = parts.placement.choose_sound(
             self._record.write_quorum - len(live),
             self._record.ack_quorum - len(live),
-            parts.bookies.available(),
+            takers,
             beside=live,
             never=core.failed_bookies(),
             even_full=self._has_priority,
         )
-        core.begin_change(replacements, "" if replacements else why_full(parts.bookies.available()))
+        core.begin_change(replacements, "" if replacements else why_full(takers))
 
 
 class LedgerWriter(BlockWriter):

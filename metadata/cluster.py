@@ -1,7 +1,8 @@
 """Which cluster a metadata store holds: one record, made once, that every process asks for when it starts.
 
 A chroot with a typing error in it is an empty store like that of a cluster that is about to begin. So a cluster is
-begun on purpose: by a bookie that is told to (`quire bookie --new-cluster true`). Brokers, gateways and all other
+begun on purpose: by a bookie that is told to (`quire bookie --new-cluster true`), or a broker where there are none
+(`quire broker --wal URL --new-cluster true`). Gateways, all other brokers and
 bookies refuse to start where no cluster was begun. A bookie remembers its cluster's id beside its data
 (`bookie.identity`), and refuses every other one: what it holds means nothing there.
 """

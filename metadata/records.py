@@ -203,11 +203,23 @@ class TenantRecord(Record, frozen=True):
     """They may do everything in the tenant."""
 
 
+class Storage(StrEnum):
+    """What keeps the blocks of a ledger."""
+
+    BOOKIES = "bookies"
+    OBJECTS = "objects"
+    """A write-ahead log on object storage (`quire.wal`), that of the broker that writes the ledger."""
+
+
 class PersistencePolicy(Record, frozen=True):
-    """Replication of new ledgers: ensemble = write quorum. 0 means the broker's default."""
+    """Replication of new ledgers: ensemble = write quorum. 0 means the broker's default, as no `storage` does.
+
+    The quorums are those of bookies: on object storage there is one copy, and the store sees to its being kept.
+    """
 
     write_quorum: int = 0
     ack_quorum: int = 0
+    storage: Storage | None = None
 
 
 class RetentionPolicy(Record, frozen=True):

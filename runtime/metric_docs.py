@@ -103,6 +103,7 @@ _ROOMS: Final = {
     "ledger": "Ledgers",
     "repair": "Repair",
     "tiering": "The archive",
+    "wal": "Write-ahead logs on object storage",
     "bookie": "Bookies",
     "gateway": "Gateways",
 }

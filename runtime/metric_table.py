@@ -387,6 +387,15 @@ METRICS: Final = (
     Metric("quire_tiering_sidecars_built_bytes_total", C, BROKER, "Their bytes."),
     Metric("quire_tiering_sidecars_failed_total", C, BROKER, "Sidecars that could not be built."),
     Metric("quire_tiering_sidecars_waiting", G, BROKER, "Segments that wait for their sidecars."),
+    # -- a write-ahead log on object storage
+    Metric("quire_wal_open", G, BROKER, "1 while one is open; else nothing can be published."),
+    Metric("quire_wal_unflushed_bytes", G, BROKER, "Accepted and not yet in sets."),
+    Metric(
+        "quire_wal_upload_latency_seconds", H, BROKER, "Uploads of data objects, each until it succeeded."
+    ),
+    Metric("quire_wal_objects_written_total", C, BROKER, "Data objects that were uploaded."),
+    Metric("quire_wal_bytes_written_total", C, BROKER, "Their bytes."),
+    Metric("quire_wal_uploads_hedged_total", C, BROKER, "Uploads that were late, and sent a second time."),
     # -- a bookie
     Metric("quire_bookie_ledgers", G, BOOKIE, "Ledgers that have a record here, deleted ones included."),
     Metric("quire_bookie_unflushed_bytes", G, BOOKIE, "Accepted and not yet in the entry log."),

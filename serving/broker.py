@@ -24,7 +24,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from quire.runtime.metrics import Values
 from quire.security.listener import TlsListener
@@ -55,6 +55,18 @@ WARNINGS_MAX: Final = 20
 """Lost ledgers that a health check tells of; `quire ledgers lost` has all."""
 
 _log = logging.getLogger(__name__)
+
+
+class Node(Protocol):
+    """What keeps messages and is inside this process: a bookie, or write-ahead logs on object storage."""
+
+    @property
+    def bytes_unflushed(self) -> int: ...
+
+    @property
+    def why_not_ready(self) -> str: ...
+
+    def on_flushed(self, callback: Callable[[], None]) -> None: ...
 
 
 class Broker:
@@ -144,6 +156,12 @@ class Broker:
     def watch(self, why_not: Callable[[], str]) -> None:
         """`why_not` tells of a part of this process why it cannot work; nothing when all is well."""
         self._why_not.append(why_not)
+
+    def rest_on(self, node: Node) -> None:
+        """Count what `node` has in memory, and be as ready as it is."""
+        self.services.budget.add_gauge(lambda: node.bytes_unflushed)
+        node.on_flushed(self.services.budget.look_again)
+        self.watch(lambda: node.why_not_ready)
 
     def why_not_ready(self) -> Sequence[str]:
         """Reasons why this broker should get no traffic now; empty when it should."""

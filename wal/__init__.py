@@ -1,6 +1,6 @@
-"""Ledgers on object storage: a write-ahead log (a *WAL*) whose journal and entry logs are objects. Being built.
+"""Ledgers on object storage: a write-ahead log (a *WAL*) whose journal and entry logs are objects.
 
-Each start of a broker is to begin a WAL: a UUID in the metadata store, which `ledger/` takes for a bookie. It is
+Each start of a broker begins a WAL: a UUID in the metadata store, which `ledger/` takes for a bookie. It is
 written by one process, never opened again, and closed once, by whoever needs a ledger of a broker that is gone.
 
 Read in this order: `settings`; `probe`, what a store must offer; `patience` with a store that is slow or refuses;

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from quire.metadata.records import BookieRecord
 from quire.metadata.store import SessionEvent
@@ -118,9 +118,14 @@ class WalDirectory:
         if self._own is not None:
             await self._own.flush()
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, Any]:
         """What it tells Prometheus: sizes in bytes, counts since the start of the WAL."""
-        return {"quire_wal_open": self._own is not None}
+        own = self._own
+        return {
+            "quire_wal_open": own is not None,
+            "quire_wal_unflushed_bytes": self.bytes_unflushed,
+            **(own.journal.metrics() if own is not None else {}),
+        }
 
     # -- the own WAL -------------------------------------------------------------------------------------
     async def _prove(self) -> None:

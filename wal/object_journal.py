@@ -141,7 +141,7 @@ class ObjectJournal:
     def metrics(self) -> dict[str, Any]:
         """What it tells Prometheus, since the WAL began."""
         return {
-            "quire_wal_upload_seconds": self.upload_s,
+            "quire_wal_upload_latency_seconds": self.upload_s,
             "quire_wal_objects_written_total": self.objects_written,
             "quire_wal_bytes_written_total": self.bytes_written,
             "quire_wal_uploads_hedged_total": self.uploads_hedged,

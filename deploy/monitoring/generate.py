@@ -156,6 +156,14 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         share("Read cache hits", HITS, f"({HITS} + {MISSES})"),
         chart("Reads", "quire_bookie_read_latency_seconds"),
     ),
+    "Write-ahead logs on object storage": (
+        heatmap("Uploads", "quire_wal_upload_latency_seconds"),
+        chart("Uploads, by broker", "quire_wal_upload_latency_seconds"),
+        chart("Objects", "quire_wal_objects_written_total", "quire_wal_uploads_hedged_total"),
+        chart("Bytes uploaded", "quire_wal_bytes_written_total"),
+        chart("Not yet in sets", "quire_wal_unflushed_bytes"),
+        chart("Open", "quire_wal_open"),
+    ),
     "Archive": (
         chart("Archived", "quire_tiering_bytes_archived_total"),
         chart("Segments", "quire_tiering_segments_waiting", "quire_tiering_segments_failing"),

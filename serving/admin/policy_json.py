@@ -32,6 +32,7 @@ from quire.metadata.records import (
     PublishRate,
     Record,
     RetentionPolicy,
+    Storage,
 )
 from quire.runtime.errors import ConfigurationError
 from quire.runtime.limits import MESSAGE_BYTES_MAX
@@ -161,15 +162,19 @@ class Retention(Shape, frozen=True):
 
 
 class Persistence(Shape, frozen=True):
-    """Persistence is a number of copies, bookkeeperEnsemble and bookkeeperWriteQuorum, and a bookkeeperAckQuorum."""
+    """Persistence is a number of copies, bookkeeperEnsemble and bookkeeperWriteQuorum, and a bookkeeperAckQuorum;
+    or a storage, bookies or objects; or both."""
 
     record = PersistencePolicy
     ensemble: int | None = field(name="bookkeeperEnsemble", default=None)
     write_quorum: int = field(name="bookkeeperWriteQuorum", default=0)
     ack_quorum: int = field(name="bookkeeperAckQuorum", default=0)
+    storage: Storage | None = None
 
     def check(self) -> None:
         ensemble, write, ack = self.ensemble, self.write_quorum, self.ack_quorum
+        if self.storage is not None and not (ensemble or write or ack):
+            return  # as many copies as the broker's settings say
         if ensemble not in (None, write):
             raise ConfigurationError(
                 f"ensemble {ensemble} and write quorum {write} must be equal, for Quire does not stripe a "
@@ -182,7 +187,10 @@ class Persistence(Shape, frozen=True):
 
     @classmethod
     def show(cls, kept: PersistencePolicy) -> dict[str, Any]:
-        return {**super().show(kept), "bookkeeperEnsemble": kept.write_quorum}
+        shown = {**super().show(kept), "bookkeeperEnsemble": kept.write_quorum}
+        if kept.storage is None:
+            del shown["storage"]
+        return shown
 
 
 class Quota(Shape, frozen=True):

@@ -266,7 +266,8 @@ class Writing:
 
     def why_full(self) -> str:
         """Why nothing can be written now, if it is for want of room; empty when there is some."""
-        return self._services.ledgers.why_full(self._applied.policies.persistence.ack_quorum or None)
+        persistence = self._applied.policies.persistence
+        return self._services.ledgers.why_full(persistence.ack_quorum or None, persistence.storage)
 
     async def _attach_when_there_is_room(self, writer: LedgerWriter, next_index: int, clock_ms: int) -> None:
         _log.info("%s: takes no messages now: %s", self._name, self.why_full())
@@ -295,6 +296,7 @@ class Writing:
             self,
             write_quorum=persistence.write_quorum or None,
             ack_quorum=persistence.ack_quorum or None,
+            storage=persistence.storage,
             ledger_id=ledger_id,
             atomically_with=atomically_with,
         )

@@ -307,13 +307,14 @@ class Output:
     @classmethod
     async def begin(cls, topic: str, quorums: PersistencePolicy, services: Services) -> Output:
         output = cls(services)
-        if full := services.ledgers.why_full(quorums.ack_quorum or None):
+        if full := services.ledgers.why_full(quorums.ack_quorum or None, quorums.storage):
             raise DiskFull(f"topic {topic} cannot be compacted now: {full}")
         output._writer = await services.ledgers.create(
             f"topic:{topic}",
             output,
             write_quorum=quorums.write_quorum or None,
             ack_quorum=quorums.ack_quorum or None,
+            storage=quorums.storage,
         )
         return output
 

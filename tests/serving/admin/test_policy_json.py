@@ -104,6 +104,7 @@ def test_what_was_kept_when_more_was_allowed_is_shown_all_the_same() -> None:
     [
         ("retention", {"retentionTimeInMinutes": -2}, r"for ever.*\$.retentionTimeInMinutes"),
         ("retention", {"retentionTimeInMinutes": 5}, "5 minutes and 0 MB contradicts itself"),
+        ("persistence", {"storage": "paper"}, "bookies or objects.*paper"),
         ("persistence", {"bookkeeperWriteQuorum": True}, r"\$.bookkeeperWriteQuorum"),
         ("backlogQuota", {"message_age": {"limit": 5, "policy": "panic"}}, "producer_exception.*panic"),
         ("backlogQuota", {"message_age": {}}, "limitSize in bytes or limitTime in seconds"),

@@ -65,6 +65,15 @@ async def until(condition: Callable[[], bool]) -> None:
             },
         ),
         ("persistence", {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2}),
+        (
+            "persistence",
+            {
+                "bookkeeperEnsemble": 0,
+                "bookkeeperWriteQuorum": 0,
+                "bookkeeperAckQuorum": 0,
+                "storage": "objects",
+            },
+        ),
     ],
 )
 async def test_a_topic_s_policy_is_set_shown_and_removed(rest: Rest, word: str, body: Any) -> None:

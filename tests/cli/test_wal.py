@@ -1,0 +1,82 @@
+"""`quire standalone --wal`: one process and a bucket."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from tests.cli.running import Server, standalone
+
+
+def client_of(server: Server) -> pulsar.Client:
+    return pulsar.Client(server.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+
+
+def publish(server: Server, *numbers: int) -> None:
+    client = client_of(server)
+    producer = client.create_producer("t", batching_enabled=False)
+    sent = [producer.send_async(b"%d" % number, lambda *_: None) for number in numbers]
+    producer.flush()
+    producer.send(b"%d" % (numbers[-1] + 1))
+    assert len(sent) == len(numbers)
+    client.close()
+
+
+def read_all(server: Server) -> list[int]:
+    client = client_of(server)
+    reader = client.create_reader("t", pulsar.MessageId.earliest)
+    found = []
+    while reader.has_message_available():
+        found.append(int(reader.read_next(10_000).data()))
+    client.close()
+    return found
+
+
+def acknowledge(server: Server, count: int) -> list[int]:
+    """The next messages of the subscription, which has them as acknowledged when this returns."""
+    client = client_of(server)
+    consumer = client.subscribe("t", "s", initial_position=pulsar.InitialPosition.Earliest)
+    messages = [consumer.receive(10_000) for _ in range(count)]
+    consumer.acknowledge_cumulative(messages[-1])
+    consumer.close()
+    client.close()
+    return [int(message.data()) for message in messages]
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_what_was_acknowledged_is_there_after_a_death_and_after_a_stop(
+    tmp_path: Path, is_killed: bool
+) -> None:
+    wal = f"file://{tmp_path}/bucket"
+    with standalone(tmp_path, "--wal", wal) as server:
+        publish(server, *range(200))
+        assert acknowledge(server, 100) == list(range(100))
+        publish(server, 201)  # in the same upload as the acknowledgement, or a later one
+        if is_killed:
+            server.process.kill()
+            server.process.wait()
+    with standalone(tmp_path, "--wal", wal) as server:
+        assert read_all(server) == list(range(203))
+        assert acknowledge(server, 103) == list(range(100, 203))
+        publish(server, 203)
+        assert acknowledge(server, 2) == [203, 204]
+        assert not (tmp_path / "data" / "entries").exists(), "there is no bookie"
+
+
+def test_a_store_that_cannot_hold_it_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "bucket").write_text("a file, no directory")
+    flags = {"data": f"{tmp_path}/data", "listen": "127.0.0.1:0", "http": "127.0.0.1:0"}
+    words = [word for name, value in flags.items() for word in (f"--{name}", value)]
+    ran = subprocess.run(
+        [sys.executable, "-m", "quire", "standalone", *words, "--wal", f"file://{tmp_path}/bucket"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode != 0 and ran.stdout == ""
+    assert "bucket" in ran.stderr and "Traceback" not in ran.stderr

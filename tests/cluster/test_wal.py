@@ -1,0 +1,63 @@
+"""`quire local --brokers 2 --wal`: brokers, a metadata store and a bucket."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.local import Cluster, running
+from tests.cluster.test_local import Producer, client_of, read_all
+
+TOPIC = "persistent://public/default/t"
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running(
+        tmp_path / "cluster", session_timeout_ms="2s", wal=f"file://{tmp_path}/bucket", brokers="2"
+    ) as made:
+        yield made
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
+async def test_another_broker_goes_on_where_one_ended(cluster: Cluster, number: signal.Signals) -> None:
+    assert not cluster.pids("bookie")
+    client = await asyncio.to_thread(client_of, cluster)
+    producer = await asyncio.to_thread(Producer, client)
+    await asyncio.to_thread(producer.publish, 20)
+    name = cluster.at(await cluster.owner(TOPIC))
+    cluster.signal(name, number)
+    await asyncio.to_thread(producer.publish, 20)
+    if number is signal.SIGSTOP:
+        cluster.signal(name, signal.SIGCONT)
+    assert await asyncio.to_thread(read_all, client) == list(range(40))
+    await asyncio.to_thread(producer.publish, 5)
+    assert await asyncio.to_thread(read_all, client) == list(range(45))
+    await asyncio.to_thread(client.close)
+
+
+async def test_a_namespace_says_where_its_topics_are_kept_and_changes_its_mind(tmp_path: Path) -> None:
+    policy = "/admin/v2/namespaces/public/default/persistence"
+    bucket = tmp_path / "bucket"
+
+    def objects() -> int:
+        return sum(file.is_file() for file in bucket.rglob("wal/*/*"))
+
+    async with running(tmp_path / "cluster", wal=f"file://{bucket}", brokers="1", bookies="1") as cluster:
+        await cluster.rest("POST", policy, {"storage": "bookies"})
+        client = await asyncio.to_thread(client_of, cluster)
+        producer = await asyncio.to_thread(Producer, client)
+        before = objects()
+        await asyncio.to_thread(producer.publish, 20)
+        assert objects() == before
+        for storage in ("objects", "bookies"):
+            await cluster.rest("POST", policy, {"storage": storage})
+            await cluster.rest("PUT", "/admin/v2/persistent/public/default/t/unload")
+            await asyncio.to_thread(producer.publish, 20)
+        assert objects() > before
+        assert await asyncio.to_thread(read_all, client) == list(range(60))
+        await asyncio.to_thread(client.close)
