@@ -41,6 +41,7 @@ from quire.ledger.repair import Repair
 from quire.ledger.settings import LedgerSettings, RepairSettings
 from quire.metadata.cluster import begin_cluster, find_cluster
 from quire.metadata.open import look_at as look_at_metadata
+from quire.metadata.store import MetadataStore
 from quire.metadata.underreplicated import Reports
 from quire.runtime import log
 from quire.runtime.clock import SystemClock
@@ -56,6 +57,7 @@ from quire.serving.broker import Broker
 from quire.serving.cluster.ownership import ClusterOwnership
 from quire.serving.settings import BrokerSettings
 from quire.serving.topic.services import Services
+from quire.wal.directory import WalDirectory
 from quire.wal.settings import WalSettings
 
 CLUSTER_DEFAULTS = {"cluster": "quire", "namespace_bundles": 16}
@@ -164,21 +166,7 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         wals = None
         if configuration.wal.values.wal:
             wals = await parts.wals(configuration.wal.values, store, clock, name, bookies)
-        directory = wals or bookies
-        ledgers = Ledgers(
-            store,
-            directory,
-            clock,
-            SystemRandom(),
-            configuration.ledger.values,
-            rack=process.rack,
-            lost_after_s=configuration.repair.values.repair_delay_ms / 1000,
-            own_wal=wals.own if wals is not None else None,
-        )
-        parts.push_async_callback(ledgers.stop)
-        reports = await parts.start(Reports(store, clock))
-        ledgers.on_damage(lambda bookie, *what: reports.met(str(bookie), *what))
-
+        ledgers = await _ledgers(parts, configuration, store, bookies, wals)
         ownership = ClusterOwnership(
             store, clock, name, moves_per_minute_max=process.balance_moves_per_minute_max
         )
@@ -200,7 +188,7 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         if doors.http is not None:
             told.http_url = advertised_http(process.http_advertise, service_url, doors.http_url)
         told.http_url_tls = http_url_tls(settings.advertise_tls, doors)
-        repair = Repair(store, directory, clock, SystemRandom(), configuration.repair.values, name)
+        repair = Repair(store, wals or bookies, clock, SystemRandom(), configuration.repair.values, name)
         repair.on_open(running.ownerless.want)
         metrics: list[MetricSource] = [watchdog.metrics, repair.metrics]
         if wals is not None:
@@ -217,6 +205,31 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         await parts.start(repair)
         keep_heap()
         yield running
+
+
+async def _ledgers(
+    parts: Parts,
+    configuration: BrokerConfiguration,
+    store: MetadataStore,
+    bookies: ClusterDirectory,
+    wals: WalDirectory | None,
+) -> Ledgers:
+    """Those of this broker, who reports copies that it finds damaged."""
+    clock = SystemClock()
+    ledgers = Ledgers(
+        store,
+        wals or bookies,
+        clock,
+        SystemRandom(),
+        configuration.ledger.values,
+        rack=configuration.process.values.rack,
+        lost_after_s=configuration.repair.values.repair_delay_ms / 1000,
+        own_wal=wals.own if wals is not None else None,
+    )
+    parts.push_async_callback(ledgers.stop)
+    reports = await parts.start(Reports(store, clock))
+    ledgers.on_damage(lambda bookie, *what: reports.met(str(bookie), *what))
+    return ledgers
 
 
 def advertised(advertise: str, listening: str, listen_address: str) -> str:

@@ -40,14 +40,12 @@ from quire.metadata.store import Create, MetadataStore, Step
 from quire.runtime.clock import Clock
 from quire.runtime.errors import (
     AlreadyExists,
-    ConfigurationError,
     LostForGood,
     NotFound,
     OutcomeUnknown,
     Unavailable,
     VersionConflict,
 )
-from quire.wire.bookie import BookieId
 
 __all__ = ["LedgerReader", "LedgerWriter", "Ledgers", "WriterListener"]
 
@@ -150,7 +148,7 @@ class Ledgers:
         (then a record without blocks may be left behind). With steps `atomically_with`, what refuses one of them and
         `OutcomeUnknown` are raised as they are, and there is a record only if the steps were done, too.
         """
-        width, quorum, bookies = self._place(write_quorum, ack_quorum, storage or self._storage)
+        width, quorum, bookies = self._parts.place(write_quorum, ack_quorum, storage or self._storage)
         if isinstance(ledger_id, Above):
             ledger_id = await self.reserve(ledger_id.floor)
         record = states.opened(ledger_id, width, quorum, bookies, purpose, self.clock.now_ms())
@@ -242,24 +240,6 @@ class Ledgers:
         await self._parts.stop()
 
     # -- inside ----------------------------------------------------------------------------------------
-    def _place(
-        self, write_quorum: int | None, ack_quorum: int | None, storage: Storage
-    ) -> tuple[int, int, list[BookieId]]:
-        """Write quorum, ack quorum and ensemble of a new ledger. Raises `Unavailable`, `ConfigurationError`."""
-        if storage is Storage.OBJECTS:
-            wal = self._parts.own_wal()
-            if wal is None:
-                raise Unavailable(
-                    "this broker has no write-ahead log on object storage: start it with --wal, or see its /health"
-                )
-            return 1, 1, [wal]
-        settings = self._parts.settings
-        width = write_quorum or settings.write_quorum
-        quorum = ack_quorum or min(settings.ack_quorum, width)
-        if not 1 <= quorum <= width:
-            raise ConfigurationError(f"ack quorum {quorum} must lie between 1 and write quorum {width}")
-        return width, quorum, self._parts.placement.new_ensemble(width, quorum, self.available())
-
     async def _write_intent(self, record: LedgerRecord, atomically_with: Sequence[Step]) -> None:
         path, value = paths.ledger(record.ledger_id), encode(record)
         try:

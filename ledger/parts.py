@@ -19,6 +19,7 @@ from quire.metadata.records import BookieRecord, LedgerRecord, Storage
 from quire.metadata.store import MetadataStore
 from quire.metadata.underreplicated import Reports
 from quire.runtime.clock import Clock
+from quire.runtime.errors import ConfigurationError, Unavailable
 from quire.runtime.tasks import Tasks
 from quire.wire.bookie import BookieId
 
@@ -58,6 +59,23 @@ class LedgerContext:
         self.narrow = Narrow()
         self.idle = IdleLacs(self.tasks, settings.idle_lac_ms)
         self.reports = Reports(store, clock)
+
+    def place(
+        self, write_quorum: int | None, ack_quorum: int | None, storage: Storage
+    ) -> tuple[int, int, list[BookieId]]:
+        """Write quorum, ack quorum and ensemble of a new ledger. Raises `Unavailable`, `ConfigurationError`."""
+        if storage is Storage.OBJECTS:
+            wal = self.own_wal()
+            if wal is None:
+                raise Unavailable(
+                    "this broker has no write-ahead log on object storage: start it with --wal, or see its /health"
+                )
+            return 1, 1, [wal]
+        width = write_quorum or self.settings.write_quorum
+        quorum = ack_quorum or min(self.settings.ack_quorum, width)
+        if not 1 <= quorum <= width:
+            raise ConfigurationError(f"ack quorum {quorum} must lie between 1 and write quorum {width}")
+        return width, quorum, self.placement.new_ensemble(width, quorum, self.bookies.available())
 
     def takers(self, storage: Storage) -> Sequence[BookieRecord]:
         """Who may be asked to take new blocks."""
