@@ -23,7 +23,6 @@ from quire.cli.settings import Given, StandaloneSettings, check_file, wal_defaul
 from quire.cli.telemetry import send_metrics, tracing
 from quire.ledger.directory import BookieDirectory, LocalDirectory
 from quire.ledger.ledgers import Ledgers
-from quire.ledger.parts import OwnWal
 from quire.ledger.settings import LedgerSettings
 from quire.metadata.open import look_at as look_at_metadata
 from quire.runtime.clock import SystemClock
@@ -135,20 +134,17 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
         archive = await parts.archive(process.archive)
         storage: Storage | WalDirectory
         directory: BookieDirectory
-        own_wal: OwnWal | None = None
         if configuration.wal.values.wal:
             store = await parts.metadata(process.metadata, watchdog)
             wals = await parts.wals(configuration.wal.values, store, clock, STANDALONE, LocalDirectory())
-            storage, directory, own_wal = wals, wals, wals.own
+            storage = directory = wals
         else:
             bookie = await parts.start(Storage(configuration.bookie.values, clock=clock))
             store = await parts.metadata(process.metadata, watchdog)
             local = LocalDirectory()
             local.join(lambda: describe(bookie), bookie)
             storage, directory = bookie, local
-        ledgers = Ledgers(
-            store, directory, clock, SystemRandom(), configuration.ledger.values, own_wal=own_wal
-        )
+        ledgers = Ledgers(store, directory, clock, SystemRandom(), configuration.ledger.values)
         parts.push_async_callback(ledgers.stop)
         traced = tracing(parts, telemetry, "standalone", doors.service_url, clock)
         services = Services(broker_settings, store, ledgers, archive, clock, tracing=traced, security=secured)

@@ -35,7 +35,7 @@ from quire.cli.settings import (
 from quire.cli.telemetry import send_metrics, tracing
 from quire.cli.until_signal import ready, run_until_signal
 from quire.ledger.bookie_client import BookieClient
-from quire.ledger.directory import ClusterDirectory
+from quire.ledger.directory import BookieDirectory, ClusterDirectory
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.repair import Repair
 from quire.ledger.settings import LedgerSettings, RepairSettings
@@ -57,7 +57,6 @@ from quire.serving.broker import Broker
 from quire.serving.cluster.ownership import ClusterOwnership
 from quire.serving.settings import BrokerSettings
 from quire.serving.topic.services import Services
-from quire.wal.directory import WalDirectory
 from quire.wal.settings import WalSettings
 
 CLUSTER_DEFAULTS = {"cluster": "quire", "namespace_bundles": 16}
@@ -166,7 +165,7 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         wals = None
         if configuration.wal.values.wal:
             wals = await parts.wals(configuration.wal.values, store, clock, name, bookies)
-        ledgers = await _ledgers(parts, configuration, store, bookies, wals)
+        ledgers = await _ledgers(parts, configuration, store, wals or bookies)
         ownership = ClusterOwnership(
             store, clock, name, moves_per_minute_max=process.balance_moves_per_minute_max
         )
@@ -211,20 +210,18 @@ async def _ledgers(
     parts: Parts,
     configuration: BrokerConfiguration,
     store: MetadataStore,
-    bookies: ClusterDirectory,
-    wals: WalDirectory | None,
+    directory: BookieDirectory,
 ) -> Ledgers:
     """Those of this broker, who reports copies that it finds damaged."""
     clock = SystemClock()
     ledgers = Ledgers(
         store,
-        wals or bookies,
+        directory,
         clock,
         SystemRandom(),
         configuration.ledger.values,
         rack=configuration.process.values.rack,
         lost_after_s=configuration.repair.values.repair_delay_ms / 1000,
-        own_wal=wals.own if wals is not None else None,
     )
     parts.push_async_callback(ledgers.stop)
     reports = await parts.start(Reports(store, clock))

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from quire.metadata import paths
 from quire.metadata.followed import Followed
-from quire.metadata.records import BookieRecord
+from quire.metadata.records import BookieRecord, Storage
 from quire.metadata.store import MetadataStore
 from quire.runtime.tasks import Tasks
 from quire.wire.bookie import AddDone, AddRequest, BookieId, BookiePort, Request, Status
@@ -33,6 +33,15 @@ class BookieDirectory(Protocol):
         """The way to `bookie`; one that answers `UNREACHABLE` when there is none."""
         ...
 
+    @property
+    def storage(self) -> Storage:
+        """Where ledgers are kept whose creator says nothing else."""
+        ...
+
+    def own_wal(self) -> BookieId | None:
+        """The write-ahead log on object storage that this process writes now."""
+        ...
+
 
 class UnreachablePort:
     """The port of a bookie that nobody knows: every outcome is unknown. A `BookiePort`."""
@@ -47,7 +56,16 @@ class UnreachablePort:
 _NOBODY = UnreachablePort()
 
 
-class LocalDirectory:
+class BookiesAlone:
+    """The part of a `BookieDirectory` that knows of no object storage."""
+
+    storage: Final = Storage.BOOKIES
+
+    def own_wal(self) -> BookieId | None:
+        return None
+
+
+class LocalDirectory(BookiesAlone):
     """Bookies of this process. A `BookieDirectory`."""
 
     def __init__(self) -> None:
@@ -78,7 +96,7 @@ class ClosablePort(BookiePort, Protocol):
     async def close(self) -> None: ...
 
 
-class ClusterDirectory:
+class ClusterDirectory(BookiesAlone):
     """Follows `bookies-available` in the metadata store and opens a port per bookie when it is first needed.
 
     A port outlives its bookie's registration: a bookie whose session is over may still answer, and its answers are

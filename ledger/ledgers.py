@@ -28,14 +28,22 @@ from quire.ledger import flushed, loss, placement, recovery, states
 from quire.ledger.directory import BookieDirectory
 from quire.ledger.leaving import DELAY_S, Leaving
 from quire.ledger.loss import Elsewhere, Loss, Span, nowhere
-from quire.ledger.parts import LedgerContext, OwnWal
+from quire.ledger.parts import LedgerContext
 from quire.ledger.reader import LedgerReader
 from quire.ledger.replicas import DamageListener
 from quire.ledger.reported import Reported
 from quire.ledger.settings import LedgerSettings
 from quire.ledger.writer import LedgerWriter, WriterListener
 from quire.metadata import paths
-from quire.metadata.records import BookieRecord, LedgerRecord, LedgerState, Storage, decode, encode
+from quire.metadata.records import (
+    BookieRecord,
+    LedgerRecord,
+    LedgerState,
+    PersistencePolicy,
+    Storage,
+    decode,
+    encode,
+)
 from quire.metadata.store import Create, MetadataStore, Step
 from quire.runtime.clock import Clock
 from quire.runtime.errors import (
@@ -62,6 +70,7 @@ class Above(NamedTuple):
 
 
 ANY_ID: Final = Above(-1)
+BY_SETTINGS: Final = PersistencePolicy()
 
 
 class Ledgers:
@@ -76,20 +85,13 @@ class Ledgers:
         rack: str = "",
         quarantine_s: float = placement.QUARANTINE_S,
         lost_after_s: float = DELAY_S,
-        own_wal: OwnWal | None = None,
     ) -> None:
-        """`rack` is this process's own: replicas there are read first. `lost_after_s`: see `leaving`.
-
-        With an `own_wal` ledgers are kept there, not on bookies, unless their creator says otherwise.
-        """
+        """`rack` is this process's own: replicas there are read first. `lost_after_s`: see `leaving`."""
         self.store = store
         self.clock = clock
         self._ids = _Ids(store)
         self._writers: dict[int, LedgerWriter] = {}
-        self._parts = LedgerContext(
-            store, bookies, clock, rng, settings, rack, quarantine_s, own_wal or (lambda: None)
-        )
-        self._storage = Storage.BOOKIES if own_wal is None else Storage.OBJECTS
+        self._parts = LedgerContext(store, bookies, clock, rng, settings, rack, quarantine_s)
         self._leaving = Leaving(bookies, clock, lost_after_s)
         self._reported = Reported(store, self._parts.tasks, self._writers)
         self.ack_quorum = settings.ack_quorum
@@ -99,13 +101,13 @@ class Ledgers:
         """Bookies that are up, as this process sees it."""
         return self._parts.bookies.available()
 
-    def why_full(self, ack_quorum: int | None = None, storage: Storage | None = None) -> str:
+    def why_full(self, persistence: PersistencePolicy = BY_SETTINGS) -> str:
         """Why nothing of ordinary priority can be written now: too many disks are full; empty when it is not that."""
-        if (storage or self._storage) is Storage.OBJECTS:
+        if (persistence.storage or self._parts.bookies.storage) is Storage.OBJECTS:
             return ""
         available = self.available()
         writable = sum(not record.read_only for record in available)
-        return placement.why_full(available) if writable < (ack_quorum or self.ack_quorum) else ""
+        return placement.why_full(available) if writable < (persistence.ack_quorum or self.ack_quorum) else ""
 
     @property
     def is_short_of_space(self) -> bool:
@@ -133,22 +135,18 @@ class Ledgers:
         self,
         purpose: str,
         listener: WriterListener,
+        persistence: PersistencePolicy = BY_SETTINGS,
         *,
-        write_quorum: int | None = None,
-        ack_quorum: int | None = None,
-        storage: Storage | None = None,
         ledger_id: int | Above = ANY_ID,
         atomically_with: Sequence[Step] = (),
     ) -> LedgerWriter:
         """A new ledger, open, with a reserved id, or one that nobody has. `purpose` says whose it is.
 
-        The quorums are those of bookies; on object storage there is one copy.
-
         Raises `Unavailable` when fewer bookies than the ack quorum are up, or the metadata store does not answer
         (then a record without blocks may be left behind). With steps `atomically_with`, what refuses one of them and
         `OutcomeUnknown` are raised as they are, and there is a record only if the steps were done, too.
         """
-        width, quorum, bookies = self._parts.place(write_quorum, ack_quorum, storage or self._storage)
+        width, quorum, bookies = self._parts.place(persistence)
         if isinstance(ledger_id, Above):
             ledger_id = await self.reserve(ledger_id.floor)
         record = states.opened(ledger_id, width, quorum, bookies, purpose, self.clock.now_ms())

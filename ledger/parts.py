@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 
 from quire.ledger.deletion import Deletion, Silent
@@ -15,16 +15,13 @@ from quire.ledger.placement import EnsemblePlacement, Quarantine
 from quire.ledger.replicas import Replicas
 from quire.ledger.settings import LedgerSettings
 from quire.ledger.writer_core import Lag
-from quire.metadata.records import BookieRecord, LedgerRecord, Storage
+from quire.metadata.records import BookieRecord, LedgerRecord, PersistencePolicy, Storage
 from quire.metadata.store import MetadataStore
 from quire.metadata.underreplicated import Reports
 from quire.runtime.clock import Clock
 from quire.runtime.errors import ConfigurationError, Unavailable
 from quire.runtime.tasks import Tasks
 from quire.wire.bookie import BookieId
-
-OwnWal = Callable[[], BookieId | None]
-"""The write-ahead log on object storage that this process writes now."""
 
 
 class LedgerContext:
@@ -39,11 +36,9 @@ class LedgerContext:
         settings: LedgerSettings,
         rack: str,
         quarantine_s: float,
-        own_wal: OwnWal,
     ) -> None:
         self.store = store
         self.bookies = bookies
-        self.own_wal = own_wal
         self.clock = clock
         self.settings = settings
         self.tasks = Tasks("ledgers")
@@ -60,19 +55,17 @@ class LedgerContext:
         self.idle = IdleLacs(self.tasks, settings.idle_lac_ms)
         self.reports = Reports(store, clock)
 
-    def place(
-        self, write_quorum: int | None, ack_quorum: int | None, storage: Storage
-    ) -> tuple[int, int, list[BookieId]]:
+    def place(self, persistence: PersistencePolicy) -> tuple[int, int, list[BookieId]]:
         """Write quorum, ack quorum and ensemble of a new ledger. Raises `Unavailable`, `ConfigurationError`."""
-        if storage is Storage.OBJECTS:
-            wal = self.own_wal()
+        if (persistence.storage or self.bookies.storage) is Storage.OBJECTS:
+            wal = self.bookies.own_wal()
             if wal is None:
                 raise Unavailable(
                     "this broker has no write-ahead log on object storage: start it with --wal, or see its /health"
                 )
             return 1, 1, [wal]
-        width = write_quorum or self.settings.write_quorum
-        quorum = ack_quorum or min(self.settings.ack_quorum, width)
+        width = persistence.write_quorum or self.settings.write_quorum
+        quorum = persistence.ack_quorum or min(self.settings.ack_quorum, width)
         if not 1 <= quorum <= width:
             raise ConfigurationError(f"ack quorum {quorum} must lie between 1 and write quorum {width}")
         return width, quorum, self.placement.new_ensemble(width, quorum, self.bookies.available())
@@ -81,7 +74,7 @@ class LedgerContext:
         """Who may be asked to take new blocks."""
         if storage is Storage.BOOKIES:
             return self.bookies.available()
-        wal = self.own_wal()
+        wal = self.bookies.own_wal()
         return [BookieRecord(*wal)] if wal is not None else []
 
     def closed(self, record: LedgerRecord, *, is_whole: bool) -> None:

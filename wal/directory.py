@@ -2,7 +2,7 @@
 
     port(wal-UUID)    the WAL that is written now; else a `ForeignWal`, also of own ones that have ended
     port(other)       a bookie, where the cluster has some
-    available()       bookies, where the cluster has some; new ledgers go to `own`
+    available()       bookies, where the cluster has some; new ledgers go to `own_wal`
 
 The own WAL is begun when the store has proven itself (`probe`), and when one ends another is begun, as soon as store
 and metadata answer. Until then nothing is available, so topics answer "try again", and `why_not_ready` says why.
@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from quire.metadata.records import BookieRecord
+from quire.metadata.records import BookieRecord, Storage
 from quire.metadata.store import SessionEvent
 from quire.runtime.errors import ConfigurationError, QuireError, Unavailable
 from quire.runtime.tasks import Tasks
@@ -94,8 +94,10 @@ class WalDirectory:
             found = self._others[uuid] = ForeignWal(self._context, uuid)
         return found
 
+    storage: Final = Storage.OBJECTS
+
     # -- what others ask ---------------------------------------------------------------------------------
-    def own(self) -> BookieId | None:
+    def own_wal(self) -> BookieId | None:
         """The WAL that is written now."""
         return self._own.bookie_id if self._own is not None else None
 

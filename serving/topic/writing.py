@@ -266,8 +266,7 @@ class Writing:
 
     def why_full(self) -> str:
         """Why nothing can be written now, if it is for want of room; empty when there is some."""
-        persistence = self._applied.policies.persistence
-        return self._services.ledgers.why_full(persistence.ack_quorum or None, persistence.storage)
+        return self._services.ledgers.why_full(self._applied.policies.persistence)
 
     async def _attach_when_there_is_room(self, writer: LedgerWriter, next_index: int, clock_ms: int) -> None:
         _log.info("%s: takes no messages now: %s", self._name, self.why_full())
@@ -290,13 +289,10 @@ class Writing:
         return await self._services.ledgers.reserve(self._segments.greatest_id)
 
     async def _create(self, ledger_id: int, atomically_with: Sequence[Step]) -> LedgerWriter:
-        persistence = self._applied.policies.persistence
         return await self._services.ledgers.create(
             f"topic:{self._name}",
             self,
-            write_quorum=persistence.write_quorum or None,
-            ack_quorum=persistence.ack_quorum or None,
-            storage=persistence.storage,
+            self._applied.policies.persistence,
             ledger_id=ledger_id,
             atomically_with=atomically_with,
         )

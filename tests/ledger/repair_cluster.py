@@ -13,6 +13,7 @@ from quire.metadata.records import (
     BookieRecord,
     DamageRecord,
     LedgerRecord,
+    PersistencePolicy,
     UnderreplicatedRecord,
     encode,
 )
@@ -74,7 +75,7 @@ class Cluster(MemoryCluster):
 
     async def closed(self, blocks: int = 20, on: int = 3) -> LedgerRecord:
         writer = await self.ledgers.create(
-            "test", listener := Listener(), write_quorum=on, ack_quorum=min(2, on)
+            "test", listener := Listener(), PersistencePolicy(write_quorum=on, ack_quorum=min(2, on))
         )
         await listener.until(write(writer, blocks, 3))
         return await writer.close()

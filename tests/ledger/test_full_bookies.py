@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.metadata.records import LedgerState
+from quire.metadata.records import LedgerState, PersistencePolicy
 from quire.runtime.errors import Unavailable
 from quire.testing.cluster import Listener, MemoryCluster, expected, read_all, write
 from quire.wire.bookie import AddRequest
@@ -66,9 +66,9 @@ async def test_who_asks_hears_why_nothing_can_be_written_and_only_then() -> None
     ledgers = cluster.ledgers
     assert ledgers.ack_quorum == 2 and not ledgers.why_full()
     fill(cluster, 1)
-    assert not ledgers.why_full() and ledgers.why_full(3) == "the disk is full"
+    assert not ledgers.why_full() and ledgers.why_full(PersistencePolicy(ack_quorum=3)) == "the disk is full"
     fill(cluster, 2)
-    assert ledgers.why_full() == "the disk is full" and not ledgers.why_full(1)
+    assert ledgers.why_full() == "the disk is full" and not ledgers.why_full(PersistencePolicy(ack_quorum=1))
     for bookie in cluster.bookies[:2]:
         cluster.directory.leave(bookie.bookie.uuid)
     assert not ledgers.why_full(), "too few are up, which is another trouble"

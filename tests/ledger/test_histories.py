@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from quire.ledger import narrow
 from quire.ledger.ledgers import Ledgers
-from quire.metadata.records import LedgerState
+from quire.metadata.records import LedgerState, PersistencePolicy
 from quire.runtime.errors import CorruptionError, NotFound, QuireError, Unavailable
 from quire.testing.cluster import Listener, MemoryCluster, expected, read_all, turns_until, write
 from quire.testing.network import FaultyNetwork, RemoteBookie, RemoteStore
@@ -52,7 +52,7 @@ class History:
     async def run(self) -> None:
         listener = Listener()
         writer = await self.process().create(
-            "history", listener, write_quorum=self.write_quorum, ack_quorum=self.ack_quorum
+            "history", listener, PersistencePolicy(write_quorum=self.write_quorum, ack_quorum=self.ack_quorum)
         )
         self.ledger_id = writer.ledger_id
         background: list[asyncio.Task[None]] = []

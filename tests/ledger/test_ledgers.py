@@ -9,7 +9,7 @@ import pytest
 
 from quire.ledger.ledgers import Above
 from quire.metadata import paths
-from quire.metadata.records import BookieRecord, LedgerState, encode
+from quire.metadata.records import BookieRecord, LedgerState, PersistencePolicy, encode
 from quire.metadata.store import Put
 from quire.runtime.errors import (
     CorruptionError,
@@ -115,7 +115,9 @@ async def test_a_ledger_that_failed_while_it_drained_is_no_empty_one():
 async def test_blocks_of_one_turn_travel_in_one_request_and_are_one_confirmation():
     cluster = MemoryCluster(1)
     create = cluster.ledgers.create
-    writers = [await create("test", Listener(), write_quorum=1, ack_quorum=1) for _ in range(3)]
+    writers = [
+        await create("test", Listener(), PersistencePolicy(write_quorum=1, ack_quorum=1)) for _ in range(3)
+    ]
     for writer in writers:
         write(writer, blocks=4)
     listeners = [writer._listener for writer in writers]
@@ -276,7 +278,9 @@ async def test_a_read_only_bookie_is_left():
 
 async def test_a_busy_bookie_is_asked_again():
     cluster = MemoryCluster(3)
-    writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=3, ack_quorum=3)
+    writer = await cluster.ledgers.create(
+        "test", listener := Listener(), PersistencePolicy(write_quorum=3, ack_quorum=3)
+    )
     cluster.bookies[0].refuses = Status.BUSY
     last = write(writer, 3)
     for _ in range(10):
@@ -290,7 +294,9 @@ async def test_a_busy_bookie_is_asked_again():
 @pytest.mark.parametrize("happened", [True, False])
 async def test_a_change_whose_outcome_is_unknown_is_looked_up(happened):
     cluster = MemoryCluster(4)
-    writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=3, ack_quorum=3)
+    writer = await cluster.ledgers.create(
+        "test", listener := Listener(), PersistencePolicy(write_quorum=3, ack_quorum=3)
+    )
     cluster.ensemble(writer)[0].unreachable = True
     cluster.ledgers.store.fail_next(OutcomeUnknown("time-out"), happened=happened)
     await listener.until(write(writer, 3))
@@ -300,7 +306,9 @@ async def test_a_change_whose_outcome_is_unknown_is_looked_up(happened):
 # -- reading -------------------------------------------------------------------------------------------
 async def test_nobody_reads_beyond_what_is_confirmed():
     cluster = MemoryCluster(3)
-    writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=3, ack_quorum=3)
+    writer = await cluster.ledgers.create(
+        "test", listener := Listener(), PersistencePolicy(write_quorum=3, ack_quorum=3)
+    )
     await listener.until(write(writer, 2))
     held = []
     cluster.bookies[0].deliver = held.append
@@ -406,7 +414,9 @@ async def test_delete_lays_tombstones_and_removes_the_record():
 async def test_a_bookie_that_left_with_blocks_that_nobody_confirmed_gets_the_tombstone_too(by):
     """An ensemble change at the same entry replaces the fragment; whoever goes with it may hold blocks all the same."""
     cluster = MemoryCluster(4)
-    writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=3, ack_quorum=3)
+    writer = await cluster.ledgers.create(
+        "test", listener := Listener(), PersistencePolicy(write_quorum=3, ack_quorum=3)
+    )
     left = cluster.ensemble(writer)[0]
     left.loses_answers = True
     if by == "writer":
@@ -467,7 +477,7 @@ async def test_flushed_when_every_replica_says_so():
 
 async def test_a_bookie_whose_port_fails_is_an_unknown_and_no_reason_to_wait_for_ever(monkeypatch):
     cluster = MemoryCluster(1)
-    writer = await cluster.ledgers.create("test", Listener(), write_quorum=1, ack_quorum=1)
+    writer = await cluster.ledgers.create("test", Listener(), PersistencePolicy(write_quorum=1, ack_quorum=1))
     writer.abandon()
 
     async def broken(request: ReadRequest) -> ReadResponse:

@@ -12,7 +12,16 @@ from quire.ledger import holes, loss, states
 from quire.ledger.loss import Span
 from quire.ledger.state_log import StateLog, StateLogOwner
 from quire.metadata import paths
-from quire.metadata.records import BookieIntent, BookieRecord, Hole, LedgerRecord, LedgerState, decode, encode
+from quire.metadata.records import (
+    BookieIntent,
+    BookieRecord,
+    Hole,
+    LedgerRecord,
+    LedgerState,
+    PersistencePolicy,
+    decode,
+    encode,
+)
 from quire.metadata.underreplicated import damage_reports
 from quire.runtime.errors import LostForGood, Unavailable
 from quire.testing.cluster import Listener, MemoryCluster, expected, read_all, write
@@ -24,7 +33,9 @@ from tests.ledger.repair_cluster import Cluster
 async def closed(cluster: MemoryCluster, blocks: int = 10, count: int = 2) -> LedgerRecord:
     """A ledger with one copy of `blocks` blocks, each with `count` entries."""
     writer = await cluster.ledgers.create(
-        "test", listener := Listener(), write_quorum=len(cluster.bookies), ack_quorum=len(cluster.bookies)
+        "test",
+        listener := Listener(),
+        PersistencePolicy(write_quorum=len(cluster.bookies), ack_quorum=len(cluster.bookies)),
     )
     await listener.until(write(writer, blocks, count))
     return await writer.close()
@@ -107,7 +118,9 @@ async def test_readers_go_on_behind_what_was_given_up_and_see_where_it_was(how):
 
 async def test_the_messages_of_a_hole_are_told_by_the_next_block_and_at_the_ends_by_the_topic():
     cluster = MemoryCluster(1)
-    writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=1, ack_quorum=1)
+    writer = await cluster.ledgers.create(
+        "test", listener := Listener(), PersistencePolicy(write_quorum=1, ack_quorum=1)
+    )
     for first in range(5):
         entries = [b"batch"]
         cut = block.cut(writer.ledger_id, first, first - 1, 1000 + first, 500 + 10 * first, entries, [10])
@@ -144,7 +157,9 @@ async def test_a_hole_stays_one_when_its_blocks_come_back_and_another_is_added_t
 async def test_an_open_ledger_with_a_hole_before_its_lac_is_closed_at_its_end_and_keeps_what_lies_behind():
     """One rotten bit in the journal of the only bookie: recovery never looks at the hole, and cannot find the end."""
     cluster = MemoryCluster(1)
-    writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=1, ack_quorum=1)
+    writer = await cluster.ledgers.create(
+        "test", listener := Listener(), PersistencePolicy(write_quorum=1, ack_quorum=1)
+    )
     for _ in range(6):
         await listener.until(write(writer, 1))
     lose(cluster, writer.ledger_id, 2, "limbo")
@@ -189,7 +204,9 @@ async def test_what_a_bookie_has_that_the_fragment_does_not_name_is_not_lost(how
 async def test_an_open_ledger_is_not_cut_before_a_block_that_a_bookie_has_which_was_left():
     """The last fragment's only bookie is gone for good; the one before it had taken the same blocks."""
     cluster = MemoryCluster(1)
-    writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=1, ack_quorum=1)
+    writer = await cluster.ledgers.create(
+        "test", listener := Listener(), PersistencePolicy(write_quorum=1, ack_quorum=1)
+    )
     await listener.until(write(writer, 6))
     path = paths.ledger(writer.ledger_id)
     opened = decode(LedgerRecord, (await cluster.store.get(path)).value, path)
@@ -237,7 +254,9 @@ async def test_a_bookie_that_drains_and_starts_again_at_this_moment_is_not_gone(
 async def test_an_open_ledger_is_not_cut_because_its_bookie_cannot_answer_now(status):
     """Another one at its old address, one that cannot write the fence down: its blocks are readable later."""
     cluster = MemoryCluster(1)
-    writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=1, ack_quorum=1)
+    writer = await cluster.ledgers.create(
+        "test", listener := Listener(), PersistencePolicy(write_quorum=1, ack_quorum=1)
+    )
     await listener.until(write(writer, 3))
     bookie, ask = cluster.bookies[0], cluster.bookies[0].ask
 
@@ -257,7 +276,9 @@ async def test_an_open_ledger_is_not_cut_because_its_bookie_cannot_answer_now(st
 
 async def test_a_mistake_of_ours_is_no_damage():
     cluster = MemoryCluster(1)
-    writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=1, ack_quorum=1)
+    writer = await cluster.ledgers.create(
+        "test", listener := Listener(), PersistencePolicy(write_quorum=1, ack_quorum=1)
+    )
     await listener.until(write(writer, 3))
     bookie, ask = cluster.bookies[0], cluster.bookies[0].ask
 
@@ -292,7 +313,9 @@ async def test_what_a_bookie_can_read_the_second_time_is_in_no_hole():
 
 async def test_a_hole_that_is_found_before_an_older_one_leaves_no_gap_of_messages():
     cluster = MemoryCluster(1)
-    writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=1, ack_quorum=1)
+    writer = await cluster.ledgers.create(
+        "test", listener := Listener(), PersistencePolicy(write_quorum=1, ack_quorum=1)
+    )
     for first in range(5):
         cut = block.cut(writer.ledger_id, first, first - 1, 1000 + first, 10 * first, [b"batch"], [10])
         writer.add(cut, first)

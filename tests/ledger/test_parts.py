@@ -9,7 +9,7 @@ import pytest
 from quire.ledger import placement, states
 from quire.ledger.idle import PORTION, IdleLacs
 from quire.ledger.settings import LedgerSettings
-from quire.metadata.records import BookieRecord, Fragment, LedgerState
+from quire.metadata.records import BookieRecord, Fragment, LedgerState, PersistencePolicy
 from quire.runtime.errors import ConfigurationError, OutcomeUnknown, Unavailable
 from quire.runtime.limits import ADD_REQUEST_BYTES_MAX, MIB
 from quire.runtime.tasks import Tasks
@@ -71,7 +71,9 @@ async def test_new_ledgers_spread_over_the_bookies_and_closed_ones_count_no_more
 # -- the outbox ----------------------------------------------------------------------------------------
 async def test_a_request_has_a_limit_in_bytes():
     cluster = MemoryCluster(1)
-    writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=1, ack_quorum=1)
+    writer = await cluster.ledgers.create(
+        "test", listener := Listener(), PersistencePolicy(write_quorum=1, ack_quorum=1)
+    )
     for entry in range(20):
         writer.add(block.cut(writer.ledger_id, entry, -1, 0, entry, [bytes(1 * MIB)]), entry)
     await listener.until(19)
@@ -134,7 +136,9 @@ async def test_an_abandoned_writer_says_nothing_more_and_recovery_finds_what_it_
 
 async def test_a_writer_whose_metadata_store_stays_silent_gives_up_with_an_unknown_outcome():
     cluster = MemoryCluster(4)
-    writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=3, ack_quorum=3)
+    writer = await cluster.ledgers.create(
+        "test", listener := Listener(), PersistencePolicy(write_quorum=3, ack_quorum=3)
+    )
     cluster.ensemble(writer)[0].unreachable = True
     cluster.ledgers.store.suspend()
     write(writer, 1)
@@ -162,7 +166,7 @@ async def test_a_creation_in_doubt_is_told_as_not_now():
 async def test_quorums_that_make_no_sense_are_refused():
     cluster = MemoryCluster(3)
     with pytest.raises(ConfigurationError):
-        await cluster.ledgers.create("test", Listener(), write_quorum=2, ack_quorum=3)
+        await cluster.ledgers.create("test", Listener(), PersistencePolicy(write_quorum=2, ack_quorum=3))
     with pytest.raises(ConfigurationError, match="ack_quorum"):
         LedgerSettings(write_quorum=1, ack_quorum=2).validate()
     LedgerSettings().validate()

@@ -13,7 +13,7 @@ from quire.ledger.directory import LocalDirectory
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.settings import LedgerSettings
 from quire.ledger.state_log import StateLog, StateLogOwner
-from quire.metadata.records import BookieRecord, LedgerState
+from quire.metadata.records import BookieRecord, LedgerState, PersistencePolicy
 from quire.runtime.clock import SystemClock
 from quire.runtime.errors import Fenced, NotFound
 from quire.runtime.limits import MIB
@@ -122,7 +122,9 @@ async def test_closed_ledgers_are_flushed_after_a_checkpoint(nodes):
 
 async def test_one_copy_as_standalone_has_it(nodes):
     mine = nodes.process()
-    writer = await mine.create("test", listener := Listener(), write_quorum=1, ack_quorum=1)
+    writer = await mine.create(
+        "test", listener := Listener(), PersistencePolicy(write_quorum=1, ack_quorum=1)
+    )
     last = write(writer, 100, 3)
     await listener.until(last)
     writer.abandon()

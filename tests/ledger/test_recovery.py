@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from quire.ledger import recovery
-from quire.metadata.records import Hole, LedgerRecord, LedgerState, decode
+from quire.metadata.records import Hole, LedgerRecord, LedgerState, PersistencePolicy, decode
 from quire.runtime.errors import (
     ConfigurationError,
     CorruptionError,
@@ -117,7 +117,9 @@ async def test_recovery_never_closes_on_an_unknown_answer(status):
 async def test_recovery_publishes_its_ensembles_only_with_the_close():
     """Rule 14."""
     cluster = MemoryCluster(4)
-    writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=3, ack_quorum=3)
+    writer = await cluster.ledgers.create(
+        "test", listener := Listener(), PersistencePolicy(write_quorum=3, ack_quorum=3)
+    )
     await listener.until(write(writer, 3))
     lost = cluster.ensemble(writer)[0]
     lost.unreachable = True
@@ -235,7 +237,9 @@ async def test_two_recoveries_at_once_agree():
 async def test_a_damaged_block_without_another_copy_stops_recovery_until_an_operator_gives_it_up():
     """Rule 26."""
     cluster = MemoryCluster(1)
-    writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=1, ack_quorum=1)
+    writer = await cluster.ledgers.create(
+        "test", listener := Listener(), PersistencePolicy(write_quorum=1, ack_quorum=1)
+    )
     last = write(writer, 3)
     await listener.until(last)
     cluster.bookies[0].flip(writer.ledger_id, 1)
@@ -254,7 +258,9 @@ async def test_a_damaged_block_without_another_copy_stops_recovery_until_an_oper
 
 async def test_an_operators_word_does_not_make_silence_an_absence(caplog):
     cluster = MemoryCluster(1)
-    writer = await cluster.ledgers.create("test", listener := Listener(), write_quorum=1, ack_quorum=1)
+    writer = await cluster.ledgers.create(
+        "test", listener := Listener(), PersistencePolicy(write_quorum=1, ack_quorum=1)
+    )
     await listener.until(write(writer, 3))
     cluster.bookies[0].unreachable = True
     with pytest.raises(Unavailable):

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from quire.ledger import narrow, placement, states
+from quire.ledger.directory import BookiesAlone
 from quire.ledger.ledgers import Ledgers
 from quire.ledger.patience import Patience
 from quire.ledger.placement import Quarantine
@@ -253,7 +254,7 @@ async def test_the_own_rack_is_read_first_and_who_failed_lately_last():
     cluster = MemoryCluster(3)
     racks = {bookie.bookie.uuid: f"rack-{number}" for number, bookie in enumerate(cluster.bookies)}
 
-    class Racked:
+    class Racked(BookiesAlone):
         port = cluster.directory.port
 
         def available(self) -> list[BookieRecord]:

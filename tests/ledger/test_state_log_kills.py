@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from quire.ledger.ledgers import Ledgers
+from quire.metadata.records import Storage
 from quire.testing.cluster import MemoryCluster, turns_until
 from quire.wire.bookie import AddDone, AddRequest, BookieId
 from tests.ledger.test_state_log import Counts, ids
@@ -33,6 +34,11 @@ class Process:
             cluster.settings,
             quarantine_s=0,
         )
+
+    storage = Storage.BOOKIES
+
+    def own_wal(self) -> None:
+        pass
 
     def available(self) -> Any:
         return self._cluster.directory.available()

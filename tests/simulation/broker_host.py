@@ -63,9 +63,9 @@ class WatchedLedgers(Ledgers):
 
     oracle: Oracle
 
-    async def create(self, purpose: str, listener: WriterListener, **how: Any) -> LedgerWriter:
+    async def create(self, purpose: str, listener: WriterListener, *how: Any, **more: Any) -> LedgerWriter:
         watched = _Watched(listener, self.oracle)
-        writer = await super().create(purpose, watched, **how)
+        writer = await super().create(purpose, watched, *how, **more)
         watched.ledger_id = writer.ledger_id
         return writer
 

@@ -29,7 +29,7 @@ class Cluster:
 
     def asked(self) -> Asked:
         """The WAL that is open now, asked through the directory whatever becomes of it."""
-        own = self.wals.own()
+        own = self.wals.own_wal()
         assert own is not None
         return Asked(self.wals.port(own), own)
 
@@ -43,7 +43,7 @@ async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
 
 
 async def another(cluster: Cluster, than: BookieId) -> None:
-    await eventually(lambda: cluster.wals.own() not in (None, than))
+    await eventually(lambda: cluster.wals.own_wal() not in (None, than))
 
 
 async def test_a_wal_that_ended_is_followed_by_another_and_still_read(cluster: Cluster) -> None:
@@ -73,8 +73,8 @@ async def test_a_session_in_doubt_for_its_time_out_ends_the_wal(cluster: Cluster
     await cluster.wals.start()
     first = cluster.asked()
     cluster.metadata.suspend()
-    assert cluster.wals.own() == first.bookie_id
-    await eventually(lambda: cluster.wals.own() is None)
+    assert cluster.wals.own_wal() == first.bookie_id
+    await eventually(lambda: cluster.wals.own_wal() is None)
     assert "session" in cluster.wals.why_not_ready
     cluster.metadata.resume()
     await another(cluster, first.bookie_id)
@@ -86,7 +86,7 @@ async def test_a_session_that_is_resumed_in_time_changes_nothing(cluster: Cluste
     cluster.metadata.suspend()
     cluster.metadata.resume()
     await asyncio.sleep(0.05)
-    assert cluster.wals.own() == first.bookie_id
+    assert cluster.wals.own_wal() == first.bookie_id
 
 
 async def test_a_store_that_does_not_answer_at_start_is_waited_for(cluster: Cluster) -> None:
@@ -98,9 +98,9 @@ async def test_a_store_that_does_not_answer_at_start_is_waited_for(cluster: Clus
 
     cluster.store.faults.before = refuse
     await cluster.wals.start()
-    assert cluster.wals.own() is None and "connection refused" in cluster.wals.why_not_ready
+    assert cluster.wals.own_wal() is None and "connection refused" in cluster.wals.why_not_ready
     is_away = False
-    await eventually(lambda: cluster.wals.own() is not None)
+    await eventually(lambda: cluster.wals.own_wal() is not None)
     assert cluster.wals.why_not_ready == ""
 
 

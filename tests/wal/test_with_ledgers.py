@@ -14,7 +14,7 @@ from quire.ledger.leaving import Leaving
 from quire.ledger.ledgers import Ledgers, LedgerWriter
 from quire.ledger.reader import LedgerReader
 from quire.ledger.repair_core import Copy, View, good_holders, plan
-from quire.metadata.records import LedgerState, Storage, WalState
+from quire.metadata.records import LedgerState, PersistencePolicy, Storage, WalState
 from quire.runtime.clock import ManualClock, SystemClock
 from quire.runtime.errors import NotFound, Unavailable
 from quire.testing.cluster import QUICK, Listener, MemoryCluster, write
@@ -36,7 +36,7 @@ class Broker:
     def __init__(self, name: str, store: MemoryObjectStore, metadata: MemoryStore) -> None:
         self.metadata = metadata
         self.wals = WalDirectory(wal_context(store, metadata, broker=name), LocalDirectory())
-        self.ledgers = Ledgers(metadata, self.wals, SystemClock(), Random(1), QUICK, own_wal=self.wals.own)
+        self.ledgers = Ledgers(metadata, self.wals, SystemClock(), Random(1), QUICK)
 
     async def start(self) -> Broker:
         await self.wals.start()
@@ -48,11 +48,11 @@ class Broker:
 
     async def is_closed_by_somebody(self) -> None:
         """Somebody begins to close its WAL, and it has begun another one."""
-        own = self.wals.own()
+        own = self.wals.own_wal()
         assert own is not None
         record = await OwnRecord.read(self.metadata, own.uuid.removeprefix("wal-"))
         await record.change(state=WalState.CLOSING)
-        await eventually(lambda: self.wals.own() not in (None, own))
+        await eventually(lambda: self.wals.own_wal() not in (None, own))
 
 
 @pytest.fixture
@@ -85,12 +85,12 @@ async def written(broker: Broker, blocks: int = 10) -> tuple[LedgerWriter, Liste
 
 async def test_one_copy_whatever_the_quorums_of_bookies_are(brokers: tuple[Broker, Broker]) -> None:
     first, _ = brokers
-    writer = await first.ledgers.create("test", Listener(), write_quorum=3, ack_quorum=2)
+    writer = await first.ledgers.create("test", Listener(), PersistencePolicy(write_quorum=3, ack_quorum=2))
     record = await first.ledgers.info(writer.ledger_id)
     assert (record.write_quorum, record.ack_quorum) == (1, 1)
     assert states.storage(record) is Storage.OBJECTS
     with pytest.raises(Unavailable, match="0 of 0 bookies"):
-        await first.ledgers.create("test", Listener(), storage=Storage.BOOKIES)
+        await first.ledgers.create("test", Listener(), PersistencePolicy(storage=Storage.BOOKIES))
 
 
 async def test_a_writer_goes_on_in_the_next_wal(brokers: tuple[Broker, Broker]) -> None:
@@ -120,10 +120,10 @@ async def test_another_takes_over_what_was_acknowledged_and_the_former_writer_is
 async def test_a_closed_ledger_is_read_from_the_living_wal_of_another(brokers: tuple[Broker, Broker]) -> None:
     first, second = brokers
     writer, _ = await written(first)
-    own = first.wals.own()
+    own = first.wals.own_wal()
     await writer.close()
     assert await everything(await second.ledgers.open(writer.ledger_id)) == list(range(10))
-    assert first.wals.own() == own
+    assert first.wals.own_wal() == own
 
 
 async def test_a_deletion_by_another_lays_a_tombstone_before_the_record_goes(
@@ -132,7 +132,7 @@ async def test_a_deletion_by_another_lays_a_tombstone_before_the_record_goes(
     first, second = brokers
     writer, _ = await written(first)
     await writer.close()
-    own = first.wals.own()
+    own = first.wals.own_wal()
     assert own is not None
     first.metadata.fail_next(Unavailable("away"), happened=False)  # of DELETING
     with pytest.raises(Unavailable):

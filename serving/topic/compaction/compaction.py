@@ -305,17 +305,11 @@ class Output:
         self._retained: dict[int, BitMap] = {}
 
     @classmethod
-    async def begin(cls, topic: str, quorums: PersistencePolicy, services: Services) -> Output:
+    async def begin(cls, topic: str, persistence: PersistencePolicy, services: Services) -> Output:
         output = cls(services)
-        if full := services.ledgers.why_full(quorums.ack_quorum or None, quorums.storage):
+        if full := services.ledgers.why_full(persistence):
             raise DiskFull(f"topic {topic} cannot be compacted now: {full}")
-        output._writer = await services.ledgers.create(
-            f"topic:{topic}",
-            output,
-            write_quorum=quorums.write_quorum or None,
-            ack_quorum=quorums.ack_quorum or None,
-            storage=quorums.storage,
-        )
+        output._writer = await services.ledgers.create(f"topic:{topic}", output, persistence)
         return output
 
     def confirmed(self, last_entry: int) -> None:
