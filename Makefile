@@ -43,7 +43,7 @@ model: $(VENV)/.dev
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.fuzz $(TARGET) $(or $(SECONDS),300)
 
-# SEEDS histories of ledgers and clusters on virtual time, from seed FIRST on; see docs/verification.md.
+# SEEDS histories of ledgers, clusters and write-ahead logs on virtual time, from seed FIRST on; see docs/verification.md.
 SEEDS ?= 10000
 FIRST ?= 0
 simulate: $(VENV)/.dev

@@ -173,6 +173,11 @@ class Flusher:
     async def durable(self) -> None:
         """Return when the journal has what was queued. Raises why it never will."""
         waiting: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
-        self._journal.barrier(lambda statuses: waiting.set_result(statuses[0]), (Status.OK,))
+
+        def told(statuses: Sequence[Status]) -> None:
+            if not waiting.done():  # who waits may have been cut off
+                waiting.set_result(statuses[0])
+
+        self._journal.barrier(told, (Status.OK,))
         if await waiting is not Status.OK:
             raise self._journal.failure or Unavailable("the journal has ended")

@@ -12,15 +12,17 @@ does not says nothing.
 | add by a recovery | OK when the same bytes are there, else UNREACHABLE | UNREACHABLE |
 | add, write LAC | UNREACHABLE: go on elsewhere | the same |
 
-The LAC of a ledger in a closed WAL is its last entry: blocks are uploaded in the order in which they were added, and
-what lies before the end is durable with all before it. So a recovery reads no block, and the takeover of a thousand
-ledgers costs the rows of one WAL.
+To a recovery, which has claimed the ledger and reads with a fence, the LAC of a ledger in a closed WAL is its last
+entry: blocks are uploaded in the order in which they were added, and what lies before the end is durable with all
+before it. So a recovery reads no block, and the takeover of a thousand ledgers costs the rows of one WAL. Others hear
+only what the blocks tell: the ledger's writer may live, and have gone on from an earlier entry with another WAL.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
 from quire.bookie.index import find_hole
@@ -140,11 +142,17 @@ class ForeignWal:
                 blocks = await self._find(request, again=look > 0)
             except NotFound:
                 continue  # a set was made of it
-            lac = self.view.index.last_entry(request.ledger_id) if self.view.is_final else -1
+            lac = self._confirmed(request, blocks)
             if blocks and not self.view.is_deleted(request.ledger_id):
                 return ReadResponse(Status.OK, lac, blocks)
             return ReadResponse(self._absent(request.ledger_id), lac)
         return ReadResponse(Status.UNREACHABLE, detail=f"wal-{self._uuid} changes while it is read")
+
+    def _confirmed(self, request: ReadRequest, blocks: Sequence[Buffer]) -> int:
+        """To a recovery, which has claimed the ledger, all that is here; to others what the blocks tell."""
+        if request.fence and self.view.is_final:
+            return self.view.index.last_entry(request.ledger_id)
+        return max((peek(block).lac for block in blocks), default=-1)
 
     async def _close(self) -> None:
         """Once for all who ask meanwhile."""
@@ -195,7 +203,7 @@ class ForeignWal:
         return LedgerInfo(
             Status.OK,
             last_entry=last_entry,
-            lac=last_entry if self.view.is_final else -1,
+            lac=-1,
             fenced=self.view.is_final,
             flushed=True,
             bytes=self.view.index.bytes_of(ledger_id),

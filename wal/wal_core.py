@@ -33,6 +33,9 @@ from quire.wire.bookie import AddDone, Status
 LONE_S: Final = 0.01
 """What comes after a silence waits for so long: others that come with it share its upload."""
 
+EARLY_S: Final = 0.001
+"""A timer that comes so little early is in time: clocks have a grain, and two of them run apart."""
+
 
 @dataclass(slots=True, eq=False)
 class Group:
@@ -140,7 +143,7 @@ class WalCore:
         """The time for which `arm` asked has passed, for the group that was open then, or for another."""
         if self._open is None or self.failure is not None:
             return
-        if now_s < self._due_at_s:
+        if self._due_at_s - now_s > EARLY_S:
             self._effects.arm(self._due_at_s - now_s)
             return
         self._is_due = True

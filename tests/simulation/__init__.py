@@ -14,12 +14,13 @@ function of the plan alone: the same plan gives the same trace, in any process, 
 
     ledger_history      bookies, ledgers, recoveries, readers, deletion, repair                  (most seeds)
     cluster_history     the same with brokers, clients, subscriptions and the archive above it
+    wal_history         ledgers on object storage: brokers with write-ahead logs in a bucket (`wal_objects`), no bookies
 
 `oracle` watches the simulated parts and asserts the invariants all the time: what bookies promised, what metadata
 records may become, what readers may see. A history ends by stopping all faults and waiting, in virtual time, for
 everything to be closed, drained and repaired; then all that was acknowledged is read.
 
 Read in this order: `loop`, `world`, `network`, `metadata`, `machine`, `oracle`, `plan`, `faults`, `host`,
-`ledger_history`, `facts`, `cluster_history`, `hostile`, then `runner` and `__main__` (`python -m tests.simulation
---help`).
+`ledger_history`, `facts`, `cluster_history`, `hostile`, `wal_objects`, `wal_oracle`, `wal_history`, then `runner` and
+`__main__` (`python -m tests.simulation --help`).
 """

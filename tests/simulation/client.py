@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from quire.ledger.bookie_client import BookieClient
 from quire.ledger.bookies import Bookies
-from quire.ledger.directory import ClusterDirectory
+from quire.ledger.directory import BookieDirectory, ClusterDirectory
 from quire.ledger.ledgers import Ledgers, LedgerWriter
 from quire.ledger.losses import Losses
 from quire.ledger.repair import Repair
@@ -60,7 +60,7 @@ class Base:
     """What every process has that talks to bookies."""
 
     store: SimulatedStore
-    directory: ClusterDirectory
+    directory: BookieDirectory
     ledgers: Ledgers
     repair: Repair
     clock: SimulatedClock
@@ -117,7 +117,7 @@ class Client(SimulatedHost):
     async def _run(self, process: Process, store: SimulatedStore) -> None:
         while self.base is None:
             try:
-                self.base = await make_base(self.cluster, store, self.clock, self.rng, process.name)
+                self.base = await self.make_base(process, store)
             except QuireError:
                 await asyncio.sleep(RETRY_S)
         self.base.repair.start()
@@ -127,6 +127,10 @@ class Client(SimulatedHost):
             except QuireError as error:
                 self.world.note(f"{process}: {type(error).__name__} {error}")
                 await asyncio.sleep(RETRY_S)
+
+    async def make_base(self, process: Process, store: SimulatedStore) -> Base:
+        """What it stands on. Raises `Unavailable`."""
+        return await make_base(self.cluster, store, self.clock, self.rng, process.name)
 
     # -- writing ---------------------------------------------------------------------------------------
     async def _write_a_ledger(self, ledgers: Ledgers) -> None:

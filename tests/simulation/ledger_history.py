@@ -61,9 +61,11 @@ def adverse_limits(rng: Random) -> Iterator[None]:
 class LedgerCluster(Cluster):
     """A cluster with clients for ledgers."""
 
+    client_kind = Client
+
     def __init__(self, plan: Plan, world: World) -> None:
         super().__init__(plan, world)
-        self.clients = [Client(self, number) for number in range(plan.clients)]
+        self.clients = [self.client_kind(self, number) for number in range(plan.clients)]
         self.others = list(self.clients)
         self.is_ruined = False
         """Several bookies lost everything: more than repair can make good."""
@@ -142,9 +144,11 @@ class LedgerCluster(Cluster):
 
 
 class LedgerHistory:
+    cluster_kind = LedgerCluster
+
     def __init__(self, plan: Plan, world: World) -> None:
         self.plan, self.world = plan, world
-        self.cluster = LedgerCluster(plan, world)
+        self.cluster = self.cluster_kind(plan, world)
         self.oracle = self.cluster.oracle
 
     def limits(self) -> AbstractContextManager[None]:

@@ -52,6 +52,24 @@ LEDGER_EVENTS: Final = {
     "storm": 1.5,
 }
 
+WAL_EVENTS: Final = {
+    "pause": 5.0,
+    "kill_client": 3.0,
+    "hand_over": 1.0,
+    "metadata_cut": 3.0,
+    "expire": 1.0,
+    "metadata_loss": 1.0,
+    "clock_jump": 0.3,
+    "store_cut": 3.0,
+    "store_slow": 3.0,
+    "store_trouble": 3.0,
+    "close": 4.0,
+    "flush": 4.0,
+    "recover": 6.0,
+    "read": 6.0,
+    "delete": 3.0,
+}
+
 CLUSTER_EVENTS: Final = {
     **LEDGER_EVENTS,
     "kill_client": 2.0,
@@ -67,6 +85,9 @@ CLUSTER_EVENTS: Final = {
     "leave": 1.0,
     "usurp": 4.0,
 }
+
+
+EVENTS: Final = {"ledger": LEDGER_EVENTS, "cluster": CLUSTER_EVENTS, "wal": WAL_EVENTS}
 
 
 BROKER_EVENTS: Final = ("plan", "plan", "half_open", "half_open", "half_open", "grow", "remake")
@@ -168,7 +189,9 @@ def draw(seed: int, kind: str) -> Plan:
         lossy=rng.randrange(bookies) if 1 < ack_quorum < bookies and rng.random() < 0.7 else -1,
     )
     plan = replace(plan, **_traits(seed, kind))
-    events = [*_events(plan, rng), *_spoils(plan), *_halves(plan), *_of_brokers(plan)]
+    if kind == "wal":
+        plan = replace(plan, bookies=0, clients=rng.choice((2, 2, 3)), write_quorum=1, ack_quorum=1, lossy=-1)
+    events = [*_events(plan, rng), *_spoils(plan), *_halves(plan), *_of_brokers(plan), *_rots(plan)]
     if ruins := _ruins(plan):
         events = [event for event in events if event.kind not in UNJUDGED_IN_RUIN] + ruins
     events.sort()
@@ -226,6 +249,15 @@ def _ruins(plan: Plan) -> list[Event]:
     return events
 
 
+def _rots(plan: Plan) -> list[Event]:
+    """Objects of write-ahead logs rot, or vanish. Drawn apart, as traits are."""
+    rng = Random(f"{plan.seed}/{plan.kind}/rots")
+    if plan.kind != "wal" or rng.random() >= 0.2:
+        return []
+    times = (round(rng.uniform(0.5, plan.seconds), 3) for _ in range(rng.choice((1, 2, 6))))
+    return [Event(at_s, rng.choice(("rot", "vanish")), rng.randrange(8)) for at_s in times]
+
+
 def _of_brokers(plan: Plan) -> list[Event]:
     """Drawn apart, as traits are."""
     if plan.kind != "cluster":
@@ -252,7 +284,7 @@ def _halves(plan: Plan) -> list[Event]:
 
 def _events(plan: Plan, rng: Random) -> list[Event]:
     """A process in phases, each with a rate of its own; some kinds are left out altogether."""
-    weights = CLUSTER_EVENTS if plan.kind == "cluster" else LEDGER_EVENTS
+    weights = EVENTS[plan.kind]
     kinds = {kind: weight * rng.choice((0.0, 1.0, 1.0, 4.0)) for kind, weight in weights.items()}
     if not any(kinds.values()):
         kinds = dict(weights)
@@ -298,6 +330,15 @@ def _event(plan: Plan, rng: Random, at_s: float, kind: str) -> Event:
             # A broker outlives its session: whoever takes over must keep it from confirming anything.
             broker = plan.bookies + rng.randrange(plan.brokers)
             return Event(at_s, kind, broker, plan.session_timeout_ms / 1000 * rng.choice((1.1, 1.5, 3.0)))
+        case "pause" | "metadata_cut" | "store_cut" if plan.kind == "wal" and rng.random() < 0.5:
+            # It stands still over a takeover, or goes on without hearing of one.
+            return Event(
+                at_s, kind, rng.randrange(everybody), plan.session_timeout_ms / 1000 * rng.choice((1.1, 3.0))
+            )
+        case "store_trouble":
+            return Event(at_s, kind, 0, short_s, rng.choice((0.1, 0.5, 1.0)))
+        case "close":
+            return Event(at_s, kind, rng.randrange(4), rng.randrange(8), rng.choice((0.0, 0.0, 0.02, 0.3)))
         case "wipe" | "flip":
             return Event(at_s, kind, plan.lossy, short_s)
         case "kill_bookie" | "power_cut" | "slow_disk" | "disk_full" | "decommission":

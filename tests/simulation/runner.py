@@ -18,11 +18,12 @@ from .cluster_history import ClusterHistory
 from .ledger_history import LedgerHistory
 from .mutations import MUTATIONS
 from .plan import Plan, draw
+from .wal_history import WalHistory
 from .world import Violation, World, silence
 
 PROCESSES: Final = 2
 CHUNK: Final = 4
-HISTORIES: Final[dict[str, Any]] = {"ledger": LedgerHistory, "cluster": ClusterHistory}
+HISTORIES: Final[dict[str, Any]] = {"ledger": LedgerHistory, "cluster": ClusterHistory, "wal": WalHistory}
 
 
 @dataclass

@@ -25,7 +25,7 @@ PINNED = Path(__file__).with_name("pinned")
 
 SCENARIOS = Path(__file__).with_name("scenarios")
 
-SEEDS = {"ledger": 1_700, "cluster": 300}
+SEEDS = {"ledger": 1_700, "cluster": 300, "wal": 600}
 SECONDS_MAX = float(os.environ.get("QUIRE_SIMULATION_SECONDS", "240"))
 """For the histories of a kind. A slow machine runs fewer, in which as much less must happen."""
 
@@ -112,6 +112,37 @@ MUST_BE_SEEN = {
         "hostile connection closed by its broker": 50,
         **{f"hostile {act.__name__}": 10 for act in ACTS},
     },
+    "wal": {
+        "taken over": 1_000,
+        "recovered": 1_000,
+        "recoveries race": 200,
+        "add FENCED": 500,
+        "add UNREACHABLE": 500,
+        "ensemble change": 20,
+        "WAL fenced": 600,
+        "WAL closed from closing": 600,
+        "WAL closed from open": 30,
+        "close told": 800,
+        "trimmed while open": 2_000,
+        "upload hedged": 200,
+        "name taken by the own object": 300,
+        "name taken by a fence": 6,
+        "object behind a fence": 2,
+        "object store refuses": 800,
+        "object store silent, put before": 400,
+        "object store silent, put after": 400,
+        "object store silent, put later": 400,
+        "listing that lags": 1_000,
+        "object rotted": 50,
+        "object vanished": 50,
+        "WAL damage told": 5,
+        "handed over": 50,
+        "session lost": 200,
+        "metadata outcome unknown": 300,
+        "ledger deleted": 250,
+        "writer failed OutcomeUnknown": 200,
+        "ledger read": 3_000,
+    },
 }
 
 
@@ -149,7 +180,7 @@ def test_all_invariants_hold_in_every_history(kind: str) -> None:
 @pytest.mark.timeout(600)
 def test_a_seed_gives_the_same_trace_in_any_process(kind: str) -> None:
     """Twice, with other hashes of strings and other addresses of objects."""
-    count = {"ledger": 30, "cluster": 12}[kind]
+    count = {"ledger": 30, "cluster": 12, "wal": 30}[kind]
     script = (
         "import json, sys; from tests.simulation.runner import run_seed\n"
         "timeline = sys.argv[1] == 'timeline'\n"

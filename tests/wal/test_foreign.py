@@ -66,7 +66,8 @@ async def test_a_fence_closes_it_and_then_all_is_known(in_sets: bool) -> None:
     assert list(await other.queue(made(1, 3), recovery=True)) == [Status.UNREACHABLE]
     assert list(await other.queue(made(1, 3))) == [Status.UNREACHABLE]
     info = await other.port.ask(LedgerInfoRequest(other.bookie_id, 1))
-    assert (info.last_entry, info.lac, info.fenced) == (2, 2, True)
+    assert (info.last_entry, info.lac, info.fenced) == (2, -1, True)
+    assert (await other.ask(1, 0)).lac < 2, "the ledger's writer may have gone on from there with another WAL"
     hole = await other.port.ask(FindHoleRequest(other.bookie_id, 1, 0, 9))
     assert (hole.status, hole.entry) == (Status.OK, 3)
     found = await other.port.ask(FindTimeRequest(other.bookie_id, 1, 1_002))

@@ -1,0 +1,326 @@
+"""Histories of ledgers on object storage: brokers, a bucket and the metadata store; no bookies.
+
+Each broker writes ledgers into a write-ahead log of its own, reads and takes over those of others, and deletes. Beside
+what `faults` does to processes and to the metadata:
+
+    hand_over       a broker stops as it should, and is started again
+    store_cut       broker, seconds: the store does not hear it
+    store_slow      broker, seconds: it hears it late, so uploads are hedged
+    store_trouble   seconds, chance
+    close           which log, first closer, seconds between it and a second one
+    flush           a broker writes what it has in memory as a set
+    rot, vanish     which object of those that others know to be durable; what then holds says `wal_oracle`
+
+The end: faults stop, everybody is started, every ledger is recovered by two brokers and read by two, to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from random import Random
+from typing import Any, Final
+from unittest import mock
+from uuid import UUID
+
+from quire.ledger.directory import LocalDirectory
+from quire.ledger.ledgers import Ledgers
+from quire.ledger.repair import Repair
+from quire.metadata.records import LedgerState, WalState
+from quire.runtime.errors import CorruptionError, NotFound, QuireError
+from quire.wal import flusher, object_journal, own_record, probe, set_objects, wal_object
+from quire.wal.closing import close_wal
+from quire.wal.closing_core import ClosingCore
+from quire.wal.context import WalContext
+from quire.wal.directory import WalDirectory
+from quire.wal.object_journal import ObjectJournal
+from quire.wal.run_reader import run_cache
+from quire.wal.settings import WalSettings
+from quire.wal.storage import WalStorage
+from quire.wal.wal_core import WalCore
+from quire.wal.wal_object import Header
+from quire.wire.bookie import AddDone, AddRequest, Status
+
+from .client import REPAIR, Base, Client, adverse_ledger_settings
+from .ledger_history import STEP_S, LedgerCluster, LedgerHistory, adverse_limits
+from .loop import Process
+from .metadata import SimulatedStore
+from .plan import Event, Plan
+from .wal_objects import WalBucket, WalObjects
+from .wal_oracle import WalOracle
+from .world import Violation, World
+
+CLOSE_S: Final = 20.0
+BACK_S: Final = 60.0
+UPLOADS_MAX: Final = 4
+
+
+class WalBroker(Client):
+    """A broker below its topics, whose ledgers lie in its write-ahead log."""
+
+    cluster: WalCluster
+    wals: WalDirectory | None = None
+    objects: WalObjects
+    is_leaving = False
+
+    def forget(self) -> None:
+        super().forget()
+        self.wals = None
+        self.is_leaving = False
+
+    async def make_base(self, process: Process, store: SimulatedStore) -> Base:
+        """As `quire broker --wal` puts it together."""
+        self.objects = WalObjects(self.cluster.bucket, process)
+        settings = self.cluster.settings(self.rng)
+        context = WalContext(self.objects, store, run_cache(10_000), self.clock, settings, self.host)
+        wals = WalDirectory(context, LocalDirectory())
+        await wals.start()
+        rng = self.rng
+        ledgers = Ledgers(
+            store,
+            wals,
+            self.clock,
+            rng,
+            adverse_ledger_settings(rng, 1, 1),
+            quarantine_s=rng.choice((0.0, 2.0)),
+        )
+        repair = Repair(store, wals, self.clock, rng, REPAIR, process.name)
+        self.wals = wals
+        return Base(store, wals, ledgers, repair, self.clock)
+
+    # -- what events ask for -----------------------------------------------------------------------------
+    async def close(self, uuid: str) -> None:
+        """Close a log, whoever writes it."""
+        store, oracle = self.store, self.cluster.oracle
+        assert store is not None
+        with suppress(TimeoutError, NotFound):
+            async with asyncio.timeout(CLOSE_S):
+                try:
+                    record = await close_wal(self.objects, store, self.clock, uuid, self.host)
+                except CorruptionError as damage:
+                    self.world.saw("WAL damage told")
+                    self.world.check(oracle.is_damaged, "damage", f"{self.host} closes {uuid}: {damage}")
+                    return
+                oracle.told_end(uuid, record.end_seq)
+
+    async def flush(self) -> None:
+        if self.wals is not None:
+            with suppress(QuireError):
+                await self.wals.flush()
+
+    async def back(self) -> None:
+        """Return when it is there, and does not leave."""
+        for _ in range(int(BACK_S / STEP_S)):
+            if self.wals is not None and not self.is_leaving:
+                return
+            await asyncio.sleep(STEP_S)
+        raise Violation("liveness", f"{self.host} is not there {BACK_S:g} s after the last fault")
+
+    async def hand_over(self, restart_s: float) -> None:
+        process, wals = self.process, self.wals
+        if wals is None or self.is_leaving or self.cluster.is_healed:
+            return
+        self.is_leaving = True
+        await wals.stop()
+        self.world.saw("handed over")
+        if self.process is process:
+            self.world.later(0.0, self.kill, restart_s)
+
+
+class WalCluster(LedgerCluster):
+    oracle_kind = WalOracle
+    client_kind = WalBroker
+    oracle: WalOracle
+    clients: Sequence[WalBroker]  # type: ignore[assignment]
+
+    def __init__(self, plan: Plan, world: World) -> None:
+        super().__init__(plan, world)
+        self.bucket = WalBucket(world)
+        self.oracle.watch(self.bucket)
+
+    @staticmethod
+    def settings(rng: Random) -> WalSettings:
+        return WalSettings(
+            wal="memory://",
+            wal_batch_ms=rng.choice((10, 40)),
+            wal_batch_bytes=rng.choice((500, 3_000, 100_000)),
+            wal_uploads_max=rng.randint(1, UPLOADS_MAX),
+            wal_memory_bytes=rng.choice((8_000, 60_000, 1 << 30)),
+        )
+
+    @property
+    def is_healed(self) -> bool:
+        return self._is_over
+
+    def heal(self) -> None:
+        super().heal()
+        self.bucket.trouble = 0.0
+        self.bucket.cut.clear()
+        self.bucket.slow.clear()
+
+    # -- events ------------------------------------------------------------------------------------------
+    def _client(self, event: Event) -> WalBroker:
+        return self.clients[event.target % len(self.clients)]
+
+    def _store_cut(self, event: Event) -> None:
+        host = self._client(event).host
+        self._for(event.first, lambda: self.bucket.cut.add(host), lambda: self.bucket.cut.discard(host))
+
+    def _store_slow(self, event: Event) -> None:
+        host = self._client(event).host
+        self._for(event.first, lambda: self.bucket.slow.add(host), lambda: self.bucket.slow.discard(host))
+
+    def _store_trouble(self, event: Event) -> None:
+        self.bucket.trouble = event.second
+        self.world.later(event.first, lambda: setattr(self.bucket, "trouble", 0.0))
+
+    def _flush(self, event: Event) -> None:
+        client = self._client(event)
+        self._in(client, client.flush())
+
+    def _hand_over(self, event: Event) -> None:
+        client = self._client(event)
+        self._in(client, client.hand_over(event.first))
+
+    def _close(self, event: Event) -> None:
+        """Target: which log, 0 is the newest; first closer; seconds until another begins."""
+        known = [uuid for uuid, wal in self.oracle.wals.items() if wal.record is not None]
+        if not known:
+            return
+        uuid = known[-1 - event.target % len(known)]
+        one, other = (self.clients[(int(event.first) + n) % len(self.clients)] for n in (0, 1))
+        self._in(one, one.close(uuid))
+        self.world.later(event.second, lambda: self._in(other, other.close(uuid)))
+
+    def _rot(self, event: Event) -> None:
+        name = self._known_to_be_durable(event.target)
+        if name is not None:
+            content, _ = self.bucket.objects[name]
+            offset = self.rng.choice(
+                (self.rng.randrange(wal_object.HEADER_BYTES), self.rng.randrange(len(content)))
+            )
+            self.oracle.is_damaged = True
+            self.bucket.flip(name, offset, 1 << self.rng.randrange(8))
+            self.world.saw("object rotted")
+            self.world.note(f"a bit of {name} at {offset} flips")
+
+    def _vanish(self, event: Event) -> None:
+        name = self._known_to_be_durable(event.target)
+        if name is not None:
+            self.oracle.is_damaged = True
+            self.bucket.objects.pop(name)
+            self.world.saw("object vanished")
+            self.world.note(f"{name} vanishes")
+
+    def _known_to_be_durable(self, number: int) -> str | None:
+        """A data object above the trim point of a log of which one that lies behind it says that it was durable."""
+        found = []
+        for uuid, wal in self.oracle.wals.items():
+            record = wal.record
+            if record is None or record.state is WalState.CLOSED:
+                continue
+            confirmed = max((self._confirmed(uuid, seq) for seq in wal.data), default=-1)
+            names = (wal_object.data_name(uuid, seq) for seq in range(record.trim_seq, confirmed + 1))
+            found += [name for name in names if name in self.bucket.objects]
+        return sorted(found)[number % len(found)] if found else None
+
+    def _confirmed(self, uuid: str, seq: int) -> int:
+        name = wal_object.data_name(uuid, seq)
+        try:
+            return wal_object.read_header(self.bucket.objects[name][0], name).confirmed_seq
+        except (KeyError, CorruptionError):
+            return -1
+
+
+@contextmanager
+def adverse_wals(rng: Random, oracle: WalOracle) -> Iterator[None]:
+    """What takes minutes and megabytes comes sooner; logs and objects have names from the seed; nodes are heard."""
+
+    def unique() -> UUID:
+        return UUID(int=rng.getrandbits(128), version=4)
+
+    limits: Any = ClosingCore.__init__.__kwdefaults__
+    add, put, taken = WalStorage.add, ObjectJournal._put, WalCore.taken
+
+    def heard_add(self: WalStorage, request: AddRequest, done: AddDone) -> None:
+        uuid = self.bookie_id.uuid.removeprefix("wal-")
+        judge = oracle.add_arrives(self.bookie_id, request)
+        blocks = list(request.blocks)
+
+        def answered(statuses: Sequence[Status]) -> None:
+            judge(statuses)
+            oracle.answered(uuid, blocks, statuses)
+            done(statuses)
+
+        add(self, request, answered)
+
+    async def heard_put(self: ObjectJournal, *args: Any) -> None:
+        before = self.uploads_hedged
+        try:
+            await put(self, *args)
+        finally:
+            if self.uploads_hedged > before:
+                oracle.world.saw("upload hedged")
+
+    def heard_taken(self: WalCore, seq: int, ours: Header, found: Header) -> None:
+        oracle.world.saw("name taken by the own object" if found == ours else "name taken by a fence")
+        taken(self, seq, ours, found)
+
+    with (
+        adverse_limits(rng),
+        mock.patch.object(flusher, "INTERVAL_S", rng.choice((1.0, 4.0, 300.0))),
+        mock.patch.object(flusher, "LOOK_S", 0.7),
+        mock.patch.object(object_journal, "ENOUGH", 4),
+        mock.patch.object(object_journal, "HEDGE_AT_FIRST_S", 0.1),
+        mock.patch.object(probe, "RACES", rng.choice((1, 1, 1, 4))),
+        mock.patch.object(own_record, "uuid4", unique),
+        mock.patch.object(set_objects, "uuid4", unique),
+        mock.patch.object(probe, "uuid4", unique),
+        mock.patch.dict(limits, {"look_behind": UPLOADS_MAX, "reads_max": rng.choice((2, 8))}),
+        mock.patch.object(wal_object, "RUN_BYTES_MAX", rng.choice((300, 1 << 20))),
+        mock.patch.object(WalStorage, "add", heard_add),
+        mock.patch.object(ObjectJournal, "_put", heard_put),
+        mock.patch.object(WalCore, "taken", heard_taken),
+    ):
+        yield
+
+
+class WalHistory(LedgerHistory):
+    cluster_kind = WalCluster
+    cluster: WalCluster
+    oracle: WalOracle
+
+    def limits(self) -> AbstractContextManager[None]:
+        return adverse_wals(self.world.rng("limits"), self.oracle)
+
+    async def run(self) -> None:
+        self.cluster.start()
+        await asyncio.sleep(self.plan.seconds)
+        self.world.note("-- faults are over")
+        self.cluster.heal()
+        for client in self.cluster.clients:
+            client.stops = True
+        if self.oracle.is_damaged:
+            await asyncio.sleep(
+                20.0
+            )  # nothing may be lost in silence; what can be closed is for a person to say
+            return
+        for client in self.cluster.clients:
+            await client.back()
+        await self._settle()
+        await asyncio.sleep(self.cluster.metadata.lag_s)
+        await self._read_all()
+        for uuid in self.oracle.wals:
+            self.oracle.check_kept(uuid)
+
+    def _unsettled(self) -> str:
+        cluster, oracle = self.cluster, self.oracle
+        writing = [each.host for each in cluster.clients if each.open or each.base is None]
+        if writing:
+            return f"{writing} still write or are not up"
+        deleting = [each.host for each in cluster.clients if each.deleting]
+        if deleting:
+            return f"{deleting} still delete"
+        unended = [each.ledger_id for each in oracle.records.values() if each.state is not LedgerState.CLOSED]
+        return f"ledgers {unended} are not closed or not deleted" if unended else ""

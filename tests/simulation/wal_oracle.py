@@ -1,0 +1,286 @@
+"""What must hold of write-ahead logs on object storage: watched on the bucket and the metadata, all the time.
+
+    prefix      when a block is acknowledged, its object is there, and all before it above the trim point are
+    kept        what was acknowledged is in a set that the record's catalogue names, or in a data object from the trim
+                point up to the end, until its ledger is deleted
+    end         a closed WAL's end never moves, and it is where its lowest fence lies; who closes it is told that end
+    trim        the trim point only rises, by the WAL's writer while it is open, by its keeper when it is closed
+    garbage     a data object goes when the record says that it is in a set, a set when no record's catalogue names it,
+                a fence only with its record
+    ended       a WAL ends for a reason: somebody closed it, its store barred it, or its session was over
+
+Of ledgers on them all that `oracle` says holds, with "kept" for a quorum. Where objects rot, or vanish when others know
+that they were durable, nothing is lost in silence: a ledger is not closed before what was confirmed ("end"), and reads
+say damage, or nothing at all. Whether a ledger can be closed then is not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from quire.metadata import paths
+from quire.metadata.records import LedgerRecord, LedgerState, WalRecord, WalState, decode
+from quire.runtime.errors import CorruptionError
+from quire.wal import wal_object
+from quire.wal.wal_object import Catalogue, Header, Kind
+from quire.wire.block import Buffer, peek
+from quire.wire.bookie import Status
+
+from .metadata import MetadataServer
+from .oracle import Oracle, Promises
+from .wal_objects import WalBucket
+from .world import World
+
+Span = tuple[int, int, int]
+"""Ledger, first entry, last entry of a run."""
+
+
+@dataclass
+class Wal:
+    """What is known of one."""
+
+    record: WalRecord | None = None
+    data: dict[int, list[Span]] = field(default_factory=dict)
+    """Of each data object that is there: its runs."""
+    fences: set[int] = field(default_factory=set)
+    seqs: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Of each block that is in a data object, or was: the first number."""
+    sets: frozenset[str] = frozenset()
+    """Those that the record's catalogue names."""
+
+
+class WalOracle(Oracle):
+    bucket: WalBucket
+
+    def __init__(self, world: World, metadata: MetadataServer) -> None:
+        super().__init__(world, metadata)
+        self.wals: dict[str, Wal] = {}
+        self.set_spans: dict[str, list[Span]] = {}
+        """Of each set that is there."""
+        self.is_damaged = False
+        """Some object rotted, or vanished."""
+
+    def watch(self, bucket: WalBucket) -> None:
+        self.bucket = bucket
+        bucket.appeared = self._appeared
+        bucket.going = self._going
+
+    # -- objects -----------------------------------------------------------------------------------------
+    def _appeared(self, name: str, content: bytes) -> None:
+        parts = name.split("/")
+        if len(parts) != 3 or parts[1].startswith("probe"):
+            return
+        if parts[2].startswith("sets-"):
+            return
+        header = wal_object.read_header(content, name)
+        if header.kind is Kind.SET:
+            self.set_spans[name] = list(_spans(content, header))
+            return
+        wal = self.wals.setdefault(header.wal, Wal())
+        if header.kind is Kind.FENCE:
+            wal.fences.add(header.seq)
+            self.world.saw("WAL fenced")
+            return
+        wal.data[header.seq] = list(_spans(content, header))
+        for ledger_id, first, last in wal.data[header.seq]:
+            for entry in range(first, last + 1):
+                wal.seqs.setdefault((ledger_id, entry), header.seq)
+        if any(seq < header.seq for seq in wal.fences):
+            self.world.saw("object behind a fence")
+
+    def _going(self, name: str) -> None:
+        uuid, _, last = name.removeprefix("wal/").partition("/")
+        wal = self.wals.get(uuid)
+        if wal is None or wal.record is None:
+            self.set_spans.pop(name, None)
+            return
+        record, seq = wal.record, wal_object.seq_of(name)
+        if name in self.set_spans:
+            self.world.check(
+                name not in wal.sets, "garbage", f"set {name} goes, and the catalogue of {uuid} names it"
+            )
+            del self.set_spans[name]
+        elif seq is not None and seq in wal.fences:
+            self.world.check(False, "garbage", f"the fence {seq} of {uuid} goes")
+        elif seq is not None:
+            is_beyond = record.state is WalState.CLOSED and seq >= record.end_seq
+            self.world.check(
+                seq < record.trim_seq or is_beyond,
+                "garbage",
+                f"object {seq} of {uuid} goes, and the trim point is {record.trim_seq}",
+            )
+            wal.data.pop(seq, None)
+        elif last.startswith("sets-"):
+            self.world.check(
+                name != record.catalogue,
+                "garbage",
+                f"catalogue {name} goes, and the record of {uuid} names it",
+            )
+
+    # -- records -----------------------------------------------------------------------------------------
+    def _metadata_changed(self, path: str) -> None:
+        super()._metadata_changed(path)
+        if not path.startswith(paths.WALS + "/"):
+            return
+        uuid = path.rpartition("/")[2]
+        wal = self.wals.setdefault(uuid, Wal())
+        before, node = wal.record, self.metadata.find(path)
+        if node is None:
+            wal.record = None
+            self._check_removed(uuid)
+            return
+        record = wal.record = decode(WalRecord, node.value, path)
+        self.promises.setdefault(f"wal-{uuid}", Promises(1))
+        wal.sets = frozenset(entry.name for entry in self._catalogue(record).sets)
+        if before is None:
+            return
+        self._check_wal_change(uuid, before, record)
+        self.check_kept(uuid)
+
+    def _catalogue(self, record: WalRecord) -> Catalogue:
+        if not record.catalogue:
+            return Catalogue()
+        content = self.bucket.objects.get(record.catalogue)
+        self.world.check(
+            content is not None,
+            "kept",
+            f"the record of {record.uuid} names {record.catalogue}, which is not there",
+        )
+        assert content is not None
+        try:
+            return wal_object.decode_catalogue(content[0], record.catalogue_crc, record.catalogue)
+        except CorruptionError:
+            return Catalogue()
+
+    def _check_wal_change(self, uuid: str, before: WalRecord, record: WalRecord) -> None:
+        steps = (WalState.OPEN, WalState.CLOSING, WalState.CLOSED)
+        self.world.check(
+            steps.index(before.state) <= steps.index(record.state),
+            "end",
+            f"{uuid} goes back to {record.state}",
+        )
+        if before.state is WalState.CLOSED:
+            self.world.check(
+                before.end_seq == record.end_seq,
+                "end",
+                f"the end of {uuid} moves from {before.end_seq} to {record.end_seq}",
+            )
+        elif record.state is WalState.CLOSED:
+            self.world.saw(f"WAL closed from {before.state}")
+            fences = self.wals[uuid].fences
+            lowest = min((seq for seq in fences if seq >= record.trim_seq), default=record.end_seq)
+            self.world.check(
+                record.end_seq <= lowest,
+                "end",
+                f"{uuid} ends with {record.end_seq}, and a fence lies at {lowest}",
+            )
+        self.world.check(
+            before.trim_seq <= record.trim_seq, "trim", f"{uuid}: from {before.trim_seq} to {record.trim_seq}"
+        )
+        if before.trim_seq < record.trim_seq:
+            self.world.saw(f"trimmed while {record.state}")
+            self.world.check(
+                before.state is record.state is not WalState.CLOSING,
+                "trim",
+                f"{uuid} is trimmed from {before.state} to {record.state}",
+            )
+
+    def _check_removed(self, uuid: str) -> None:
+        self.world.saw("WAL removed")
+        left = list(self._acknowledged(uuid))
+        self.world.check(not left, "kept", f"the record of {uuid} is gone, which has blocks {left[:5]}")
+
+    def told_end(self, uuid: str, end_seq: int) -> None:
+        """Somebody has closed the WAL, as he believes."""
+        record = self.wals[uuid].record
+        if record is not None:
+            self.world.saw("close told")
+            self.world.check(
+                (record.state, record.end_seq) == (WalState.CLOSED, end_seq),
+                "end",
+                f"{uuid} is {record.state} and ends with {record.end_seq}; its closer says {end_seq}",
+            )
+
+    # -- blocks ------------------------------------------------------------------------------------------
+    def answered(self, uuid: str, blocks: Sequence[Buffer], statuses: Sequence[Status]) -> None:
+        """What the WAL's node said of blocks that were to be added."""
+        for block, status in zip(blocks, statuses, strict=True):
+            if status is Status.OK:
+                header = peek(block)
+                self.acknowledged(uuid, header.ledger_id, header.first_entry)
+
+    def acknowledged(self, uuid: str, ledger_id: int, first: int) -> None:
+        """The WAL's node has just said so."""
+        wal = self.wals[uuid]
+        assert wal.record is not None
+        if not self.is_damaged and self._is_wanted(ledger_id):
+            self.world.check(
+                self._is_kept(wal, ledger_id, first),
+                "kept",
+                f"block {first} of ledger {ledger_id} is nowhere in {uuid}",
+            )
+        seq = wal.seqs.get((ledger_id, first), -1)
+        lacking = [n for n in range(wal.record.trim_seq, seq) if n not in wal.data]
+        self.world.check(
+            not lacking or self.is_damaged,
+            "prefix",
+            f"block {first} of ledger {ledger_id}, in object {seq} of {uuid}, is acknowledged before {lacking}",
+        )
+
+    def check_kept(self, uuid: str) -> None:
+        """All that was acknowledged is there."""
+        wal = self.wals[uuid]
+        if self.is_damaged or wal.record is None:
+            return
+        for ledger_id, first in self._acknowledged(uuid):
+            self.world.check(
+                self._is_kept(wal, ledger_id, first),
+                "kept",
+                f"block {first} of ledger {ledger_id} was acknowledged, and is in no object of {uuid} that counts",
+            )
+
+    def _acknowledged(self, uuid: str) -> Iterator[tuple[int, int]]:
+        """Blocks of ledgers that are not being deleted."""
+        known = self.promises.get(f"wal-{uuid}")
+        for ledger_id, blocks in known.blocks.items() if known is not None else ():
+            if self._is_wanted(ledger_id):
+                yield from ((ledger_id, first) for first in blocks)
+
+    def _is_wanted(self, ledger_id: int) -> bool:
+        record = self.records.get(ledger_id)
+        return record is not None and record.state is not LedgerState.DELETING
+
+    def _is_kept(self, wal: Wal, ledger_id: int, entry: int) -> bool:
+        record = wal.record
+        assert record is not None
+        end_seq = record.end_seq if record.state is WalState.CLOSED else 1 << 62
+        seq = wal.seqs.get((ledger_id, entry), -1)
+        if record.trim_seq <= seq < end_seq and seq in wal.data:
+            return True
+        spans = (span for name in wal.sets for span in self.set_spans.get(name, ()))
+        return any(each == ledger_id and first <= entry <= last for each, first, last in spans)
+
+    def _check_quorum(self, record: LedgerRecord, entry: int, rule: str = "quorum") -> None:
+        if self.is_damaged:
+            return
+        index = max(number for number, each in enumerate(record.fragments) if each.first_entry <= entry)
+        for name in record.fragments[index].bookies:
+            wal = self.wals.get(name.removeprefix("wal-").partition(":")[0])
+            self.world.check(
+                wal is not None and wal.record is not None and self._is_kept(wal, record.ledger_id, entry),
+                rule,
+                f"entry {entry} of ledger {record.ledger_id} is {record.state}, and not in {name}",
+            )
+
+
+def _spans(content: bytes, header: Header) -> Iterator[Span]:
+    if header.kind is Kind.SET:
+        tail = content[-wal_object.set_tail_bytes(content, "x") :]
+        rows = wal_object.read_set_tail(tail, len(content), wal_object.footer_crc(content), "x")
+        row = wal_object.SET_ROW
+    else:
+        rows, _ = wal_object.read_data_tail(header, content[header.tail_offset :], "x")
+        row = wal_object.ROW
+    for ledger_id, first, last, *_ in row.iter_unpack(rows):
+        yield ledger_id, first, last
