@@ -21,7 +21,7 @@ from quire.ledger.parts import LedgerContext
 from quire.ledger.placement import why_full
 from quire.ledger.writer_core import Pending, Replica, State, WriterCore
 from quire.metadata import paths
-from quire.metadata.records import Fragment, LedgerRecord, encode
+from quire.metadata.records import Fragment, LedgerRecord, Storage, encode
 from quire.metadata.store import Step
 from quire.runtime.errors import Fenced, OutcomeUnknown, QuireError
 from quire.wire.block import Buffer
@@ -29,6 +29,9 @@ from quire.wire.bookie import BookieId, WriteLacRequest
 
 CHANGE_DELAY_MS_MAX: Final = 1_000
 LATE_ANSWERS_S: Final = 5.0
+OWN_WAL_S: Final = 10.0
+"""How long a writer waits for another write-ahead log of its process."""
+OWN_WAL_LOOK_S: Final = 0.1
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +57,7 @@ class BlockWriter:
         self._parts = parts
         self._record = record
         self._has_priority = outbox is not parts.outbox
+        self._failed_at_s = 0.0
         self.send = outbox.send
         self.core = WriterCore(
             record.ledger_id,
@@ -84,6 +88,7 @@ class BlockWriter:
         asyncio.get_running_loop().call_later(self._parts.settings.busy_retry_ms / 1000, again)
 
     def arm_change(self) -> None:
+        self._failed_at_s = asyncio.get_running_loop().time()
         self._parts.placement.avoid(self.core.failed_bookies())
         asyncio.get_running_loop().call_later(self.next_change_delay_s(), self._change)
 
@@ -98,7 +103,10 @@ class BlockWriter:
 
     def _change(self) -> None:
         core, parts = self.core, self._parts
-        live, takers = core.live_bookies(), parts.takers(states.storage(self._record))
+        storage = states.storage(self._record)
+        live, takers = core.live_bookies(), parts.takers(storage)
+        if not takers and storage is Storage.OBJECTS and self._waits_for_wal():
+            return
         replacements = parts.placement.choose_sound(
             self._record.write_quorum - len(live),
             self._record.ack_quorum - len(live),
@@ -108,6 +116,14 @@ class BlockWriter:
             even_full=self._has_priority,
         )
         core.begin_change(replacements, "" if replacements else why_full(takers))
+
+    def _waits_for_wal(self) -> bool:
+        """This process begins another write-ahead log when one has ended: look again soon, but not for ever."""
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._failed_at_s > OWN_WAL_S:
+            return False
+        loop.call_later(OWN_WAL_LOOK_S, self._change)
+        return True
 
 
 class LedgerWriter(BlockWriter):
