@@ -38,6 +38,7 @@ from quire.serving.broker import Broker
 from quire.serving.cluster.addresses import Addresses
 from quire.serving.settings import BrokerSettings
 from quire.serving.topic.services import Services
+from quire.wal.collector import Collector
 from quire.wal.directory import WalDirectory
 from quire.wal.settings import WalSettings
 
@@ -137,6 +138,7 @@ async def standalone(configuration: StandaloneConfiguration) -> AsyncIterator[St
         if configuration.wal.values.wal:
             store = await parts.metadata(process.metadata, watchdog)
             wals = await parts.wals(configuration.wal.values, store, clock, STANDALONE, LocalDirectory())
+            await parts.start(Collector(wals.context, wals.own_wal, lambda: True))
             storage = directory = wals
         else:
             bookie = await parts.start(Storage(configuration.bookie.values, clock=clock))

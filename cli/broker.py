@@ -57,6 +57,7 @@ from quire.serving.broker import Broker
 from quire.serving.cluster.ownership import ClusterOwnership
 from quire.serving.settings import BrokerSettings
 from quire.serving.topic.services import Services
+from quire.wal.collector import Collector
 from quire.wal.settings import WalSettings
 
 CLUSTER_DEFAULTS = {"cluster": "quire", "namespace_bundles": 16}
@@ -192,6 +193,7 @@ async def broker(configuration: BrokerConfiguration) -> AsyncIterator[Broker]:
         metrics: list[MetricSource] = [watchdog.metrics, repair.metrics]
         if wals is not None:
             metrics.append(wals.metrics)
+            await parts.start(Collector(wals.context, wals.own_wal, lambda: repair.is_coordinator))
         if settings.archive_sidecars and running.offloading is not None:
             metrics += await parts.sidecars(process.archive, running.offloading.offloader)
         application = make_app(running, metrics)

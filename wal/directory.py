@@ -47,7 +47,7 @@ class WalDirectory:
     """`bookies` leads to those of the cluster, which may have blocks from other times."""
 
     def __init__(self, context: WalContext, bookies: Bookies) -> None:
-        self._context = context
+        self.context = context
         self._bookies = bookies
         self._tasks = Tasks("wal")
         self._own: WalStorage | None = None
@@ -60,7 +60,7 @@ class WalDirectory:
 
     async def start(self) -> None:
         """Prove the store, and begin a WAL. Raises `ConfigurationError`; a store that does not answer is waited for."""
-        self._unwatch = self._context.metadata.on_session(self._session_event)
+        self._unwatch = self.context.metadata.on_session(self._session_event)
         try:
             await self._prove()
             await self._begin()
@@ -91,7 +91,7 @@ class WalDirectory:
         uuid = bookie.uuid.removeprefix("wal-")
         found = self._others.get(uuid)
         if found is None:
-            found = self._others[uuid] = ForeignWal(self._context, uuid)
+            found = self._others[uuid] = ForeignWal(self.context, uuid)
         return found
 
     storage: Final = Storage.OBJECTS
@@ -131,12 +131,12 @@ class WalDirectory:
 
     # -- the own WAL -------------------------------------------------------------------------------------
     async def _prove(self) -> None:
-        await self._context.objects.prepare()
-        await probe(self._context.objects)
+        await self.context.objects.prepare()
+        await probe(self.context.objects)
 
     async def _begin(self) -> None:
-        record = await OwnRecord.begin(self._context)
-        own = WalStorage(self._context, record, self._ended)
+        record = await OwnRecord.begin(self.context)
+        own = WalStorage(self.context, record, self._ended)
         own.on_flushed(self._tell_flushed)
         own.start()
         self._own = own
@@ -177,7 +177,7 @@ class WalDirectory:
             self._doubt.cancel()
             self._doubt = None
         if event is SessionEvent.SUSPENDED:
-            timeout_s = self._context.metadata.session_timeout_ms / 1000
+            timeout_s = self.context.metadata.session_timeout_ms / 1000
             self._doubt = asyncio.get_running_loop().call_later(timeout_s, self._end_session)
         elif event is SessionEvent.LOST:
             self._end_session()

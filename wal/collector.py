@@ -1,0 +1,186 @@
+"""Closes WALs whose writer is gone, and keeps closed ones in order, until nothing is left of them.
+
+    open, its writer gone      it is closed, after a while
+    closed, data objects       their living blocks become sets, and the data objects go
+    tombstones laid            they go into the catalogue; sets without a living ledger go
+    closed, nothing left       its objects go, all but the fence, and then its record
+
+One process of a cluster does it, for there is one who coordinates repair; safety does not rest on that (see `keeper`).
+A writer is gone when its broker is not registered, or has begun another WAL since. Who is closed by mistake begins
+another one.
+
+The fence stays: a writer that stands still may have an upload under way for as long as it likes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from quire.metadata import paths
+from quire.metadata.records import WalRecord, WalState
+from quire.runtime.errors import CorruptionError, NotFound, QuireError
+from quire.runtime.limits import MIB
+from quire.runtime.tasks import Tasks
+from quire.wal import tombstones, wal_object
+from quire.wal.closing import close_wal
+from quire.wal.context import WalContext
+from quire.wal.keeper import Keeper
+from quire.wal.own_record import OwnRecord
+from quire.wal.patience import until_answered
+from quire.wal.trash import Trash
+from quire.wal.view import View
+from quire.wire.block import Buffer, peek
+from quire.wire.block_runs import split
+from quire.wire.bookie import BookieId
+from quire.wire.checksum import crc32c
+
+_log = logging.getLogger(__name__)
+
+LOOK_S: Final = 15.0
+GRACE_S: Final = 60.0
+"""A writer is missed for so long before its WAL is closed: whoever needs a ledger of it does not wait for that."""
+
+SET_BYTES: Final = 64 * MIB
+"""About what goes from data objects into one set."""
+
+
+class Collector:
+    """`own` is the WAL that this process writes. It acts only while it `may`."""
+
+    def __init__(
+        self, context: WalContext, own: Callable[[], BookieId | None], may: Callable[[], bool]
+    ) -> None:
+        self._context = context
+        self._own = own
+        self._may = may
+        self._tasks = Tasks("wal collector")
+        self._missed_since: dict[str, float] = {}
+        self._swept: set[str] = set()
+        """Closed WALs in whose folders nothing lies that their records do not name."""
+
+    def start(self) -> None:
+        self._tasks.start_every(LOOK_S, self.look, "keep closed WALs in order")
+
+    async def stop(self) -> None:
+        await self._tasks.stop()
+
+    async def look(self) -> None:
+        """Do what is to be done now."""
+        if not self._may():
+            self._missed_since.clear()
+            return
+        metadata = self._context.metadata
+        records: dict[str, WalRecord] = {}
+        for uuid in await metadata.children(paths.WALS):
+            try:
+                records[uuid] = (await OwnRecord.read(metadata, uuid)).record
+            except NotFound:
+                continue
+        gone = self._gone(records, {paths.decode(each) for each in await metadata.children(paths.BROKERS)})
+        for uuid, record in records.items():
+            try:
+                if uuid in gone:
+                    await self._close(uuid)
+                elif record.state is WalState.CLOSED:
+                    await self._keep(record)
+            except NotFound:
+                continue  # somebody else was faster
+            except QuireError as error:
+                _log.warning("wal-%s cannot be kept in order now: %s", uuid, error)
+
+    # -- whose writer is gone ----------------------------------------------------------------------------
+    def _gone(self, records: Mapping[str, WalRecord], brokers: Collection[str]) -> set[str]:
+        now = self._context.clock.monotonic()
+        newest = {}
+        for record in sorted(records.values(), key=lambda each: each.created_ms):
+            newest[record.broker] = record.uuid
+        own = self._own()
+        missed = {
+            uuid
+            for uuid, record in records.items()
+            if record.state is not WalState.CLOSED
+            and (own is None or own.uuid != f"wal-{uuid}")
+            and (record.broker not in brokers or newest[record.broker] != uuid)
+        }
+        self._missed_since = {uuid: self._missed_since.get(uuid, now) for uuid in missed}
+        return {uuid for uuid, since in self._missed_since.items() if now - since >= GRACE_S}
+
+    async def _close(self, uuid: str) -> None:
+        context = self._context
+        await close_wal(context.objects, context.metadata, context.clock, uuid, context.broker)
+
+    # -- a closed one ------------------------------------------------------------------------------------
+    async def _keep(self, record: WalRecord) -> None:
+        uuid, metadata = record.uuid, self._context.metadata
+        laid = await tombstones.laid(metadata, uuid)
+        if record.trim_seq >= record.end_seq and not laid and record.catalogue and uuid in self._swept:
+            return
+        view = View(self._context, uuid)
+        await view.refresh()
+        own = await OwnRecord.read(metadata, uuid)
+        trash = Trash(self._context.objects, self._tasks)
+        keeper = Keeper(own, view.sets, trash)
+        deleted = {**view.deleted, **laid}
+        while keeper.trim_seq < own.record.end_seq:
+            await self._make_set(keeper, own.record, deleted, set(view.index.ledgers()))
+        if deleted:
+            await keeper.change([], keeper.trim_seq, deleted, ())
+            await tombstones.take_away(metadata, uuid, list(laid))
+        await trash.emptied()
+        await self._sweep(own.record, view)
+        if not own.record.catalogue:
+            await own.remove()
+            _log.info("wal-%s of %s is gone: nothing of it is needed", uuid, record.broker)
+
+    async def _make_set(
+        self, keeper: Keeper, record: WalRecord, deleted: Mapping[int, int], elsewhere: Collection[int]
+    ) -> None:
+        """Bring what the next data objects hold into a set."""
+        ledgers: dict[int, dict[int, Buffer]] = {}
+        seq, size = keeper.trim_seq, 0
+        while seq < record.end_seq and size < SET_BYTES:
+            if seq not in record.lost:
+                for block in await self._blocks(record.uuid, seq):
+                    header = peek(block)
+                    if header.ledger_id not in deleted:
+                        ledgers.setdefault(header.ledger_id, {})[header.first_entry] = block
+                        size += len(block)
+            seq += 1
+        runs = [
+            (ledger_id, [blocks[entry] for entry in sorted(blocks)])
+            for ledger_id, blocks in sorted(ledgers.items())
+        ]
+        sets = [await keeper.write_set(runs, seq - 1, self._context.clock.now_ms())] if runs else []
+        await keeper.change(sets, seq, deleted, elsewhere)
+
+    async def _blocks(self, uuid: str, seq: int) -> list[Buffer]:
+        """All blocks of a data object, proven by its rows."""
+        objects, name = self._context.objects, wal_object.data_name(uuid, seq)
+
+        def read() -> list[Buffer]:
+            store = objects.blocking
+            header = wal_object.read_header(store.get_range(name, 0, wal_object.HEADER_BYTES), name)
+            wal_object.check(header, uuid, seq, name)
+            content = memoryview(store.get_range(name, 0, header.object_bytes))
+            rows, _ = wal_object.read_data_tail(header, content[header.tail_offset :], name)
+            found: list[Buffer] = []
+            for _, _, _, offset, length, crc in wal_object.ROW.iter_unpack(rows):
+                run = content[offset : offset + length]
+                if crc32c(run) != crc:
+                    raise CorruptionError("a run of blocks does not match its checksum", name, offset)
+                found += split(run)
+            return found
+
+        return await until_answered(lambda: objects.run(read), f"read of {name}")
+
+    async def _sweep(self, record: WalRecord, view: View) -> None:
+        """Delete what nobody names: from before a death, or by a writer that had stood still. Not the fence."""
+        named = {record.catalogue, wal_object.data_name(record.uuid, record.end_seq)}
+        named |= {entry.name for entry in view.sets.catalogue.sets}
+        objects = self._context.objects
+        there = await objects.list(wal_object.folder(record.uuid))
+        await asyncio.gather(*(objects.delete(info.name) for info in there if info.name not in named))
+        self._swept.add(record.uuid)
