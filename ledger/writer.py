@@ -24,6 +24,7 @@ from quire.metadata import paths
 from quire.metadata.records import Fragment, LedgerRecord, Storage, encode
 from quire.metadata.store import Step
 from quire.runtime.errors import Fenced, OutcomeUnknown, QuireError
+from quire.runtime.limits import MORE_FULL_BLOCKS_ON_OBJECTS_MAX
 from quire.wire.block import Buffer
 from quire.wire.bookie import BookieId, WriteLacRequest
 
@@ -167,6 +168,12 @@ class LedgerWriter(BlockWriter):
     def last_confirmed(self) -> int:
         """Last entry of the confirmed prefix, -1 when nothing is."""
         return self.core.last_confirmed
+
+    @property
+    def more_full_blocks_max(self) -> int:
+        """How many more blocks than usual may be pending if they are full ones."""
+        is_far = states.storage(self._record) is Storage.OBJECTS
+        return MORE_FULL_BLOCKS_ON_OBJECTS_MAX if is_far else 0
 
     @property
     def blocks_pending(self) -> int:

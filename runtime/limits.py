@@ -70,6 +70,9 @@ BOOKIE_FRAME_BYTES_MAX: Final = ADD_REQUEST_BYTES_MAX + BLOCK_BYTES_HARD_MAX + 6
 BLOCKS_IN_FLIGHT_PER_LEDGER_MAX: Final = 16
 """Unconfirmed blocks of one ledger; what arrives meanwhile makes the next block larger."""
 
+MORE_FULL_BLOCKS_ON_OBJECTS_MAX: Final = 256
+"""So many full ones more may be on their way to object storage, which takes a third of a second: 64 MiB."""
+
 LAG_BYTES_MAX: Final = 64 * MIB
 """Confirmed blocks that a process keeps for bookies behind their quorum; beyond it those bookies are left."""
 

@@ -7,7 +7,7 @@
 Everything that one turn of the event loop read for a topic waits until the turn is over; `Turn` then lets each
 topic cut its blocks. A block holds up to 256 KiB or 1,000 entries (a larger entry is a block of its own), and at most
 BLOCKS_IN_FLIGHT_PER_LEDGER_MAX are unconfirmed, so under load what waits makes the next block larger, and at rest an
-entry is a block at once. There is no timer here.
+entry is a block at once. There is no timer here. On their way to object storage there may be more, if they are full.
 
 The receipts of a block are built after all blocks of the turn were handed over, which is while the disk works, one
 piece of bytes per producer. They leave when the block is confirmed, in order.
@@ -348,7 +348,7 @@ class Publisher:
         self.flushed().add_done_callback(lambda _: done())
 
     def _arm(self) -> None:
-        if self._writer is not None and len(self._flights) < BLOCKS_IN_FLIGHT_PER_LEDGER_MAX:
+        if self._writer is not None and len(self._flights) < self._blocks_max(self._writer):
             self._armed = True
             self._turn.add(self)
 
@@ -362,11 +362,24 @@ class Publisher:
             return
         if now_ms > self._clock_ms:
             self._clock_ms = now_ms
-        while self._waiting and len(flights) < BLOCKS_IN_FLIGHT_PER_LEDGER_MAX:
+        while self._waiting and (
+            len(flights) < BLOCKS_IN_FLIGHT_PER_LEDGER_MAX or self._is_full_block_next()
+        ):
             flight = self._cut_one(writer.ledger_id)
             flights.append(flight)
             made.append(flight)
             writer.write(flight)
+
+    def _blocks_max(self, writer: LedgerWriter) -> int:
+        return BLOCKS_IN_FLIGHT_PER_LEDGER_MAX + writer.more_full_blocks_max
+
+    def _is_full_block_next(self) -> bool:
+        """Whether a block more than usual may be cut: a full one, to where blocks are long on their way."""
+        assert self._writer is not None
+        return len(self._flights) < self._blocks_max(self._writer) and (
+            sum(part.byte_count for part in self._waiting) >= BLOCK_BYTES_MAX
+            or sum(len(part.heads) for part in self._waiting) >= BLOCK_ENTRIES_MAX
+        )
 
     def _cut_one(self, ledger_id: int) -> InFlightBlock:
         waiting = self._waiting

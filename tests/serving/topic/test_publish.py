@@ -34,6 +34,7 @@ class Writer:
     def __init__(self, ledger_id: int) -> None:
         self.ledger_id = ledger_id
         self.blocks: list[Buffer] = []
+        self.more_full_blocks_max = 0
 
     def write(self, pending: Pending) -> None:
         assert blocks.verify(pending.block).last_entry == pending.last_entry
@@ -190,6 +191,19 @@ def test_what_waits_makes_the_next_block_larger(world: World) -> None:
     world.turn()
     assert writer.headers[-1].entry_count == 5
     assert writer.headers[-1].lac == 0
+
+
+def test_where_blocks_are_long_on_their_way_full_ones_may_be_more(world: World) -> None:
+    writer, producer = world.attach(1), Producer()
+    writer.more_full_blocks_max = 3
+    for _ in range(BLOCKS_IN_FLIGHT_PER_LEDGER_MAX + 5):
+        world.publish(producer, 100)
+        world.turn()
+    assert len(writer.blocks) == BLOCKS_IN_FLIGHT_PER_LEDGER_MAX
+    for _ in range(5):
+        world.publish(producer, BLOCK_BYTES_MAX)
+        world.turn()
+    assert len(writer.blocks) == BLOCKS_IN_FLIGHT_PER_LEDGER_MAX + 3
 
 
 def test_message_counts_and_index(world: World) -> None:

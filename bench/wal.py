@@ -1,0 +1,155 @@
+"""A write-ahead log on object storage: rates, latencies and uploads, with the upload times of a real store injected.
+
+    python -m bench.wal [QUESTION …]      (all without arguments; about three minutes)
+
+The store is a directory. The server is this file again, with `serve` and two times in front: so much longer each upload
+takes, and one of a hundred. How much the load generator has outstanding decides: 120 MB here, in batches of 120 KiB.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Sequence
+from typing import Any
+from unittest import mock
+
+from bench.report import ask
+from quire.cli import parts
+from quire.cli.main import main as quire
+from quire.objects.open import open_for_log
+from quire.objects.store import BlockingStore, ObjectStore
+from quire.wire.block import Buffer
+
+KIB = 1024
+
+
+class SlowPuts(ObjectStore):
+    """Each upload takes `usual_s` longer, and one of a hundred `late_s`."""
+
+    def __init__(self, store: BlockingStore, threads: int, usual_s: float, late_s: float) -> None:
+        super().__init__(store, threads=threads)
+        self._usual_s = usual_s
+        self._late_s = late_s
+        self._chance = random.Random(7)
+
+    async def put_whole(self, name: str, parts: Sequence[Buffer]) -> None:
+        await asyncio.sleep(self._late_s if self._chance.random() < 0.01 else self._usual_s)
+        await super().put_whole(name, parts)
+
+
+def serve(usual_ms: float, late_ms: float, *words: str) -> None:
+    def opened(url: str, threads: int) -> ObjectStore:
+        plain = open_for_log(url, threads)
+        return SlowPuts(plain.blocking, threads, usual_ms / 1000, late_ms / 1000)
+
+    with mock.patch.object(parts, "open_for_log", opened), mock.patch.object(sys, "argv", ["quire", *words]):
+        quire()
+
+
+class Server:
+    """A standalone process with a WAL in a directory that is removed afterwards."""
+
+    def __init__(self, usual_ms: float = 0, late_ms: float | None = None, *flags: str) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="quire-bench-")
+        root = self._folder.name
+        words = [
+            "standalone",
+            "--data",
+            f"{root}/data",
+            "--wal",
+            f"file://{root}/bucket",
+            "--log-level",
+            "warning",
+        ]
+        words += ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", *flags]
+        late = usual_ms if late_ms is None else late_ms
+        command = [sys.executable, "-m", "bench.wal", "serve", str(usual_ms), str(late), *words]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert self.process.stdout is not None
+        _, service_url, self.http_url = self.process.stdout.readline().split()
+        self.port = service_url.rpartition(":")[2]
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._folder.cleanup()
+
+    def load(self, mode: str, *arguments: object) -> None:
+        words = [mode, "--port", self.port, "--server-pid", self.process.pid, *arguments]
+        if (
+            subprocess.run([sys.executable, "-m", "bench.load", *map(str, words)], check=False).returncode
+            != 0
+        ):
+            raise SystemExit("the load generator failed")
+
+    def metric(self, name: str) -> float:
+        with urllib.request.urlopen(f"{self.http_url}/metrics") as answer:
+            lines = answer.read().decode().splitlines()
+        return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
+
+
+BATCHES = ("--size", KIB, "--batch", 120, "--outstanding", 1_000, "--seconds", 8)
+
+
+def batched() -> None:
+    """1 KiB messages in batches, as fast as they are taken: of eight topics, and of one with one producer."""
+    for topics in (8, 1):
+        with Server() as server:
+            server.load(
+                "produce", "--label", f"1 KiB batched, topics: {topics}", "--topics", topics, *BATCHES
+            )
+
+
+def one_topic_far_away() -> None:
+    """One topic, one producer, 300 ms added to each upload."""
+    with Server(300) as server:
+        server.load("produce", "--label", "1 KiB batched, 1 topic, uploads of 300 ms", *BATCHES)
+
+
+def latency() -> None:
+    """2,000 messages a second, uploads of 60 ms, one of a hundred of 250 ms, for three times of gathering."""
+    for batch_ms in (250, 50):
+        with Server(60, 250, "--wal-batch-ms", f"{batch_ms}ms") as server:
+            label = f"2,000/s, gathered for {batch_ms} ms"
+            server.load("produce", "--label", label, "--rate", 2_000, "--outstanding", 10_000)
+
+
+TRICKLE = ("--topics", 1_000, "--rate", 1_000, "--outstanding", 10_000, "--seconds", 10)
+
+
+def uploads() -> None:
+    """Uploads a second of many topics that trickle, and of none."""
+    with Server() as server:
+        before, begin = server.metric("quire_wal_objects_written_total"), time.monotonic()
+        server.load(
+            "produce", "--label", "1,000 topics trickle", "--topics", 1_000, "--rate", 1_000, "--seconds", 10
+        )
+        made = server.metric("quire_wal_objects_written_total") - before
+        print(f"uploads a second of 1,000 topics: {made / (time.monotonic() - begin):.1f}")
+        time.sleep(3)
+        before = server.metric("quire_wal_objects_written_total")
+        time.sleep(10)
+        print(f"uploads in ten idle seconds: {server.metric('quire_wal_objects_written_total') - before:.0f}")
+
+
+QUESTIONS: dict[str, Callable[[], Any]] = {
+    "batched": batched,
+    "one-topic": one_topic_far_away,
+    "latency": latency,
+    "uploads": uploads,
+}
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["serve"]:
+        serve(float(sys.argv[2]), float(sys.argv[3]), *sys.argv[4:])
+    else:
+        ask(QUESTIONS)
