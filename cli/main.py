@@ -39,6 +39,7 @@ SUBCOMMANDS = {
     "config": "Show the effective settings and where each came from.",
     "bookies": "See the cluster's bookies, drain one, and follow repair.",
     "ledgers": "Recover a ledger by hand.",
+    "wal": "See and verify write-ahead logs on object storage.",
 }
 
 

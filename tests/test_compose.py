@@ -131,6 +131,29 @@ def test_services_start_when_what_they_need_is_well() -> None:
         assert all(one == {"condition": "service_healthy"} for one in found.values())
 
 
+# -- without bookies ---------------------------------------------------------------------------------------
+
+DISKLESS: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.diskless.yml").read_text())["services"]
+
+
+def test_without_bookies_a_broker_is_as_with_them_but_for_where_it_keeps_messages() -> None:
+    broker, usual = DISKLESS["broker"], SERVICES["broker"]
+    differing = {"command", "environment", "depends_on"}
+    assert {**broker, **dict.fromkeys(differing)} == {**usual, **dict.fromkeys(differing)}
+    subcommand, *words = broker["command"]
+    assert set(words[::2]) <= options_of(subcommand)
+    given = {name for name in broker["environment"] if name.startswith("QUIRE_")}
+    assert given == {"QUIRE_METADATA", "QUIRE_WAL", "QUIRE_ARCHIVE"}
+    assert {f"--{name.removeprefix('QUIRE_').lower()}" for name in given} <= options_of(subcommand)
+    assert set(broker["depends_on"]) <= set(DISKLESS)
+
+
+def test_without_bookies_all_else_is_the_usual_cluster_s_and_needs_no_bookie() -> None:
+    for name in DISKLESS.keys() - {"broker"}:
+        assert DISKLESS[name] == {"extends": {"file": "docker-compose.yml", "service": name}}
+        assert set(SERVICES[name].get("depends_on", {})) <= set(DISKLESS)
+
+
 # -- secured -----------------------------------------------------------------------------------------------
 
 SECURE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.secure.yml").read_text())["services"]

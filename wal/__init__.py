@@ -10,5 +10,6 @@ reads them there; `set_objects`; `keeper`, the order of changes; `trash`, object
 others lay; `flusher`, from memory into sets; `reads`, the way out. `storage` joins them into a node.
 
 A WAL ends: `closing_core`, `closing`. What others see of it: `view`, and `foreign`, a port to it. `directory` leads to
-the own WAL, to others' and to bookies; `collector` keeps those in order that are closed.
+the own WAL, to others' and to bookies; `collector` keeps those in order that are closed;
+`scrub` is for people.
 """

@@ -17,11 +17,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Final
 
 from quire.metadata import paths
 from quire.metadata.records import WalRecord, WalState
-from quire.runtime.errors import CorruptionError, NotFound, QuireError
+from quire.runtime.errors import NotFound, QuireError
 from quire.runtime.limits import MIB
 from quire.runtime.tasks import Tasks
 from quire.wal import tombstones, wal_object
@@ -30,12 +31,11 @@ from quire.wal.context import WalContext
 from quire.wal.keeper import Keeper
 from quire.wal.own_record import OwnRecord
 from quire.wal.patience import until_answered
+from quire.wal.run_reader import read_data_object
 from quire.wal.trash import Trash
 from quire.wal.view import View
 from quire.wire.block import Buffer, peek
-from quire.wire.block_runs import split
 from quire.wire.bookie import BookieId
-from quire.wire.checksum import crc32c
 
 _log = logging.getLogger(__name__)
 
@@ -157,24 +157,9 @@ class Collector:
         await keeper.change(sets, seq, deleted, elsewhere)
 
     async def _blocks(self, uuid: str, seq: int) -> list[Buffer]:
-        """All blocks of a data object, proven by its rows."""
-        objects, name = self._context.objects, wal_object.data_name(uuid, seq)
-
-        def read() -> list[Buffer]:
-            store = objects.blocking
-            header = wal_object.read_header(store.get_range(name, 0, wal_object.HEADER_BYTES), name)
-            wal_object.check(header, uuid, seq, name)
-            content = memoryview(store.get_range(name, 0, header.object_bytes))
-            rows, _ = wal_object.read_data_tail(header, content[header.tail_offset :], name)
-            found: list[Buffer] = []
-            for _, _, _, offset, length, crc in wal_object.ROW.iter_unpack(rows):
-                run = content[offset : offset + length]
-                if crc32c(run) != crc:
-                    raise CorruptionError("a run of blocks does not match its checksum", name, offset)
-                found += split(run)
-            return found
-
-        return await until_answered(lambda: objects.run(read), f"read of {name}")
+        objects = self._context.objects
+        read = partial(read_data_object, objects.blocking, uuid, seq)
+        return await until_answered(lambda: objects.run(read), f"read of object {seq} of wal-{uuid}")
 
     async def _sweep(self, record: WalRecord, view: View) -> None:
         """Delete what nobody names: from before a death, or by a writer that had stood still. Not the fence."""

@@ -146,6 +146,11 @@ class RunIndex:
         """Of which there are blocks."""
         return self._spans.keys()
 
+    def runs_of(self, object_name: str) -> Iterator[Run]:
+        """All runs of an object."""
+        table = self._tables[object_name]
+        return map(table.run, range(len(table)))
+
     def objects_of(self, ledger_id: int) -> Iterator[str]:
         """Names of the objects that have blocks of the ledger."""
         return (span.object_name for span in self._spans.get(ledger_id, ()))

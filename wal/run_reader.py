@@ -12,11 +12,12 @@ from functools import partial
 from typing import Final
 
 from quire.objects.fetched import Fetched
-from quire.objects.store import ObjectStore
+from quire.objects.store import BlockingStore, ObjectStore
 from quire.runtime.errors import CorruptionError, QuireError
+from quire.wal import wal_object
 from quire.wal.run_index import Run, RunIndex
 from quire.wire.block import Buffer, peek
-from quire.wire.block_runs import first_blocks, skip_to_entry
+from quire.wire.block_runs import first_blocks, skip_to_entry, split
 from quire.wire.checksum import crc32c
 
 RunCache = Fetched[memoryview]
@@ -96,3 +97,19 @@ def _wanted(rows: Sequence[Run], first_entry: int, bytes_max: int) -> int:
         size += row.length
         first_entry = row.last_entry + 1
     return count
+
+
+def read_data_object(store: BlockingStore, wal: str, seq: int) -> list[Buffer]:
+    """All blocks of a data object, proven by its rows; blocks. `CorruptionError`, `NotFound`, `Unavailable`."""
+    name = wal_object.data_name(wal, seq)
+    header = wal_object.read_header(store.get_range(name, 0, wal_object.HEADER_BYTES), name)
+    wal_object.check(header, wal, seq, name)
+    content = memoryview(store.get_range(name, 0, header.object_bytes))
+    rows, _ = wal_object.read_data_tail(header, content[header.tail_offset :], name)
+    found: list[Buffer] = []
+    for _, _, _, offset, length, crc in wal_object.ROW.iter_unpack(rows):
+        run = content[offset : offset + length]
+        if crc32c(run) != crc:
+            raise CorruptionError("a run of blocks does not match its checksum", name, offset)
+        found += split(run)
+    return found

@@ -1,0 +1,117 @@
+"""What a person asks of the WALs in a store: what they hold, whether it is whole, and what nobody names.
+
+`verify` reads every byte that a WAL's record names. `strays` finds objects that no record names: from before a death,
+or uploads that came late. Both ask the stores alone, no broker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from quire.metadata import paths
+from quire.metadata.records import WalRecord, WalState
+from quire.metadata.store import MetadataStore
+from quire.objects.store import ObjectInfo
+from quire.runtime.errors import CorruptionError, NotFound
+from quire.wal import wal_object
+from quire.wal.context import WalContext
+from quire.wal.own_record import OwnRecord
+from quire.wal.run_index import RunIndex
+from quire.wal.run_reader import RunReader, read_data_object
+from quire.wal.set_objects import SetObjects
+from quire.wal.view import View
+
+GRACE_MS: Final = 3_600_000
+"""An object that is younger may be about to be named."""
+
+
+async def records(metadata: MetadataStore) -> list[WalRecord]:
+    """Those of all WALs, the oldest first. Raises `Unavailable`."""
+    found = []
+    for uuid in await metadata.children(paths.WALS):
+        try:
+            found.append((await OwnRecord.read(metadata, uuid)).record)
+        except NotFound:
+            continue
+    return sorted(found, key=lambda record: (record.created_ms, record.uuid))
+
+
+@dataclass
+class Verified:
+    """What was read of a WAL, and what is wrong with it."""
+
+    uuid: str
+    sets: int = 0
+    data_objects: int = 0
+    ledgers: int = 0
+    bytes: int = 0
+    damage: list[str] = field(default_factory=list)
+
+
+async def verify(context: WalContext, uuid: str) -> Verified:
+    """Read all that the WAL's record names. Raises `NotFound`, `Unavailable`; damage is told, not raised."""
+    await OwnRecord.read(context.metadata, uuid)
+    found, view = Verified(uuid), View(context, uuid)
+    try:
+        await view.refresh()
+    except CorruptionError as error:
+        found.damage.append(str(error))
+        return found
+    found.ledgers = sum(1 for _ in view.index.ledgers())
+    reader = RunReader(context.objects, view.index, context.cache)
+    for name in list(view.index):
+        seq = wal_object.seq_of(name)
+        try:
+            if seq is None:
+                found.sets += 1
+                for run in view.index.runs_of(name):
+                    found.bytes += len(await context.objects.run(partial(reader.load, run)))
+            else:
+                found.data_objects += 1
+                blocks = await context.objects.run(
+                    partial(read_data_object, context.objects.blocking, uuid, seq)
+                )
+                found.bytes += sum(map(len, blocks))
+        except (CorruptionError, NotFound) as error:
+            found.damage.append(str(error))
+    return found
+
+
+async def strays(context: WalContext, now_ms: int) -> list[ObjectInfo]:
+    """Objects below `wal/`, older than an hour, that no WAL needs. Raises what the stores do.
+
+    The fence of a WAL that is gone is none: its writer may stand still for as long as it likes.
+    """
+    known = {record.uuid: record for record in await records(context.metadata)}
+    named: dict[str, set[str]] = {}
+    found = []
+    for info in await context.objects.list("wal/"):
+        uuid = info.name.split("/")[1]
+        record = known.get(uuid)
+        if info.modified_ms > now_ms - GRACE_MS:
+            continue
+        if record is None:
+            is_fence = wal_object.seq_of(info.name) is not None and info.bytes == wal_object.FENCE_BYTES
+            if not is_fence:
+                found.append(info)
+            continue
+        if uuid not in named:
+            named[uuid] = await _named(context, record)
+        if not _is_needed(info, record, named[uuid]):
+            found.append(info)
+    return found
+
+
+async def _named(context: WalContext, record: WalRecord) -> set[str]:
+    sets = SetObjects(context.objects, record.uuid, RunIndex())
+    await sets.load(record.catalogue, record.catalogue_crc)
+    return {record.catalogue, *(entry.name for entry in sets.catalogue.sets)}
+
+
+def _is_needed(info: ObjectInfo, record: WalRecord, named: set[str]) -> bool:
+    seq = wal_object.seq_of(info.name)
+    if seq is None:
+        return info.name in named
+    return seq >= record.trim_seq and (record.state is not WalState.CLOSED or seq <= record.end_seq)
