@@ -11,6 +11,10 @@ A cut within an archived segment falls where its index says that so many bytes l
 for it: one request, 40 bytes for each 64 KiB. Where the driver cannot, and in segments that are not archived yet, bytes
 are taken to be spread evenly over the entries. Cuts are between entries, and each entry is in one task, whatever is
 known of bytes.
+
+A micro-batch of a stream may be done again when segments are sealed and archived, and then has to have the same tasks:
+a sink knows by its tasks what of a micro-batch is written. What stays is how many bytes a segment had when it was
+sealed, and each but the last was. So these are cut by entries, whatever indexes say, and the last is a task of its own.
 """
 
 from __future__ import annotations
@@ -62,6 +66,13 @@ def tasks(pieces: Sequence[Slice], options: Options) -> list[Task]:
 def slices(pieces: Sequence[Slice], options: Options) -> list[Slice]:
     """The same for who reads each slice by itself: what is large is cut, and what is small stays small."""
     return [piece for task in tasks(pieces, options) for piece in task]
+
+
+def tasks_of_stream(pieces: Sequence[Slice], slice_bytes: int) -> list[Task]:
+    """The tasks of a micro-batch in one partition, the same whenever it is done."""
+    sealed = pieces[:-1]
+    cuts = cuts_of([piece.bytes for piece in sealed], slice_bytes)
+    return [*gathered(sealed, cuts, evenly), *((piece,) for piece in pieces[-1:])]
 
 
 # -- the line of bytes -----------------------------------------------------------------------------------

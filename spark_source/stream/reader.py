@@ -26,7 +26,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from quire.runtime.errors import ConfigurationError, NotFound
-from quire.spark_source.cutting import tasks
+from quire.spark_source.cutting import tasks_of_stream
 from quire.spark_source.options import Options
 from quire.spark_source.plan import Slice, report_loss, whole
 from quire.spark_source.stream.cursor import DurableCursor
@@ -166,7 +166,9 @@ class QuireStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = [
             task
             for name, to in ends.items()
-            for task in tasks(list(self._between(name, starts.get(name, BEGINNING), to)), self._options)
+            for task in tasks_of_stream(
+                list(self._between(name, starts.get(name, BEGINNING), to)), self._options.slice_bytes
+            )
         ]
         return [QuirePartition(task) for task in found] or [QuirePartition(())]
 

@@ -188,6 +188,34 @@ def test_a_driver_killed_between_any_two_steps(
     assert len(stream.sink) > 3
 
 
+def test_a_micro_batch_has_the_same_tasks_when_it_is_done_again(broker: Any, archivist: Any) -> None:
+    """Though its segments are sealed and archived meanwhile: the sink knows by them what is written."""
+    topic = Topic(broker)
+    for _ in range(3):
+        broker.next_index = topic.next
+        sizes = [100_000] * 30 + [10] * 470
+        content = [encode_one(OutgoingMessage(bytes(size)), "p", i, TIME_MS) for i, size in enumerate(sizes)]
+        broker.topics[TOPIC].append(broker.segment(topic.ledger_id, content))
+        topic.next, topic.ledger_id = topic.next + 500, topic.ledger_id + 2
+    given = for_stream({"service_url": broker.url, "topic": "t", "slice_bytes": "1MiB"})
+    reader = QuireStreamReader(given)
+    start, end = reader.initialOffset(), reader.latestOffset()
+    end[TOPIC] |= {"entry": 300, "index": 1300}
+
+    def planned(reader: QuireStreamReader) -> list[list[tuple[int, int, int]]]:
+        return [
+            [(one.origin.ledger_id, one.first_entry, one.end_entry) for one in task.value]
+            for task in reader.partitions(start, end)
+        ]
+
+    first = planned(reader)
+    topic.segment(10)
+    for segment in broker.topics[TOPIC]:
+        archivist.archive(segment)
+    assert planned(QuireStreamReader(given)) == first
+    assert len(first) > 4 and first[-1] == [(5, 0, 300)]
+
+
 # -- limits, and triggers --------------------------------------------------------------------------------
 
 
