@@ -27,6 +27,7 @@ pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).with_name("program.py")
+TROUBLED = Path(__file__).with_name("troubled_tasks.py")
 BIN = Path(sys.executable).parent
 MESSAGES = 2_000
 START_S = 60.0
@@ -57,18 +58,32 @@ def topic(server: Server, client: pulsar.Client, request: pytest.FixtureRequest)
     return name, checksum
 
 
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A master and two workers of one core each, that know each other; the master's URL."""
+    directory = tmp_path_factory.mktemp("cluster")
+    with ExitStack() as stack:
+        port, page = stack.enter_context(master(directory))
+        url = f"spark://127.0.0.1:{port}"
+        for number in range(2):
+            host = f"127.0.0.{number + 1}"  # a task runs a second time on another host only
+            options = ["--host", host, "--webui-port", "0", "--cores", "1", "--memory", "1g"]
+            work = ["--work-dir", str(directory / f"work-{number}")]
+            stack.enter_context(
+                daemon("worker.Worker", [*options, *work, url], directory / f"worker-{number}")
+            )
+        wait_for_workers(page, 2)
+        yield url
+
+
 def run(
     command: list[str], server: Server, topic: str, env: dict[str, str], cwd: Path = ROOT
 ) -> dict[str, Any]:
-    ran = subprocess.run(
-        [*command, str(PROGRAM), server.http_url, topic, f"{topic}-copy"],
-        env=env,
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    return last_line([*command, str(PROGRAM), server.http_url, topic, f"{topic}-copy"], env, cwd)
+
+
+def last_line(command: list[str], env: dict[str, str], cwd: Path = ROOT) -> dict[str, Any]:
+    ran = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
     found: dict[str, Any] = json.loads(ran.stdout.strip().splitlines()[-1])
     return found
@@ -83,17 +98,17 @@ def test_spark_connect(server: Server, topic: tuple[str, int]) -> None:
 
 
 def test_a_standalone_cluster_of_a_master_and_two_workers(
-    server: Server, topic: tuple[str, int], tmp_path: Path
+    cluster: str, server: Server, topic: tuple[str, int]
 ) -> None:
     name, checksum = topic
-    with cluster(tmp_path) as url:
-        submit = [str(BIN / "spark-submit"), "--master", url, "--executor-memory", "512m"]
-        found = run(submit, server, name, environment())
+    found = run(submit(cluster), server, name, environment())
     assert found["kind"] == "pyspark.sql.session"
     assert found["read"] == found["written"] == {"rows": MESSAGES, "checksum": checksum}
 
 
-def test_workers_are_sent_an_environment(server: Server, topic: tuple[str, int], tmp_path: Path) -> None:
+def test_workers_are_sent_an_environment(
+    cluster: str, server: Server, topic: tuple[str, int], tmp_path: Path
+) -> None:
     """As `docs/spark.md` says: the driver has its own under the name that the archive has on the executors."""
     name, checksum = topic
     virtual = tmp_path / "virtual"
@@ -105,27 +120,23 @@ def test_workers_are_sent_an_environment(server: Server, topic: tuple[str, int],
     (tmp_path / "environment").symlink_to(virtual)
     env = environment(PYSPARK_PYTHON="./environment/bin/python")
     del env["PYSPARK_DRIVER_PYTHON"], env["PYTHONPATH"]
-    with cluster(tmp_path) as url:
-        submit = [str(BIN / "spark-submit"), "--master", url, "--executor-memory", "512m"]
-        submit += ["--archives", "packed.tar.gz#environment"]
-        found = run(submit, server, name, env, cwd=tmp_path)
+    command = [*submit(cluster), "--archives", "packed.tar.gz#environment"]
+    found = run(command, server, name, env, cwd=tmp_path)
     assert found["read"] == found["written"] == {"rows": MESSAGES, "checksum": checksum}
 
 
-@contextmanager
-def cluster(directory: Path) -> Iterator[str]:
-    """A master and two workers of one core each, that know each other; the master's URL."""
-    with ExitStack() as stack:
-        port, page = stack.enter_context(master(directory))
-        url = f"spark://127.0.0.1:{port}"
-        for number in range(2):
-            options = ["--host", "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", "1g"]
-            work = ["--work-dir", str(directory / f"work-{number}")]
-            stack.enter_context(
-                daemon("worker.Worker", [*options, *work, url], directory / f"worker-{number}")
-            )
-        wait_for_workers(page, 2)
-        yield url
+def test_an_executor_is_killed_and_a_task_that_halts_runs_twice(
+    cluster: str, server: Server, tmp_path: Path
+) -> None:
+    command = [*submit(cluster), str(TROUBLED), server.http_url, "killed", "halted", str(tmp_path)]
+    found = last_line(command, environment())
+    assert (tmp_path / "killed").exists() and (tmp_path / "speculated").exists()
+    everything = {"rows": 4000, "distinct": 4000, "first": 0, "last": 3999}
+    assert found == {"killed": everything, "slow": everything}
+
+
+def submit(master: str) -> list[str]:
+    return [str(BIN / "spark-submit"), "--master", master, "--executor-memory", "512m"]
 
 
 @contextmanager
