@@ -1,7 +1,7 @@
 """What Spark is given while everything happens to a cluster: nothing short, nothing twice, nothing else.
 
-Stock producers of every compression and batch size, with keys, chunks, delays and encryption, publish through a
-gateway. Meanwhile the topic rolls (its segments are small), is archived, changes its broker, and brokers and bookies
+Stock producers of every compression and batch size, with keys, deletes, chunks, delays and encryption, publish through
+a gateway. Meanwhile the topic rolls (its segments are small), is archived, changes its broker, and brokers and bookies
 are killed and started again. Five plans are taken in the time of each such trouble, and every tenth is read: each row
 is one that was sent, once, in its producer's order, and everything is there that had a receipt before the plan. In the
 end the rows are those that a stock reader gets.
@@ -119,7 +119,9 @@ class Writer:
             name = f"{self._name}/{number}"
             # The client sends a delayed message ahead of the batch that it gathers, which then counts as sent before.
             is_delayed = not self._is_batched and self._rng.random() < 0.1
-            value = self._rng.randbytes(16) * (1 + self._rng.randint(*self._sizes) // 16)
+            is_delete = self._rng.random() < 0.05
+            size = 0 if is_delete else 16 + self._rng.randint(*self._sizes)
+            value = self._rng.randbytes(16) * (size // 16)
             self._sent.checksums[name] = crc32(value)
             self._producer.send_async(
                 value,
