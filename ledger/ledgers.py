@@ -92,6 +92,8 @@ class Ledgers:
         self._ids = _Ids(store)
         self._writers: dict[int, LedgerWriter] = {}
         self._parts = LedgerContext(store, bookies, clock, rng, settings, rack, quarantine_s)
+        self.at_end_of_turn = self._parts.outbox.at_end
+        """Put off until a turn of the loop is over. Blocks leave then; writing to ledgers there takes no other turn."""
         self._leaving = Leaving(bookies, clock, lost_after_s)
         self._reported = Reported(store, self._parts.tasks, self._writers)
         self.ack_quorum = settings.ack_quorum

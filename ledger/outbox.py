@@ -1,6 +1,6 @@
 """What one turn of the event loop has for one bookie travels in one request, whatever its ledgers.
 
-Writers of many ledgers `send` here. The first block of a turn arms one `call_soon`; when it runs, each bookie that
+Writers of many ledgers `send` here. At the end of the turn each bookie that
 has something gets one `AddRequest` (8 MiB at most; more goes out at once). Its statuses go back to the writers in
 order, and only then is each writer told once to advance, so ten blocks of a ledger that one journal group made
 durable are one confirmation.
@@ -11,7 +11,6 @@ future and no timer belongs to a block.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
@@ -36,15 +35,21 @@ class _Lane:
 
 
 class Outbox:
-    """`port` finds a bookie's port. See `AddRequest` for `recovery` and `priority`.
+    """`port` finds a bookie's port; `at_end` puts off until the end of the turn.
 
-    What is no recovery's was sealed by the broker that sends it.
+    See `AddRequest` for `recovery` and `priority`. What is no recovery's was sealed by the broker that sends it.
     """
 
     def __init__(
-        self, port: Callable[[BookieId], BookiePort], *, recovery: bool = False, priority: bool = False
+        self,
+        port: Callable[[BookieId], BookiePort],
+        at_end: Callable[[Callable[[], None]], object],
+        *,
+        recovery: bool = False,
+        priority: bool = False,
     ) -> None:
         self._port = port
+        self.at_end = at_end
         self._recovery = recovery
         self._priority = priority
         self._lanes: dict[BookieId, _Lane] = {}
@@ -55,7 +60,7 @@ class Outbox:
         lane = lanes.get(replica.bookie)
         if lane is None:
             if not lanes:
-                asyncio.get_running_loop().call_soon(self._flush)
+                self.at_end(self._flush)
             lane = lanes[replica.bookie] = _Lane()
         block = pending.block
         lane.bytes += len(block)

@@ -21,6 +21,7 @@ from quire.metadata.underreplicated import Reports
 from quire.runtime.clock import Clock
 from quire.runtime.errors import ConfigurationError, Unavailable
 from quire.runtime.tasks import Tasks
+from quire.runtime.turn import EndOfTurn
 from quire.wire.bookie import BookieId
 
 
@@ -46,9 +47,10 @@ class LedgerContext:
         """Open ledgers of this process on each bookie."""
         quarantine = Quarantine(clock.monotonic, quarantine_s)
         self.placement = EnsemblePlacement(self.loads, rng.random, quarantine)
-        self.outbox = Outbox(bookies.port)
-        self.recovery_outbox = Outbox(bookies.port, recovery=True, priority=True)
-        self.priority_outbox = Outbox(bookies.port, priority=True)
+        at_end = EndOfTurn().call
+        self.outbox = Outbox(bookies.port, at_end)
+        self.recovery_outbox = Outbox(bookies.port, at_end, recovery=True, priority=True)
+        self.priority_outbox = Outbox(bookies.port, at_end, priority=True)
         self.lag = Lag()
         self.replicas = Replicas(bookies, clock, quarantine, rack)
         self.narrow = Narrow()

@@ -7,6 +7,6 @@ Read in this order: `errors`, `limits`, `transitions` (tables of states), `clock
 `request_rate` (of a connection), `disk`, `network`, `tls` (of a client), `credentials` (of one as well), `rest` (a
 broker, asked over HTTP), `metrics` (what they are), `metric_table` (all of them), `metric_docs` (the page of them),
 `exposition` (their text), `probes` (`/health`, `/metrics`), `telemetry` (OpenTelemetry), `http_door` (connections to
-`/metrics` and REST), `other_sites` (whose pages ask nothing here), `tasks`, `slices`, `threads` (for calls that may
-hang), `watchdog`, `settings`, `log`, `memory`, `weak` (callbacks that keep nobody).
+`/metrics` and REST), `other_sites` (whose pages ask nothing here), `tasks`, `turn` (its end), `slices`, `threads`
+(for calls that may hang), `watchdog`, `settings`, `log`, `memory`, `weak` (callbacks that keep nobody).
 """

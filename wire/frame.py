@@ -265,6 +265,7 @@ class FrameCutter(FrameBuffer[Cut]):
     __slots__ = (
         "_command_bytes_at_once",
         "_eighths_max",
+        "_last_shape",
         "fast_sends",
         "frame_bytes_max",
         "slow_sends",
@@ -285,6 +286,8 @@ class FrameCutter(FrameBuffer[Cut]):
         super().__init__(buffer_bytes_max)
         self._eighths_max = 8 * commands_max
         self._command_bytes_at_once = command_bytes_at_once
+        self._last_shape = -1, _SHAPES[1, 1]
+        """With what comes before it, see `_OPENING`: the next read begins as the last one ended."""
         self.frame_bytes_max = frame_bytes_max
         self.fast_sends = 0
         self.slow_sends = 0
@@ -324,10 +327,12 @@ class FrameCutter(FrameBuffer[Cut]):
         if cuts and isinstance(last := cuts[-1], SendRun):
             runs[last.producer_id] = last
         plain_again: list[SendRun] = []
-        run_opening = form_mask = form = front_mask = front_wanted = back_mask = back_wanted = -1
+        run_opening, shape = self._last_shape
+        form_mask, form, back_mask, back_wanted, run_mask, head_end = shape
+        entry_offset = 8 + (run_opening >> 32)
+        tells = head_end != entry_offset
         total_max = self.frame_bytes_max - 4
-        is_other = True
-        count = 0
+        front_mask, front_wanted, is_other, count = 0, -1, True, 0
         while end - start >= _OPENING_BYTES:
             total, opening, front, back = read_opening(buffer, start)
             frame_end = start + 4 + total
@@ -339,9 +344,10 @@ class FrameCutter(FrameBuffer[Cut]):
                 or back & back_mask != back_wanted
             ):
                 if opening != run_opening or front & form_mask != form or back & back_mask != back_wanted:
-                    shape = _find_shape(buffer, start)
-                    if shape is None:
+                    found = _find_shape(buffer, start)
+                    if found is None:
                         break
+                    shape = found
                     run_opening, entry_offset = opening, 8 + (opening >> 32)
                     form_mask, form, back_mask, back_wanted, run_mask, head_end = shape
                     tells = head_end != entry_offset
@@ -377,6 +383,7 @@ class FrameCutter(FrameBuffer[Cut]):
             count += 1
         for run in plain_again:
             run._count_plain()
+        self._last_shape = run_opening, shape
         self._start = start
         self.fast_sends += count
 

@@ -33,16 +33,16 @@ def decode(buffer: bytes | bytearray | memoryview, offset: int = 0) -> tuple[int
     Raises ValueError when it is cut short or longer than ten bytes.
     """
     try:
-        byte = buffer[offset]
-        number = byte & 127
-        shift = 7
-        while byte > 127:
-            if shift > 63:
-                raise ValueError("a varint has no end")
-            offset += 1
-            byte = buffer[offset]
-            number |= (byte & 127) << shift
-            shift += 7
+        if (low := buffer[offset]) < 128:
+            return low, offset + 1
+        if (byte := buffer[offset + 1]) < 128:
+            return byte << 7 | low & 127, offset + 2
+        number = (byte & 127) << 7 | low & 127
+        for i in range(2, VARINT_BYTES_MAX):
+            byte = buffer[offset + i]
+            number |= (byte & 127) << 7 * i
+            if byte < 128:
+                return number & U64_MASK, offset + i + 1
     except IndexError:
-        raise ValueError("a varint has no end") from None
-    return number & U64_MASK, offset + 1
+        pass
+    raise ValueError("a varint has no end")

@@ -98,7 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         expected = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._expect_connect)
         self.peer = Peer(address, expected)
         self.inbound = Inbound(self, transport)
-        self.outbound = Outbound(transport, self.inbound)
+        self.outbound = Outbound(transport, self.inbound, self.host.at_end_of_turn)
         self.requests = Requests(self.host, self.inbound)
         self.held = HeldBytes(self.host, self.inbound)
         try:

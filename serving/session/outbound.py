@@ -9,7 +9,7 @@ peer that asks on and on meanwhile is not read either (`Stop.ANSWERS`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from quire.runtime.limits import KIB, MIB, UNREAD_ANSWERS_BYTES_MAX
@@ -24,11 +24,16 @@ WRITE_LOW_BYTES: Final = 256 * KIB
 
 
 class Outbound:
-    def __init__(self, transport: asyncio.Transport, inbound: Inbound) -> None:
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        inbound: Inbound,
+        at_end: Callable[[Callable[[], None]], object],
+    ) -> None:
         transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES, low=WRITE_LOW_BYTES)
         self._transport = transport
         self._inbound = inbound
-        self._loop = asyncio.get_running_loop()
+        self._at_end = at_end
         self._out: list[Buffer] = []
         self._delivery_bytes = 0
         """Of `_out`, what was dispatched to consumers in this turn."""
@@ -42,7 +47,7 @@ class Outbound:
         if self.is_closed:
             return
         if not self._out:
-            self._loop.call_soon(self._flush)
+            self._at_end(self._flush)
         self._out.append(data)
         if not self.is_writable:
             self._unread_bytes += len(data)
@@ -54,7 +59,7 @@ class Outbound:
         if self.is_closed:
             return
         if not self._out:
-            self._loop.call_soon(self._flush)
+            self._at_end(self._flush)
         self._out += parts
         self._delivery_bytes += sum(map(len, parts))
         if self._delivery_bytes >= WRITE_HIGH_BYTES:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from typing import Final
 from zlib import crc32
 
@@ -146,6 +147,9 @@ class Sessions:
             session.keep_alive()
 
     # -- what sessions tell and ask --------------------------------------------------------------------
+
+    def at_end_of_turn(self, work: Callable[[], None]) -> None:
+        self._services.ledgers.at_end_of_turn(work)
 
     def opened(self, connection: Connection, address: str) -> None:
         """Raises `TooMany`."""

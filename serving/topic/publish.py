@@ -9,8 +9,8 @@ topic cut its blocks. A block holds up to 256 KiB or 1,000 entries (a larger ent
 BLOCKS_IN_FLIGHT_PER_LEDGER_MAX are unconfirmed, so under load what waits makes the next block larger, and at rest an
 entry is a block at once. There is no timer here. On their way to object storage there may be more, if they are full.
 
-The receipts of a block are built after all blocks of the turn were handed over, which is while the disk works, one
-piece of bytes per producer. They leave when the block is confirmed, in order.
+The receipts of a block are built with it, one piece of bytes per producer, and leave when it is confirmed, in order.
+That is before the disk has the block: its thread would have to wait for the interpreter meanwhile.
 
 There is no object per entry beyond its bytes: a run keeps its lists, a block in flight remembers which producers'
 lists it was made of. Cutting again needs no more than that, since the block itself holds the entries.
@@ -156,10 +156,6 @@ class InFlightBlock(Pending):
                 part.receipts = receipts(ledger_id, entry, heads)
                 entry += len(heads)
 
-    def receipts_of(self, part: PendingEntries) -> bytes:
-        self.build_receipts()
-        return part.receipts
-
     def tell(self, waiting: list[Done]) -> None:
         """The receipts are written: call what waited behind them."""
         for done in waiting:
@@ -178,7 +174,6 @@ class InFlightBlock(Pending):
         start = 0
         for part in parts:
             part.entries = entries[start : start + len(part.heads)]
-            part.receipts = b""
             start += len(part.heads)
         return parts
 
@@ -194,12 +189,11 @@ class Listener(Protocol):
 class Turn:
     """The end of a turn of the event loop, shared by all topics of a broker."""
 
-    def __init__(self, clock: Clock, call_soon: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(self, clock: Clock, at_end: Callable[[Callable[[], None]], object]) -> None:
         self._clock = clock
-        self._call_soon = call_soon
+        self._at_end = at_end
         self._now_s = -1.0
         self._due: list[Publisher] = []
-        self._cut: list[InFlightBlock] = []
 
     def add(self, publisher: Publisher) -> None:
         """Let `publisher` cut when this turn is over. To be called once per publisher and turn."""
@@ -211,7 +205,7 @@ class Turn:
         """The monotonic time as of this turn: looked at when it is first asked for. Thousands ask."""
         if self._now_s < 0:
             self._now_s = self._clock.monotonic()
-            self._call_soon(self._end)
+            self._at_end(self._end)
         return self._now_s
 
     def _end(self) -> None:
@@ -222,16 +216,9 @@ class Turn:
         now_ms = self._clock.now_ms()
         for publisher in due:
             try:
-                publisher.cut(now_ms, self._cut)
+                publisher.cut(now_ms)
             except Exception:
                 _log.exception("a topic could not cut its blocks; the others go on")
-        # Behind the outbox's own call: the blocks leave first, the receipts are built while the disk works.
-        self._call_soon(self._build_receipts)
-
-    def _build_receipts(self) -> None:
-        flights, self._cut = self._cut, []
-        for flight in flights:
-            flight.build_receipts()
 
 
 class Publisher:
@@ -354,8 +341,8 @@ class Publisher:
 
     # -- cutting --
 
-    def cut(self, now_ms: int, made: list[InFlightBlock]) -> None:
-        """Cut what waits, as far as blocks may be in flight; append the blocks to `made`."""
+    def cut(self, now_ms: int) -> None:
+        """Cut what waits, as far as blocks may be in flight."""
         self._armed = False
         writer, flights = self._writer, self._flights
         if writer is None:
@@ -366,8 +353,8 @@ class Publisher:
             len(flights) < BLOCKS_IN_FLIGHT_PER_LEDGER_MAX or self._is_full_block_next()
         ):
             flight = self._cut_one(writer.ledger_id)
+            flight.build_receipts()
             flights.append(flight)
-            made.append(flight)
             writer.write(flight)
 
     def _blocks_max(self, writer: LedgerWriter) -> int:
@@ -454,7 +441,7 @@ class Publisher:
                 answered += 1
                 weight += flight.byte_count + ENTRY_OVERHEAD_BYTES * flight.entry_count
                 for part in flight.parts:
-                    part.producer.write(part.receipts or flight.receipts_of(part))
+                    part.producer.write(part.receipts)
                     if part.after:
                         flight.tell(part.after)
                 flight.parts = _NONE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
@@ -65,7 +64,7 @@ class Services:
         return Limits() if self.security is None else self.security.configuration.limits
 
     def __post_init__(self) -> None:
-        self.turn = Turn(self.clock, asyncio.get_running_loop().call_soon)
+        self.turn = Turn(self.clock, self.ledgers.at_end_of_turn)
         self.budget = ByteBudget(self.settings.bytes_in_flight_max)
         self.shares = TenantShares(self.budget)
         self.held = ByteBudget(self.budget.limit_bytes // HELD_SHARE_OF_BYTES_IN_FLIGHT)
